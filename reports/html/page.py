@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from harness.record.store import Cell, Store
 
 TEMPLATES = Path(__file__).parent / "templates"
-CACHED = 24
+CACHED = 4
 """Cells in memory at once."""
 MISSING = 200
 """Rows of the table of cells that are missing; what is beyond is counted."""

@@ -188,6 +188,13 @@ def test_an_output_whose_file_is_gone_says_so(tmp_path: Path) -> None:
     assert "png" in data["documents"][0]["lost"]
 
 
+def test_a_picture_that_was_cut_says_so(tmp_path: Path) -> None:
+    fake = empty().add(meta("ar", role="baseline", modality="image", max_new_tokens=3), five())
+    page.write([fake], tmp_path / "out")  # type: ignore[list-item]  # it has what a page reads
+    data = next(json.loads(t) for t in parsed(cell_pages(tmp_path / "out")["ar"]).scripts if "documents" in t)
+    assert "ends after 3 tokens, which is all that the run allows" in data["documents"][0]["lost"]
+
+
 def test_runs_of_unlike_suites_share_a_page(tmp_path: Path) -> None:
     texts = page_runs.stored(empty().add(meta("ar", role="baseline"), five()), tmp_path / "texts")
     media = page_runs.with_outputs(tmp_path / "media")
@@ -293,7 +300,9 @@ def test_a_run_of_an_older_schema_is_shown_and_says_how_it_counts(tmp_path: Path
 
 def test_a_store_of_one_cell_without_a_good_sample_and_one_of_skips_have_pages(tmp_path: Path) -> None:
     failed = [record("a/b \\ ü", [], status="failed", error="x")]
-    bad = page_runs.stored(empty().add(meta("ar", role="baseline"), failed), tmp_path / "bad")
+    bad = page_runs.stored(empty().add(meta("ar", role="baseline", verdict={"word": None}), failed), tmp_path / "bad")
     skipped = page_runs.stored(empty().skip(meta("m"), "no weights"), tmp_path / "skipped")
     text = parsed(page.write([bad, skipped], tmp_path / "out")).text
     assert "no weights" in text and "failed samples" in text
+    cell = parsed(cell_pages(tmp_path / "out")["1-ar"]).text
+    assert "No sample ended well, so there is no verdict." in cell and "nan" not in cell.lower()
