@@ -64,8 +64,9 @@ def one_table(store: Store, paper: str, table: str) -> list[TextTable]:
         raise UsageError(f"{item.item} of {paper} is no report of a run: {why}.")
     run = Run(store, measured(store), report.contents_of(store).roles)
     name = item.made_by
-    filled = list(SHEETS[name](run) if name in SHEETS else report.table(name, run)) if run.groups else []
-    filled = [table for table in filled if _measures(table)]
+    by_cells = report.table(name, run) if run.groups and name not in SHEETS else ()
+    sheets = SHEETS[name](run) if name in SHEETS else by_cells  # one of them lists vocabularies, which needs no cell
+    filled = [table for table in sheets if _measures(table)]
     if not filled:
         raise UsageError(f"no finished cell of {store.path} fits {item.item} of {paper}; {_how(item)}.")
     return filled

@@ -41,6 +41,11 @@ def test_a_table_of_a_paper_in_each_format(run, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"sjdpp-table-1.{end}" for end in ("html", "md", "tex")]
 
 
+def test_a_table_of_vocabularies_needs_no_finished_cell(tmp_path):
+    store = Store.create(tmp_path / "run", {"key": {}, "cells": {}, "vocabularies": {"toy": 512}})
+    assert "token ids" in stride("report", store.path, "--paper", "xspecmesh", "--table", "1").out
+
+
 def test_every_table_of_every_paper_is_known():
     assert {paper: len(tables_of(paper)) for paper in keys()} == {
         "xspecmesh": 4,
