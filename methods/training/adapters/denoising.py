@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from harness.errors import UsageError
 from harness.train.gated_lora import GatedLora
 from harness.train.teacher import Passage
 
@@ -54,6 +55,12 @@ class Denoising(nn.Module):
         self.adapted, self.width, self.hop, self.least = adapted, width, hop, least
         self.train_on = [passage for passage in train_on if len(roots(passage, width, hop))]
         self.check_on = [passage for passage in check_on if len(roots(passage, width, hop))]
+        if not self.train_on or not self.check_on:
+            sides = f"{len(self.train_on)} of {len(train_on)} passages to train on"
+            raise UsageError(
+                f"{sides} and {len(self.check_on)} of {len(check_on)} to check on have an answer as long as a window "
+                f"of {width} tokens; take more prompts, longer answers or a smaller width"
+            )
         windows = [targets(passage, width, hop) for passage in self.train_on]
         self.first = np.cumsum([0, *(len(tokens) for tokens in windows)]).tolist()
         self.register_buffer("replay", torch.cat(windows))
@@ -90,8 +97,8 @@ class Denoising(nn.Module):
 
 def roots(passage: Passage, width: int, hop: int = 0) -> Int[Tensor, " n"]:
     """Positions of the windows' roots: the token before a window's first one, which the window reads again."""
-    end = len(passage.tokens)
-    return torch.arange(passage.start - 1, end - 1 if hop else end - width, hop or width)
+    first, end = passage.start - 1, len(passage.tokens)
+    return torch.arange(first, max(first, end - 1 if hop else end - width), hop or width)
 
 
 def targets(passage: Passage, width: int, hop: int = 0) -> Int[Tensor, "n W"]:

@@ -76,7 +76,7 @@ class TrainAdapter(Recipe):
     def loss(self, model: nn.Module, step: int, random: np.random.Generator) -> Tensor:
         assert isinstance(model, Denoising)
         total = torch.zeros(())
-        for chosen in random.choice(len(model.train_on), size=self.batch, replace=False):
+        for chosen in random.choice(len(model.train_on), size=min(self.batch, len(model.train_on)), replace=False):
             with autocast():
                 total = total + model.denoised(int(chosen), random)
         return total / self.batch

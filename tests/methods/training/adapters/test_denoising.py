@@ -27,6 +27,16 @@ class TestWindows:
         assert roots(PASSAGE, 4).tolist() == [4, 8, 12]
         assert targets(PASSAGE, 4).tolist() == [[7, 8, 9, 10], [11, 12, 13, 14], [15, 16, 17, 18]]
 
+    @pytest.mark.parametrize("hop", (0, 3))
+    def test_an_answer_shorter_than_a_window_has_none(self, hop: int) -> None:
+        assert roots(Passage((2, 3), 2), 4, hop).tolist() == []
+        assert roots(Passage((2, 3, 4), 2), 8).tolist() == []
+
+    def test_an_adapter_without_any_window_is_refused(self) -> None:
+        adapted = GatedLora("tiny-llama", 4, 8)
+        with pytest.raises(UsageError, match=r"0 of 1 passages to train on and 1 of 1 to check on .* window of 8"):
+            Denoising(adapted, [Passage((2, 3, 4), 2)], [PASSAGE], 8)
+
     def test_a_row_reads_the_slot_before_it(self) -> None:
         text, at = torch.tensor(PASSAGE.tokens), roots(PASSAGE, 4)
         assert inputs(text, at, targets(PASSAGE, 4)).tolist() == [[6, 7, 8, 9], [10, 11, 12, 13], [14, 15, 16, 17]]
