@@ -59,6 +59,7 @@ RECIPES = (
     "methods.training.eagle.recipes",
     "methods.training.heads.recipes",
     "methods.training.heads.xspecmesh",
+    "methods.training.heads.xspecmesh_any",
     "methods.training.heads.xspecmesh_joint",
     "methods.training.heads.medusa2",
     "methods.training.scales.recipes",
@@ -97,9 +98,11 @@ TRAINED = {
 GENERAL = {
     "drafter": ("blockwise", "eagle1", "eagle3", "medusa"),
     "adapter": ("cross-regression",),
-    "heads": ("xspecmesh-cross", "xspecmesh-mlp"),
+    "heads": ("xspecmesh-cross", "xspecmesh-cross-lora", "xspecmesh-mlp", "xspecmesh-mlp-lora"),
 }
 """Recipes for any backbone by kind; ``GENERAL_RECIPES`` holds the same names."""
+TUNING = ("xspecmesh-cross-lora", "xspecmesh-mlp-lora")
+"""Those of `GENERAL` that tune the backbone too: what they train is for the tuned one."""
 SERVED = {"heads": ("embedded-mesh",), "samplers": ("embedded-image", "embedded-image-small")}
 """The backbones that recipes of these kinds train for; their names do not end in one."""
 
@@ -206,9 +209,9 @@ def general(kind: str, name: str) -> tuple[str, tuple[int, int] | None] | None:
 
 
 def general_command(kind: str, name: str, backbone: str) -> str | None:
-    """The command that trains a component for a backbone on data of the user; None: no recipe does."""
+    """The command that trains a component for a backbone as it is, on data of the user; None: no recipe does."""
     part = general(kind, name)
-    if part is None:
+    if part is None or part[0] in TUNING:
         return None
     layers = f" --set 'layers={list(part[1])}' --out {trained(f'{name}-{backbone}')}" if part[1] else ""
     return f"stride train {part[0]} --backbone {backbone} --data FILE{layers}"

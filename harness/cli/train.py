@@ -61,8 +61,9 @@ def command(
     """Train the recipe NAME. KIND is backbone, drafter, heads, adapter, samplers or scorer.
 
     With --backbone, KIND is a recipe for any backbone: medusa, blockwise, eagle1, eagle3, cross-regression,
-    xspecmesh-mlp or xspecmesh-cross. It learns from what the backbone writes after the prompts of --data. The result
-    goes where `stride run` looks for it, unless --out is given.
+    xspecmesh-mlp or xspecmesh-cross, and xspecmesh-mlp-lora or xspecmesh-cross-lora after those. It learns from what
+    the backbone writes after the prompts of --data. The result goes where `stride run` looks for it, unless --out is
+    given. --set epochs=N counts passes over the data, and --set schedule=paper trains as long as the paper did.
 
     After an interruption the same command continues from the last checkpoint, which is written every two minutes.
 
@@ -76,10 +77,12 @@ def command(
     declare_all()
     load_recipes()
     if backbone is not None:
-        _refuse(name, parts)
+        if name is not None:
+            raise UsageError("with --backbone write stride train KIND --backbone NAME --data FILE, without NAME")
         recipe = _general(str(kind), backbone, data, settings, device, dtype)
+        built = _parts(recipe, parts, backbone)
         name, folder = f"{kind}-{backbone}", out or trained(f"{kind}-{backbone}")
-        _train(name, recipe, folder, {}, seed, minutes, threads, as_json)
+        _train(name, recipe, folder, built, seed, minutes, threads, as_json)
         return
     if data is not None or settings:
         raise UsageError("--data and --set belong to a recipe for any backbone; add --backbone NAME")
@@ -88,11 +91,6 @@ def command(
         return
     recipe = _recipe(str(kind), name)
     _train(name, recipe, out or Path("trained") / name, _parts(recipe, parts), seed, minutes, threads, as_json)
-
-
-def _refuse(name: str | None, parts: tuple[str, ...]) -> None:
-    if name is not None or parts:
-        raise UsageError("with --backbone write stride train KIND --backbone NAME --data FILE, without NAME and --part")
 
 
 def _general(
@@ -187,8 +185,8 @@ def _recipe(kind: str, name: str) -> training.Recipe:
     return recipe
 
 
-def _parts(recipe: training.Recipe, pairs: tuple[str, ...]) -> dict[str, Path]:
-    """Folder of each recipe that this one builds on.
+def _parts(recipe: training.Recipe, pairs: tuple[str, ...], backbone: str = "") -> dict[str, Path]:
+    """Folder of each recipe that this one builds on; with a backbone, where the recipe for it wrote its result.
 
     Raises:
         UsageError: a pair is malformed, or a folder is missing.
@@ -200,12 +198,14 @@ def _parts(recipe: training.Recipe, pairs: tuple[str, ...]) -> dict[str, Path]:
             names = ", ".join(recipe.requires) or "none"
             raise UsageError(f"--part {pair!r}: write NAME=FOLDER with NAME one of {names}")
         named[key] = Path(folder)
-    folders = {key: named.get(key, shipped(key)) for key in recipe.requires}
+    usual = {key: trained(f"{key}-{backbone}") if backbone else shipped(key) for key in recipe.requires}
+    folders = {key: named.get(key, usual[key]) for key in recipe.requires}
     for key, place in folders.items():
         if not (place.is_dir() if key in named else any(place.glob("*.safetensors"))):
+            train = f"{key} --backbone {backbone} --data FILE" if backbone else f"{RECIPES.get(key).kind} {key}"
             raise UsageError(
                 f"the recipe builds on {key!r}, and {place} holds no weights; train it first: "
-                f"stride train {RECIPES.get(key).kind} {key} --out {place}, or give --part {key}=FOLDER"
+                f"stride train {train} --out {place}, or give --part {key}=FOLDER"
             )
     return folders
 

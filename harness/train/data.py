@@ -52,13 +52,21 @@ class TaskPlan(AnyPlan):
             UsageError: there are fewer than two prompts, or the backbone cannot read one.
             WeightsError: its weights cannot be had.
         """
+        train, check = self.sides()
+        teacher = Teacher.load(backbone, self.dtype, self.device)
+        return Passages(teacher, self._written(teacher, train, "train"), self._written(teacher, check, "development"))
+
+    def sides(self) -> tuple[list[Prompt], list[Prompt]]:
+        """Prompts to train on and to check on.
+
+        Raises:
+            UsageError: there are fewer than two.
+        """
         prompts = list(TASKS.get(self.task)(**self.params).prompts())[: self.limit or None]
         if len(prompts) < 2:
             raise UsageError(f"the data {self.task} has {len(prompts)} prompt; give two or more, one of them to check")
-        teacher = Teacher.load(backbone, self.dtype, self.device)
         check = prompts[DEVELOPMENT_SHARE - 1 :: DEVELOPMENT_SHARE] or prompts[-1:]
-        train = [prompt for prompt in prompts if not any(prompt is other for other in check)]
-        return Passages(teacher, self._written(teacher, train, "train"), self._written(teacher, check, "development"))
+        return [prompt for prompt in prompts if not any(prompt is other for other in check)], check
 
     def _written(self, teacher: Teacher, prompts: Sequence[Prompt], side: str) -> list[Passage]:
         passages: list[Passage] = []

@@ -12,13 +12,14 @@ from pathlib import Path
 
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.nn import functional
 
 from harness.backbones.checkpoints import sources
 from harness.backbones.mesh.adapter import MeshBackbone, read
 from harness.backbones.mesh.model import MeshModel
 from harness.backbones.slots import lora
-from harness.backbones.slots.lora import LowRank
-from harness.train.finetuning import Tuning, with_low_rank
+from harness.core.backbone import Backbone
+from harness.train.finetuning import Tuning, low_rank_of, with_low_rank
 from harness.train.loop import save_bf16
 
 LINEARS = r"layers\.\d+\.(qkv|out|cross_q|cross_kv|cross_out|mlp\.gate_up|mlp\.down)"
@@ -64,23 +65,23 @@ class FinetunedMesh(nn.Module):
         """Hidden rows of a sequence after the last norm, as the heads read them."""
         return self._mesh.states(tokens[None], points[None], table)[0]
 
+    def logits(self, rows: Float[Tensor, "N E"], table: Float[Tensor, "V E"]) -> Float[Tensor, "N V"]:
+        """Logits of hidden rows."""
+        return functional.linear(rows, table)
+
+    def merged(self, name: str, folder: Path) -> Backbone:
+        """What `export` wrote, loaded as a run loads it."""
+        return load_backbone(name, folder)
+
     def export(self, folder: Path) -> None:
         """A backbone's folder: its matrices and the name of the base model, or all weights where all learned."""
         if self.tuning.rank:
             tie = {"backbone": _name(self.folder), "fingerprint": sources.digest(self.folder)}
-            lora.write(folder, self._matrices(), self.tuning.alpha, "FEATURE_EXTRACTION", tie)
+            lora.write(folder, low_rank_of(self._mesh), self.tuning.alpha, "FEATURE_EXTRACTION", tie)
             return
         folder.mkdir(parents=True, exist_ok=True)
         save_bf16(self.model, folder)
         (folder / "config.json").write_text(json.dumps(asdict(self.sizes), indent=1) + "\n", encoding="utf-8")
-
-    def _matrices(self) -> dict[str, LowRank]:
-        """By the names of the model's linear layers."""
-        return {
-            name: LowRank(layer.lora_A["default"].weight, layer.lora_B["default"].weight)
-            for name, layer in self._mesh.named_modules()
-            if hasattr(layer, "lora_A")
-        }
 
 
 def load_backbone(name: str, folder: Path) -> MeshBackbone:

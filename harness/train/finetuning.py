@@ -10,6 +10,9 @@ import copy
 from dataclasses import dataclass
 from typing import Any
 
+from torch import nn
+
+from harness.backbones.slots.lora import LowRank
 from harness.errors import UsageError
 from harness.platform.extras import install_command
 
@@ -34,6 +37,15 @@ def with_low_rank(model: Any, tuning: Tuning, target_modules: str) -> Any:
         raise UsageError(f"low-rank training needs peft: {install_command('train')}") from error
     config = LoraConfig(r=tuning.rank, lora_alpha=tuning.alpha, target_modules=target_modules)
     return get_peft_model(model, config)
+
+
+def low_rank_of(model: nn.Module) -> dict[str, LowRank]:
+    """The matrices of a model of `with_low_rank`, by the names of its linear layers; not scaled."""
+    return {
+        name: LowRank(layer.lora_A["default"].weight, layer.lora_B["default"].weight)
+        for name, layer in model.named_modules()
+        if hasattr(layer, "lora_A")
+    }
 
 
 def merged(model: Any, tuning: Tuning) -> Any:

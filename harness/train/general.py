@@ -18,6 +18,7 @@ from harness.plan import presets
 from harness.registry import GENERAL_RECIPES
 from harness.train.data import TaskPlan
 from harness.train.loop import Recipe
+from harness.train.schedules import settled
 
 FIXED = ("summary", "backbone", "plan", "requires", "device")
 """Fields of a recipe that `--set` does not change."""
@@ -32,7 +33,7 @@ def general(name: str, backbone: str, plan: TaskPlan, settings: Mapping[str, Any
         name: of ``GENERAL_RECIPES``.
         backbone: a preset, folder, hub or tiny name.
         plan: of its passages.
-        settings: fields of the recipe, and of the plan behind ``data.``.
+        settings: fields of the recipe, and of the plan behind ``data.``; see also `harness.train.schedules`.
 
     Raises:
         UsageError: an unknown name or setting, a value of another kind, or not enough memory.
@@ -46,7 +47,8 @@ def general(name: str, backbone: str, plan: TaskPlan, settings: Mapping[str, Any
     device = {"device": plan.device} if "device" in {field.name for field in fields(recipe)} else {}
     if not device and plan.device != "cpu":
         raise UsageError(f"the recipe {name} learns on the CPU; leave --device {plan.device} out")
-    changed: Recipe = replace(recipe, backbone=backbone, plan=plan, **device, **_checked(type(recipe), "", own, FIXED))
+    checked = _checked(type(recipe), "", settled(name, recipe, plan, own), FIXED)
+    changed: Recipe = replace(recipe, backbone=backbone, plan=plan, **device, **checked)
     return changed
 
 

@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -45,11 +46,14 @@ class Recipe(ABC):
         rate: peak learning rate.
         warmup: steps over which the rate rises.
         fall: share of the steps, at the end, over which the rate falls as a cosine.
+        floor: share of the peak rate that the cosine ends at; it is never below a hundredth.
         decay: AdamW's weight decay.
         betas: AdamW's.
         clip: largest norm of the gradient.
         average: decay of the moving average of the weights, which is exported; 0: the last weights are exported.
         muon: peak learning rate of the matrices in `hidden`, which Muon trains instead of AdamW.
+        per_step: the setting that counts the passages of a step; "": none does.
+        paper: settings of the paper's schedule; see `harness.train.schedules`.
     """
 
     kind: str = "backbone"
@@ -61,11 +65,14 @@ class Recipe(ABC):
     rate: float = 1e-3
     warmup: int = 100
     fall: float = 0.5
+    floor: float = 0.0
     decay: float = 0.05
     betas: tuple[float, float] = (0.9, 0.98)
     clip: float = 1.0
     average: float = 0.0
     muon: float = 0.02
+    per_step: str = ""
+    paper: Mapping[str, float] = MappingProxyType({})
 
     @abstractmethod
     def build(self, requirements: Mapping[str, Path]) -> nn.Module:
@@ -208,7 +215,7 @@ class _State:
         recipe = self.recipe
         left = (recipe.steps - self.step) / (recipe.fall * recipe.steps)
         fall = 0.5 - 0.5 * math.cos(math.pi * min(1.0, left))
-        return min(1.0, (self.step + 1) / recipe.warmup) * max(0.01, fall)
+        return min(1.0, (self.step + 1) / recipe.warmup) * max(0.01, recipe.floor + (1 - recipe.floor) * fall)
 
     def advance(self) -> float:
         """One optimiser step; returns its loss."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,8 @@ class TrainAdapter(Recipe):
     hours: float = 0.5
     rate: float = 5e-4
     warmup: int = 18
+    per_step = "batch"
+    paper = MappingProxyType({"epochs": 20, "batch": 8, "rate": 5e-4, "warmup_share": 0.03, "hours": 1e4})
     fall = 0.97
     decay = 0.0
     betas = (0.9, 0.999)

@@ -46,7 +46,7 @@ class Training(nn.Module):
         self.ngram_hits = ngram_hits
         self.heads, self.train_on, self.check_on = heads, train_on, check_on
         self.column = torch.full((vocabulary + 1,), -1)
-        self.column[heads.ids] = torch.arange(len(heads.ids))
+        self.column[heads.ids.cpu()] = torch.arange(len(heads.ids))
 
     @classmethod
     def on(cls, heads: Heads, passages: Passages) -> Training:
@@ -63,7 +63,7 @@ class Training(nn.Module):
         ids = self.heads.ids if self.heads.config.kept else None
         unembed = self.heads.shared.new_zeros(len(self.column) - 1, self.heads.shared.shape[1])
         control = Heads(self.heads.config, unembed.index_copy(0, self.heads.ids, self.heads.shared), ids)
-        control.lift = self.heads.lift
+        control.to(self.heads.shared.device).lift = self.heads.lift
         random = np.random.default_rng(0)
         for weight, trained in zip(control.parameters(), self.heads.parameters(), strict=True):
             if shuffled:

@@ -1,7 +1,7 @@
 """XSpecMesh's heads for a mesh backbone: `stride train heads xspecmesh-cross`.
 
 Source: Chen et al., XSpecMesh, sections 4.3, 5.1, 5.4 (Table 3, rows B and D) and 7.1. The cosine ends at a
-hundredth of the peak rate; the paper's ends at a tenth.
+hundredth of the peak rate; the paper's ends at a tenth, as it does with `--set schedule=paper`.
 Symbols: D heads. Head d, from 0, guesses the token d + 2 positions after the row that it reads; w = 0.8^(d + 1).
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 from torch import Tensor, nn
@@ -38,16 +39,20 @@ class MeshHeadsRecipe(Recipe):
     Args:
         plan: of the shapes, or of other prompts of points.
         together: shapes of a step.
+        device: that the heads learn on.
     """
 
     summary: str
     plan: Shapes | AnyPlan = field(default_factory=Shapes)
     together: int
     rate: float = 5e-4
+    warmup: int = 20
+    floor: float = 0.0
+    device: str = "cpu"
 
     kind = "heads"
     source = "meshes of the backbone itself, of procedural shapes (Apache-2.0)"
-    warmup = 20
+    per_step = "together"
     fall = 1.0
     decay = 0.0
     betas = (0.9, 0.99)
@@ -75,6 +80,8 @@ class TrainMeshHeads(MeshHeadsRecipe):
     hours: float = 1.5
 
     requires: tuple[str, ...] = (BASE,)
+
+    paper = MappingProxyType({"epochs": 30, "rate": 5e-4, "warmup": 1, "floor": 0.1, "hours": 1e4})
 
     def build(self, requirements: Mapping[str, Path]) -> nn.Module:
         """New heads. Generates the backbone's meshes first where the cache holds none."""

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from harness.train.finetuned_mesh import FinetunedMesh
+from harness.train.finetuned_points import FinetunedBPT
 from harness.train.precision import autocast
 from harness.train.teacher import Passage, Teacher
 from methods.drafters.heads.net import Heads
@@ -21,6 +22,9 @@ from methods.training.heads.examples import hits
 from methods.training.heads.figures import compared
 from methods.training.heads.heads_in_training import Training, head_losses
 from methods.training.heads.xspecmesh_passages import Meshes
+
+Tuned = FinetunedMesh | FinetunedBPT
+"""A decoder that learns."""
 
 
 class MeshTraining(nn.Module):
@@ -35,7 +39,7 @@ class MeshTraining(nn.Module):
         merged: the backbone as it was exported.
     """
 
-    def __init__(self, heads: Heads, train_on: Meshes, check_on: Meshes, tuned: FinetunedMesh | None = None) -> None:
+    def __init__(self, heads: Heads, train_on: Meshes, check_on: Meshes, tuned: Tuned | None = None) -> None:
         super().__init__()
         self.heads, self.tuned = heads, tuned
         self.train_on, self.check_on = train_on, check_on
@@ -52,11 +56,13 @@ def head_loss(model: MeshTraining, chosen: Sequence[int]) -> Tensor:
     """Sum of w(d) L_d (eq. 6), a mean over passages. Each L_d is a mean over the rows that have a token to guess."""
     total = torch.zeros(())
     for number in chosen:
-        examples = model.train_on.of(number)
-        with autocast():
-            rows = examples.rows.to(model.heads.shared)
-            logits = model.heads(rows, model.heads.look(model.train_on.conditions[number]))
-        total = total + head_losses(logits.float(), examples.after)
+        examples, shared = model.train_on.of(number), model.heads.shared
+        if not len(examples.rows):
+            continue
+        with autocast(device=shared.device.type):
+            condition = model.train_on.conditions[number].to(shared)
+            logits = model.heads(examples.rows.to(shared), model.heads.look(condition))
+        total = total + head_losses(logits.float(), examples.after.to(shared.device))
     return total / len(chosen)
 
 
@@ -66,19 +72,31 @@ def joint_loss(model: MeshTraining, chosen: Sequence[int], fixed: float) -> Tens
     L_backbone is a cross-entropy to the base model's distributions at temperature 1, not to the tokens of the passages.
     Those tokens were drawn at the temperature of decoding. A model trained on them would be sharpened twice.
     """
-    tuned, base, total = model.tuned, model.base, torch.zeros(())
-    assert tuned is not None and base is not None
+    base, total = model.base, torch.zeros(())
+    assert base is not None
     passages = [model.train_on.passages[number] for number in chosen]
-    targets = [base.read(p, (), logits=True).logits[p.start - 1 : -1].softmax(-1) for p in passages]
-    with autocast():
-        table = tuned.table()
-        for number, passage, probs in zip(chosen, passages, targets, strict=True):
-            examples, tokens = model.train_on.of(number), torch.tensor(passage.tokens[:-1])
-            rows = tuned(tokens, torch.from_numpy(passage.condition), table)[passage.start - 1 :]
-            own = functional.cross_entropy(functional.linear(rows, table).float(), probs)
-            logits = model.heads(rows[: len(examples.rows), None], model.heads.look(model.train_on.conditions[number]))
-            total = total + fixed * own + head_losses(logits.float(), examples.after)
+    targets = [base.read(p, (), logits=True).logits[p.start - 1 : -1].float().softmax(-1) for p in passages]
+    for (own, logits, after), probs in zip(tuned_passes(model, chosen), targets, strict=True):
+        distance = functional.cross_entropy(own, probs.to(own)[:, : own.shape[1]])
+        total = total + fixed * distance + head_losses(logits, after)
     return total / len(chosen)
+
+
+def tuned_passes(model: MeshTraining, chosen: Sequence[int]) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """Of each passage the tuned backbone's logits [N, V], the heads' [D, n, V] and the tokens to guess [n, D]."""
+    tuned, shared = model.tuned, model.heads.shared
+    passes = []
+    assert tuned is not None
+    with autocast(device=shared.device.type):
+        table = tuned.table()
+        for number in chosen:
+            examples, passage = model.train_on.of(number), model.train_on.passages[number]
+            tokens, points = torch.tensor(passage.tokens[:-1]), torch.from_numpy(passage.condition)
+            rows = tuned(tokens.to(shared.device), points.to(shared), table)[passage.start - 1 :]
+            condition = model.heads.look(model.train_on.conditions[number].to(shared))
+            logits = model.heads(rows[: len(examples.rows), None], condition)
+            passes.append((tuned.logits(rows, table).float(), logits.float(), examples.after.to(shared.device)))
+    return passes
 
 
 @torch.no_grad()
@@ -102,8 +120,8 @@ def drift(base: Teacher, merged: Teacher, passages: Sequence[Passage]) -> float:
 def divergence(base: Float[Tensor, "N V"], tuned: Float[Tensor, "N V"]) -> Float[Tensor, " N"]:
     """KL(base || tuned) of the distributions of two sets of logits."""
     p, q = base.double().log_softmax(-1), tuned.double().log_softmax(-1)
-    return (p.exp() * (p - q)).sum(-1)
+    return (p.exp() * (p - q)).masked_fill(p == -torch.inf, 0).sum(-1)  # of ids that are never drawn
 
 
 def _hits(heads: Heads, checked: Meshes, number: int) -> Tensor:
-    return hits(heads, checked.of(number), heads.look(checked.conditions[number]))
+    return hits(heads, checked.of(number), heads.look(checked.conditions[number].to(heads.shared)))

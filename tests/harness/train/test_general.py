@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from harness import discover
@@ -50,3 +52,42 @@ def test_a_command_names_each_recipe_and_its_layers() -> None:
         ranged is not None and "--set 'layers=[0, 3]' --out " in ranged and ranged.endswith("cross-regression-l0-3-b")
     )
     assert discover.general_command("samplers", "mulo-2x", "b") is None
+
+
+class TestSchedules:
+    """Eight prompts to train on a file of nine."""
+
+    @pytest.fixture
+    def plan(self, tmp_path: Path) -> TaskPlan:
+        file = tmp_path / "prompts.txt"
+        file.write_text("".join(f"prompt {n}\n" for n in range(9)))
+        return TaskPlan("prompts", {"file": str(file)})
+
+    def test_epochs_are_passes_over_the_passages(self, plan: TaskPlan) -> None:
+        recipe = general("cross-regression", "tiny:llama2-7b", plan, {"epochs": 3, "batch": 2})
+        assert recipe.steps == 12
+        assert general("cross-regression", "tiny:llama2-7b", plan, {"epochs": 3, "steps": 5}).steps == 5
+
+    def test_a_papers_schedule_gives_way_to_other_settings(self, plan: TaskPlan) -> None:
+        stage_1 = general("xspecmesh-cross", "tiny:bpt", plan, {"schedule": "paper", "rate": 1e-3})
+        assert (stage_1.steps, stage_1.rate, stage_1.floor, stage_1.warmup) == (60, 1e-3, 0.1, 1)
+        stage_2 = general("xspecmesh-mlp-lora", "tiny:bpt", plan, {"schedule": "paper", "together": 1})
+        assert (stage_2.steps, stage_2.rate, stage_2.floor, stage_2.labels) == (80, 1e-4, 0.1, "probs")
+        adapter = general("cross-regression", "tiny:llama2-7b", plan, {"schedule": "paper", "epochs": 200})
+        assert (adapter.steps, adapter.batch, adapter.warmup) == (200, 8, 6)
+
+    @pytest.mark.parametrize(
+        ("name", "settings", "message"),
+        [
+            ("medusa", {"schedule": "paper"}, "the recipe medusa has none"),
+            ("xspecmesh-cross", {"schedule": "long"}, "the one schedule is paper"),
+            ("medusa", {"epochs": 2}, "counts no passages; give steps"),
+            ("cross-regression", {"epochs": 0}, "give a number above 0"),
+            ("xspecmesh-cross-lora", {"labels": "laws"}, "labels='laws': Input should be 'probs' or 'tokens'"),
+        ],
+    )
+    def test_what_does_not_exist_is_one_message(
+        self, plan: TaskPlan, name: str, settings: dict[str, object], message: str
+    ) -> None:
+        with pytest.raises(UsageError, match=message):
+            general(name, "tiny:bpt", plan, settings)

@@ -5,18 +5,20 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any, final
 
 import torch
 from torch import Tensor
 
 from harness.backbones.base import TYPES, Identity
-from harness.backbones.checkpoints import components
+from harness.backbones.checkpoints import components, sources
 from harness.backbones.mesh import bpt_tokens, deepmesh_tokens
 from harness.backbones.mesh.point_cloud import PointCloudAdapter
 from harness.backbones.mesh.published import bpt, checkpoint, deepmesh
 from harness.backbones.mesh.published.hourglass_cache import Conditioned, HourglassCache
 from harness.backbones.mesh.published.michelangelo import UNUSED, EncoderSizes
+from harness.backbones.slots import lora
 from harness.core.backbone import EncodedPrompt, TiedEmbeddings
 from harness.core.capabilities import Capabilities, Requirement
 from harness.core.task import Prompt
@@ -53,10 +55,11 @@ class PointMesh(PointCloudAdapter):
         parts: {model: ...}, the published file (see `components`).
         sha256: of that file.
         random: {seed, sizes, encoder}: random weights instead, for tests.
+        lora: a folder of low-rank matrices, which are added to the weights (`stride train xspecmesh-cross-lora`).
     """
 
     kind = "point_mesh"
-    parameters = ("architecture", "parts", "sha256", "random")
+    parameters = ("architecture", "parts", "sha256", "random", "lora")
 
     def __init__(self, identity: Identity, family: Family, model: Any, weights: bpt.Weights | None) -> None:
         super().__init__(identity)
@@ -78,6 +81,8 @@ class PointMesh(PointCloudAdapter):
                 model = family.model(family.sizes())
             checkpoint.fill(name, model, path, UNUSED)
             fingerprint = components.digest({checkpoint.COMPONENT: path})
+        if "lora" in params:
+            fingerprint = _tune(model, fingerprint, Path(str(params["lora"])).expanduser())
         model = model.to(device=device, dtype=TYPES[dtype]).eval().requires_grad_(False)
         weights = model.weights() if isinstance(model, bpt.BPT) else None
         capabilities = Capabilities(
@@ -146,6 +151,16 @@ def _family(name: str, params: Mapping[str, Any]) -> Family:
     if ("parts" in params) == ("random" in params):
         raise UsageError(f"{name}: point_mesh needs one of parts and random; name a preset such as bpt")
     return FAMILIES[str(params["architecture"])]
+
+
+def _tune(model: Any, fingerprint: str, folder: Path) -> str:
+    """Add the matrices of a folder to a model; returns the fingerprint of the sums.
+
+    Raises:
+        WeightsError: the folder is damaged, or was trained for other weights.
+    """
+    model.load_state_dict(lora.merged(folder, fingerprint, model.state_dict()))
+    return hashlib.sha256(f"{fingerprint} {sources.digest(folder)}".encode()).hexdigest()
 
 
 def _random(name: str, family: Family, options: Mapping[str, Any]) -> Any:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -146,9 +146,23 @@ class Weights:
         """The forward for one point cloud, of which these are the latents."""
         return BPTNet(self, [_consult(layer[3], latents, self.model.sizes.heads) for layer in self.layers])
 
+    def states(self, tokens: Int[Tensor, " N"], latents: Float[Tensor, "K C"]) -> Float[Tensor, "N E"]:
+        """Hidden rows of a whole sequence after the last norm, as heads read them; gradients flow."""
+        places = torch.arange(len(tokens), device=tokens.device)
+        net = self.bind(latents)
+        return net._normed(net._through(SlotInputs(tokens, places, None, [_Whole()] * net.layers), {}))
+
     def pick(self, layers: Sequence[int]) -> Weights:
         """The same weights with these layers only."""
         return replace(self, layers=[self.layers[index] for index in layers])
+
+
+class _Whole:
+    """The slot of a pass over a whole sequence: nothing lies in it."""
+
+    def update(self, keys: Tensor, values: Tensor) -> Pair:
+        """The new entries are all entries."""
+        return keys, values
 
 
 def _consult(block: Any, latents: Float[Tensor, "K C"], heads: int) -> Pair:

@@ -1,0 +1,50 @@
+"""How long a recipe for any backbone trains: in steps, in passes over its passages, or as its paper did.
+
+`--set epochs=N` counts passes over the passages. `--set schedule=paper` gives the settings of `Recipe.paper`; other
+settings of the command line replace those.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from harness.errors import UsageError
+from harness.train.data import TaskPlan
+from harness.train.loop import Recipe
+
+
+def settled(name: str, recipe: Recipe, plan: TaskPlan, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with epochs and schedules replaced by ``steps`` and ``warmup``.
+
+    Args:
+        name: of the recipe.
+        recipe: with its default settings.
+        plan: of the passages, which are counted and not made.
+        settings: of the command line.
+
+    Raises:
+        UsageError: there is no such schedule, or the steps of the recipe do not count passages.
+    """
+    own = dict(settings)
+    if (schedule := own.pop("schedule", None)) is not None:
+        if schedule != "paper" or not recipe.paper:
+            known = "the one schedule is paper" if recipe.paper else f"the recipe {name} has none; give steps and rate"
+            raise UsageError(f"--set schedule={schedule}: {known}")
+        own = {**recipe.paper, **own}
+    epochs, share = own.pop("epochs", None), own.pop("warmup_share", None)
+    if epochs is not None and "steps" not in own:
+        own["steps"] = _steps(name, recipe, plan, epochs, own.get(recipe.per_step))
+    if share is not None and "warmup" not in own:
+        own["warmup"] = max(1, round(share * own["steps"]))
+    return own
+
+
+def _steps(name: str, recipe: Recipe, plan: TaskPlan, epochs: Any, together: Any) -> int:
+    if not recipe.per_step:
+        raise UsageError(f"--set epochs={epochs}: a step of the recipe {name} counts no passages; give steps")
+    if isinstance(epochs, bool) or not isinstance(epochs, int | float) or not epochs > 0:
+        raise UsageError(f"--set epochs={epochs!r}: give a number above 0")
+    train, _ = plan.sides()
+    return max(1, math.ceil(epochs * len(train) / int(together or getattr(recipe, recipe.per_step))))
