@@ -107,6 +107,7 @@ class RayPool(Pool):
 
     def _connect(self, address: str | None) -> None:
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # a worker without a GPU keeps its settings
+        os.environ.setdefault("RAY_worker_niceness", "0")  # else any other process takes time from what is timed
         connect(address or os.environ.get("RAY_ADDRESS"))
 
     def _room(self) -> int:

@@ -92,11 +92,13 @@ class Killer(threading.Thread):
         super().__init__(daemon=True)
         self._path, self._words, self._after = path, words, after
         self.killed = False
+        self.niceness = -1
 
     def run(self) -> None:
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline and not self.killed:
             if len(list(self._path.glob("cells/*"))) >= self._after and (pids := workers(self._words)):
+                self.niceness = os.getpriority(os.PRIO_PROCESS, pids[0])
                 os.kill(pids[0], signal.SIGKILL)
                 self.killed = True
             time.sleep(0.01)
@@ -128,6 +130,7 @@ def test_a_killed_worker_costs_no_cell(
     executors.EXECUTORS[executor](plan, store, Options(executor=check(executor, options)))
     killer.join(1)
     assert killer.killed
+    assert killer.niceness == os.getpriority(os.PRIO_PROCESS, 0), "Ray gives its workers less of the processor"
     counts = summary(plan, store)
     assert (counts["done"], counts["failed"]) == (len(plan.cells), 0)
     serial = start(tmp_path / "serial", plan)
