@@ -16,8 +16,9 @@ from harness.backbones.checkpoints import components, sources
 from harness.backbones.mesh import bpt_tokens, deepmesh_tokens
 from harness.backbones.mesh.point_cloud import PointCloudAdapter
 from harness.backbones.mesh.published import bpt, checkpoint, deepmesh
-from harness.backbones.mesh.published.hourglass_cache import Conditioned, HourglassCache
+from harness.backbones.mesh.published.hourglass_cache import Conditioned
 from harness.backbones.mesh.published.michelangelo import UNUSED, EncoderSizes
+from harness.backbones.mesh.published.sliding_cache import SlidingCache
 from harness.backbones.slots import lora
 from harness.core.backbone import EncodedPrompt, TiedEmbeddings
 from harness.core.capabilities import Capabilities, Requirement
@@ -140,7 +141,7 @@ class PointMesh(PointCloudAdapter):
 
         def encode(points: Tensor) -> EncodedPrompt:
             net = Conditioned.of(model, rotations, points)
-            return EncodedPrompt((deepmesh.DeepMesh.prompt,), lambda: HourglassCache(net))
+            return EncodedPrompt((deepmesh.DeepMesh.prompt,), lambda: SlidingCache(net))
 
         return encode
 

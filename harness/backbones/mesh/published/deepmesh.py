@@ -35,7 +35,8 @@ class Sizes:
     Args:
         width, heads, hidden: of the decoder's layers.
         layers: of each level, before it shortens; every level but the last has as many again after.
-        context: entries, after which the released sampler starts to forget.
+        window: entries, after which the released sampler forgets half of them; see `sliding_cache`.
+        context: tokens of a mesh, as the released script has them.
         points: of a shape.
     """
 
@@ -43,7 +44,8 @@ class Sizes:
     heads: int = 10
     hidden: int = 5120
     layers: tuple[int, ...] = (4, 4, 5)
-    context: int = 9000
+    window: int = 9000
+    context: int = 90_000
     points: int = 16_384
     encoder: EncoderSizes = field(default_factory=EncoderSizes)
 

@@ -23,6 +23,8 @@ from harness.errors import ContractError
 Places = npt.NDArray[np.int64]
 Sight = npt.NDArray[np.bool_]
 """Row n of [N, T]: the entries, old and new, that the n-th new one attends to."""
+TREE = 1024
+"""Entries beyond a window: a tree of drafts has several at a position."""
 
 
 @dataclass
@@ -80,7 +82,7 @@ class Conditioned:
 
 @final
 class HourglassCache(Cache):
-    """One sequence.
+    """One stretch of a sequence; it may begin at any position (see `SlidingCache`).
 
     Args:
         net: the model for its point cloud.
@@ -91,7 +93,8 @@ class HourglassCache(Cache):
         sizes = net.model.sizes
         last = len(sizes.layers) - 1
         counts = [n + (n + 1 if at < last else 0) + (at > 0) for at, n in enumerate(sizes.layers)]
-        self._levels = [Level(Slots(n, -(-sizes.context // FACTOR**at))) for at, n in enumerate(counts)]
+        entries = min(sizes.window + TREE, sizes.context)
+        self._levels = [Level(Slots(n, -(-entries // FACTOR**at))) for at, n in enumerate(counts)]
 
     @torch.inference_mode()
     def extend(self, window: Window) -> Rows:
