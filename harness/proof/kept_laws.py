@@ -7,9 +7,10 @@ rest on (`harness.proof.sources`) are as they were. Only what runs inside `keepi
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,11 +53,13 @@ class Sheet:
     """Laws by what was enumerated.
 
     Args:
+        modules: of the method, and of the bug.
         rests_on: the digest of the files; None: they cannot be told, so that nothing is kept.
         earlier: written by an earlier command.
     """
 
     path: Path
+    modules: tuple[str, ...]
     rests_on: str | None
     laws: dict[str, Any] = field(default_factory=dict)
     earlier: bool = False
@@ -147,27 +150,35 @@ def _sheet_of(keeper: Keeper, method: Method[Any], mutant: Mutant | None) -> She
         what += f" {mutant.where} {mutant.old!r} {mutant.new!r}"
     name = hashlib.sha256(what.encode()).hexdigest()[:32]
     if name not in keeper.sheets:
-        path, rests_on = keeper.folder / f"{name}.json", sources.digest(modules)
-        keeper.sheets[name] = _read(keeper, path, rests_on)
+        path, rests_on = keeper.folder / f"{name}.json", sources.digest(modules) if _is_of(kind) else None
+        keeper.sheets[name] = _read(keeper, Sheet(path, modules, rests_on))
     return keeper.sheets[name]
 
 
-def _read(keeper: Keeper, path: Path, rests_on: str | None) -> Sheet:
+def _is_of(kind: type) -> bool:
+    """Whether a class is the one of its name in its module, and not another that gives itself this name."""
+    return getattr(sys.modules.get(kind.__module__), kind.__qualname__, None) is kind
+
+
+def _read(keeper: Keeper, empty: Sheet) -> Sheet:
     """What was kept; nothing where a byte of it or of the sources has changed."""
-    if rests_on is None:
-        return Sheet(path, None)
+    if empty.rests_on is None:
+        return empty
     try:
-        body = load(path, "")
+        body = load(empty.path, "")
     except (StoreError, OSError):
-        return Sheet(path, rests_on)
+        return empty
     earlier = body.get("command") != keeper.command
-    if body.get("rests_on") != rests_on or (earlier and keeper.fresh):
-        return Sheet(path, rests_on)
-    return Sheet(path, rests_on, dict(body["laws"]), earlier)
+    if body.get("rests_on") != empty.rests_on or (earlier and keeper.fresh):
+        return empty
+    return replace(empty, laws=dict(body["laws"]), earlier=earlier)
 
 
 def _write(keeper: Keeper, sheet: Sheet) -> None:
     if not sheet.new:
+        return
+    if sources.edited(sheet.modules):  # the digest may be of the new files, and the laws are of the old ones
+        keeper.trouble = "a file that they rest on was written since this command began"
         return
     body = {"schema": SCHEMA, "rests_on": sheet.rests_on, "command": keeper.command, "laws": sheet.laws}
     try:

@@ -7,15 +7,17 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
+from multiprocessing.synchronize import Event
 from typing import Any
 
 import torch
 
 from harness.discover import declare_all
+from harness.errors import RunIncomplete
 from harness.proof.catalogue import Piece, Settings, compute
 from harness.proof.kept_laws import Keeper, keeping
 from harness.registry import METHODS
@@ -82,28 +84,37 @@ _share: _Share | None = None
 def _in_pool(pieces: Sequence[Piece], share: _Share, processes: int) -> Iterator[Done]:
     start = "fork" if sys.platform == "linux" else "spawn"  # a fork has torch already
     context = multiprocessing.get_context(start)
-    pool = ProcessPoolExecutor(processes, context, _begin, (share, os.getpid()))
+    stop = context.Event()
+    pool = ProcessPoolExecutor(processes, context, _begin, (share, os.getpid(), stop))
     try:
         futures: list[Future[Done]] = [pool.submit(_piece, piece) for piece in pieces]
         for future in as_completed(futures):
             yield future.result()
+    except BrokenProcessPool as error:
+        raise RunIncomplete(
+            f"one of {processes} processes was killed, perhaps for memory. The laws that were finished are kept: run "
+            f"the same command again, with --processes {max(1, processes // 2)} where memory is short."
+        ) from error
+    except BaseException:  # ^C, or a piece whose error ends the command: nobody waits for the others
+        stop.set()
+        raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _begin(share: _Share, parent: int) -> None:
-    """In a new process: one thread, no ^C of its own, and no life after its parent's."""
+def _begin(share: _Share, parent: int, stop: Event) -> None:
+    """In a new process: one thread, no ^C of its own, and no life after its parent's or after ``stop``."""
     global _share
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    threading.Thread(target=_end_with, args=(parent, stop), daemon=True).start()
     declare_all()
     _share = replace(share, keeper=replace(share.keeper, sheets={}))
 
 
-def _end_with(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(0.5)
+def _end_with(parent: int, stop: Event) -> None:
+    while os.getppid() == parent and not stop.wait(0.5):
+        pass
     os._exit(1)
 
 

@@ -18,8 +18,11 @@ from typing import Any
 
 import torch
 
+import harness
 from harness.proof.cases import presets_names
 
+TICK_S = 0.1
+"""Clocks of file systems may lag behind by less."""
 PACKAGES = ("harness", "methods")
 """Whose files are read. Laws of methods of other packages are not kept: what those read is not known."""
 ALWAYS = ("harness.proof.distance", "harness.proof.mutants", "methods.masked_diffusion")
@@ -58,17 +61,30 @@ def rests_on(modules: Iterable[str]) -> dict[str, Source]:
 def digest(modules: tuple[str, ...]) -> str | None:
     """Of the files that laws of these modules rest on, of the libraries and of the processor.
 
-    None: a module is not ours, or a function of these files was replaced in this process.
+    None: a module is not ours, a function of these files was replaced in this process, or a file was written after
+    this process had begun to read them.
     """
     if any(module.partition(".")[0] not in PACKAGES for module in modules):
         return None
     sources = rests_on(modules)
-    if not all(_as_written(name, source) for name, source in sources.items()):
+    if edited(modules) or not all(_as_written(name, source) for name, source in sources.items()):
         return None
     facts = [platform.python_version(), torch.__version__, platform.machine(), *presets_names()]
     facts.append(torch.backends.cpu.get_cpu_capability())
     facts += [f"{name} {source.digest}" for name, source in sorted(sources.items())]
     return hashlib.sha256("\n".join(facts).encode()).hexdigest()
+
+
+def edited(modules: Iterable[str]) -> bool:
+    """Whether a file of what these rest on was written, moved or removed since this process began to read them."""
+    return any(not _as_read(source.path) for source in rests_on(modules).values())
+
+
+def _as_read(path: Path) -> bool:
+    try:
+        return path.stat().st_ctime < harness.IMPORTED - TICK_S
+    except OSError:
+        return False
 
 
 @cache

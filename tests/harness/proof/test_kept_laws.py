@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
+import signal
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +16,7 @@ from typing import Any
 import pytest
 
 from harness.core.method import Method
-from harness.errors import EnumerationLimit
+from harness.errors import EnumerationLimit, RunIncomplete
 from harness.proof import distance, kept_laws, processes, sources
 from harness.proof.cases import CASES, cases_of
 from harness.proof.catalogue import Piece, compute
@@ -43,7 +46,8 @@ def proved(folder: Path, command: str, fresh: bool = False) -> Keeper:
 
 @pytest.fixture(autouse=True)
 def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What a digest rests on is read anew in each test."""
+    """What a digest rests on is read anew in each test, whoever writes to this checkout meanwhile."""
+    monkeypatch.setattr("harness.IMPORTED", math.inf)
     sources.digest.cache_clear()
     monkeypatch.setattr(distance, "_memos", [{}])
     yield
@@ -148,6 +152,28 @@ class TestSources:
         monkeypatch.setattr("harness.core.sampling.warp", lambda logits, sampling: logits.softmax(-1))
         assert sources.digest(("methods.speculative",)) is None
 
+    def test_a_file_that_was_written_while_the_command_ran_is_not_kept(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The file that is hashed may be newer than the module that runs."""
+        written = (ROOT / "methods" / "speculative.py").stat().st_ctime
+        monkeypatch.setattr("harness.IMPORTED", written - 1)
+        assert sources.digest(("methods.speculative",)) is None
+        monkeypatch.setattr("harness.IMPORTED", math.inf)
+        sources.digest.cache_clear()
+        used = keeper(tmp_path, "monday")
+        with keeping(used), sheet(method()):
+            kept("what", lambda: {(1,): 1.0})
+            monkeypatch.setattr("harness.IMPORTED", written - 1)
+        assert list(tmp_path.iterdir()) == []
+        assert "written since this command began" in used.trouble
+
+    def test_a_class_that_takes_the_name_of_ours_is_not_kept(self, tmp_path: Path) -> None:
+        fake = type("Speculative", (type(method()),), {"__module__": "methods.speculative"})
+        with keeping(keeper(tmp_path, "monday")), sheet(fake()):
+            kept("what", lambda: {(1,): 1.0})
+        assert list(tmp_path.iterdir()) == []
+
     @pytest.mark.parametrize("name", ["speculative", "sjdpp", "specinfer", "mulo_sd", "masked_diffusion", "eagle2"])
     def test_whatever_runs_in_a_proof_is_among_the_files(self, name: str) -> None:
         """Every function of ours that is called, by whichever way it was imported."""
@@ -185,6 +211,24 @@ class TestProcesses:
             return [{key: value for key, value in (row or {}).items() if key != "seconds"} for row in rows]
 
         assert rows(1) == rows(2)
+
+    @pytest.mark.parametrize("ending", ("killed", "stopped"))
+    def test_a_killed_process_is_one_error_and_a_stop_waits_for_none(
+        self, ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def one(piece: Piece, *rest: Any) -> Any:
+            if ending == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if piece.method == "speculative":
+                raise KeyboardInterrupt
+            time.sleep(60)
+
+        monkeypatch.setattr(processes, "_one", one)
+        pieces = [Piece("setting", "speculative"), Piece("setting", "prompt_lookup")]
+        begin = time.monotonic()
+        with pytest.raises(RunIncomplete if ending == "killed" else KeyboardInterrupt, match=r"--processes 1|^$"):
+            list(processes.computed(pieces, {}, 8, keeper(tmp_path, "monday"), 2))
+        assert time.monotonic() - begin < 30
 
     def test_a_piece_that_fails_says_so(self, tmp_path: Path) -> None:
         (done,) = processes.computed([Piece("bug", "autoregressive", 99)], {}, 8, keeper(tmp_path, "monday"), 1)
