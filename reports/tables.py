@@ -220,6 +220,9 @@ def legend() -> list[str]:
         "e (visible TV): evidence against tokens drawn from the target's distribution; a correct sampler reaches 1000 "
         "once in a thousand audits. In brackets the bias, in total variation a token, that 9 of 10 audits refute; "
         "-: some kinds of bias would not be seen",
+        "peak MB: the most memory of the process during a decode, on a GPU of its allocator; on a CPU all that the "
+        "process has loaded is in it, also for other cells; J/token: energy of the whole processor or GPU, other work "
+        "included",
         "TV to AR (floor), p: of cells without e; between token histograms of this cell and of an autoregressive set "
         "of other seeds; the floor is that set and the baseline; p by swapping the two within prompts",
         "drafter TV (acceptance lost): total variation between the drafter's distributions and those that it gives "

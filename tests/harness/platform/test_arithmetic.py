@@ -32,9 +32,18 @@ def cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_native_is_bf16_where_an_instruction_multiplies_it(cpu: Path, text: str, native: str) -> None:
     cpu.write_text(text)
     assert arithmetic.native_dtype("cpu") == native
-    assert arithmetic.native_dtype("cuda:0") == "bf16"
     assert (arithmetic.emulated({"bf16", "fp32"}, "cpu") is None) == (native == "bf16")
-    assert arithmetic.emulated({"fp32"}, "cpu") is None and arithmetic.emulated({"bf16"}, "cuda") is None
+    assert arithmetic.emulated({"fp32"}, "cpu") is None
+
+
+@pytest.mark.parametrize(("capability", "native"), [((7, 5), "fp32"), ((8, 0), "bf16"), ((9, 0), "bf16")])
+def test_a_gpu_multiplies_bf16_from_capability_8_on(
+    capability: tuple[int, int], native: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda device: capability)
+    assert arithmetic.native_dtype("cuda:0") == native
+    assert ("this GPU" in str(arithmetic.emulated({"bf16"}, "cuda:0"))) == (native == "fp32")
 
 
 def test_where_no_file_describes_the_processor_it_is_fp32(cpu: Path) -> None:
