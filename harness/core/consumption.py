@@ -114,7 +114,10 @@ def domains(powercap: Path) -> Iterator[Path]:
 
     The domain ``psys`` is the whole board, packages included, and is left out.
     """
-    for folder in sorted(powercap.glob("intel-rapl:*")):
+    folders: list[Path] = []
+    with suppress(OSError):
+        folders = sorted(powercap.glob("intel-rapl:*"))
+    for folder in folders:
         with suppress(OSError):
             name = (folder / "name").read_text().strip()
             if (PACKAGE.fullmatch(folder.name) and name.startswith("package")) or name == "dram":

@@ -105,9 +105,10 @@ class NoiseMeter:
     def __init__(self, tasks: Path = TASKS, gpu: GpuMeter | None = None) -> None:
         self._files: list[int] = []
         self._gpu = gpu
-        for path in sorted(tasks.glob("*/schedstat")):
-            with suppress(OSError):
-                self._files.append(os.open(path, os.O_RDONLY))
+        with suppress(OSError):  # what /proc refuses counts as if it were not there
+            for path in sorted(tasks.glob("*/schedstat")):
+                with suppress(OSError):
+                    self._files.append(os.open(path, os.O_RDONLY))
         self._before = self._read()
 
     def read(self) -> Waited:

@@ -134,7 +134,7 @@ def test_a_full_disk_is_one_message_and_exit_3_and_nothing_finished_is_lost(smal
     launcher.start("run", *SMALL, "--out", path)
     assert launcher.signal_after(path, 5, 0.0, signal.SIGKILL) == -signal.SIGKILL
     largest = max(map(len, finished(path).values()))
-    sealed = min(file.stat().st_size for file in (small / "cells").rglob("steps.parquet"))
+    sealed = min(file.stat().st_size for file in (small / "cells").rglob("samples.parquet"))
     assert 2 * largest < sealed
     for limit in (largest // 8, (2 * largest + sealed) // 2):
         before = finished(path)
