@@ -1,7 +1,8 @@
-"""What a stored run would gain on another machine: its counts, and a roofline of each pass.
+"""What a stored run would gain on another machine: its counts, a roofline of each pass, and its host's time or none.
 
 A pass takes max(bytes / bandwidth, operations / rate) + launches. Counts (passes, rows, tokens) are the run's; they do
-not depend on the machine. Everything else is an assumption of ``ASSUMPTIONS``, which `stride predict` prints.
+not depend on the machine. The time of the host is the run's too, and is of the run's machine: each figure stands beside
+one without it. Everything else is an assumption of ``ASSUMPTIONS``, which `stride predict` prints.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +19,9 @@ import pandas as pd
 import yaml
 
 from harness.errors import UsageError
-from reports.summary import FinishedCell, _speed, reader
+from reports.summary import FinishedCell, measure, reader
+from reports.tables import text
+from reports.text_table import Column
 
 if TYPE_CHECKING:
     from harness.record.store import Store
@@ -28,7 +32,7 @@ BYTES = {"fp32": 4.0, "fp64": 8.0, "bf16": 2.0, "fp16": 2.0, "int8": 1.0, "int4"
 KERNELS = 300
 """Launches of a pass of the target, where nothing else is said."""
 LARGEST = 4096
-"""Batches up to which a crossover is sought."""
+"""The largest batch at which a gain is sought; a power of two."""
 _UNITS = {"k": 1e3, "M": 1e6, "B": 1e9}
 ASSUMPTIONS = (
     "A pass reads every parameter of its model once, in the type of the cell.",
@@ -36,7 +40,9 @@ ASSUMPTIONS = (
     "A pass of the target launches {kernels} kernels; one of a drafter its share of them by size.",
     "A drafter's size beside its target is the time of its pass beside that of a baseline's pass in the run.",
     "A drafter reads one row a pass.",
-    "The host takes as long a step as in the run, for each decode of a batch.",
+    "The host takes as long a step as in the run, for each decode of a batch; `no host` leaves its time out.",
+    "The host's time is of the run's machine. On a CPU it holds the sampler's arithmetic on logits, which a GPU does.",
+    "Outputs that the cell and its baseline both finished are counted.",
     "Passes that a method makes before its first step are not counted. Counts do not change with the batch.",
 )
 
@@ -137,13 +143,21 @@ class Counts:
     draft_share: float
     tokens: int
 
-    def seconds_per_token(self, on: Machine, batch: int, kernels: float) -> float:
-        """Of one of the decodes of a batch."""
+    def seconds_per_token(self, on: Machine, batch: int, kernels: float, host: bool = True) -> float:
+        """Of one of the decodes of a batch.
+
+        Args:
+            host: whether the host takes time.
+
+        Raises:
+            UsageError: the profile has no rate of the type.
+        """
         rows = self.rows / np.maximum(self.passes, 1) * batch
         target = self.passes * on.pass_s(self.parameters, self.stored, self.computed, rows, kernels)
         small = self.parameters * self.draft_share
         draft = on.pass_s(small, self.stored, self.computed, batch, kernels * self.draft_share)
-        return float((target + self.drafts * draft + self.host_s * batch).sum()) / self.tokens
+        total = target + self.drafts * draft + (self.host_s * batch if host else 0.0)
+        return float(total.sum()) / self.tokens
 
 
 def parameters_of(size: str | None) -> float | None:
@@ -152,87 +166,131 @@ def parameters_of(size: str | None) -> float | None:
     return float(found[1]) * _UNITS[found[2]] if found else None
 
 
-def counts_of(cell: FinishedCell, one_row_s: float | None, parameters: float) -> Counts | None:
-    """The counts of a finished cell; None: it has no counted step.
+def counts_of(cell: FinishedCell, outputs: pd.Index[Any], one_row_s: float | None, parameters: float) -> Counts:
+    """The counts of some outputs of a finished cell.
 
     Args:
-        one_row_s: mean seconds of the baseline's passes in the run.
+        outputs: (prompt, repetition) of each.
+        one_row_s: mean seconds of the baseline's passes over the same outputs; None: nothing was timed.
+
+    Raises:
+        UsageError: no token was counted; or a drafter's size would follow from its time, and nothing was timed.
     """
-    steps = cell.cell.steps[~cell.cell.steps["warmup"]]
-    tokens = int((steps["emitted"] - steps["overshoot"]).sum())
+    steps = _steps(cell, outputs)
+    tokens, drafts = int((steps["emitted"] - steps["overshoot"]).sum()), float(steps["draft_nfe"].sum())
     if not tokens:
-        return None
+        raise UsageError("no step was counted")
+    if drafts and not one_row_s:
+        raise UsageError("the size of its drafter follows from times, and its run was not timed")
     dtype, backbone = str(cell.cell.meta["dtype"]), str(cell.cell.meta["backbone"])
     weights = re.search(r"weights=(int\d)", backbone)
-    drafts = float(steps["draft_nfe"].sum())
-    draft_s = float(steps["draft_ns"].sum()) / 1e9 / drafts if drafts else 0.0
-    share = draft_s / one_row_s if one_row_s else 0.0
+    share = float(steps["draft_ns"].sum()) / 1e9 / drafts / one_row_s if drafts and one_row_s else 0.0
     host = (steps["host_ns"] + steps["verify_ns"]).to_numpy() / 1e9
     passes, rows, made = (steps[name].to_numpy(dtype=float) for name in ("nfe", "rows", "draft_nfe"))
     return Counts(weights[1] if weights else dtype, dtype, parameters, passes, rows, made, host, share, tokens)
 
 
+def _steps(cell: FinishedCell, outputs: pd.Index[Any]) -> pd.DataFrame:
+    steps = cell.cell.steps[~cell.cell.steps["warmup"].astype(bool)]
+    return steps[pd.MultiIndex.from_frame(steps[["prompt", "repetition"]]).isin(outputs)]
+
+
 def predict(
     store: Store, on: Machine, batch: int = 1, kernels: float = KERNELS, measured: bool = False
 ) -> pd.DataFrame:
-    """One row a finished cell of a method: its predicted speed-up and where that ends.
+    """One row a finished cell of a method: its predicted speed-up, and the batches that gain.
 
     Args:
-        measured: the run's own speed-up too.
+        measured: the run's own speed-up too; none where the run was not timed (``timing: off``).
 
     Returns:
-        Columns cell, label, backbone, dtype, task, temperature, predicted, crossover (the first batch without a gain;
-        missing: none up to 4,096), measured, and reason where a cell cannot be predicted.
+        Columns cell, label, backbone, dtype, task, temperature, verdict (as a report words it), flags, predicted (with
+        the host's time; None where the run was not timed), predicted_no_host, host_share (of the predicted time),
+        gains and gains_no_host (ranges of batches, each [first, last]), outputs (how many are counted), measured, and
+        reason where a cell cannot be predicted.
     """
-    read = reader(store)
-    sizes = store.manifest.get("sizes") or {}
+    read, sealed = reader(store), set(store.cells())
     rows = []
     for name in store.cells():
         cell = read(name)
-        base = cell.cell.meta.get("baseline")
-        if cell.cell.meta.get("status") != "done" or cell.role != "method":
+        meta = cell.cell.meta
+        if meta.get("status") != "done" or cell.role != "method":
             continue
-        facts = {key: cell.cell.meta.get(key) for key in ("label", "backbone", "dtype", "task")}
-        row = {"cell": name, **facts, "temperature": cell.temperature}
-        row |= {"predicted": None, "crossover": None, "measured": None, "reason": None}
-        known = parameters_of(sizes.get(str(cell.cell.meta["backbone"]).partition(":")[0]))
-        if known is None or base not in store.cells():
-            row["reason"] = "its backbone states no size" if known is None else "its baseline is not finished"
-        else:
-            row |= _of(cell, read(str(base)), known, on, batch, kernels)
-            row["measured"] = _speed(cell.totals, read(str(base))).get("speedup") if measured else None
+        base, floor = (read(other) if other in sealed else None for other in (meta.get("baseline"), meta.get("floor")))
+        told = measure(cell, base, floor)
+        row = {key: told[key] for key in ("cell", "label", "backbone", "dtype", "task", "temperature", "flags")}
+        row["verdict"] = text(pd.Series(told), Column("verdict", "verdict"))
+        row |= dict.fromkeys(("predicted", "predicted_no_host", "host_share", "gains", "gains_no_host", "outputs"))
+        row |= {"measured": told.get("speedup") if measured else None, "reason": None}
+        try:
+            row |= _figures(cell, base, _parameters(store, cell), on, batch, kernels)
+        except UsageError as error:
+            row["reason"] = str(error)
         rows.append(row)
     return pd.DataFrame(rows)
 
 
-def _of(
-    cell: FinishedCell, base: FinishedCell, parameters: float, on: Machine, batch: int, kernels: float
+def _parameters(store: Store, cell: FinishedCell) -> float:
+    """The parameters of a cell's backbone; raises a UsageError where the run does not state them."""
+    sizes = store.manifest.get("sizes")
+    if sizes is None:
+        raise UsageError("its run is older than the sizes of backbones in a run's record; run it again")
+    known = parameters_of(sizes.get(str(cell.cell.meta["backbone"]).partition(":")[0]))
+    if known is None:
+        raise UsageError("its backbone states no size")
+    return known
+
+
+def _figures(
+    cell: FinishedCell, base: FinishedCell | None, parameters: float, on: Machine, batch: int, kernels: float
 ) -> dict[str, Any]:
-    steps = base.cell.steps[~base.cell.steps["warmup"]]
+    """The figures of a row; raises a UsageError where there are none."""
+    if base is None:
+        raise UsageError("its baseline is not finished")
+    outputs = cell.samples.index.intersection(base.samples.index)
+    if not len(outputs):
+        raise UsageError("no output was finished by it and its baseline")
+    timed = all(side.cell.meta.get("timed", True) for side in (cell, base))
+    steps = _steps(base, outputs)
     passes = float(steps["nfe"].sum())
-    one_row_s = float(steps["target_ns"].sum()) / 1e9 / passes if passes else None
-    sides = [counts_of(side, one_row_s, parameters) for side in (base, cell)]
-    plain, ours = sides
-    if plain is None or ours is None:
-        return {"reason": "no step was counted"}
+    one_row_s = float(steps["target_ns"].sum()) / 1e9 / passes if timed and passes else None
+    plain, ours = (counts_of(side, outputs, one_row_s, parameters) for side in (base, cell))
 
-    def gain(batch: int) -> float:
-        return plain.seconds_per_token(on, batch, kernels) / ours.seconds_per_token(on, batch, kernels)
+    def gain(batch: int, host: bool) -> float:
+        seconds = [side.seconds_per_token(on, batch, kernels, host) for side in (plain, ours)]
+        return seconds[0] / seconds[1]
 
-    return {"predicted": gain(batch), "crossover": crossover(gain)}
+    figures: dict[str, Any] = {"outputs": len(outputs), "predicted_no_host": gain(batch, host=False)}
+    figures["gains_no_host"] = gains(lambda batch: gain(batch, host=False))
+    if timed:
+        without, total = (ours.seconds_per_token(on, batch, kernels, host) for host in (False, True))
+        figures |= {"predicted": gain(batch, host=True), "host_share": 1 - without / total}
+        figures["gains"] = gains(lambda batch: gain(batch, host=True))
+    return figures
 
 
-def crossover(gain: Callable[[int], float]) -> int | None:
-    """The first batch at which nothing is gained, between the powers of two that enclose it; None: none up to 4,096."""
-    low, high = 0, 1
-    while gain(high) > 1:
-        low, high = high, high * 2
-        if high > LARGEST:
-            return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if gain(middle) > 1 else (low, middle)
-    return high
+def gains(gain: Callable[[int], float]) -> list[tuple[int, int]]:
+    """Ranges of batches, first and last, at which something is gained, up to ``LARGEST``; none: an empty list.
+
+    All powers of two are tried. The ends of a range lie between them, where the gain is taken to pass 1 once.
+    """
+    powers = [2**k for k in range(LARGEST.bit_length())]
+    won = {batch: gain(batch) > 1 for batch in powers}
+    ranges: list[tuple[int, int]] = []
+    first = 1 if won[1] else None
+    for low, high in pairwise(powers):
+        if won[low] == won[high]:
+            continue
+        inside, outside = low, high
+        while outside - inside > 1:
+            middle = (inside + outside) // 2
+            inside, outside = (middle, outside) if (gain(middle) > 1) == won[low] else (inside, middle)
+        if first is None:
+            first = outside
+        else:
+            ranges.append((first, inside))
+            first = None
+    return ranges if first is None else [*ranges, (first, LARGEST)]
 
 
 @dataclass(frozen=True)

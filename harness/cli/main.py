@@ -47,7 +47,7 @@ VERBS = {
     "papers": "each table and figure of the papers: whether this machine can make it, and if not, why",
     "cost": "operations and GPU hours of training: a paper's table beside ours",
     "bench": "our speed against transformers', interleaved",
-    "predict": "a stored run's speed-ups on a machine that is not here, by its counts",
+    "predict": "a stored run's speed-ups on another machine, by its counts, its host's time and a profile",
     "doctor": "what this machine has, and what is missing",
 }
 

@@ -1,7 +1,8 @@
-"""`stride predict`: speed-ups of a stored run on another machine, from its counts and a profile."""
+"""`stride predict`: speed-ups of a stored run on another machine, from its counts, its host's time and a profile."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,19 @@ from rich.console import Console
 from harness.cli.main import emit
 from harness.record.store import Store
 from reports import predict, text_table
+from reports.text_table import Column
+
+COLUMNS = (
+    Column("cell", "cell", rank=0),
+    Column("predicted", "predicted", rank=0),
+    Column("predicted_no_host", "predicted, no host", rank=0),
+    Column("host_share", "host share", rank=1),
+    Column("verdict", "verdict", rank=1),
+    Column("flags", "flags", rank=1),
+    Column("gains", "gain at batch", rank=2),
+    Column("gains_no_host", "gain at batch, no host", rank=3),
+    Column("measured", "measured", rank=1),
+)
 
 
 @click.command(name="predict")
@@ -22,10 +36,11 @@ from reports import predict, text_table
 @click.option("--measured", is_flag=True, help="The run is of that machine: how far predictions are from it.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document: {machine, assumptions, cells, scatter}.")
 def command(run: Path, machine: str, batch: int, kernels: int, measured: bool, as_json: bool) -> None:
-    """Predict the speed-ups of a run on a machine that is not here, and the batch at which they end.
+    """Predict the speed-ups of a run on a machine that is not here, and the batches that gain.
 
-    The counts are the run's. A pass takes max(bytes / bandwidth, operations / rate) + launches, by the profile. All
-    assumptions are printed. `stride doctor --profile FILE` measures this machine and writes its profile.
+    Counts and the host's time are the run's. A pass takes max(bytes / bandwidth, operations / rate) + launches, by the
+    profile. Each speed-up stands beside one without any time of the host. All assumptions are printed.
+    `stride doctor --profile FILE` measures this machine and writes its profile.
 
     \b
     stride predict runs/mine --machine h100-sxm
@@ -50,23 +65,34 @@ def command(run: Path, machine: str, batch: int, kernels: int, measured: bool, a
 
 
 def _show(frame: pd.DataFrame, title: str, measured: bool) -> None:
-    names = ["cell", "predicted", "no gain from batch", *(["measured"] if measured else [])]
-    columns = tuple(text_table.Column(name, name, rank=rank) for rank, name in enumerate(names))
-    rows = frame.to_dict("records")
-    lines = [_line({str(key): value for key, value in row.items()}, measured) for row in rows if row["reason"] is None]
-    notes = [f"! {row['cell']}: {row['reason']}" for row in rows if row["reason"] is not None]
+    columns = tuple(column for column in COLUMNS if measured or column.key != "measured")
+    rows: list[dict[str, Any]] = [{str(key): item for key, item in row.items()} for row in frame.to_dict("records")]
+    lines = [[_cell(row, column.key) for column in columns] for row in rows if row["reason"] is None]
+    notes = [f"! {row['cell']}: {row[key]}" for row in rows for key in ("flags", "reason") if row[key]]
     text_table.print_table(text_table.TextTable(title, columns, lines, notes), Console())
 
 
-def _line(row: dict[str, Any], measured: bool) -> list[str]:
-    ends = f"{row['crossover']:.0f}" if pd.notna(row["crossover"]) else f"none to {predict.LARGEST}"
-    told = [f"{row['measured']:.2f}" if pd.notna(row["measured"]) else "-"] if measured else []
-    return [str(row["cell"]), f"{row['predicted']:.2f}", ends, *told]
+def _cell(row: dict[str, Any], key: str) -> str:
+    value = row[key]
+    if key in ("cell", "verdict"):
+        return str(value)
+    if key == "flags":  # the notes have them whole
+        return ", ".join(re.split(r": | \(", flag)[0] for flag in value.split("; ")) if value else "-"
+    if key.startswith("gains"):
+        return _ranges(value) if isinstance(value, list) else "-"
+    share = key == "host_share" and pd.notna(value)
+    return f"{value:.0%}" if share else text_table.number(value)
+
+
+def _ranges(gains: list[tuple[int, int]]) -> str:
+    """Ranges of batches in words."""
+    words = [f"from {first}" if last == predict.LARGEST else f"{first} to {last}" for first, last in gains]
+    return ", ".join(words) or "no gain"
 
 
 def _said(spread: predict.Scatter | None) -> str:
     if spread is None:
-        return "no cell has a predicted and a measured speed-up"
+        return "no cell has a predicted and a measured speed-up (a run with `timing: off` has none)"
     return (
         f"{spread.cells} cells, |predicted / measured - 1|: median {spread.median:.1%}, "
         f"worst {spread.worst:.1%} ({spread.worst_cell})"

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import yaml
 
@@ -17,6 +16,8 @@ from harness.errors import UsageError
 from harness.record.store import Store
 from reports import predict
 from tests.support.cli import refused, stride
+from tests.support.fake_store import FakeStore, meta, record, step, tiny
+from tests.support.page_runs import stored
 
 # 1 GB/s and 1 GFLOP/s: 1 M parameters in bf16 are read in 2 ms, and one row takes 2 ms too. A launch takes 1 us.
 SLOW = predict.Machine("slow", 1e9, {"bf16": 1e9, "fp32": 5e8}, 1e-6, {})
@@ -57,7 +58,7 @@ def test_a_drafter_and_the_host_are_charged() -> None:
     assert ours.seconds_per_token(WIDE, 2, 0) == pytest.approx((0.002 + 3 * 0.0002 + 0.002) / 3)
 
 
-def test_the_crossover_is_the_first_batch_without_a_gain() -> None:
+def test_the_gain_ends_where_rows_are_no_longer_free() -> None:
     """Bytes are read in 2 ms. Plain takes B / 10 ms more than that from 20 rows on, ours with 4 rows from 5 on."""
     machine = predict.Machine("m", 1e9, {"bf16": 2e10}, 0.0, {})  # a row takes 0.1 ms
     plain, ours = counts([1] * 6, 0, 6), counts([4] * 2, 0, 6)
@@ -66,9 +67,16 @@ def test_the_crossover_is_the_first_batch_without_a_gain() -> None:
         return plain.seconds_per_token(machine, batch, 0) / ours.seconds_per_token(machine, batch, 0)
 
     assert gain(5) == pytest.approx(3) and gain(10) == pytest.approx(1.5)
-    assert predict.crossover(gain) == 15  # 60 rows take 6 ms, three times 2
-    assert predict.crossover(lambda batch: 0.9) == 1
-    assert predict.crossover(lambda batch: 2.0) is None
+    assert predict.gains(gain) == [(1, 14)]  # 60 rows take 6 ms, three times 2
+    assert predict.gains(lambda batch: 0.9) == []
+    assert predict.gains(lambda batch: 2.0) == [(1, predict.LARGEST)]
+
+
+def test_a_gain_that_rises_with_the_batch_is_found() -> None:
+    """The host's time grows with the batch, so a method that saves it can gain at a large batch alone."""
+    assert predict.gains(lambda batch: {1: 0.77, 2: 1.07}.get(batch, 1.41)) == [(2, predict.LARGEST)]
+    assert predict.gains(lambda batch: 1.2 if 5 <= batch <= 100 else 0.9) == [(5, 100)]
+    assert predict.gains(lambda batch: 1.2 if batch < 3 or 50 <= batch <= 600 else 0.9) == [(1, 2), (50, 600)]
 
 
 @pytest.mark.parametrize(
@@ -123,6 +131,84 @@ class TestProfiles:
         assert "measured on" in machine.sources["launch_us"]
 
 
+def toy(**changes: Any) -> FakeStore:
+    """Four prompts of a model of 1 M parameters: 10 passes of a row, and 5 passes of three rows and 2 small ones."""
+    store = tiny(**changes)
+    store.manifest["sizes"] = {"toy-135m": "1 M; 2 MB"}
+    return store
+
+
+def row_of(store: Any, on: predict.Machine = WIDE, **options: Any) -> Any:
+    return predict.predict(store, on, kernels=0, **options).set_index("cell").loc["m"]
+
+
+PROMPTS = [f"p{i}" for i in range(4)]
+GOOD = [record(prompt, [step(1, 2, ms=12.0)] * 5) for prompt in PROMPTS]
+
+
+def test_a_figure_with_the_time_of_the_host_stands_beside_one_without() -> None:
+    """A pass takes 2 ms. One of the drafter took 0.6 ms in the run and one of the baseline 7.5: it takes 0.16 ms here.
+
+    The host takes 1.5 ms a step of the baseline, 1.8 of the method.
+    """
+    row = row_of(toy())
+    assert row["predicted_no_host"] == pytest.approx(2 / (2.32 / 2))
+    assert row["predicted"] == pytest.approx(3.5 / (4.12 / 2))
+    assert row["host_share"] == pytest.approx(1.8 / 4.12)
+    assert row["gains_no_host"] == [(1, predict.LARGEST)] and row["outputs"] == 4
+
+
+def test_only_outputs_that_both_finished_are_counted() -> None:
+    expected = row_of(toy())["predicted"]
+    failed = record("p4", [step(9, 9, ms=1.0)] * 9, status="failed", error="boom")
+    alone = record("p5", [step(9, 9, ms=1.0)] * 9)
+    store = toy().add(meta("m"), [*GOOD, failed, alone])
+    broken = record("p6", [step(ms=1.0)], status="failed", error="boom")
+    store.add(meta("ar", role="baseline"), [*store.records["ar"], broken])
+    row = row_of(store)
+    assert row["predicted"] == pytest.approx(expected) and row["outputs"] == 4
+    assert row["flags"] == "invalid: 1 of 6 failed: boom"
+    none = toy().add(meta("m"), [alone])
+    assert row_of(none)["reason"] == "no output was finished by it and its baseline"
+    assert row_of(toy().add(meta("m"), [failed]))["reason"] == "no output was finished by it and its baseline"
+
+
+def test_a_prediction_has_the_verdict_of_its_cell_as_a_report_words_it() -> None:
+    verdict = {"word": "approximate", "total_variation": 0.012, "note": ""}
+    assert row_of(toy(verdict=verdict))["verdict"] == "approximate (TV 0.012)"
+    assert row_of(toy())["verdict"] == "exact" and row_of(toy())["flags"] == ""
+
+
+def test_a_run_that_was_not_timed_has_no_host_and_nothing_measured() -> None:
+    store = toy()
+    for name in ("ar", "m"):
+        plain = [record(p, [step(0 if name == "ar" else 1, 2, draft_nfe=0)] * 5) for p in PROMPTS]
+        store.add(meta(name, role="baseline" if name == "ar" else "method", timed=False), plain)
+    row = row_of(store, measured=True)
+    assert row["predicted"] is None and row["measured"] is None and row["gains"] is None and row["host_share"] is None
+    assert row["predicted_no_host"] == pytest.approx(2) and row["flags"] == "not timed (timing: off)"
+    assert predict.scatter(predict.predict(store, WIDE, measured=True)) is None  # type: ignore[arg-type]
+    store.add(meta("m", timed=False), GOOD)
+    assert row_of(store)["reason"] == "the size of its drafter follows from times, and its run was not timed"
+
+
+def test_the_table_shows_verdicts_flags_and_both_figures(tmp_path: Path) -> None:
+    store = toy(verdict={"word": "broken", "total_variation": 0.1, "note": ""})
+    stored(store.add(store.sealed_cells["m"].meta, [*GOOD, record("p4", [], status="failed", error="boom")]), tmp_path)
+    out = stride("predict", tmp_path, "--machine", "l4").out
+    for words in (
+        "predicted, no host",
+        "host share",
+        "broken (TV 0.1)",
+        "invalid",
+        "! m: invalid: 1 of 5 failed: boom",
+    ):
+        assert words in out
+    assert "of the run's machine" in " ".join(out.split())
+    (row,) = stride("predict", tmp_path, "--machine", "l4", "--json").document["cells"]
+    assert row["verdict"] == "broken (TV 0.1)" and row["flags"].startswith("invalid") and 0 < row["host_share"] < 1
+
+
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("quick")
@@ -145,7 +231,7 @@ def test_a_stored_run_on_a_machine_where_rows_are_free(quick: Path) -> None:
     }
     expected = per_pass[name] / per_pass[store.meta(name)["baseline"]]
     assert frame.loc[name, "predicted"] == pytest.approx(expected, rel=1e-3)
-    assert frame.loc[name, "crossover"] > 1 or pd.isna(frame.loc[name, "crossover"])
+    assert frame.loc[name, "gains"] == frame.loc[name, "gains_no_host"]
     spread = predict.scatter(frame.reset_index())
     assert spread is not None and 0 <= spread.median <= spread.worst and spread.worst_cell in frame.index
 
