@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import zlib
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +17,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from harness.backbones.mesh.published.adapter import PointMesh
+from harness.backbones.mesh.published.deepmesh import DeepMesh, Sizes
 from harness.backbones.mesh.published.hourglass_cache import Conditioned, HourglassCache
+from harness.backbones.mesh.published.michelangelo import EncoderSizes
 from harness.backbones.mesh.published.sliding_cache import SlidingCache, start_of
 from harness.core.cache import Window
 from harness.errors import ContractError
@@ -69,6 +74,25 @@ def test_windows_of_any_size_read_from_the_start_on(net: Conditioned, cuts: Sequ
     torch.testing.assert_close(logits[:WINDOW], everything, rtol=0, atol=NEAR)
 
 
+@pytest.mark.slow
+def test_logits_are_those_of_the_published_code() -> None:
+    """Two forgettings; names seed the weights."""
+    encoder = EncoderSizes(**{**ENCODER, "out": 1024})
+    model = DeepMesh(Sizes(32, 2, 48, window=WINDOW, context=CONTEXT, points=40, encoder=encoder))
+    model.requires_grad_(False)
+    for name, tensor in model.state_dict().items():
+        noise = np.random.default_rng(zlib.crc32(name.encode())).normal(size=tuple(tensor.shape))
+        one = tensor.ndim == 1 and name.endswith("weight")
+        tensor.copy_(torch.from_numpy(noise * (0.2 if tensor.ndim >= 2 else 0.1) + one))
+    points = torch.from_numpy(np.random.default_rng(4).normal(size=(40, 6)).astype(np.float32))
+    tokens = [DeepMesh.prompt, *TOKENS[:99]]
+    logits = feed_windows(SlidingCache(Conditioned.of(model, model.rotations(), points)), tokens, [0, 36, 37, 50, 54])
+    reference = json.loads((Path(__file__).parent / "published_reference.json").read_text())["deepmesh_sliding"]
+    found = logits[[0, 35, 36, 37, 53, 54, 55, 72, 99]][:, ::640]
+    assert found.std() > 0.5
+    torch.testing.assert_close(found, torch.tensor(reference), rtol=0, atol=1e-3)
+
+
 def test_what_lies_before_the_start_is_forgotten(net: Conditioned) -> None:
     """A token changes rows up to the position whose start lies behind it, and none from there on."""
     other = [*TOKENS[:17], 3, *TOKENS[18:60]]
@@ -103,7 +127,8 @@ def test_rejected_drafts_over_the_start_leave_the_old_window(net: Conditioned) -
     torch.testing.assert_close(logits, fresh(net, [*TOKENS[:34], 1, 7, 8, 9])[-2:], rtol=0, atol=NEAR)
 
 
-@settings(max_examples=4)
+@pytest.mark.slow
+@settings(max_examples=6)
 @given(data=st.data())
 def test_after_any_history_the_cache_equals_a_fresh_one(net: Conditioned, data: st.DataObject) -> None:
     cache = SlidingCache(net)
