@@ -25,8 +25,11 @@ PICTURES: dict[str, dict[str, Any]] = {
     "llamagen_c2i": {"pixels": 8, "net": "tiny"},
     "llamagen_t2i": {"pixels": 8, "net": "tiny"},
     "simplear": {"pixels": 64},
+    "tar": {"net": "tiny", "length": 81},
 }
 """Settings of stand-ins of published picture models: grids of 4x4 cells."""
+PIXELS = 32
+"""How many times as small Tar's stand-ins are: 4x4, 8x8 and 16x16 cells, so that one drafts for another."""
 MESHES: dict[str, dict[str, Any]] = {
     "bpt": {"dim": 32, "depth": 3, "heads": 2, "codes": 400},
     "deepmesh": {"width": 32, "hidden": 48, "heads": 2, "layers": [1, 1, 2], "context": 400},
@@ -49,7 +52,8 @@ def params(name: str, adapter: str, published: Mapping[str, Any]) -> dict[str, A
         return {**kept, "source": {"folder": str(home(name))}}
     if adapter == "real_image" and published.get("family") in PICTURES:
         files = {key: {"path": str(home(name) / FILES[key])} for key in published["parts"]}
-        return {**published, "parts": files, **PICTURES[published["family"]]}
+        sized = {"pixels": published["pixels"] // PIXELS} if published["family"] == "tar" else {}
+        return {**published, "parts": files, **PICTURES[published["family"]], **sized}
     if adapter == "point_mesh" and "parts" in published:
         architecture = published["architecture"]
         return {
@@ -81,7 +85,7 @@ def write(name: str, adapter: str, published: Mapping[str, Any]) -> None:
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     if adapter == "real_image":
-        pictures.save(published["family"], published["parts"], partial)
+        pictures.save(published["family"], published, partial)
     else:
         {"hf_causal": texts.causal, "masked": texts.masked, "whisper": texts.whisper}[adapter](published, partial)
     partial.rename(folder)

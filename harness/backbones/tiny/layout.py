@@ -2,5 +2,5 @@
 
 from __future__ import annotations
 
-FILES = {"gpt": "gpt.pt", "vq": "vq.pt", "model": "model", "text": "text"}
+FILES = {"gpt": "gpt.pt", "vq": "vq.pt", "model": "model", "text": "text", "tok": "tok.pt"}
 """Files and folders of a picture model's components."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,9 @@ from transformers import (
 
 from harness.backbones.image.published import chameleon, emu3, janus, simplear
 from harness.backbones.image.published.llamagen_modules import GPT, Shape, published
+from harness.backbones.image.published.tatok import Meanings
 from harness.backbones.image.published.vqgan import VQDecoder, VQShape
+from harness.backbones.tiny import PIXELS
 from harness.backbones.tiny.layout import FILES
 from harness.backbones.tiny.tokenizers import character_tokenizer
 
@@ -32,8 +34,12 @@ DECODER = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "
 TEXT = {**DECODER, "num_key_value_heads": 2, "max_position_embeddings": 1024, "initializer_range": 0.3}
 
 
-def save(family: str, components: Iterable[str], folder: Path) -> None:
-    """Write the components of a stand-in under the names of ``FILES``."""
+def save(family: str, preset: Mapping[str, Any], folder: Path) -> None:
+    """Write the components of a preset's stand-in under the names of ``FILES``."""
+    components = preset["parts"]
+    if family == "tar":
+        _save_tar(int(preset["pixels"]) // PIXELS // 2, folder)
+        return
     if family.startswith("llamagen_"):
         _save_llamagen(family.removeprefix("llamagen_"), components, folder)
         return
@@ -62,6 +68,37 @@ def _save_llamagen(kind: str, components: Iterable[str], folder: Path) -> None:
         encoder = T5EncoderModel(T5Config(vocab_size=len(words), d_model=shape.features, **sizes))
         for saveable in (encoder, words):
             saveable.save_pretrained(folder / FILES["text"])
+
+
+def _save_tar(side: int, folder: Path) -> None:
+    """Tar's de-tokenizer for a picture of ``side`` cells a side, TA-Tok, and a language model."""
+    shape = published("tar", "tiny", side)
+    torch.save({"model": gpt_state(shape), "steps": 3}, folder / FILES["gpt"])
+    torch.manual_seed(1)  # stand-ins of all sizes have one tokenizer of pictures
+    torch.save({"model": vq_state(False, codes=shape.codes)}, folder / FILES["vq"])
+    torch.save(tatok_state(CODES, shape.features), folder / FILES["tok"])
+    for saveable in tar_parts(CODES):
+        saveable.save_pretrained(folder / FILES["model"])
+
+
+def tatok_state(codes: int, width: int) -> dict[str, Tensor]:
+    """The tensors of TA-Tok's decoder under published names."""
+    torch.manual_seed(1)
+    state = Meanings(codes, 24, width, 1, 16).state_dict()
+    names = {"embedding": "bottleneck.regularizer.embedding", "out_linear": "bottleneck.out_linear"}
+    names |= {"task.": "decode_task_layer.", "decoder.": "decoder.vision_model."}
+    return {
+        next(there + key[len(here) :] for here, there in names.items() if key.startswith(here)): value
+        for key, value in state.items()
+    }
+
+
+def tar_parts(codes: int) -> tuple[Any, Any]:
+    """Tar's language model and its tokenizer."""
+    torch.manual_seed(1)
+    words = character_tokenizer(["<im_start>", "<S0>", "<S1>", "<S2>", *(f"<I{code}>" for code in range(codes))])
+    words.chat_template = "{% for turn in messages %}{{ turn['content'] }}{% endfor %}"
+    return Qwen2ForCausalLM(Qwen2Config(**TEXT, vocab_size=len(words), eos_token_id=None)).eval(), words
 
 
 def letters(code: int) -> str:

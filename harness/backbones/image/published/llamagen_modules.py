@@ -175,4 +175,6 @@ def published(kind: str, size: str, side: int) -> Shape:
     shape = Shape(kind, layers, heads, width, side)
     if kind == "t2i":
         return replace(shape, prompt=120)
-    return replace(shape, prompt=729, features=1152) if kind == "tar" else shape
+    if kind == "tar":
+        return replace(shape, prompt=81, features=24) if size == "tiny" else replace(shape, prompt=729, features=1152)
+    return shape
