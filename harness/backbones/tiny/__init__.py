@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from harness.backbones.tiny.layout import FILES
+from harness.backbones.tiny.layout import FILES, PIXELS
 from harness.platform.folders import cache_folder
 
 PREFIX = "tiny:"
@@ -28,8 +28,6 @@ PICTURES: dict[str, dict[str, Any]] = {
     "tar": {"net": "tiny", "length": 81},
 }
 """Settings of stand-ins of published picture models: grids of 4x4 cells."""
-PIXELS = 32
-"""How many times as small Tar's stand-ins are: 4x4, 8x8 and 16x16 cells, so that one drafts for another."""
 MESHES: dict[str, dict[str, Any]] = {
     "bpt": {"dim": 32, "depth": 3, "heads": 2, "codes": 400},
     "deepmesh": {"width": 32, "hidden": 48, "heads": 2, "layers": [1, 1, 2], "context": 400},

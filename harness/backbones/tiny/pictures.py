@@ -25,8 +25,7 @@ from harness.backbones.image.published import chameleon, emu3, janus, simplear
 from harness.backbones.image.published.llamagen_modules import GPT, Shape, published
 from harness.backbones.image.published.tatok import Meanings
 from harness.backbones.image.published.vqgan import VQDecoder, VQShape
-from harness.backbones.tiny import PIXELS
-from harness.backbones.tiny.layout import FILES
+from harness.backbones.tiny.layout import FILES, PIXELS
 from harness.backbones.tiny.tokenizers import character_tokenizer
 
 CODES = 32
