@@ -33,13 +33,15 @@ KERNELS = 300
 """Launches of a pass of the target, where nothing else is said."""
 LARGEST = 4096
 """The largest batch at which a gain is sought; a power of two."""
+SMALLEST = 1e-6
+"""The smallest figure of a profile; the largest is its inverse. Both are beyond any machine."""
 _UNITS = {"k": 1e3, "M": 1e6, "B": 1e9}
 ASSUMPTIONS = (
     "A pass reads every parameter of its model once, in the type of the cell.",
     "It makes 2 operations a parameter and row. The KV cache is not counted.",
     "A pass of the target launches {kernels} kernels; one of a drafter its share of them by size.",
     "A drafter's size beside its target is the time of its pass beside that of a baseline's pass in the run.",
-    "A drafter reads one row a pass.",
+    "A drafter reads one row a pass. Guidance reads every row once a branch, those of a drafter too.",
     "The host takes as long a step as in the run, for each decode of a batch; `no host` leaves its time out.",
     "The host's time is of the run's machine. On a CPU it holds the sampler's arithmetic on logits, which a GPU does.",
     "Outputs that the cell and its baseline both finished are counted.",
@@ -71,13 +73,15 @@ class Machine:
             stored: type of the weights. computed: type of the products.
 
         Raises:
-            UsageError: the profile has no rate of that type.
+            UsageError: the profile has no rate of that type, or the type's bytes are not known.
         """
         if computed not in self.rates:
             raise UsageError(
                 f"the profile {self.name} has no rate of {computed} ({', '.join(self.rates)} only); "
                 f"add `tflops: {{{computed}: {{value: ..., source: ...}}}}` to it, or take another run"
             )
+        if stored not in BYTES:
+            raise UsageError(f"the bytes of a parameter in {stored} are not known ({', '.join(BYTES)} only)")
         read = parameters * BYTES[stored] / self.bandwidth
         return np.maximum(read, 2 * parameters * np.asarray(rows) / self.rates[computed]) + kernels * self.launch_s
 
@@ -91,25 +95,27 @@ def machine(name: str) -> Machine:
     """A profile by its name, or a file such as `stride doctor --profile` writes.
 
     Raises:
-        UsageError: there is none, or it lacks figures or their sources; all of them are named.
+        UsageError: there is none, it is no YAML, or it lacks figures or their sources; all of them are named.
     """
     path = Path(name) if name.endswith((".yaml", ".yml")) else MACHINES / f"{name}.yaml"
     if not path.is_file():
         raise UsageError(f"there is no machine {name!r}; there are {', '.join(machines())}, or name a .yaml file")
     try:
         body = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except RecursionError as error:
+        raise UsageError(f"{path} is nested too deep for a profile") from error
+    except (yaml.YAMLError, ValueError) as error:  # dates and numbers that are none, and bytes that are no text
         raise UsageError(f"{path} is no YAML: {error}") from error
     body = body if isinstance(body, dict) else {}
     rates = body.get("tflops")
     entries = {"bandwidth_gb_s": body.get("bandwidth_gb_s"), "launch_us": body.get("launch_us")}
     entries |= {f"tflops.{kind}": entry for kind, entry in (rates if isinstance(rates, dict) else {}).items()}
-    missing = [key for key, entry in entries.items() if not _is_figure(entry)]
+    missing = [f"{key}{_hint(entry)}" for key, entry in entries.items() if not _is_figure(entry)]
     missing += [] if isinstance(rates, dict) and rates else ["tflops"]
     if missing:
         raise UsageError(
-            f"{path} lacks {', '.join(missing)}: each is {{value: a number above 0, source: where it is from}}. "
-            f"`stride doctor --profile FILE` measures this machine."
+            f"{path} lacks {', '.join(missing)}: each is {{value: a number from {SMALLEST:g} to {1 / SMALLEST:g}, "
+            f"source: text that says where it is from}}. `stride doctor --profile FILE` measures this machine."
         )
     figures = {key: float(entry["value"]) for key, entry in entries.items() if entry}
     by_type = {key.partition(".")[2]: value * 1e12 for key, value in figures.items() if key.startswith("tflops.")}
@@ -118,9 +124,19 @@ def machine(name: str) -> Machine:
 
 
 def _is_figure(entry: Any) -> bool:
+    value, source = (entry.get(key) if isinstance(entry, dict) else None for key in ("value", "source"))
+    number = isinstance(value, int | float) and not isinstance(value, bool) and SMALLEST <= value <= 1 / SMALLEST
+    return number and isinstance(source, str) and bool(source.strip())
+
+
+def _hint(entry: Any) -> str:
+    """What is wrong with a value that looks like a number and is none in YAML 1.1, such as 1e3."""
     value = entry.get("value") if isinstance(entry, dict) else None
-    number = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
-    return number and bool(str(entry.get("source") or "").strip())
+    try:
+        number = float(value) if isinstance(value, str) else None
+    except ValueError:
+        return ""
+    return "" if number is None else f" (its value {value!r:.40} is text in YAML 1.1; write it as 1000 or 1.0e+3)"
 
 
 @dataclass(frozen=True)
@@ -131,6 +147,7 @@ class Counts:
         parameters: of the target.
         draft_share: size of the drafter beside the target.
         tokens: output tokens of all steps.
+        branches: how often guidance reads each row.
     """
 
     stored: str
@@ -142,6 +159,7 @@ class Counts:
     host_s: Any
     draft_share: float
     tokens: int
+    branches: int = 1
 
     def seconds_per_token(self, on: Machine, batch: int, kernels: float, host: bool = True) -> float:
         """Of one of the decodes of a batch.
@@ -152,10 +170,11 @@ class Counts:
         Raises:
             UsageError: the profile has no rate of the type.
         """
-        rows = self.rows / np.maximum(self.passes, 1) * batch
+        copies = batch * self.branches
+        rows = self.rows / np.maximum(self.passes, 1) * copies
         target = self.passes * on.pass_s(self.parameters, self.stored, self.computed, rows, kernels)
         small = self.parameters * self.draft_share
-        draft = on.pass_s(small, self.stored, self.computed, batch, kernels * self.draft_share)
+        draft = on.pass_s(small, self.stored, self.computed, copies, kernels * self.draft_share)
         total = target + self.drafts * draft + (self.host_s * batch if host else 0.0)
         return float(total.sum()) / self.tokens
 
@@ -174,7 +193,8 @@ def counts_of(cell: FinishedCell, outputs: pd.Index[Any], one_row_s: float | Non
         one_row_s: mean seconds of the baseline's passes over the same outputs; None: nothing was timed.
 
     Raises:
-        UsageError: no token was counted; or a drafter's size would follow from its time, and nothing was timed.
+        UsageError: no token was counted; the record does not tell whether pictures are guided; or a drafter's size
+            would follow from its time, and nothing was timed.
     """
     steps = _steps(cell, outputs)
     tokens, drafts = int((steps["emitted"] - steps["overshoot"]).sum()), float(steps["draft_nfe"].sum())
@@ -182,12 +202,18 @@ def counts_of(cell: FinishedCell, outputs: pd.Index[Any], one_row_s: float | Non
         raise UsageError("no step was counted")
     if drafts and not one_row_s:
         raise UsageError("the size of its drafter follows from times, and its run was not timed")
-    dtype, backbone = str(cell.cell.meta["dtype"]), str(cell.cell.meta["backbone"])
+    meta = cell.cell.meta
+    branches = meta.get("branches", None if meta.get("modality") == "image" else 1)
+    if branches is None:
+        raise UsageError("its record does not say whether guidance reads every row twice; it is older, run it again")
+    dtype, backbone = str(meta["dtype"]), str(meta["backbone"])
     weights = re.search(r"weights=(int\d)", backbone)
     share = float(steps["draft_ns"].sum()) / 1e9 / drafts / one_row_s if drafts and one_row_s else 0.0
     host = (steps["host_ns"] + steps["verify_ns"]).to_numpy() / 1e9
     passes, rows, made = (steps[name].to_numpy(dtype=float) for name in ("nfe", "rows", "draft_nfe"))
-    return Counts(weights[1] if weights else dtype, dtype, parameters, passes, rows, made, host, share, tokens)
+    return Counts(
+        weights[1] if weights else dtype, dtype, parameters, passes, rows, made, host, share, tokens, branches
+    )
 
 
 def _steps(cell: FinishedCell, outputs: pd.Index[Any]) -> pd.DataFrame:
@@ -227,7 +253,7 @@ def predict(
         except UsageError as error:
             row["reason"] = str(error)
         rows.append(row)
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, dtype=object)  # so that what is missing stays None
 
 
 def _parameters(store: Store, cell: FinishedCell) -> float:
@@ -291,6 +317,15 @@ def gains(gain: Callable[[int], float]) -> list[tuple[int, int]]:
             ranges.append((first, inside))
             first = None
     return ranges if first is None else [*ranges, (first, LARGEST)]
+
+
+def why_nothing(store: Store, frame: pd.DataFrame) -> str | None:
+    """Why no cell of ``predict``'s rows has a figure; None: one has."""
+    if frame.empty:
+        engines = " (engines count no passes)" if store.manifest.get("engines") else ""
+        return f"it has no finished cell of a method{engines}"
+    reasons = frame["reason"]
+    return "; ".join(reasons.unique()) if reasons.notna().all() else None
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,9 @@ EXTRAS = {"image": ("pytorch_fid", "open_clip"), "ray": ("ray",), "gpu": ("pynvm
     type=click.Path(path_type=Path, dir_okay=False),
     help="Measure bandwidth, products and launches, and write them for `stride predict --machine FILE`.",
 )
+@click.option("--device", default="cpu", show_default=True, help="Of --profile: a torch device, such as cuda.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document: {machine, versions, checks}.")
-def command(noise: bool, profile: Path | None, as_json: bool) -> None:
+def command(noise: bool, profile: Path | None, device: str, as_json: bool) -> None:
     """Print machine, versions, disk, weights and extras that are here, and what the sandbox of model output lacks.
 
     Exit code 1 where something that `stride run quick` needs is broken.
@@ -40,8 +41,11 @@ def command(noise: bool, profile: Path | None, as_json: bool) -> None:
     stride doctor
     stride doctor --noise
     stride doctor --profile here.yaml
+    stride doctor --profile gpu.yaml --device cuda
     stride doctor --json
     """
+    if profile is None and device != "cpu":
+        raise UsageError(f"--device {device} is what --profile FILE measures; name a file too")
     checks = _checks()
     if noise:
         from harness.bench.machine_noise import measure  # computes with torch
@@ -49,11 +53,7 @@ def command(noise: bool, profile: Path | None, as_json: bool) -> None:
         measured = measure()
         checks.append({"what": "timing", "ok": measured.quiet, "found": measured.words, "level": "note"})
     if profile is not None:
-        from harness.bench import machine_profile  # computes with torch
-
-        if profile.suffix not in (".yaml", ".yml"):
-            raise UsageError(f"{profile} is a machine profile, which `stride predict` reads as .yaml; name it so")
-        machine_profile.write(profile)
+        _measure(profile, device)
         checks.append({"what": "profile", "ok": True, "found": str(profile), "level": "note"})
     document: dict[str, Any] = {
         "machine": provenance.machine(),
@@ -70,6 +70,14 @@ def command(noise: bool, profile: Path | None, as_json: bool) -> None:
             click.echo(f"{'ok' if check['ok'] else check['level']:>24}  {check['what']}: {check['found']}")
     if any(not check["ok"] and check["level"] == "error" for check in checks):
         raise SystemExit(1)
+
+
+def _measure(profile: Path, device: str) -> None:
+    from harness.bench import machine_profile  # computes with torch
+
+    if profile.suffix not in (".yaml", ".yml"):
+        raise UsageError(f"{profile} is a machine profile, which `stride predict` reads as .yaml; name it so")
+    machine_profile.write(profile, device)
 
 
 def _checks() -> list[dict[str, Any]]:

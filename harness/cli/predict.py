@@ -11,6 +11,7 @@ import pandas as pd
 from rich.console import Console
 
 from harness.cli.main import emit
+from harness.errors import UsageError, printable_line
 from harness.record.store import Store
 from reports import predict, text_table
 from reports.text_table import Column
@@ -47,8 +48,10 @@ def command(run: Path, machine: str, batch: int, kernels: int, measured: bool, a
     stride predict runs/mine --machine rtx-4090 --batch 16
     stride predict runs/mine --machine here.yaml --measured
     """
-    profile = predict.machine(machine)
-    frame = predict.predict(Store.open(run), profile, batch, kernels, measured)
+    profile, store = predict.machine(machine), Store.open(run)
+    frame = predict.predict(store, profile, batch, kernels, measured)
+    if why := predict.why_nothing(store, frame):
+        raise UsageError(f"{run}: nothing can be predicted: {why}")
     spread = predict.scatter(frame) if measured else None
     assumptions = [text.format(kernels=kernels) for text in predict.ASSUMPTIONS]
     if as_json:
@@ -60,7 +63,10 @@ def command(run: Path, machine: str, batch: int, kernels: int, measured: bool, a
     console = Console()
     if measured:
         console.print(_said(spread), highlight=False, markup=False)
-    for line in [*(f"{key}: {source}" for key, source in profile.sources.items()), *(f"- {a}" for a in assumptions)]:
+    for line in [
+        *(printable_line(f"{key}: {source}") for key, source in profile.sources.items()),
+        *(f"- {a}" for a in assumptions),
+    ]:
         console.print(line, highlight=False, markup=False)
 
 
@@ -77,7 +83,7 @@ def _cell(row: dict[str, Any], key: str) -> str:
     if key in ("cell", "verdict"):
         return str(value)
     if key == "flags":  # the notes have them whole
-        return ", ".join(re.split(r": | \(", flag)[0] for flag in value.split("; ")) if value else "-"
+        return ", ".join(dict.fromkeys(re.split(r": | \(", flag)[0] for flag in value.split("; "))) or "-"
     if key.startswith("gains"):
         return _ranges(value) if isinstance(value, list) else "-"
     share = key == "host_share" and pd.notna(value)

@@ -87,6 +87,7 @@ class Facts(TypedDict, total=False):
     grid: GridEntry | None
     expected: Count
     batch: Annotated[Count, Field(ge=1)]
+    branches: Annotated[Count, Field(ge=1)]
     max_new_tokens: Count
     vocabulary: Count | None
 

@@ -102,5 +102,6 @@ def _facts(group: LoadedGroup, cell: Cell) -> dict[str, Any]:
         "drafter_fingerprint": drafters[0].fingerprint if drafters else None,
         "forward": backbone.forward_kind or type(backbone).__name__,
         "vocabulary": backbone.capabilities.vocabulary,
+        "branches": backbone.capabilities.branches,
         "grid": {"rows": grid.rows, "columns": grid.columns, "stride": grid.stride} if grid else None,
     }

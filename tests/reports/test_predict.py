@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import shutil
+import re
 import tarfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import yaml
 
 from harness.bench import machine_profile
+from harness.core.capabilities import Capabilities
 from harness.errors import UsageError
 from harness.record.store import Store
+from harness.run.group import _facts
 from reports import predict
 from tests.support.cli import refused, stride
 from tests.support.fake_store import FakeStore, meta, record, step, tiny
@@ -125,10 +129,69 @@ class TestProfiles:
     def test_a_measured_profile_is_read(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(machine_profile, "WIDTH", 64)
         monkeypatch.setattr(machine_profile, "REPEATS", 1)
+        monkeypatch.setattr(machine_profile, "_bytes_read", lambda kind: 100_000)
         machine_profile.write(tmp_path / "here.yaml")
         machine = predict.machine(str(tmp_path / "here.yaml"))
         assert machine.bandwidth > 0 and set(machine.rates) == {"fp32", "bf16"}
         assert "measured on" in machine.sources["launch_us"]
+        assert re.search("one row times (7|13) matrices of 64 x 64", machine.sources["bandwidth_gb_s"])
+
+    @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
+    def test_a_profile_of_a_gpu_that_is_not_here_is_one_error(self, tmp_path: Path) -> None:
+        assert "--device cuda: " in refused("doctor", "--profile", tmp_path / "gpu.yaml", "--device", "cuda")
+        assert "name a file" in refused("doctor", "--device", "cuda")
+        assert not list(tmp_path.iterdir())
+
+    def test_a_gpu_is_timed_by_its_own_clock(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The host's clock would see launches alone."""
+        event = SimpleNamespace(record=lambda: None, elapsed_time=lambda end: 4.0)
+        monkeypatch.setattr(torch.cuda, "Event", lambda enable_timing: event)
+        monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+        assert machine_profile._best(lambda: None, "cuda") == pytest.approx(0.004)
+        assert machine_profile._best(lambda: None, "cpu") < 0.004
+
+    def test_the_weights_that_are_read_do_not_fit_the_caches(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for cpu, (shared, size) in enumerate([("0-1", "96M"), ("0-1", "96M"), ("2", "32768K")]):
+            for index, (level, held) in enumerate([("1", "32K"), ("3", size)]):
+                cache = tmp_path / f"cpu{cpu}" / "cache" / f"index{index}"
+                cache.mkdir(parents=True)
+                for name, words in (("level", level), ("size", held), ("shared_cpu_list", shared)):
+                    (cache / name).write_text(f"{words}\n")
+        assert machine_profile.last_level_caches(tmp_path) == 128 * 1024**2
+        assert machine_profile.last_level_caches(tmp_path / "none") is None
+        monkeypatch.setattr(machine_profile, "last_level_caches", lambda: 128 * 1024**2)
+        assert machine_profile._bytes_read("cpu") == 512 * 1024**2
+        assert machine_profile._bytes_read("cuda") == 2 * 1000**3
+
+    @pytest.mark.parametrize(
+        ("text", "says"),
+        [
+            ("machine: 2024-13-45", "is no YAML: month must be in 1..12"),
+            ("a: " + "[" * 3000, "nested too deep"),
+            (f"launch_us: {{value: {'9' * 400}, source: x}}", "lacks bandwidth_gb_s, launch_us, tflops:"),
+            (f"launch_us: {{value: {'9' * 5000}, source: x}}", "is no YAML"),
+            ("launch_us: {value: 1.0e-320, source: x}", "a number from 1e-06 to 1e+06"),
+            ("launch_us: {value: 1e3, source: x}", "launch_us (its value '1e3' is text in YAML 1.1; write it as 1000"),
+            ("launch_us: {value: 1.0, source: [x]}", "source: text that says where it is from"),
+        ],
+        ids=["date", "nested", "long", "longer", "subnormal", "exponent", "source"],
+    )
+    def test_a_broken_profile_is_one_error(self, tmp_path: Path, text: str, says: str) -> None:
+        (tmp_path / "m.yaml").write_text(text)
+        assert says in refused("predict", tmp_path, "--machine", tmp_path / "m.yaml")
+
+    def test_what_is_assumed_is_called_so(self) -> None:
+        sources = predict.machine("m1-max").sources
+        assert all(sources[f"tflops.{kind}"].startswith("assumed") for kind in ("bf16", "fp16"))
+
+    def test_a_source_does_not_reach_the_terminal_raw(self, tmp_path: Path) -> None:
+        figure = {"value": 1.0, "source": "a \x1b[31mtest"}
+        body = {"bandwidth_gb_s": figure, "tflops": {"bf16": figure}, "launch_us": figure}
+        (tmp_path / "m.yaml").write_text(yaml.safe_dump(body))
+        outcome = stride("predict", stored(toy(), tmp_path / "run").path, "--machine", tmp_path / "m.yaml")
+        assert outcome.code == 0 and "\x1b" not in outcome.out and r"launch_us: a \x1b[31mtest" in outcome.out
 
 
 def toy(**changes: Any) -> FakeStore:
@@ -143,6 +206,7 @@ def row_of(store: Any, on: predict.Machine = WIDE, **options: Any) -> Any:
 
 
 PROMPTS = [f"p{i}" for i in range(4)]
+BASE = [record(prompt, [step()] * 10) for prompt in PROMPTS]
 GOOD = [record(prompt, [step(1, 2, ms=12.0)] * 5) for prompt in PROMPTS]
 
 
@@ -192,6 +256,46 @@ def test_a_run_that_was_not_timed_has_no_host_and_nothing_measured() -> None:
     assert row_of(store)["reason"] == "the size of its drafter follows from times, and its run was not timed"
 
 
+def test_guidance_reads_every_row_once_a_branch() -> None:
+    once, twice = (
+        toy(branches=branches).add(meta("ar", role="baseline", branches=branches), BASE) for branches in (1, 2)
+    )
+    on = predict.Machine("m", 1e9, {"bf16": 5e8}, 0.0, {})  # a row takes 4 ms, and reading 2
+    assert row_of(once, on)["predicted_no_host"] == pytest.approx(row_of(twice, on)["predicted_no_host"])
+    many = predict.Machine("m", 1e9, {"bf16": 1e10}, 0.0, {})  # a row takes 0.2 ms
+    ends = [row_of(store, many)["gains_no_host"][-1][1] for store in (once, twice)]
+    assert ends[0] // 2 == ends[1] < predict.LARGEST // 2
+    older = toy(modality="image").add(meta("ar", role="baseline", modality="image"), BASE)
+    assert "whether guidance reads every row twice" in row_of(older)["reason"]
+
+
+def test_the_record_of_a_cell_says_how_often_guidance_reads_a_row() -> None:
+    backbone = SimpleNamespace(capabilities=Capabilities(9, 9, branches=2), fingerprint="", forward_kind="")
+    group: Any = SimpleNamespace(backbone=backbone, options=SimpleNamespace(device="cpu"))
+    cell: Any = SimpleNamespace(method=SimpleNamespace(drafters=lambda: ()))
+    assert _facts(group, cell)["branches"] == 2
+
+
+def test_a_cell_that_cannot_be_predicted_has_the_reason_in_its_row(tmp_path: Path) -> None:
+    store = toy().add(meta("fp16", dtype="fp16"), GOOD)
+    frame = predict.predict(store, WIDE, kernels=0).set_index("cell")  # type: ignore[arg-type]
+    assert "no rate of fp16" in frame.loc["fp16", "reason"] and frame.loc["m", "reason"] is None
+    outcome = stride("predict", stored(toy().add(meta("x", dtype="int3"), GOOD), tmp_path).path, "--machine", "l4")
+    assert outcome.code == 0 and "! x: the profile l4 has no rate of int3" in outcome.out
+
+
+def test_nothing_to_predict_is_one_error(tmp_path: Path) -> None:
+    store = toy()
+    del store.manifest["sizes"]
+    assert "its run is older than" in refused("predict", stored(store, tmp_path / "old").path, "--machine", "l4")
+    store.manifest["sizes"] = {"another": "1 M"}
+    assert "states no size" in refused("predict", stored(store, tmp_path / "toy").path, "--machine", "l4", "--json")
+    none = stored(toy(), tmp_path / "none", unsealed=("m",)).path
+    assert "nothing can be predicted: it has no finished cell of a method" in refused(
+        "predict", none, "--machine", "l4"
+    )
+
+
 def test_the_table_shows_verdicts_flags_and_both_figures(tmp_path: Path) -> None:
     store = toy(verdict={"word": "broken", "total_variation": 0.1, "note": ""})
     stored(store.add(store.sealed_cells["m"].meta, [*GOOD, record("p4", [], status="failed", error="boom")]), tmp_path)
@@ -209,39 +313,33 @@ def test_the_table_shows_verdicts_flags_and_both_figures(tmp_path: Path) -> None
     assert row["verdict"] == "broken (TV 0.1)" and row["flags"].startswith("invalid") and 0 < row["host_share"] < 1
 
 
-@pytest.fixture(scope="module")
-def quick(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("quick")
-    with tarfile.open(GOLDEN) as archive:
-        archive.extractall(folder, filter="data")
-    (run,) = (path.parent for path in folder.rglob("manifest.json"))
-    return run
-
-
-def test_a_stored_run_on_a_machine_where_rows_are_free(quick: Path) -> None:
+def test_a_stored_run_on_a_machine_where_rows_are_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without launches, host and drafters a cell gains what it emits a pass, beside its baseline."""
-    store = Store.open(quick)
+    with tarfile.open(GOLDEN) as archive:
+        archive.extractall(tmp_path, filter="data")
+    store = Store.open(next(tmp_path.rglob("manifest.json")).parent)
+    name = next(cell for cell in store.cells() if cell.startswith("prompt_lookup"))
+    names = [name, store.meta(name)["baseline"]]
+    monkeypatch.setattr(Store, "cells", lambda store: names)
     free = predict.Machine("free", 1e6, {"bf16": 1e20, "fp32": 1e20}, 0.0, {})  # so slow that the host takes no time
     frame = predict.predict(store, free, kernels=0, measured=True).set_index("cell")
-    name = next(cell for cell in frame.index if str(cell).startswith("prompt_lookup"))
-    steps = {cell: store.cell(cell).steps for cell in (name, store.meta(name)["baseline"])}
+    steps = {cell: store.cell(cell).steps for cell in names}
     per_pass = {
         cell: (s["emitted"] - s["overshoot"])[~s["warmup"]].sum() / s["nfe"][~s["warmup"]].sum()
         for cell, s in steps.items()
     }
-    expected = per_pass[name] / per_pass[store.meta(name)["baseline"]]
+    expected = per_pass[names[0]] / per_pass[names[1]]
     assert frame.loc[name, "predicted"] == pytest.approx(expected, rel=1e-3)
     assert frame.loc[name, "gains"] == frame.loc[name, "gains_no_host"]
     spread = predict.scatter(frame.reset_index())
-    assert spread is not None and 0 <= spread.median <= spread.worst and spread.worst_cell in frame.index
+    assert spread is not None and 0 <= spread.median <= spread.worst and spread.worst_cell == name
 
 
-def test_the_command_prints_its_assumptions_and_the_scatter(quick: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(quick, run)
+def test_the_command_prints_its_assumptions_and_the_scatter(tmp_path: Path) -> None:
+    run = stored(toy(), tmp_path).path
     plain = stride("predict", run, "--machine", "l4", "--measured")
     assert plain.code == 0 and "worst" in plain.out and "KV cache is not counted" in plain.out and "300" in plain.out
     document = stride("predict", run, "--machine", "l4", "--json").document
     assert set(document) == {"machine", "assumptions", "cells", "scatter"} and document["scatter"] is None
-    assert {row["cell"] for row in document["cells"]} <= set(Store.open(run).cells())
+    assert [row["cell"] for row in document["cells"]] == ["m"]
     refused("predict", run, "--machine", "l5")
