@@ -84,13 +84,11 @@ TRAINED = {
     ),
     "heads": (
         *("xspecmesh-cross", "xspecmesh-cross-full", "xspecmesh-cross-lora", "xspecmesh-mlp", "xspecmesh-mlp-lora"),
-        *("xspecmesh-furniture-cross", "xspecmesh-furniture-cross-lora"),
-        *("xspecmesh-furniture-mlp", "xspecmesh-furniture-mlp-lora"),
     ),
     "samplers": ("mulo-2x", "mulo-2x-gan"),
     "backbone": (
         *("cllm-embedded-code", "code", "digits-l", "digits-s", "emoji-image", "emoji-image-8x8", "emoji-image-small"),
-        *("emoji-vq", "furniture-mesh", "shapes-mesh", "shapes-mesh-truncated", "smollm2-drafter"),
+        *("emoji-vq", "shapes-mesh", "shapes-mesh-truncated", "smollm2-drafter"),
         *("sudoku-ar", "sudoku-masked", "sudoku-masked-cosine", "sudoku-masked-log-linear"),
     ),
 }

@@ -42,7 +42,7 @@ class Shapes(Task):
         score_points: points of the distances; see `tasks.metrics.mesh.Protocol`.
         scale: scaling before the distances. Meshes come in the frame of their points, so the default is none.
         squared: whether distances are squared.
-        data: "shapes", or "furniture" with corners on a grid.
+        data: "furniture", with corners on a grid, or "shapes", with free ones, as in runs of version 0.1.
     """
 
     count: int = 200
@@ -51,7 +51,7 @@ class Shapes(Task):
     score_points: int = 1024
     scale: str = "none"
     squared: bool = False
-    data: str = "shapes"
+    data: str = "furniture"
 
     source = "procedural shapes, harness.synthetic, split test"
     modality = "mesh"
@@ -125,7 +125,7 @@ def reference(prompt: Prompt) -> Mesh:
     return Mesh(prompt.data["vertices"], prompt.data["faces"])
 
 
-def nearest(goal: Surface, protocol: Protocol, data: str = "shapes") -> Distances:
+def nearest(goal: Surface, protocol: Protocol, data: str = "furniture") -> Distances:
     """Return the distances of a surface to the nearest training shape of some data; see ``COARSE``."""
     pool, coarse = _pool(protocol, data)
     few = goal.points[:COARSE].astype(np.float32)
@@ -137,7 +137,7 @@ def nearest(goal: Surface, protocol: Protocol, data: str = "shapes") -> Distance
 
 
 @lru_cache(maxsize=2)
-def _pool(protocol: Protocol, data: str = "shapes") -> tuple[list[Surface], npt.NDArray[np.float32]]:
+def _pool(protocol: Protocol, data: str = "furniture") -> tuple[list[Surface], npt.NDArray[np.float32]]:
     random = np.random.default_rng([protocol.seed, 1])
     pool = [sample(DATA[data](random, "train", None).mesh, protocol) for _ in range(POOL)]
     return pool, np.concatenate([surface.points[:COARSE] for surface in pool]).astype(np.float32)

@@ -10,5 +10,5 @@ import numpy as np
 from harness.synthetic import furniture, shapes
 
 DATA: Mapping[str, Callable[[np.random.Generator, str, int | None], shapes.Shape]] = MappingProxyType(
-    {"shapes": shapes.shape, "furniture": furniture.shape}
+    {"furniture": furniture.shape, "shapes": shapes.shape}
 )

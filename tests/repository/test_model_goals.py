@@ -139,33 +139,58 @@ def test_sjdpp_is_faster_than_one_token_at_a_time(dtype, tmp_path):
     assert figures["speedup"] > 1.3 and figures["speedup_n"] == 24
 
 
-@pytest.fixture(scope="module")
-def meshes():
-    """Chamfer distances over 40 test shapes, sampled as in BPT: of the outputs and of their controls."""
-    model, task, outputs = presets.load("embedded-mesh", "fp32"), Shapes(count=40), []
+def decoded(backbone, method, task):
+    """The meshes that a method makes of a task's shapes by BPT's sampling, and its tokens a pass."""
+    model, outputs, counts = presets.load(backbone, "fp32"), [], []
+    bpt = Sampling(0.5, top_k=50, top_p=0.95, order="filter_first")
     with torch.inference_mode():
         for prompt in task.prompts():
             draws = SeededDraws(0, "shapes", prompt.id, 0)
-            bpt = Sampling(0.5, top_k=50, top_p=0.95, order="filter_first")
-            run = open_run(model, lambda name: model, prompt, bpt, 1000, draws)
-            tokens = decode(METHODS.get("autoregressive")(), run).tokens
+            done = decode(method, open_run(model, lambda name: model, prompt, bpt, 400, draws))
+            counts.append((len(done.tokens), len(done.steps)))
             try:
-                output = model.decode(tokens)
-                outputs.append(Scored(prompt, 0, output, task.score(prompt, output, tokens)))
+                output = model.decode(done.tokens)
+                outputs.append(Scored(prompt, 0, output, task.score(prompt, output, done.tokens)))
             except OutputError:
                 continue
-    controls = {name: score.value for name, score in task.score_set(outputs).items()}
-    return {"chamfer": float(np.mean([one.scores["chamfer"] for one in outputs])), **controls}
+    tokens, passes = np.sum(counts, 0)
+    return outputs, float(tokens / passes)
 
 
-@pytest.mark.xfail(strict=True, reason="a first version of the weights; see the card of shapes-mesh")
+@pytest.fixture(scope="module")
+def meshes():
+    """The share of 200 test shapes that become meshes, by BPT's sampling; Chamfer distances of these and controls."""
+    task, (outputs, _) = Shapes(), decoded("embedded-mesh", METHODS.get("autoregressive")(), Shapes())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tasks.shapes.POOL", 1500)
+        controls = {name: score.value for name, score in task.score_set(outputs).items()}
+    chamfer = float(np.mean([one.scores["chamfer"] for one in outputs]))
+    figures = {"valid": len(outputs) / len(task.prompts()), "chamfer": chamfer, **controls}
+    print(figures)
+    return figures
+
+
+FAR = pytest.mark.xfail(
+    strict=True, reason="2.4 times the floor and farther than retrieval; see the card of shapes-mesh"
+)
+
+
+def test_97_of_100_samples_are_meshes(meshes):
+    assert meshes["valid"] >= 0.97
+
+
+@FAR
+def test_meshes_are_at_most_1_5_times_as_far_from_their_points_as_the_floor(meshes):
+    assert meshes["chamfer"] <= 1.5 * meshes["floor_chamfer"]
+
+
+@FAR
 def test_meshes_are_closer_to_their_points_than_the_nearest_training_shape(meshes):
     assert meshes["chamfer"] < meshes["retrieval_chamfer"]
 
 
-@pytest.mark.xfail(strict=True, reason="a first version of the weights; see the card of shapes-mesh")
-def test_meshes_are_twice_as_far_from_another_shape(meshes):
-    assert meshes["swapped_chamfer"] > 2 * meshes["chamfer"]
+def test_meshes_are_2_5_times_as_far_from_another_shape(meshes):
+    assert meshes["swapped_chamfer"] >= 2.5 * meshes["chamfer"]
 
 
 @pytest.mark.model
@@ -187,34 +212,45 @@ methods:
   - {name: multi_head, heads: xspecmesh-cross-lora, backbones: embedded-mesh-cross-lora}
 backbones: [embedded-mesh, embedded-mesh-cross-lora]
 tasks:
-  - {name: shapes, limit: 25, sampling: {temperature: 0.5, top_k: 50, top_p: 0.95, order: filter_first}}
-max_new_tokens: 1023
+  - {name: shapes, limit: 64, sampling: {temperature: 0.5, top_k: 50, top_p: 0.95, order: filter_first}}
+max_new_tokens: 400
 prove: false
 """
-STAGE_1 = 1.32
-"""Tokens a pass of row D on these shapes, as the card of xspecmesh-cross says; its weights are made by its recipe."""
 UNREACHED = pytest.mark.xfail(strict=True, reason="see the card of xspecmesh-cross-lora")
 
 
 @pytest.fixture(scope="module")
 def mesh_run(tmp_path_factory: pytest.TempPathFactory):
-    """25 shapes by row E of XSpecMesh's Table 3, and by its backbone and the base alone."""
+    """64 shapes by row E of XSpecMesh's Table 3, and by its backbone and the base alone."""
     folder = tmp_path_factory.mktemp("xspecmesh")
     (folder / "suite.yaml").write_text(XSPECMESH)
     rows = summary(folder / "run", str(folder / "suite.yaml"))
     return Store.open(folder / "run"), rows[rows["role"] == "method"].set_index("backbone")
 
 
-def test_tuned_heads_make_more_tokens_a_pass_than_stage_1(mesh_run):
-    _, rows = mesh_run
-    print(rows[["scr", "scr_low", "scr_high", "speedup", "speedup_low", "speedup_high"]])
-    assert rows.loc["embedded-mesh-cross-lora", "scr"] > STAGE_1
+@pytest.fixture(scope="module")
+def tuned():
+    """Meshes and tokens a pass of row E on 64 shapes."""
+    method = METHODS.get("multi_head")(heads="xspecmesh-cross-lora")
+    outputs, rate = decoded("embedded-mesh-cross-lora", method, Shapes(count=64))
+    print(len(outputs), rate, np.mean([one.scores["chamfer"] for one in outputs]))
+    return outputs, rate
+
+
+def test_tuned_heads_make_more_tokens_a_pass_than_stage_1_of_the_model_before(tuned):
+    assert tuned[1] > 1.32
 
 
 @UNREACHED
-@pytest.mark.parametrize(("figure", "goal"), [("scr", 1.6), ("speedup", 1.1)])
-def test_tuned_heads_make_1_6_tokens_a_pass_and_gain_time(mesh_run, figure, goal):
-    assert mesh_run[1].loc["embedded-mesh-cross-lora", figure] >= goal
+def test_tuned_heads_make_1_8_tokens_a_pass(tuned):
+    assert tuned[1] >= 1.8
+
+
+@UNREACHED
+def test_tuned_heads_gain_time(mesh_run):
+    _, rows = mesh_run
+    print(rows[["scr", "scr_low", "scr_high", "speedup", "speedup_low", "speedup_high"]])
+    assert rows.loc["embedded-mesh-cross-lora", "speedup"] >= 1.1
 
 
 @UNREACHED

@@ -209,16 +209,17 @@ def test_a_prompt_of_another_task_has_no_reference() -> None:
 
 def test_furniture_has_prompts_and_a_pool_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tasks.shapes.POOL", 8)
-    task = Shapes(count=5, points=64, score_points=96, data="furniture")
+    task = Shapes(count=5, points=64, score_points=96)
+    assert task.data == "furniture"
     prompts = task.prompts()
     assert {prompt.data["kind"] for prompt in prompts} <= set(furniture.KINDS)
     steps = (np.concatenate([reference(prompt).vertices for prompt in prompts]) + 1) * 64 - 0.5
     np.testing.assert_allclose(steps % 2, 0, atol=1e-9)
     protocol = task.protocol()
     pool, _ = _pool(protocol, "furniture")
-    assert nearest(pool[3], protocol, "furniture").chamfer == 0 < nearest(pool[3], protocol).chamfer
+    assert nearest(pool[3], protocol, "furniture").chamfer == 0 < nearest(pool[3], protocol, "shapes").chamfer
 
 
 def test_unknown_data_is_refused() -> None:
-    with pytest.raises(UsageError, match="data='chairs'; it has shapes, furniture"):
+    with pytest.raises(UsageError, match="data='chairs'; it has furniture, shapes"):
         Shapes(data="chairs")

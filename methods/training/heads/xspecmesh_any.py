@@ -55,6 +55,7 @@ class TunePointHeads(MeshHeadsRecipe):
     fixed: float = 50.0
     labels: Literal["probs", "tokens"] = "probs"
     together: int = 2
+    rate: float = 5e-4
     steps: int = 800
     hours: float = 2.0
 

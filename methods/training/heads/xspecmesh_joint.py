@@ -18,7 +18,7 @@ from harness.train.finetuning import Tuning
 from harness.train.teacher import Teacher
 from methods.drafters.heads.net import Heads
 from methods.training.heads.figures import save_heads
-from methods.training.heads.xspecmesh import BASE, FURNITURE, NAME, MeshHeadsRecipe
+from methods.training.heads.xspecmesh import BASE, NAME, MeshHeadsRecipe
 from methods.training.heads.xspecmesh_losses import MeshTraining, drift, figures, joint_loss
 from methods.training.heads.xspecmesh_passages import Meshes, Shapes
 
@@ -39,10 +39,11 @@ class TuneMeshHeads(MeshHeadsRecipe):
 
     requires: tuple[str, ...]
     tuning: Tuning = field(default_factory=Tuning)
-    fixed: float = 50.0
+    fixed: float = 20.0
     target: str = NAME
     together: int = 2
-    steps: int = 800
+    rate: float = 2e-3
+    steps: int = 1500
     hours: float = 2.0
 
     def build(self, requirements: Mapping[str, Path]) -> nn.Module:
@@ -68,6 +69,7 @@ class TuneMeshHeads(MeshHeadsRecipe):
         merged = load_backbone(f"{self.target} merged", folder / "backbone")
         model.heads.config = replace(model.heads.config, backbone=merged.name, fingerprint=merged.fingerprint)
         model.merged = Teacher(merged)
+        model.heads.shared = merged.tied_embeddings().unembed.float()[model.heads.ids]
         save_heads(model.heads, folder)
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
@@ -82,15 +84,6 @@ for _block, _row in (("mlp", "C"), ("cross", "E")):
     _name = f"xspecmesh-{_block}"
     _summary = f"Table 3, row {_row}: {_name}, the backbone learning by LoRA"
     RECIPES.register(f"{_name}-lora")(TuneMeshHeads(summary=_summary, requires=(BASE, _name)))
-    _name = f"xspecmesh-furniture-{_block}"
-    RECIPES.register(f"{_name}-lora")(
-        TuneMeshHeads(
-            summary=f"Table 3, row {_row}: {_name}, the backbone learning by LoRA",
-            target=FURNITURE,
-            plan=Shapes(new=383, data="furniture"),
-            requires=(FURNITURE, _name),
-        )
-    )
 RECIPES.register("xspecmesh-cross-full")(
     TuneMeshHeads(
         summary="section 7.6: row E with all weights of the decoder",

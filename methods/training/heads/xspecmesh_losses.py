@@ -35,6 +35,7 @@ class MeshTraining(nn.Module):
         tuned: the backbone that learns, or None.
         train_on: meshes of the loss.
         check_on: meshes of the figures.
+        column: as of `Training`.
         base: the backbone as it was.
         merged: the backbone as it was exported.
     """
@@ -43,12 +44,15 @@ class MeshTraining(nn.Module):
         super().__init__()
         self.heads, self.tuned = heads, tuned
         self.train_on, self.check_on = train_on, check_on
+        most = max(int(ids.max()) for ids in (heads.ids, train_on.rows.after, check_on.rows.after))
+        self.column = torch.full((most + 2,), -1)
+        self.column[heads.ids] = torch.arange(len(heads.ids))
         self.base: Teacher | None = None
         self.merged: Teacher | None = None
 
     def controls(self) -> dict[str, Heads]:
         """Untrained heads, and heads whose weights have their entries in another order."""
-        training = Training(self.heads, len(self.heads.shared), self.train_on.rows, self.check_on.rows)
+        training = Training(self.heads, len(self.column) - 1, self.train_on.rows, self.check_on.rows)
         return {"_untrained": training.control(), "_shuffled": training.control(shuffled=True)}
 
 
@@ -62,7 +66,7 @@ def head_loss(model: MeshTraining, chosen: Sequence[int]) -> Tensor:
         with autocast(device=shared.device.type):
             condition = model.train_on.conditions[number].to(shared)
             logits = model.heads(examples.rows.to(shared), model.heads.look(condition))
-        total = total + head_losses(logits.float(), examples.after.to(shared.device))
+        total = total + head_losses(logits.float(), model.column[examples.after].to(shared.device))
     return total / len(chosen)
 
 
@@ -89,13 +93,16 @@ def tuned_passes(model: MeshTraining, chosen: Sequence[int]) -> list[tuple[Tenso
     assert tuned is not None
     with autocast(device=shared.device.type):
         table = tuned.table()
+        if model.heads.own is None and isinstance(tuned, FinetunedMesh):
+            model.heads.shared = table[model.heads.ids]
         for number in chosen:
             examples, passage = model.train_on.of(number), model.train_on.passages[number]
             tokens, points = torch.tensor(passage.tokens[:-1]), torch.from_numpy(passage.condition)
             rows = tuned(tokens.to(shared.device), points.to(shared), table)[passage.start - 1 :]
             condition = model.heads.look(model.train_on.conditions[number].to(shared))
             logits = model.heads(rows[: len(examples.rows), None], condition)
-            passes.append((tuned.logits(rows, table).float(), logits.float(), examples.after.to(shared.device)))
+            after = model.column[examples.after].to(shared.device)
+            passes.append((tuned.logits(rows, table).float(), logits.float(), after))
     return passes
 
 

@@ -33,10 +33,10 @@ BATCH = 16
 class Shapes:
     """Number of shapes of each side, the most tokens of a passage, and a name of `harness.synthetic.shape_data`."""
 
-    train: int = 640
-    development: int = 64
-    new: int = 1023
-    data: str = "shapes"
+    train: int = 512
+    development: int = 48
+    new: int = 383
+    data: str = "furniture"
 
     def sides(self, teacher: Teacher, heads: int) -> tuple[Meshes, Meshes]:
         """Meshes to train on and meshes to measure on, with the tokens that D heads are to guess."""
@@ -46,7 +46,7 @@ class Shapes:
         return train, check
 
 
-def drawn(teacher: Teacher, side: str, count: int, new: int, data: str = "shapes") -> list[Passage]:
+def drawn(teacher: Teacher, side: str, count: int, new: int, data: str = "furniture") -> list[Passage]:
     """Passages of the first shapes of a side. A larger number reuses the files of a smaller one."""
     passages: list[Passage] = []
     for number in range(-(-count // BATCH)):

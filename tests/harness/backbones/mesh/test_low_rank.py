@@ -89,7 +89,7 @@ def test_a_product_of_another_shape_is_named(base: Path, tmp_path: Path) -> None
 def test_row_e_ships_as_matrices_of_rank_16_beside_shapes_mesh() -> None:
     folder = sources.SHIPPED / "xspecmesh-cross-lora" / "backbone"
     settings = json.loads((folder / lora.SETTINGS).read_text())
-    assert (settings["base_model_name_or_path"], settings["r"], settings["lora_alpha"]) == ("shapes-mesh", 16, 16)
+    assert (settings["base_model_name_or_path"], settings["r"], settings["lora_alpha"]) == ("shapes-mesh", 16, 32)
     base, tuned = (presets.load(name, "fp32") for name in ("embedded-mesh", "embedded-mesh-cross-lora"))
     heads = json.loads((folder.parent / "config.json").read_text())
     assert heads["fingerprint"] == tuned.fingerprint != base.fingerprint

@@ -84,7 +84,7 @@ def test_a_step_has_a_gradient_for_every_weight_and_figures_are_computed() -> No
 
 def test_furniture_is_trained_on_after_plain_boxes_and_shares_the_rows_of_coordinates() -> None:
     sizes = dataclasses.replace(SIZES, shared_coordinates=True)
-    recipe = dataclasses.replace(RECIPES.get("furniture-mesh"), sizes=sizes, steps=10, together=2, plain=0.1)
+    recipe = dataclasses.replace(RECIPES.get("shapes-mesh"), sizes=sizes, steps=10, together=2, plain=0.1)
     assert isinstance(recipe, ShapesMesh)
     plain, later = (recipe._draw(np.random.default_rng(4), step).labels for step in (0, 1))
     assert all(len(bpt_tokens.decode(row).faces) % 12 == 0 for row in plain.tolist())
