@@ -46,7 +46,7 @@ class MeshTraining(nn.Module):
         self.train_on, self.check_on = train_on, check_on
         most = max(int(ids.max()) for ids in (heads.ids, train_on.rows.after, check_on.rows.after))
         self.column = torch.full((most + 2,), -1)
-        self.column[heads.ids] = torch.arange(len(heads.ids))
+        self.column[heads.ids.cpu()] = torch.arange(len(heads.ids))
         self.base: Teacher | None = None
         self.merged: Teacher | None = None
 
