@@ -137,6 +137,7 @@ for _block, _row, _cross in (("mlp", "B", False), ("cross", "D", True)):
             inner=0,
             own=True,
             rate=5e-4,
+            steps=1200,
             requires=(),
         )
     )
