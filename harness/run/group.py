@@ -86,13 +86,13 @@ def _run(group: LoadedGroup, models: WarmModels, facts: Mapping[str, Any]) -> No
             with restored():
                 verdict = isolated.verdict(cell, samples) if cell in isolated else verdicts.of(cell, samples)
             result = audit_cell(group.plan, cell, samples)
-            meta = group.plan.meta(cell) | {"status": "done"} | _facts(group, cell) | columns(result)
+            meta = group.plan.meta(cell) | {"status": "done"} | facts_of(group, cell) | columns(result)
             meta |= drafter_health.columns(cell, samples) | dict(facts)
             meta |= {"verdict": judged(cell, verdict, result), "set_scores": scorer.score_set(cell)}
             group.store.seal(cell.id, meta)
 
 
-def _facts(group: LoadedGroup, cell: Cell) -> dict[str, Any]:
+def facts_of(group: LoadedGroup, cell: Cell) -> dict[str, Any]:
     """The facts about its models that a cell's record holds."""
     backbone, grid = group.backbone, group.backbone.capabilities.grid
     drafters = [group.load_drafter(name) for name in cell.method.drafters()]

@@ -17,7 +17,7 @@ from harness.bench import machine_profile
 from harness.core.capabilities import Capabilities
 from harness.errors import UsageError
 from harness.record.store import Store
-from harness.run.group import _facts
+from harness.run.group import facts_of
 from reports import predict
 from tests.support.cli import refused, stride
 from tests.support.fake_store import FakeStore, meta, record, step, tiny
@@ -273,7 +273,7 @@ def test_the_record_of_a_cell_says_how_often_guidance_reads_a_row() -> None:
     backbone = SimpleNamespace(capabilities=Capabilities(9, 9, branches=2), fingerprint="", forward_kind="")
     group: Any = SimpleNamespace(backbone=backbone, options=SimpleNamespace(device="cpu"))
     cell: Any = SimpleNamespace(method=SimpleNamespace(drafters=lambda: ()))
-    assert _facts(group, cell)["branches"] == 2
+    assert facts_of(group, cell)["branches"] == 2
 
 
 def test_a_cell_that_cannot_be_predicted_has_the_reason_in_its_row(tmp_path: Path) -> None:
