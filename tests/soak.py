@@ -172,7 +172,7 @@ def draw(rounds: Sequence[Round], path: Path) -> None:
         axes.plot([one.seconds / 60 for one in rounds], [getattr(one, name) for one in rounds], ".-", linewidth=0.7)
         axes.set_ylabel(name)
         axes.axvspan(0, rounds[int(len(rounds) * WARM_UP)].seconds / 60, color="0.93")
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.15 * max(getattr(one, name) for one in rounds))
     axes.set_xlabel("minutes (grey: left out of the slope)")
     figure.savefig(path, metadata={"Software": None})
 

@@ -394,12 +394,12 @@ def saved(family: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[st
 
 def saved_llamagen(family: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     kind = family.removeprefix("llamagen_")
-    monkeypatch.setitem(modules.SIZES, "tiny", (2, 2, 16))
-    shape = modules.published(kind, "tiny", 4)
+    monkeypatch.setitem(modules.SIZES, "narrow", (2, 2, 16))
+    shape = modules.published(kind, "narrow", 4)
     torch.save({"model": stand_ins.gpt_state(shape), "steps": 3}, folder / "gpt.pt")
     torch.save({"model": stand_ins.vq_state(False, codes=16384)}, folder / "vq.pt")
     parts = {key: {"path": str(folder / f"{key}.pt")} for key in ("gpt", "vq")}
-    return {"family": family, "parts": parts, "net": "tiny", "pixels": 8, "guidance": SCALE}
+    return {"family": family, "parts": parts, "net": "narrow", "pixels": 8, "guidance": SCALE}
 
 
 @pytest.mark.parametrize("family", sorted(MAKERS))
