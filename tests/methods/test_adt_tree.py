@@ -62,7 +62,9 @@ class TestSizes:
 
     def test_a_tree_of_fixed_size_is_eagle2s(self) -> None:
         fixed = ADTTree(first=(3, 4), depths=(3, 3), widths=(4, 4), nodes=12)
-        adt_tree, eagle2 = (decode(m, run_on(MODEL, Sampling(1.0), 36, (0, 1))) for m in (fixed, Eagle2()))
+        adt_tree, eagle2 = (
+            decode(m, run_on(MODEL, Sampling(1.0), 36, (0, 1))) for m in (fixed, Eagle2(sizing="given"))
+        )
         assert adt_tree.tokens == eagle2.tokens
         assert [step.drafted for step in adt_tree.steps] == [step.drafted for step in eagle2.steps]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -22,7 +22,6 @@ from harness.core.session import depths_of
 from methods.drafters.eagle.drafter import FeatureDrafter
 from methods.drafters.eagle.trees import RankedTree, grow_dynamic
 
-Sizing = Literal["given", "measured"]
 FIRST, AGAIN = 8, 16
 """Cycles of the largest tree at the start, and one in so many later: smaller trees do not show what they leave out."""
 
@@ -101,16 +100,12 @@ class TreeSizer:
         self.chosen = self.largest
 
     @classmethod
-    def open(cls, run: Run, drafter: FeatureDrafter, largest: Size, width: int, sizing: Sizing) -> TreeSizer:
-        """The sizes of a drafter's trees.
-
-        Raises:
-            UsageError: there is no cost table of this drafter on this machine; says how to make it.
-        """
-        if sizing == "given":
+    def of(cls, drafter: FeatureDrafter, largest: Size, width: int, costs: Costs | None) -> TreeSizer:
+        """The sizes of a drafter's trees: always the largest where nothing is known of costs."""
+        if costs is None:
             return cls(drafter, largest, width, None)
         none = torch.zeros(largest.levels, largest.nodes, dtype=torch.float64)
-        return cls(drafter, largest, width, AcceptanceHistory(run.costs(drafter.name), width, none, none.clone()))
+        return cls(drafter, largest, width, AcceptanceHistory(costs, width, none, none.clone()))
 
     def propose(self, run: Run) -> RankedTree:
         """A tree of the size that is chosen."""

@@ -91,8 +91,10 @@ class Cost(NamedTuple):
 
 
 def cost(cell: Cell) -> Cost | None:
-    """Return the costs of a cell; None where no cycle had room for the whole tree."""
+    """Return the costs of a cell; None where no cycle had room for the whole tree, or its size is chosen by cost."""
     options = cell.meta["params"]
+    if options["depth"] is None or options["nodes"] is None:
+        return None
     d, k, most = int(options["depth"]) + 1, int(options["width"]), int(options["nodes"])
     steps = cycles(cell)
     total = steps.groupby(KEYS)["kept"].transform("sum")

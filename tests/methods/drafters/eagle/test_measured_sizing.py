@@ -115,6 +115,31 @@ class TestDecodes:
         assert len(chosen) >= 3
 
 
+class TestAuto:
+    def test_a_size_that_is_named_is_kept_and_another_is_chosen_by_cost(self) -> None:
+        assert (
+            Eagle2().sizes_by_cost
+            and Eagle2(width=2).sizes_by_cost
+            and Eagle2(nodes=4, sizing="measured").sizes_by_cost
+        )
+        for named in (Eagle2(depth=3), Eagle3(nodes=12), Eagle2(sizing="given")):
+            assert not named.sizes_by_cost and not named.probes()
+        assert Eagle2().largest == Eagle2(depth=3, nodes=12).largest == Size(4, 12)
+
+    def test_without_a_name_trees_shrink_where_drafts_are_never_right(self) -> None:
+        model = Tabular("tabular", {"vocabulary": 300, "context": 200})
+        steps = decode(Eagle2(), run_on(model, Sampling(0.0), 40, (0, 1, 2))).steps
+        assert [bool(step.drafted) for step in steps[:10]] == [True] * measured_sizing.FIRST + [False] * 2
+
+    def test_a_run_that_times_nothing_takes_the_largest_tree(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
+        model = tiny()
+        steps = decode(Eagle2(folder_for(model, tmp_path / "eagle")), run_on(model, Sampling(0.0), 30)).steps
+        assert {step.drafted for step in steps[:-4]} == {12}
+
+
 class TestTable:
     def test_a_missing_table_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
