@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,8 @@ from tasks.loaders.files import Row, Where, field_names, json_lines, lines, tabl
 
 KEYS = ("prompt", "messages", "id", "reference", "category")
 """Fields of a row that are read; the others are ignored."""
+NUMBERS = ("id", "reference")
+"""Fields that may be a whole number."""
 WHAT, ORIGIN = "a file of prompts", "you, as --prompts FILE or as the parameter file of the task prompts"
 
 
@@ -23,9 +26,9 @@ class Prompts(Task):
     """The prompts of a file.
 
     A .txt file holds one prompt a line. A .jsonl or .csv file holds one row a prompt with ``prompt`` (a text, sent
-    as it stands) or ``messages`` (a list of {"role", "content"}, .jsonl only, written through the model's chat
-    template), and optionally ``id`` (default: the number of the line), ``reference`` (the expected answer) and
-    ``category`` (for tables by category).
+    as it stands) or ``messages`` (a list of {"role", "content"}, in a .csv file as JSON, written through the model's
+    chat template), and optionally ``id`` (default: the number of the line), ``reference`` (the expected answer) and
+    ``category`` (for tables by category). Files are UTF-8.
 
     Args:
         file: the file.
@@ -47,7 +50,10 @@ class Prompts(Task):
             raise UsageError("the task prompts needs a file: --prompts FILE, or {name: prompts, file: FILE}")
         path = Path(self.file).expanduser()
         prompts: dict[str, Prompt] = {}
-        for where, row in _rows(path):
+        rows = list(_rows(path))
+        if not rows:
+            raise UsageError(f"{path} has a header and no row; write a row for each prompt")
+        for where, row in rows:
             prompt = _prompt(where, row)
             if prompt.id in prompts:
                 raise where.fault(f"the id {prompt.id!r} is there twice; every prompt needs its own")
@@ -64,21 +70,33 @@ class Prompts(Task):
 
 
 def _rows(path: Path) -> Iterator[tuple[Where, Row]]:
-    if path.suffix == ".txt":
+    ending = path.suffix.lower()
+    if ending == ".txt":
         yield from ((where, {"prompt": line}) for where, line in lines(path, WHAT, ORIGIN))
-    elif path.suffix == ".jsonl":
+    elif ending == ".jsonl":
         yield from json_lines(path, WHAT, ORIGIN)
-    elif path.suffix == ".csv":
-        yield from table(path, WHAT, ORIGIN, ",")
+    elif ending == ".csv":
+        yield from (_of_table(where, row) for where, row in table(path, WHAT, ORIGIN, ","))
     else:
         raise UsageError(f"{path}: prompts are read from .txt, .jsonl or .csv; found {path.suffix or 'no ending'}")
+
+
+def _of_table(where: Where, row: Row) -> tuple[Where, Row]:
+    """Leave out the empty fields of a row where it has messages, and read these as JSON."""
+    if not str(row.get("messages", "")).strip():
+        return where, {key: value for key, value in row.items() if key != "messages"}
+    fields = {key: value for key, value in row.items() if value.strip()}
+    try:
+        return where, {**fields, "messages": json.loads(fields["messages"])}
+    except (ValueError, RecursionError) as error:
+        raise where.fault(f"messages is no JSON: write a list of messages, or a prompt; {str(error)[:80]}") from error
 
 
 def _prompt(where: Where, row: Row) -> Prompt:
     texts = {key: _text(where, row, key) for key in KEYS if key != "messages"}
     messages = _messages(where, row)
     if (texts["prompt"] is None) == (messages == ()):
-        raise where.fault(f"a row has either prompt or messages; found the fields {field_names(row)}")
+        raise where.fault(f"a row has either prompt or messages; found the fields {field_names(row)}{_hint(row)}")
     reference = texts["reference"]
     return Prompt(
         f"prompts/{texts['id'] or where.number}",
@@ -89,13 +107,24 @@ def _prompt(where: Where, row: Row) -> Prompt:
     )
 
 
+def _hint(row: Row) -> str:
+    """Say what is wrong with a header that nearly has a prompt."""
+    for name in map(str, row):
+        if any(separator in name for separator in ";\t"):
+            return " (fields are separated by commas)"
+        if name.strip() not in KEYS and name.strip().lower() in KEYS:
+            return f" (write {name.strip().lower()} and not {name})"
+    return ""
+
+
 def _text(where: Where, row: Row, key: str) -> str | None:
-    """Return a field as a text; None where it is absent or, but for the prompt, empty."""
+    """Return a field as a text, or as the text of a number. None where it is absent or (but for the prompt) empty."""
     value = row.get(key)
-    if key == "id" and isinstance(value, int):
+    if key in NUMBERS and isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if value is not None and not isinstance(value, str):
-        raise where.fault(f"{key} is {value!r}, not a text")
+        wanted = "neither a text nor a whole number" if key in NUMBERS else "not a text"
+        raise where.fault(f"{key} is {value!r}, {wanted}")
     if value is not None and not value.strip():
         if key == "prompt":
             raise where.fault("prompt is empty")
@@ -108,7 +137,7 @@ def _messages(where: Where, row: Row) -> tuple[Mapping[str, str], ...]:
     if value is None:
         return ()
     if not isinstance(value, list) or not value:
-        raise where.fault(f"messages is {value!r}, not a list of messages (in .csv files write prompt)")
+        raise where.fault(f"messages is {value!r}, not a list of messages")
     for message in value:
         texts = isinstance(message, dict) and [message.get("role"), message.get("content")]
         if not texts or not all(isinstance(text, str) for text in texts):

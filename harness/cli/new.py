@@ -46,7 +46,7 @@ def method(name: str, out: Path | None) -> None:
         raise UsageError(f"{folder} is there already and not empty; name another folder with --out")
     for path in write_package(name, folder):
         click.echo(f"wrote {path}")
-    click.echo(f"next:\n  pip install -e {folder}\n  pytest {folder}\n  stride verify {name}")
+    click.echo(f"next:\n  pip install -e {folder} pytest\n  pytest {folder}\n  stride verify {name}")
 
 
 def write_package(name: str, folder: Path) -> list[Path]:

@@ -17,6 +17,7 @@ from harness.discover import declare_all
 from harness.errors import UsageError, did_you_mean
 from harness.facade.stored_run import StoredRun
 from harness.plan.cells import expand
+from harness.plan.places import place_of
 from harness.plan.suite import Overrides, Suite
 from harness.platform.folders import cache_folder
 from harness.platform.quiet import stdout_on_stderr
@@ -134,7 +135,8 @@ def _overrides(keys: Mapping[str, Any], device: str) -> Overrides:
     known = {*Suite.model_fields, *Keys.__annotations__}
     for key in keys:
         if key not in known:
-            raise UsageError(f"run has no argument {key!r}{did_you_mean(key, known)}; see help(stridebench.run)")
+            hint = place_of(key, {}) or did_you_mean(key, known)
+            raise UsageError(f"run has no argument {key!r}{hint}; see help(stridebench.run)")
     values = {key: _plain(value) for key, value in keys.items() if key not in NO_KEYS_OF_A_SUITE}
     options = {key: key for key in values}
     if "prompts" in keys:

@@ -1,6 +1,15 @@
 """The module that an installation calls ``stridebench`` (see pyproject.toml)."""
 
-from harness import __version__
+import sys
+
+try:
+    from harness import __version__
+except ImportError as error:
+    place = getattr(sys.modules.get("harness"), "__file__", None) or "another module"
+    raise ImportError(
+        f"{place} is imported in the place of stridebench's package 'harness'. "
+        "Rename it, or start Python in another folder."
+    ) from error
 from harness.facade import (
     RunIncomplete,
     StoredRun,

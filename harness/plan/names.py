@@ -7,7 +7,7 @@ import functools
 import itertools
 import json
 import math
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -18,6 +18,7 @@ from harness.core.task import Task
 from harness.discover import PAIRS, plain, report_files
 from harness.errors import StrideError, UnknownNameError, did_you_mean
 from harness.plan import contract, presets
+from harness.plan.places import place_of
 from harness.plan.yaml_lines import Lines, Loc, parse
 from harness.platform.arithmetic import NATIVE, native_dtype
 from harness.registry import BACKBONES, METHODS, TASKS, Registry
@@ -191,20 +192,6 @@ def tasks(data: Mapping[str, Any], lines: Lines, problems: Problems) -> tuple[Ta
     return tuple(out.values())
 
 
-def place_of(key: str, suite_keys: Container[str]) -> str:
-    """Where a key belongs that is unknown where it stands; empty: it is unknown everywhere."""
-    places = {
-        "dtype": "a backbone's entry: backbones: [{name: NAME, dtype: bf16}]",
-        "resources": "a backbone's entry",
-        "at": "a method's entry: methods: [{name: NAME, at: 1}]",
-        "limit": "a task's entry: tasks: [{name: NAME, limit: 4}]",
-        "sampling": "a task's entry: tasks: [{name: NAME, sampling: {temperature: 1}}]",
-        "roles": "the suite's report: report: {name: NAME, roles: {...}}",
-    }
-    place = places.get(key) or ("the suite itself, at its top level" if key in suite_keys else "")
-    return f"; {key} belongs to {place}" if place else ""
-
-
 METHOD_KEYS = ("at", "backbones")
 """Keys of a method's entry that say where it runs; the others are the method's own parameters."""
 
@@ -344,7 +331,7 @@ def build(kind: type[Any], name: str, params: Mapping[str, Any]) -> Any | list[t
     wrong = [
         (
             key,
-            f"{name} has no parameter {key!r}{place_of(key, ()) or did_you_mean(key, accepted)}; "
+            f"{name} has no parameter {key!r}{place_of(key) or did_you_mean(key, accepted)}; "
             f"it has {', '.join(accepted) or 'none'}",
         )
         for key in params

@@ -17,6 +17,7 @@ from harness.errors import UnknownNameError, UsageError, did_you_mean
 from harness.plan import engine_entries, names, tiny_suite
 from harness.plan.engine_entries import EngineUse
 from harness.plan.names import MethodUse, TaskUse
+from harness.plan.places import place_of
 from harness.plan.yaml_lines import Lines, Loc, parse
 
 DType = Literal["fp32", "bf16", "fp16", "fp64"]
@@ -333,15 +334,15 @@ def _validated(plain: Mapping[str, Any], lines: Lines, problems: list[str]) -> S
         if fault["type"] == "too_short" and fault["loc"][0] in inside:
             continue  # short only because the entries in it were refused
         loc = tuple(part for part in fault["loc"] if isinstance(part, int | str))
-        problems.append(f"{lines.at(loc)}: {'.'.join(map(str, loc))}: {_say(fault, loc)}")
+        problems.append(f"{lines.at(loc)}: {'.'.join(map(str, loc))}: {_say(fault, loc, plain)}")
     return None
 
 
-def _say(fault: Any, loc: Loc) -> str:
+def _say(fault: Any, loc: Loc, plain: Mapping[str, Any]) -> str:
     if fault["type"] == "extra_forbidden":
         inner = {"name", "dtype", "resources", *Resources.model_fields, "limit", "prompts", "tokens", "roles"}
         known_keys = EngineSuite.model_fields if len(loc) == 1 else inner
-        key = str(loc[-1])
-        return f"unknown key{names.place_of(key, Suite.model_fields) or did_you_mean(key, list(known_keys))}"
+        key, nearest = str(loc[-1]), did_you_mean(str(loc[-1]), list(known_keys))
+        return f"unknown key{place_of(key, plain if len(loc) == 1 else None) or nearest}"
     value = repr(fault["input"])
     return str(fault["msg"]) if fault["type"] == "missing" else f"{fault['msg']}; found {value[:80]}"

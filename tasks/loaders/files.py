@@ -52,7 +52,9 @@ def read(path: Path, what: str, origin: str) -> str:
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{what}: {path} is not UTF-8 ({error}); save it as UTF-8") from error
+    except OSError as error:
         raise missing(path, what, origin, error) from error
     if not text.strip():
         raise UsageError(f"{path} is empty. It should be {what}, from {origin}")

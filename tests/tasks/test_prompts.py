@@ -63,14 +63,36 @@ class TestFiles:
             ("mine.jsonl", "9" * 5_000, "mine.jsonl:1: not JSON"),
             ("mine.jsonl", "[" * 100_000, "mine.jsonl:1: not JSON"),
             ("mine.csv", "id,prompt\na,b,c\n", "mine.csv:2: 3 fields where the header has 2"),
+            ("mine.csv", "id;prompt\n1;x\n", "mine.csv:2: .*id;prompt .fields are separated by commas"),
+            ("mine.csv", "Prompt\nx\n", "mine.csv:2: .*write prompt and not Prompt"),
+            ("mine.csv", "prompt\n", "mine.csv has a header and no row"),
+            ("mine.csv", "messages\nhello\n", "mine.csv:2: messages is no JSON"),
+            ("mine.jsonl", '{"prompt": "x", "id": true}', "id is True, neither a text nor a whole number"),
+            ("mine.jsonl", '{"prompt": "x", "reference": 1.5}', "reference is 1.5, neither a text nor a whole number"),
             ("mine.txt", " \n", "is empty"),
             ("mine.yaml", "x", "prompts are read from .txt, .jsonl or .csv; found .yaml"),
         ],
-        ids=range(15),
+        ids=range(21),
     )  # fmt: skip
     def test_a_malformed_file_names_the_line(self, tmp_path: Path, name: str, text: str, message: str) -> None:
         with pytest.raises(UsageError, match=message):
             written(tmp_path, name, text).prompts()
+
+    def test_a_table_may_hold_prompts_and_conversations(self, tmp_path: Path) -> None:
+        conversation = '"[' + USER.replace('"', '""') + ']"'
+        text = f"id,prompt,messages,reference\na,Hello,,4\nb,,{conversation},\n"
+        first, second = written(tmp_path, "MINE.CSV", text).prompts()
+        assert (first.text, first.messages, first.data) == ("Hello", (), {"reference": "4"})
+        assert (second.text, second.messages) == (None, ({"role": "user", "content": "Hi"},))
+
+    def test_an_answer_may_be_a_whole_number(self, tmp_path: Path) -> None:
+        (prompt,) = written(tmp_path, "mine.jsonl", '{"prompt": "2 + 2 =", "reference": 4}').prompts()
+        assert prompt.data == {"reference": "4"}
+
+    def test_a_file_that_is_not_utf_8_says_what_to_do(self, tmp_path: Path) -> None:
+        (tmp_path / "mine.txt").write_text("x", encoding="utf-16")
+        with pytest.raises(UsageError, match=r"mine.txt is not UTF-8 .* save it as UTF-8"):
+            Prompts(str(tmp_path / "mine.txt")).prompts()
 
     def test_a_prompt_of_a_table_may_be_long(self, tmp_path: Path) -> None:
         (prompt,) = written(tmp_path, "mine.csv", "prompt\n" + "a" * 2**20 + "\n").prompts()

@@ -172,6 +172,15 @@ def test_a_file_of_the_user_that_hides_a_package_is_named(name, tmp_path):
     assert f"Rename {tmp_path / name.split('/')[0]}, or start Python in another folder." in last
 
 
+def test_a_file_of_the_user_called_harness_is_named(tmp_path):
+    (tmp_path / "harness.py").write_text("MINE = 1\n")
+    module = ROOT / "harness" / "facade" / "stridebench.py"
+    code = f"import runpy, harness; runpy.run_path({str(module)!r})"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith(f"ImportError: {tmp_path / 'harness.py'} is imported in the place of stridebench's package")
+
+
 def test_the_command_line_names_such_a_file_too(tmp_path, monkeypatch):
     (tmp_path / "tasks.py").write_text("MINE = 1\n")
     monkeypatch.syspath_prepend(tmp_path)

@@ -13,7 +13,7 @@ import pytest
 from harness.core.method import label
 from harness.core.sampling import Sampling
 from harness.errors import UsageError
-from harness.plan import names, presets, suite
+from harness.plan import names, places, presets, suite
 from harness.plan.cells import Cell, Plan, expand
 from harness.platform import arithmetic
 from harness.registry import METHODS
@@ -138,6 +138,13 @@ def test_the_error_of_an_unknown_key_proposes_the_nearest_one(write, case):
     [
         ("dtype: bf16\n", "dtype: unknown key; dtype belongs to a backbone's entry"),
         ("limit: 2\n", "limit: unknown key; limit belongs to a task's entry"),
+        ("window: 8\n", "window belongs to a method's entry: methods: [{name: "),
+        ("nodes: 8\n", "nodes belongs to a method's entry: methods: [{name: "),
+        (
+            "prompt_chars: 8\n",
+            "prompt_chars belongs to a task's entry: tasks: [{name: continuation, prompt_chars: ...}]",
+        ),
+        ("resume: true\n", "resume belongs to the command line: stride run --resume"),
         ("greedy_check: {temperature: 1}\n", "unknown key; temperature belongs to the suite itself, at its top level"),
     ],
 )
@@ -149,6 +156,23 @@ def test_a_key_that_is_known_elsewhere_says_where(write, extra, words):
 def test_a_methods_entry_says_where_another_entrys_key_belongs(write):
     path = write("methods: [{name: sjd, limit: 2}]\nbackbones: [tabular]\ntasks: [tabular]\n")
     assert "sjd has no parameter 'limit'; limit belongs to a task's entry" in refused(path)
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ("{name: sjd, temperature: 1}", "'temperature'; temperature belongs to the suite itself, at its top level"),
+        ("{name: sjd, device: cuda}", "'device'; device belongs to the command line: stride run --device"),
+        ("{name: sjd, windw: 1}", "'windw'; did you mean 'window'"),
+    ],
+)
+def test_a_methods_entry_says_where_a_key_of_the_suite_belongs(write, entry, words):
+    path = write(f"methods: [{entry}]\nbackbones: [tabular]\ntasks: [tabular]\n")
+    assert f"sjd has no parameter {words}" in refused(path)
+
+
+def test_the_keys_of_a_suite_are_those_that_the_hint_knows():
+    assert set(places.SUITE) == set(suite.Suite.model_fields)
 
 
 @pytest.mark.parametrize("entry", ["report: sjdp\n", "report: {name: sjdp}\n", "report:\n  roles: {}\n  name: sjdp\n"])
