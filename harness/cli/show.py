@@ -26,7 +26,8 @@ from harness.record.store import Cell, Store
 def command(run: Path, cell: str | None, prompt: str | None, as_json: bool) -> None:
     """Print a cell's verdict, metrics, acceptance by depth and outputs.
 
-    CELL is a cell's id, or parts of it in their order that no other cell has, such as prompt_lookup.T0.
+    CELL is a cell's id, or parts of it in their order that no other cell has, such as prompt_lookup.T0. The ID of a
+    prompt may be its beginning, or its end behind a slash, where no other prompt has that.
 
     \b
     stride show runs/quick-20260101-120000                        the ids of its cells
@@ -90,10 +91,14 @@ def _document(cell: Cell) -> dict[str, Any]:
 def _print(document: dict[str, Any], cell: Cell) -> None:
     console = Console()
     meta = document["meta"]
-    setting = f" on {meta['backbone']} in {meta['dtype']}, {meta['task']}"
+    temperature = (meta.get("sampling") or {}).get("temperature")
+    sampled = "" if temperature is None else f", T = {temperature:g}"
+    setting = f" on {meta['backbone']} in {meta['dtype']}{sampled}, {meta['task']}"
     console.print(f"[bold]{escape(printable(meta['label']))}[/]{escape(printable(setting))}")
-    for key, item in meta["verdict"].items() if meta.get("verdict") else ():
-        console.print(printable(f"  {key}: {item}"), highlight=False, markup=False)
+    for key, item in (meta.get("verdict") or {}).items():
+        if item is not None:
+            name = "verdict" if key == "word" else key.replace("_", " ")
+            console.print(printable(f"  {name}: {item}"), highlight=False, markup=False)
     table = Table("metric", "value", "formula", header_style="bold")
     for name, number in document["metrics"].items():
         table.add_row(name, "" if number is None else f"{number:.4g}", METRICS[name].formula)

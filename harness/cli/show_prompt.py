@@ -10,12 +10,14 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.cli.main import emit
-from harness.errors import UnknownNameError, printable, printable_line
+from harness.errors import UnknownNameError, UsageError, printable, printable_line
 from harness.record.origins import ACCEPTED, BONUS, CORRECTED, DECODED, FORCED, ORIGINS, origins
 from harness.record.store import Cell
 
 COLOURS = {ACCEPTED: "green", CORRECTED: "red", BONUS: "blue", FORCED: "yellow", DECODED: "default"}
 COUNTS = ("drafted", "tested", "accepted", "emitted", "forced")
+LISTED = 12
+"""Prompts that a message lists."""
 STEPS = 24
 """Steps that the table shows; --json has all."""
 
@@ -24,12 +26,10 @@ def show_prompt(cell: Cell, prompt: str, as_json: bool) -> None:
     """Print the counted decodes of a prompt.
 
     Raises:
-        UnknownNameError: the cell has no such prompt.
+        UnknownNameError: the cell has no such prompt. UsageError: it has several; they are listed.
     """
-    prompt = printable_line(prompt)  # as it is stored
+    prompt = match_prompt(list(dict.fromkeys(cell.samples["prompt"])), printable_line(prompt))  # as it is stored
     samples = cell.samples[(cell.samples["prompt"] == prompt) & ~cell.samples["warmup"].astype(bool)]
-    if samples.empty:
-        raise UnknownNameError("prompt of this cell", prompt, set(cell.samples["prompt"]))
     steps = cell.steps[(cell.steps["prompt"] == prompt) & ~cell.steps["warmup"].astype(bool)]
     if as_json:
         emit({"samples": samples.to_dict("records"), "steps": steps.to_dict("records")})
@@ -40,6 +40,27 @@ def show_prompt(cell: Cell, prompt: str, as_json: bool) -> None:
     console.print(Text(printable(asked) if asked else "(the run does not hold it: older, or no text)"))
     for _, sample in samples.iterrows():
         _print_decode(console, sample, steps[steps["repetition"] == sample["repetition"]])
+
+
+def match_prompt(ids: list[str], text: str) -> str:
+    """The only prompt whose id is ``text``, ends with it behind a slash, or begins with it.
+
+    Raises:
+        UnknownNameError: there is no such prompt. UsageError: there are several; the first of them are listed.
+    """
+    if text in ids:
+        return text
+    for matches in (
+        [name for name in ids if name.endswith(f"/{text}")],
+        [name for name in ids if name.startswith(text)],
+    ):
+        if len(matches) == 1:
+            return matches[0]
+        if matches and text:
+            listed = "".join(f"\n  {name}" for name in matches[:LISTED])
+            more = f"\n  and {len(matches) - LISTED} more" if len(matches) > LISTED else ""
+            raise UsageError(f"{text!r} fits {len(matches)} prompts; write more of one's id:{listed}{more}")
+    raise UnknownNameError("prompt of this cell", text, ids)
 
 
 def _print_decode(console: Console, sample: pd.Series[Any], steps: pd.DataFrame) -> None:

@@ -79,7 +79,8 @@ def _run(group: LoadedGroup, models: WarmModels, facts: Mapping[str, Any]) -> No
     scorer = Scorer(group)
     with IsolatedCells(group) as isolated:
         Schedule(group, scorer, isolated).run()
-        group.options.progress.say("proving: exact distributions by enumeration, greedy equality in fp32")
+        if group.plan.suite.suite.prove:
+            group.options.progress.say("proving: exact distributions by enumeration, greedy equality in fp32")
         verdicts = models.verdicts(group)
         for cell in group.cells:
             samples = group.store.pending(cell.id)

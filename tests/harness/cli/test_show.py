@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from harness.cli.show import match_cell
-from harness.cli.show_prompt import show_prompt
+from harness.cli.show_prompt import match_prompt, show_prompt
 from harness.errors import UnknownNameError, UsageError
 from harness.record.store import Cell
 
@@ -52,6 +52,22 @@ def cell_of(**columns: Any) -> Cell:
         {**STEP, "step": 1, "drafted": 0, "tested": 0, "accepted": 0, "emitted": 1},
     ]
     return Cell("c", {}, pd.DataFrame([{**sample, "text": "one two", **columns}]), pd.DataFrame(steps))
+
+
+PROMPTS = ["HumanEval/1", "HumanEval/11", "HumanEval/2"]
+
+
+@pytest.mark.parametrize(("text", "prompt"), [("HumanEval/1", 0), ("11", 1), ("1", 0), ("HumanEval/2", 2), ("2", 2)])
+def test_a_prompt_may_be_the_end_or_the_beginning_of_its_id(text: str, prompt: int) -> None:
+    assert match_prompt(PROMPTS, text) == PROMPTS[prompt]
+
+
+def test_a_prompt_that_fits_none_or_several_lists_them() -> None:
+    with pytest.raises(UsageError, match=r"'Hum' fits 3 prompts; write more of one's id:\n  HumanEval/1\n"):
+        match_prompt(PROMPTS, "Hum")
+    for text in ("3", "umanEval/1", "Human/2"):
+        with pytest.raises(UnknownNameError, match="there is no prompt of this cell"):
+            match_prompt(PROMPTS, text)
 
 
 def test_a_prompt_is_shown_with_its_output_by_origin_and_its_steps(capsys: pytest.CaptureFixture[str]) -> None:
