@@ -22,7 +22,7 @@ ORIGIN = "annotations_trainval2017.zip of the MS-COCO project"
 @TASKS.register("coco")
 @dataclass(frozen=True)
 class Coco(PictureTask):
-    """One prompt a picture, its caption of the lowest id, or every caption; ordered by picture and caption ids.
+    """Draw captions of COCO: one a picture, of the lowest id, or every one; ordered by picture and caption ids.
 
     Args:
         file: ``captions_val2017.json``.

@@ -20,7 +20,7 @@ NEIGHBOURS = 3
 @TASKS.register("digits")
 @dataclass(frozen=True)
 class DigitPictures(Task):
-    """Classes in turn, so that every ten prompts are balanced.
+    """Draw a digit of a class; classes in turn, so that every ten prompts are balanced.
 
     ``named`` is 1 where the majority of the three nearest training digits has the class of the prompt. The same rule
     classifies 98.3 % of the 299 held-out real digits correctly.

@@ -33,7 +33,7 @@ NETS: dict[str, type[FeatureNet]] = {"fid": Inception, "fd_efflite0": EffLite0}
 @TASKS.register("emoji_scenes")
 @dataclass(frozen=True)
 class EmojiScenes(Task):
-    """Captions of held-out scenes in GenEval's six families, in turn; a shipped detector finds the objects.
+    """Draw captions of held-out scenes, GenEval's six families in turn; a shipped detector finds the objects.
 
     A caption states everything, and all of it is asked for: kinds and colours of every family, ``count`` in counting,
     ``position`` in the families with two different objects. ``overall`` is GenEval's: everything that the prompt asks

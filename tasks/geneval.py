@@ -25,7 +25,7 @@ JUDGE = "Mask2Former under mmdet; score the run's pictures with djghosh13/geneva
 @TASKS.register("geneval")
 @dataclass(frozen=True)
 class GenEval(PictureTask):
-    """The prompts in the order of the file; ids are the official folder numbers.
+    """Draw prompts of GenEval, in the order of the file; ids are the official folder numbers.
 
     Args:
         file: ``evaluation_metadata.jsonl``.

@@ -25,7 +25,7 @@ SYNSET = re.compile(r"n\d{8}")
 @TASKS.register("imagenet_classes")
 @dataclass(frozen=True)
 class ImageNetClasses(PictureTask):
-    """One prompt a class: number and name, such as ``207 golden retriever``; ``data`` has both as well.
+    """Draw a class of ImageNet: number and name, such as ``207 golden retriever``; ``data`` has both as well.
 
     Args:
         file: the list of classes, .json or text.

@@ -22,7 +22,7 @@ ORIGIN = "laion/laion-coco on the hub, any of its parquet files"
 @TASKS.register("laion_coco")
 @dataclass(frozen=True)
 class LaionCoco(PictureTask):
-    """One prompt a row, in the order of the file; an id is the number of the row, from 0.
+    """Draw captions of LAION-COCO, in the order of the file; an id is the number of the row, from 0.
 
     Args:
         file: .parquet or .jsonl.

@@ -20,7 +20,7 @@ ORIGIN = "google-research/parti"
 @TASKS.register("partiprompts")
 @dataclass(frozen=True)
 class PartiPrompts(PictureTask):
-    """The prompts in the order of the file; an id is the number of the row, from 0.
+    """Draw prompts of PartiPrompts, in the order of the file; an id is the number of the row, from 0.
 
     Args:
         file: ``PartiPrompts.tsv``.

@@ -30,7 +30,7 @@ LONGEST = 1.9
 @TASKS.register("point_clouds")
 @dataclass(frozen=True)
 class PointClouds(Task):
-    """One prompt a file; the reference is the file's own surface or cloud.
+    """Make a mesh from the points of a file; the reference is the file's own surface or cloud.
 
     Args:
         folder: "" is point_clouds in the data folder. Read are .npy [n, 6] (positions and normals), .npz (``points``

@@ -20,7 +20,7 @@ MOST = 500
 @TASKS.register("programs")
 @dataclass(frozen=True)
 class Programs(Task):
-    """Held-out functions: their heads were not trained on.
+    """Complete held-out functions: their heads were not trained on.
 
     ``body`` is 1 where the output begins with exactly the body that the grammar wrote. Nothing is executed: a correct
     body in other words counts as 0, so the figure is a lower bound.

@@ -23,7 +23,7 @@ WHAT, ORIGIN = "a file of prompts", "you, as --prompts FILE or as the parameter 
 @TASKS.register("prompts")
 @dataclass(frozen=True)
 class Prompts(Task):
-    """The prompts of a file.
+    """Answer your own prompts, from a .txt, .jsonl or .csv file.
 
     A .txt file holds one prompt a line. A .jsonl or .csv file holds one row a prompt with ``prompt`` (a text, sent
     as it stands) or ``messages`` (a list of {"role", "content"}, in a .csv file as JSON, written through the model's

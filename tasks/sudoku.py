@@ -28,7 +28,7 @@ ONE, FEW = 1, 6
 @TASKS.register("sudoku")
 @dataclass(frozen=True)
 class SudokuTask(Task):
-    """Held-out puzzles: their texts were not trained on. Training saw all 288 grids.
+    """Solve held-out puzzles: their texts were not trained on. Training saw all 288 grids.
 
     - ``solved`` is 1 where every row, column and box has each digit once and the given cells are kept.
     - ``units`` is the share of the 12 rows, columns and boxes that have each digit once.

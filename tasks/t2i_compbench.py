@@ -45,7 +45,7 @@ def _non_spatial(picture_set: PictureSet, settings: Settings) -> SetScore:
 @TASKS.register("t2i_compbench")
 @dataclass(frozen=True)
 class T2ICompBench(PictureTask):
-    """Prompts category by category, in the order of the files; ids are the category and the row, from 0.
+    """Draw prompts of T2I-CompBench by category, in the order of the files; ids are category and row, from 0.
 
     Args:
         folder: contains the files ``CATEGORY_val.txt``.
