@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import json
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from harness.errors import UsageError
 
@@ -13,11 +16,24 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 def install_command(extra: str) -> str:
-    """The command that adds an extra: of this work tree where there is one, else of the package index."""
-    if not (CHECKOUT / "pyproject.toml").is_file():
+    """The command that adds an extra: of the work tree in use or installed from, else of the package index."""
+    folder = CHECKOUT if (CHECKOUT / "pyproject.toml").is_file() else _installed_from()
+    if folder is None:
         return f"pip install 'stridebench[{extra}]'"
-    place = "." if Path.cwd() == CHECKOUT else str(CHECKOUT)
-    return f"pip install '{place}[{extra}]'"
+    return f"pip install '{'.' if Path.cwd() == folder else folder}[{extra}]'"
+
+
+def _installed_from() -> Path | None:
+    """The work tree that pip installed this copy from, where it is still there (PEP 610)."""
+    for record in CHECKOUT.glob("stridebench-*.dist-info/direct_url.json"):
+        try:
+            url = urlsplit(json.loads(record.read_text(encoding="utf-8"))["url"])
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        folder = Path(url2pathname(url.path))
+        if url.scheme == "file" and (folder / "pyproject.toml").is_file():
+            return folder
+    return None
 
 
 def optional(module: str, user: str, extra: str) -> Any:
