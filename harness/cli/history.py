@@ -37,8 +37,9 @@ def command(folder: Path, metrics: tuple[str, ...], out: Path | None, pages: Pat
     if pages is not None:
         for module in ("plotly", "itables"):
             optional(module, "a page for a browser", "html")
-        from reports.html import history
+        from reports.html import assets, history
 
+        assets.check_folder(pages)
         click.echo(f"wrote {history.write(results, str(folder), pages)}")
         return
     place = out or (folder if folder.is_dir() else folder.parent)

@@ -145,6 +145,7 @@ def write_pages(runs: tuple[Path, ...], folder: Path) -> Path:
         optional(module, "a page for a browser", "html")
     if (folder / "manifest.json").exists():
         raise UsageError(f"{folder} holds a run; name another folder for its pages")
-    from reports.html import page
+    from reports.html import assets, page
 
+    assets.check_folder(folder)
     return page.write([Store.open(run) for run in runs], folder, evidence_of)

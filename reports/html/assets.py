@@ -6,11 +6,22 @@ import re
 from importlib.resources import files
 from pathlib import Path
 
-from harness.errors import StoreError
+from harness.errors import StoreError, UsageError
 
 STATIC = Path(__file__).parent / "static"
 OWN = ("page.css", "theme.js", "cells.js", "figures.js", "ribbon.js", "media.js", "samples.js", "runs.js", "follow.js")
 _EXPORT = re.compile(r"\bexport\s*\{([^{}]*)\};?")
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse a folder whose index.html somebody else wrote.
+
+    Raises:
+        UsageError: it would be lost.
+    """
+    page = folder / "index.html"
+    if page.exists() and b"assets/page.css" not in page.read_bytes():
+        raise UsageError(f"{page} is no page of stridebench and would be overwritten; name another folder")
 
 
 def write(folder: Path) -> None:

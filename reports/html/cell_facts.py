@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from harness.errors import printable_line
+from harness.record.evidence import REFUTED
 from harness.record.metrics import METRICS, value
 from reports.html.headline import COLUMNS, Entry, entry, setting_of, verdict_of
 from reports.html.text import e_value, figure_of, signed, visible
@@ -123,7 +124,8 @@ def _evidence(row: pd.Series[Any], meta: Mapping[str, Any]) -> list[tuple[str, s
     ]
     for key, title in (("audit_log_e", "e-value of the audit"), ("audit_reason", "no audit")):
         if row.get(key) is not None and not pd.isna(row[key]):
-            pairs.append((title, _evidence_of(float(row[key])) if key == "audit_log_e" else str(row[key])))
+            limit = float(meta.get("audit_threshold") or REFUTED)
+            pairs.append((title, _evidence_of(float(row[key]), limit) if key == "audit_log_e" else str(row[key])))
     if row.get("audit_log_e") is not None and not pd.isna(row["audit_log_e"]):
         pairs.append(("audited tokens", figure_of(row.get("audit_tokens"), 0)))
         pairs.append(("strongest bet", str(row.get("audit_best") or "")))
@@ -131,8 +133,8 @@ def _evidence(row: pd.Series[Any], meta: Mapping[str, Any]) -> list[tuple[str, s
     return [(name, printable_line(text)) for name, text in pairs if text]
 
 
-def _evidence_of(log_e: float) -> str:
-    return f"{e_value(log_e)}; a correct sampler reaches 1000 once in a thousand audits"
+def _evidence_of(log_e: float, limit: float) -> str:
+    return f"{e_value(log_e)}; broken from {limit:,.0f} on, where a correct sampler gets once in {limit:,.0f} audits"
 
 
 def _pairs(values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:

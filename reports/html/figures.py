@@ -187,8 +187,9 @@ def evidence_chart(tokens: Sequence[int], log_e: Sequence[float], refuted: float
         "shapes": [_line(0, float(np.log10(refuted)), max(tokens, default=1), float(np.log10(refuted)), "dot")],
     }
     caption = (
-        "Evidence against tokens drawn from the target's distribution, output by output. A correct sampler reaches "
-        f"{refuted:g} (dotted) at most once in {refuted:g} audits; below 0 the bets have lost."
+        "Evidence against tokens drawn from the target's distribution, output by output. Below 0 the bets have lost. "
+        f"From {refuted:,.0f} on (dotted) a cell is broken. A correct one gets there in at most one audit of "
+        f"{refuted:,.0f}."
     )
     rows = [[str(count), figure_of(power, 2)] for count, power in zip(tokens, in_tens, strict=True)]
     return Chart("evidence", "Evidence", caption, spec_of(data, layout), ("tokens", "log₁₀ e"), rows, 300)

@@ -111,7 +111,7 @@ def entry(row: pd.Series[Any], column: Column) -> Entry:
     """Build one cell of the table."""
     if column.key == "audit":
         text, log_e = tables.text(row, column), row.get("audit_log_e")
-        e_value, _, rest = text.partition(" ")
+        e_value, _, rest = text.replace(" (-)", "").partition(" ")
         return Entry(signed(e_value), rest, "" if text == "-" or log_e is None else f"{log_e:.6g}")
     value = row.get(column.key)
     low, high = (number(row.get(f"{column.key}_{end}"), column.digits) for end in ("low", "high"))

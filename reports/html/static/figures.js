@@ -47,8 +47,15 @@
       spec.layout.legend.entrywidth = 1;
       height += 10 * spec.data.length;
     }
+    const drawn = layout(spec.layout, height);
+    if (element.clientWidth < 520 && spec.layout.legend?.y > 1) { // a legend above takes a line for each pair of names
+      const lines = Math.ceil(spec.data.length / 2) + 1;
+      drawn.margin.t += 18 * lines;
+      drawn.height += 18 * lines;
+      drawn.legend = { ...spec.layout.legend, y: 1.02, yanchor: "bottom" };
+    }
     const config = { ...CONFIG, toImageButtonOptions: { filename: element.dataset.figure } };
-    Plotly.react(element, spec.data, layout(spec.layout, height), config);
+    Plotly.react(element, spec.data, drawn, config);
     element.dataset.drawn = "yes";
   };
 

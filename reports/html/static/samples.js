@@ -36,9 +36,10 @@ class Samples {
       anchor.textContent = prompt;
       return anchor;
     };
+    const first = (index) => rows.find((row) => row[index + 1] !== null)?.[index + 1]; // a score may be missing
     const columns = this.page.names.map((name, index) => ({
       data: index + 1,
-      className: typeof rows[0][index + 1] === "number" ? "num" : name === "output" ? "words" : "",
+      className: typeof first(index) === "number" ? "num" : name === "output" ? "words" : "",
       render: index === 0 ? link : DataTable.render.text(),
       defaultContent: "–",
     }));
@@ -116,7 +117,8 @@ class Samples {
     if (sample.status !== "ok") return `Failed: ${sample.error || "no reason is stored"}`;
     if (sample.remark !== undefined) return sample.remark;
     if (sample.kinds === null) return "Positions were filled in any order, so that no token has one origin.";
-    return sample.pieces ? "" : "Ids of tokens: the run holds no text of single tokens.";
+    if (sample.pieces) return "";
+    return sample.picture || sample.mesh ? "The ids of the tokens." : "Ids of tokens: the run holds no text of single tokens.";
   }
 
   /* A text of which only the beginning is laid out at first, where it is very long. */

@@ -280,6 +280,18 @@ def test_a_run_is_not_overwritten_by_its_pages(tmp_path: Path) -> None:
     assert "holds a run" in refused("report", tmp_path / "run", "--html", tmp_path / "run")
 
 
+def test_a_page_of_somebody_else_is_not_overwritten(tmp_path: Path) -> None:
+    page_runs.stored(empty().add(meta("ar", role="baseline"), five()), tmp_path / "run")
+    (tmp_path / "site").mkdir()
+    foreign = tmp_path / "site" / "index.html"
+    foreign.write_text("<h1>mine</h1>")
+    assert "would be overwritten" in refused("report", tmp_path / "run", "--html", tmp_path / "site")
+    assert foreign.read_text() == "<h1>mine</h1>" and list((tmp_path / "site").iterdir()) == [foreign]
+    foreign.unlink()
+    for _ in range(2):  # a page of our own is written anew
+        assert stride("report", tmp_path / "run", "--html", tmp_path / "site").code == 0
+
+
 def test_a_missing_package_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page_runs.stored(empty().add(meta("ar", role="baseline"), five()), tmp_path / "run")
     monkeypatch.setitem(sys.modules, "plotly", None)
