@@ -62,6 +62,7 @@ RECIPES = (
     "methods.training.heads.xspecmesh_any",
     "methods.training.heads.xspecmesh_joint",
     "methods.training.heads.medusa2",
+    "methods.training.scales.any_pictures",
     "methods.training.scales.recipes",
     "tasks.training.detector",
 )
@@ -97,6 +98,7 @@ GENERAL = {
     "drafter": ("blockwise", "eagle1", "eagle3", "medusa"),
     "adapter": ("cross-regression",),
     "heads": ("xspecmesh-cross", "xspecmesh-cross-lora", "xspecmesh-mlp", "xspecmesh-mlp-lora"),
+    "samplers": ("mulo-2x", "mulo-4x"),
 }
 """Recipes for any backbone by kind; ``GENERAL_RECIPES`` holds the same names."""
 TUNING = ("xspecmesh-cross-lora", "xspecmesh-mlp-lora")
@@ -222,6 +224,13 @@ def find_component(name: str, backbone: str = "") -> Path | None:
     return next((folder for folder in places if any((folder / file).is_file() for file in COMPONENT_FILES)), None)
 
 
+def is_here(kind: str, name: str, backbone: str) -> bool:
+    """Whether a component for a backbone is here. What the package has for its own backbones serves no other."""
+    folder = find_component(name, backbone)
+    own = SERVED.get(kind, ()) if folder == shipped(name) else ()
+    return folder is not None and (not own or plain(backbone) in own)
+
+
 def recipe(kind: str, name: str, backbone: str = "") -> str | None:
     """The recipe that trains a component for a backbone; None: there is none."""
     names, backbone = TRAINED.get(kind, ()), plain(backbone)
@@ -256,9 +265,8 @@ def component(kind: str, name: str, backbone: str = "", fingerprint: str = "") -
     if match is None:
         for_it = f" for {backbone}" if backbone else ""
         made_by = recipe(kind, name, backbone)
-        remedy = (
-            f"to train: {train_command(kind, made_by)}" if made_by else f"no recipe of `stride train {kind}` is for it"
-        )
+        command = train_command(kind, made_by) if made_by else general_command(kind, name, plain(backbone) or "NAME")
+        remedy = f"to train: {command}" if command else f"no recipe of `stride train {kind}` is for it"
         raise WeightsError(f"no {kind} {name!r} came with the package{for_it}, and there is no such folder; {remedy}")
     if fingerprint and (tied := _tied(match)) not in ("", fingerprint):
         raise WeightsError(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class StrideError(Exception):
@@ -91,6 +91,16 @@ def _shows(character: str) -> bool:
     return character in "\n\t\u200c\u200d" or (kind not in ("Cc", "Cf", "Cs", "Zl", "Zp") and not noncharacter)
 
 
+NAMED = 10
+"""Keys that an error names."""
+
+
+def listed(keys: Sequence[str]) -> str:
+    """The first ten keys, and how many more there are."""
+    more = f" and {len(keys) - NAMED} more" if len(keys) > NAMED else ""
+    return ", ".join(keys[:NAMED]) + more
+
+
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
     """``; did you mean 'x'?`` for the closest choice, or nothing."""
     close = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.6)
@@ -105,5 +115,5 @@ def one_of(owner: str, parameter: str, value: str, choices: Iterable[str]) -> No
     """
     words = tuple(choices)
     if value not in words:
-        listed = ", ".join(word or repr(word) for word in words)
-        raise UsageError(f"{owner}: {parameter} is {value!r}; choose one of {listed}")
+        choice = ", ".join(word or repr(word) for word in words)
+        raise UsageError(f"{owner}: {parameter} is {value!r}; choose one of {choice}")

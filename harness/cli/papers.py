@@ -92,7 +92,8 @@ def _judged(item: Item, cells: list[Outcome]) -> tuple[str, str]:
         return "no", item.why
     if reasons := [str(cell.reason) for cell in cells if cell.word == "cannot"]:
         return "no", "; ".join(dict.fromkeys(reasons))
-    commands = dict.fromkeys(cell.command for cell in cells if cell.word in ("needs weights", "needs a part"))
+    lacking = [cell for cell in cells if cell.word in ("needs weights", "needs a part")]
+    commands = dict.fromkeys(command for cell in lacking for command in cell.commands or (cell.command,))
     return ("needs weights", "; ".join(commands)) if commands else ("yes", "")
 
 

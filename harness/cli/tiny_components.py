@@ -29,13 +29,19 @@ def make(plan: Plan) -> None:
     """Train what cells of stand-ins lack."""
     for cell in plan.runnable:
         for kind, name in cell.method.components if cell.backbone.startswith(PREFIX) else ():
-            if discover.find_component(name, cell.backbone) is None and (part := discover.general(kind, name)):
+            if not discover.is_here(kind, name, cell.backbone) and (part := discover.general(kind, name)):
                 _train(*part, name, cell.backbone)
 
 
 def _train(recipe: str, layers: tuple[int, int] | None, name: str, backbone: str) -> None:
+    folder: Path = discover.trained(f"{name}-{backbone}")
+    built = {}
     data = DATA[presets.resolve(backbone).modality()]
     settings = {**SMALL.get(recipe, {}), "steps": 2, **({"layers": layers} if layers else {})}
-    folder: Path = discover.trained(f"{name}-{backbone}")
     click.echo(f"training {name} of {backbone} for two steps", err=True)
-    loop.train(recipe, general(recipe, backbone, data, settings), folder, {})
+    part = general(recipe, backbone, data, settings)
+    for required in part.requires:
+        built[required] = discover.trained(f"{required}-{backbone}")
+        if not (built[required] / "config.json").is_file():
+            _train(required, None, required, backbone)
+    loop.train(recipe, part, folder, built)

@@ -23,6 +23,7 @@ from harness.registry import RECIPES, TASKS
 from harness.train import loop as training
 from harness.train.data import TaskPlan
 from harness.train.general import general
+from harness.train.pictures import PicturePlan
 
 EVERY_S = 30.0
 
@@ -36,7 +37,11 @@ EVERY_S = 30.0
 @click.option("--threads", default=1, show_default=True, help="CPU threads.")
 @click.option("--part", "parts", multiple=True, help="NAME=FOLDER: build on this result of the recipe NAME.")
 @click.option("--backbone", help="Train for this backbone; KIND is then medusa, eagle1, cross-regression, ...")
-@click.option("--data", metavar="FILE|TASK", help="With --backbone: prompts (.txt, .jsonl, .csv), or a task's entry.")
+@click.option(
+    "--data",
+    metavar="FILE|TASK|FOLDER",
+    help="With --backbone: prompts (.txt, .jsonl, .csv), a task's entry, or a folder of pictures.",
+)
 @click.option(
     "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Of the recipe, or of its data: data.new=64."
 )
@@ -61,9 +66,10 @@ def command(
     """Train the recipe NAME. KIND is backbone, drafter, heads, adapter, samplers or scorer.
 
     With --backbone, KIND is a recipe for any backbone: medusa, blockwise, eagle1, eagle3, cross-regression,
-    xspecmesh-mlp or xspecmesh-cross, and xspecmesh-mlp-lora or xspecmesh-cross-lora after those. It learns from what
-    the backbone writes after the prompts of --data. The result goes where `stride run` looks for it, unless --out is
-    given. --set epochs=N counts passes over the data, and --set schedule=paper trains as long as the paper did.
+    xspecmesh-mlp or xspecmesh-cross, xspecmesh-mlp-lora or xspecmesh-cross-lora after those, mulo-2x, and mulo-4x after
+    it. It learns from what the backbone writes after the prompts of --data, or from a folder of pictures with captions.
+    The result goes where `stride run` looks for it, unless --out is given. --set epochs=N counts passes over the data,
+    and --set schedule=paper trains as long as the paper did.
 
     After an interruption the same command continues from the last checkpoint, which is written every two minutes.
 
@@ -73,6 +79,7 @@ def command(
     stride train backbone emoji-image --out trained/emoji-image --minutes 60
     stride train medusa --backbone smollm2-135m --data prompts.jsonl --set heads=5
     stride train cross-regression --backbone qwen2.5-7b --data gsm8k_7k --device cuda
+    stride train mulo-2x --backbone tar-1.5b --data pictures --set schedule=paper
     """
     declare_all()
     load_recipes()
@@ -96,7 +103,7 @@ def command(
 def _general(
     kind: str, backbone: str, data: str | None, settings: tuple[str, ...], device: str, dtype: str
 ) -> training.Recipe:
-    """The recipe for a backbone that the options describe.
+    """The recipe for a backbone that the options describe; a folder holds pictures.
 
     Raises:
         UsageError: an option is missing or malformed.
@@ -105,6 +112,8 @@ def _general(
         raise UsageError("--data is missing: a file of prompts, or a task such as gsm8k_7k or '{name: coco, n: 500}'")
     if device != "cpu":
         check_device(device)
+    if Path(data).is_dir() and data not in TASKS:
+        return general(kind, backbone, PicturePlan(Path(data), device=device, dtype=dtype), _values(settings))
     if Path(data).suffix in (".txt", ".jsonl", ".csv"):
         entry: dict[str, Any] = {"name": "prompts", "file": data}
     else:
@@ -114,14 +123,19 @@ def _general(
     instance = names.build(task, data, entry)
     if isinstance(instance, list):
         raise UsageError(f"--data: {'; '.join(text for _, text in instance)}")
+    plan = TaskPlan(TASKS.name_of(task), entry, device=device, dtype=dtype)
+    return general(kind, backbone, plan, _values(settings))
+
+
+def _values(settings: tuple[str, ...]) -> dict[str, Any]:
+    """The settings of `--set`, whose values are YAML."""
     values = {}
     for setting in settings:
         key, equals, text = setting.partition("=")
         if not equals:
             raise UsageError(f"--set {setting}: write KEY=VALUE, as in --set heads=5")
         values[key] = yaml_value(f"--set {key}", text)
-    plan = TaskPlan(TASKS.name_of(task), entry, device=device, dtype=dtype)
-    return general(kind, backbone, plan, values)
+    return values
 
 
 def _train(

@@ -69,6 +69,7 @@ class Backbone(ABC):
         capabilities: vocabulary, context, end-of-text ids and requirements met.
         fingerprint: hex digest of weights and configuration: part of every cell's provenance.
         forward_kind: the implementation that computes its passes, as the record says it; empty: the class's name.
+        weights_bytes: what its weights take in fp32; 0: not known.
     """
 
     default_dtype: ClassVar[str] = "fp32"
@@ -79,6 +80,7 @@ class Backbone(ABC):
     capabilities: Capabilities
     fingerprint: str
     forward_kind: str = ""
+    weights_bytes: int = 0
 
     offers = deprecated.setting("offers", "capabilities")
 
@@ -151,6 +153,9 @@ class Backbone(ABC):
     def encode(self, text: str) -> list[int]:
         """Token ids of a text, beginning-of-text included where the model wants it."""
         raise UsageError(f"the backbone {self.name!r} has no tokenizer, so it cannot read a text prompt")
+
+    def release(self) -> None:  # noqa: B027  # most adapters hold what they have
+        """Give its weights back, where it can: it still decodes ids to outputs, and serves no more caches."""
 
     def decode(self, tokens: Sequence[int]) -> Output:
         """The output of these ids: a text (empty where there is no tokenizer), a picture or a mesh.

@@ -1,13 +1,16 @@
-"""Matrix products with weights of 4 or 8 bits, by torch's own kernels for CPUs.
+"""Matrix products with weights of 4 or 8 bits, by torch's own kernels for CPUs; elsewhere of rounded weights.
 
 A matrix is read in bf16 and rounded to whole numbers and factors in bf16, whatever type the model runs in. So a model
 has the same weights in bf16, where the kernels compute, and in fp32, where products are plain ones of rounded weights.
 Rounding is to nearest, without data (RTN): 8 bits with a factor for each row, 4 bits with a factor and an offset for 32
-entries of a row.
+entries of a row. NF4 has 16 quantiles of the normal distribution, scaled by the largest of 64 entries of a row
+(Dettmers et al. 2023, QLoRA, arXiv:2305.14314, section 3). No kernel of torch multiplies it, so its product unpacks a
+matrix at each use: it saves memory, and no time.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 
 import torch
@@ -19,9 +22,17 @@ from harness.core.packed_linear import Product
 from harness.core.packed_linear import product as plain_product
 from harness.errors import UsageError
 
-FORMATS = ("full", "int8", "int4")
+FORMATS = ("full", "int8", "int4", "nf4")
 GROUP = 32
 """Entries of a row that share a factor and an offset in 4 bits."""
+NF4_GROUP = 64
+"""Entries of a row that share a factor in NF4."""
+NF4 = (
+    *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635),
+    *(-0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725),
+    *(0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0),
+)
+"""Its values, as bitsandbytes has them (QLoRA, appendix E)."""
 BLOCK = 16
 """Rows of a matrix come in blocks of this size in torch's kernel for 4 bits."""
 MIDDLE = 8
@@ -56,18 +67,17 @@ class Products:
         """The product with these weights, rounded to the format.
 
         Raises:
-            UsageError: this device has no kernel for the format, or rows do not divide into groups.
+            UsageError: rows do not divide into groups.
         """
         if self.weights == "full":
             return plain_product(weight, bias)
-        if weight.device.type != "cpu":
-            raise UsageError(f"{self.name}: weights: {self.weights} is for CPUs; on {weight.device} leave it out")
-        if self.weights == "int4" and weight.shape[1] % GROUP:
+        group = {"int4": GROUP, "nf4": NF4_GROUP}.get(self.weights, 1)
+        if weight.shape[1] % group:
             raise UsageError(
-                f"{self.name}: weights: int4 has groups of {GROUP} entries, and a matrix of shape "
+                f"{self.name}: weights: {self.weights} has groups of {group} entries, and a matrix of shape "
                 f"{tuple(weight.shape)} has rows that do not divide into them; choose int8"
             )
-        return _int8(weight, bias) if self.weights == "int8" else _int4(weight, bias)
+        return {"int8": _int8, "int4": _int4, "nf4": _nf4}[self.weights](weight, bias)
 
 
 FULL = Products("", "full")
@@ -78,6 +88,8 @@ def _int8(weight: Tensor, bias: Tensor | None) -> Product:
     entries = _bf16(weight)
     scale = _bf16(entries.abs().amax(1) / 127).clamp_min(1e-30)
     codes = (entries / scale[:, None]).round().clamp(-127, 127).to(torch.int8)
+    if not _on_cpu(weight):
+        return _unpacking(lambda: (codes.float() * scale[:, None]).to(weight.dtype), bias)
     if not _computes("int8", weight.dtype):
         return plain_product((codes.float() * scale[:, None]).to(weight.dtype), bias)
     factors, multiply = scale.to(weight.dtype), torch._weight_int8pack_mm
@@ -96,9 +108,19 @@ def _int4(weight: Tensor, bias: Tensor | None) -> Product:
     scale = _bf16(((high - low) / 15).clamp_min(1e-30))
     offset = _bf16(low + MIDDLE * scale)
     codes = ((groups - offset[..., None]) / scale[..., None] + MIDDLE).round().clamp(0, 15)
-    if not _computes("int4", weight.dtype):
+    dtype = weight.dtype
+    if not _on_cpu(weight):
+        halves = _halves(codes.view(rows, width))
+        spread = (scale[..., None], offset[..., None])
+
+        def unpack() -> Tensor:
+            whole = _whole(halves).view(rows, -1, GROUP)
+            return ((whole - MIDDLE) * spread[0] + spread[1]).view(rows, width).to(dtype)
+
+        return _unpacking(unpack, bias)
+    if not _computes("int4", dtype):
         rounded = (codes - MIDDLE) * scale[..., None] + offset[..., None]
-        return plain_product(rounded.view(rows, width).to(weight.dtype), bias)
+        return plain_product(rounded.view(rows, width).to(dtype), bias)
     more = (0, 0, 0, -rows % BLOCK)
     whole = functional.pad(codes.view(rows, width).to(torch.int32), more)
     packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(whole, 1)
@@ -111,6 +133,42 @@ def _int4(weight: Tensor, bias: Tensor | None) -> Product:
         return out if bias is None else out.add_(bias)
 
     return product
+
+
+def _nf4(weight: Tensor, bias: Tensor | None) -> Product:
+    rows, width, dtype = *weight.shape, weight.dtype
+    values = torch.tensor(NF4, device=weight.device)
+    groups = _bf16(weight).view(rows, width // NF4_GROUP, NF4_GROUP)
+    scale = groups.abs().amax(-1, keepdim=True).clamp_min(1e-30)
+    bounds = (values[1:] + values[:-1]) / 2
+    halves = _halves(torch.bucketize(groups / scale, bounds).view(rows, width))
+
+    def unpack() -> Tensor:
+        entries = values[_whole(halves).long()].view(rows, -1, NF4_GROUP) * scale
+        return entries.view(rows, width).to(dtype)
+
+    return _unpacking(unpack, bias)
+
+
+def _halves(codes: Tensor) -> Tensor:
+    """Codes of 4 bits, two a byte."""
+    codes = codes.to(torch.uint8)
+    return codes[:, ::2] * 16 + codes[:, 1::2]
+
+
+def _whole(halves: Tensor) -> Tensor:
+    """The codes of `_halves`, as numbers in fp32."""
+    return torch.stack([halves // 16, halves % 16], -1).flatten(1).float()
+
+
+def _unpacking(unpack: Callable[[], Tensor], bias: Tensor | None) -> Product:
+    """A product that unpacks its weights at each use."""
+    return lambda x: functional.linear(x, unpack(), bias)
+
+
+def _on_cpu(weight: Tensor) -> bool:
+    """Whether torch's kernels, which are for CPUs, can be taken. Elsewhere a matrix is unpacked at each use."""
+    return weight.device.type == "cpu"
 
 
 def _bf16(entries: Tensor) -> Tensor:

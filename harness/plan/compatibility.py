@@ -45,6 +45,8 @@ def _drafter_mismatch(name: str, shrink: int, backbone: Spec) -> str | None:
         return f"drafter: {error}"
     if drafter.modality() != backbone.modality():
         return f"the drafter {name} makes {drafter.modality()}, and the backbone {backbone.modality()}"
+    if "real_image" in (drafter.adapter, backbone.adapter) and drafter.adapter != backbone.adapter:
+        return f"the drafter {name} has other picture codes than {backbone.name}: name one of its family"
     drafter_ids, backbone_ids = vocabulary(drafter), vocabulary(backbone)
     if drafter_ids is not None and backbone_ids is not None and drafter_ids != backbone_ids:
         return f"the drafter {name} has {drafter_ids} token ids, and the backbone {backbone_ids}"

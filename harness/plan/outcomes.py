@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,12 +27,14 @@ class Outcome:
         word: runs; needs a part: a drafter, heads, an adapter or samplers that a recipe trains; needs weights: of the
             backbone or of a drafter; cannot.
         reason: why it does not run; None where it does.
-        command: what makes or fetches what is missing; "" where nothing does.
+        command: what makes or fetches what is missing first; "" where nothing does.
+        commands: all that it takes, in order.
     """
 
     word: Word
     reason: str | None = None
     command: str = ""
+    commands: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
@@ -64,7 +66,10 @@ class Outcomes:
         specs = [backbone, *(presets.resolve(name) for name in drafters if name != "self")]
         weights = [outcome for spec in specs if (outcome := self._weights(spec))]
         impossible = [outcome for outcome in (*parts, *weights) if outcome.word == "cannot"]
-        return next(iter((*impossible, *weights, *parts)), Outcome("runs"))
+        missing = (*impossible, *weights, *parts)
+        if not missing or impossible:
+            return next(iter(missing), Outcome("runs"))
+        return replace(missing[0], commands=tuple(dict.fromkeys(outcome.command for outcome in missing)))
 
     def _weights(self, spec: Spec) -> Outcome | None:
         if spec.name not in self._missing:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 from pathlib import Path
 
 
 def cache_folder() -> Path:
     """$STRIDE_CACHE, or ~/.cache/stridebench."""
     return Path(os.environ.get("STRIDE_CACHE") or Path.home() / ".cache" / "stridebench")
+
+
+def plain_name(name: str) -> str:
+    """A backbone's name as the name of a folder."""
+    return re.sub(r"[^\w.=+-]", "-", name)
 
 
 def remedy(path: Path) -> str:

@@ -18,6 +18,7 @@ from harness.core.task import Prompt
 from harness.errors import EnumerationLimit, UsageError
 from harness.plan import presets
 from harness.plan.cells import BASELINE, Cell, Plan
+from harness.platform.memory import free_memory
 from harness.proof.cases import Case, cases_of
 from harness.proof.distance import QUICK
 from harness.proof.divergence import diverge
@@ -38,10 +39,19 @@ class Verdicts:
         backbone: of the group; greedy equality is checked in fp32 whatever its type.
         load_drafter: loads a drafter of ``backbone`` by name.
         fetch: whether fp32 weights may be downloaded.
+        release: gives the weights of ``backbone`` back, called where memory does not hold them beside those in fp32.
     """
 
-    def __init__(self, plan: Plan, backbone: Backbone, load_drafter: Callable[[str], Backbone], fetch: bool) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        backbone: Backbone,
+        load_drafter: Callable[[str], Backbone],
+        fetch: bool,
+        release: Callable[[], None] = lambda: None,
+    ) -> None:
         self.plan = plan
+        self._release = release
         self.backbone = backbone
         self.fetch = fetch
         self._load_drafter = load_drafter
@@ -138,10 +148,12 @@ class Verdicts:
 
     def _model(self) -> Backbone:
         if self._fp32 is None:
-            same = self.backbone.dtype in ("fp32", "fp64")
-            self._fp32 = (
-                self.backbone if same else presets.load(self.backbone.name, "fp32", self.backbone.device, self.fetch)
-            )
+            model = self.backbone
+            if model.dtype not in ("fp32", "fp64"):
+                if model.weights_bytes > free_memory(model.device):
+                    self._release()
+                model = presets.load(model.name, "fp32", model.device, self.fetch)
+            self._fp32 = model
         return self._fp32
 
     def _open(self, name: str) -> Backbone:

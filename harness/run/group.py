@@ -81,13 +81,14 @@ def _run(group: LoadedGroup, models: WarmModels, facts: Mapping[str, Any]) -> No
         Schedule(group, scorer, isolated).run()
         if group.plan.suite.suite.prove:
             group.options.progress.say("proving: exact distributions by enumeration, greedy equality in fp32")
+        facts_of_models = {cell: facts_of(group, cell) for cell in group.cells}
         verdicts = models.verdicts(group)
         for cell in group.cells:
             samples = group.store.pending(cell.id)
             with restored():
                 verdict = isolated.verdict(cell, samples) if cell in isolated else verdicts.of(cell, samples)
             result = audit_cell(group.plan, cell, samples)
-            meta = group.plan.meta(cell) | {"status": "done"} | facts_of(group, cell) | columns(result)
+            meta = group.plan.meta(cell) | {"status": "done"} | facts_of_models[cell] | columns(result)
             meta |= drafter_health.columns(cell, samples) | dict(facts)
             meta |= {"verdict": judged(cell, verdict, result), "set_scores": scorer.score_set(cell)}
             group.store.seal(cell.id, meta)

@@ -50,7 +50,15 @@ class WarmModels:
     def verdicts(self, group: LoadedGroup) -> Verdicts:
         """The proofs of the methods of the loaded group."""
         if self._verdicts is None:
-            self._verdicts = Verdicts(group.plan, group.backbone, group.load_drafter, group.options.fetch)
+
+            def release() -> None:
+                group.options.progress.say(
+                    f"{group.backbone.name} is read again in fp32, which fits after its weights alone"
+                )
+                group.backbone.release()
+                self._loaded = self._verdicts = None  # the next cells of the group load it again
+
+            self._verdicts = Verdicts(group.plan, group.backbone, group.load_drafter, group.options.fetch, release)
         return self._verdicts
 
 

@@ -18,15 +18,16 @@ from harness.plan import presets
 from harness.registry import GENERAL_RECIPES
 from harness.train.data import TaskPlan
 from harness.train.loop import Recipe
+from harness.train.pictures import PicturePlan
 from harness.train.schedules import settled
 
-FIXED = ("summary", "backbone", "plan", "requires", "device")
+FIXED = ("summary", "backbone", "plan", "requires", "device", "paper")
 """Fields of a recipe that `--set` does not change."""
 PLAN = "data."
 """In front of a setting of the passages: data.new=64."""
 
 
-def general(name: str, backbone: str, plan: TaskPlan, settings: Mapping[str, Any]) -> Recipe:
+def general(name: str, backbone: str, plan: TaskPlan | PicturePlan, settings: Mapping[str, Any]) -> Recipe:
     """A recipe for a backbone.
 
     Args:
@@ -42,7 +43,7 @@ def general(name: str, backbone: str, plan: TaskPlan, settings: Mapping[str, Any
     recipe, _ = GENERAL_RECIPES.get(name), presets.resolve(backbone)
     data = {key.removeprefix(PLAN): value for key, value in settings.items() if key.startswith(PLAN)}
     own = {key: value for key, value in settings.items() if not key.startswith(PLAN)}
-    plan = replace(plan, **_checked(TaskPlan, PLAN, data, ("task", "params", "device", "dtype")))
+    plan = replace(plan, **_checked(type(plan), PLAN, data, ("task", "params", "folder", "device", "dtype")))
     _check_memory(name, backbone, plan)
     device = {"device": plan.device} if "device" in {field.name for field in fields(recipe)} else {}
     if not device and plan.device != "cpu":
@@ -68,7 +69,7 @@ def _checked(kind: type[Any], prefix: str, values: Mapping[str, Any], fixed: tup
     return checked
 
 
-def _check_memory(name: str, backbone: str, plan: TaskPlan) -> None:
+def _check_memory(name: str, backbone: str, plan: TaskPlan | PicturePlan) -> None:
     """Refuse a backbone that does not fit, by the size that its preset states."""
     stated = re.search(r"([\d.]+) GB", presets.resolve(backbone).size)
     if stated is None or backbone.startswith(PREFIX):

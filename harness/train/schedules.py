@@ -13,9 +13,10 @@ from typing import Any
 from harness.errors import UsageError
 from harness.train.data import TaskPlan
 from harness.train.loop import Recipe
+from harness.train.pictures import PicturePlan
 
 
-def settled(name: str, recipe: Recipe, plan: TaskPlan, settings: Mapping[str, Any]) -> dict[str, Any]:
+def settled(name: str, recipe: Recipe, plan: TaskPlan | PicturePlan, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings with epochs and schedules replaced by ``steps`` and ``warmup``.
 
     Args:
@@ -41,7 +42,7 @@ def settled(name: str, recipe: Recipe, plan: TaskPlan, settings: Mapping[str, An
     return own
 
 
-def _steps(name: str, recipe: Recipe, plan: TaskPlan, epochs: Any, together: Any) -> int:
+def _steps(name: str, recipe: Recipe, plan: TaskPlan | PicturePlan, epochs: Any, together: Any) -> int:
     if not recipe.per_step:
         raise UsageError(f"--set epochs={epochs}: a step of the recipe {name} counts no passages; give steps")
     if isinstance(epochs, bool) or not isinstance(epochs, int | float) or not epochs > 0:

@@ -12,13 +12,10 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from harness.core import int8
-from harness.errors import WeightsError
+from harness.errors import WeightsError, listed
 
 FILES = ("model.safetensors", "pytorch_model.bin")
-INDEX = "model.safetensors.index.json"
-NAMED = 10
-"""Keys that an error names."""
-
+INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 Ignored = Callable[[str], bool]
 
 
@@ -32,10 +29,15 @@ def tensors(folder: Path, files: Iterable[str] = FILES, part: str = "") -> dict[
         WeightsError: there is none, or it is damaged or holds anything but tensors.
     """
     path = next((folder / name for name in files if (folder / name).is_file()), None)
-    if path is None and (folder / INDEX).is_file():
-        return _shards(folder, part)
-    if path is None:
+    if path is not None:
+        return _read(path)
+    index = next((folder / name for name in INDEXES if (folder / name).is_file()), None)
+    if index is None:
         raise WeightsError(f"{folder} has no {' or '.join(files)}; fetch the whole folder")
+    return {key: value for file in _shards(index, part) for key, value in _read(file).items() if part in key}
+
+
+def _read(path: Path) -> dict[str, Tensor]:
     try:
         if path.suffix == ".safetensors":
             return int8.read(path)
@@ -47,13 +49,16 @@ def tensors(folder: Path, files: Iterable[str] = FILES, part: str = "") -> dict[
     return state
 
 
-def _shards(folder: Path, part: str) -> dict[str, Tensor]:
+def _shards(index: Path, part: str) -> list[Path]:
+    """The files of a whole model that hold a key with the word ``part``."""
     try:
-        places = json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"]
-        names = sorted({file for key, file in places.items() if part in key})
-        return {key: value for name in names for key, value in int8.read(folder / name).items() if part in key}
-    except (OSError, ValueError, KeyError, AttributeError, SafetensorError) as error:
-        raise WeightsError(f"{folder} cannot be read as weights ({str(error)[:200]}); fetch it again") from error
+        places = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        names = sorted({str(file) for key, file in places.items() if part in key})
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise WeightsError(f"{index} cannot be read as an index ({str(error)[:200]}); fetch it again") from error
+    if outside := [name for name in names if Path(name).name != name]:
+        raise WeightsError(f"{index} names {outside[0]!r}, which is no file of its folder; fetch it again")
+    return [index.parent / name for name in names]
 
 
 def fill(folder: Path, module: nn.Module, state: Mapping[str, Tensor], read: Mapping[str, str]) -> None:
@@ -85,5 +90,4 @@ def fill(folder: Path, module: nn.Module, state: Mapping[str, Tensor], read: Map
 
 
 def _listed(verb: str, keys: Collection[str]) -> str:
-    more = f" and {len(keys) - NAMED} more" if len(keys) > NAMED else ""
-    return f"{verb} {', '.join(list(keys)[:NAMED])}{more}" if keys else ""
+    return f"{verb} {listed(list(keys))}" if keys else ""

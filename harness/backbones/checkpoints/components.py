@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from harness.backbones.checkpoints import digests, hub, sources
 from harness.backbones.checkpoints.downloads import Progress
-from harness.errors import UsageError, WeightsError
+from harness.errors import UsageError, WeightsError, listed
 from harness.platform.folders import cache_folder, reason, remedy
 
 FIELDS = ({"hub"}, {"hub", "file"}, {"hub", "revision"}, {"hub", "file", "revision"}, {"path"})
@@ -169,24 +169,29 @@ def fill(name: str, path: Path, module: nn.Module, state: Mapping[str, Tensor], 
         unused: names of tensors that a file may have and the module does not use.
 
     Raises:
-        WeightsError: tensors are missing, of another shape, or not the module's.
+        WeightsError: tensors are missing, of another shape, or not the module's; names the first ten of each.
     """
     own = module.state_dict()
-    wrong = sorted(key for key, tensor in own.items() if key not in state or state[key].shape != tensor.shape)
+    missing = sorted(key for key in own if key not in state)
+    shapes = sorted(
+        f"{key} in the shape {tuple(state[key].shape)}, not {tuple(tensor.shape)}"
+        for key, tensor in own.items()
+        if key in state and state[key].shape != tensor.shape
+    )
     extra = sorted(set(state) - set(own) - set(unused))
-    if wrong or extra:
-        shapes = sum(key in state for key in wrong)
-        counts = f"{len(wrong) - shapes} tensors missing, {shapes} of another shape, {len(extra)} unknown"
+    problems = [
+        text
+        for keys, text in (
+            (shapes, f"has {listed(shapes)}"),
+            (missing, f"lacks {listed(missing)}"),
+            (extra, f"has, and the model has not, {listed(extra)}"),
+        )
+        if keys
+    ]
+    if problems:
+        counts = f"{len(missing)} tensors missing, {len(shapes)} of another shape, {len(extra)} unknown"
         raise WeightsError(
-            f"{name}: {path} {_mismatch(own, state, wrong, extra)} ({counts}). It is another model's, or the "
-            f"configuration and settings are another model's"
+            f"{name}: {path} {'; '.join(problems)} ({counts}). It is another model's, or the configuration and "
+            f"settings are another model's"
         )
     module.load_state_dict({key: state[key] for key in own}, assign=any(tensor.is_meta for tensor in own.values()))
-
-
-def _mismatch(own: Mapping[str, Tensor], state: Mapping[str, Tensor], wrong: list[str], extra: list[str]) -> str:
-    """What is wrong with the first tensor that does not fit; a shape says more than an absent name."""
-    shapes = [key for key in wrong if key in state]
-    if shapes:
-        return f"has {shapes[0]} in the shape {tuple(state[shapes[0]].shape)}, not {tuple(own[shapes[0]].shape)}"
-    return f"lacks {wrong[0]}" if wrong else f"has {extra[0]}, which the model has not"

@@ -14,7 +14,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from harness.core import int8
 from harness.core.capabilities import Capabilities, Requirement
-from harness.errors import StrideError, WeightsError
+from harness.errors import StrideError, WeightsError, listed
 from harness.platform.folders import reason, remedy
 from harness.platform.quiet import quiet
 
@@ -94,13 +94,14 @@ def refuse(name: str, config: Any) -> None:
         )
 
 
-def read_model(name: str, folder: Path, config: Any, attn: str, dtype: torch.dtype) -> Any:
-    """The model of a folder, every tensor of it read from there.
+def read_model(name: str, folder: Path, config: Any, attn: str, dtype: torch.dtype, **more: Any) -> Any:
+    """The model of a folder, every tensor of it read from there; ``more``: options of the loader.
 
     Raises:
         WeightsError: a file is damaged, or tensors are missing or of another shape.
     """
-    return read_whole(name, folder, AutoModelForCausalLM, config=config, dtype=dtype, attn_implementation=attn)
+    options = {"config": config, "dtype": dtype, "attn_implementation": attn, **more}
+    return read_whole(name, folder, AutoModelForCausalLM, **options)
 
 
 def read_whole(name: str, folder: Path, kind: Any, unused: tuple[str, ...] = (), **options: Any) -> Any:
@@ -130,16 +131,18 @@ def read_whole(name: str, folder: Path, kind: Any, unused: tuple[str, ...] = (),
             **options,
         )
     if mismatched := sorted(report["mismatched_keys"]):
-        key, stored, needed = mismatched[0]
+        shapes = [
+            f"{key} in the shape {tuple(stored)}, and its configuration needs {tuple(needed)}"
+            for key, stored, needed in mismatched
+        ]
         raise WeightsError(
-            f"{name}: {folder} has {key} in the shape {tuple(stored)}, and its configuration needs {tuple(needed)} "
-            f"({len(mismatched)} tensors have another shape). {remedy(folder)}"
+            f"{name}: {folder} has {listed(shapes)} ({len(mismatched)} tensors have another shape). {remedy(folder)}"
         )
     missing = sorted(key for key in report["missing_keys"] if not key.startswith(unused))
     if missing:
         raise WeightsError(
-            f"{name}: {folder} lacks {len(missing)} tensors of the model, such as {missing[0]}; transformers would "
-            f"make them up. {remedy(folder)}"
+            f"{name}: {folder} lacks {len(missing)} tensors of the model: {listed(missing)}; transformers would make "
+            f"them up. {remedy(folder)}"
         )
     return model
 

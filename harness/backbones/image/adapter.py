@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import Any, final
 
 import torch
+from jaxtyping import Int
+from torch import Tensor
 
 from harness.backbones.base import TYPES, Adapter, Identity, spread
 from harness.backbones.checkpoints import digests, sources, transformers_models
 from harness.backbones.image.layout import MEETS, Layout, Palette
+from harness.backbones.image.tokenizer import PictureTokenizer
 from harness.backbones.image.vq import VQ
 from harness.backbones.slots.fused_llama import forward_of
 from harness.backbones.slots.guided import GridGrammar, GuidedCache
@@ -122,6 +125,18 @@ class ImageModel(Adapter):
             negative=self.encode(""),
             grammar=self._grammar,
         )
+
+    def tokenizer(self) -> PictureTokenizer:
+        """Its tokenizer of pictures in both directions, frozen.
+
+        Raises:
+            UsageError: its codes are shades of grey.
+        """
+        return self._palette.tokenizer(self.name).to(self.device)
+
+    def picture_ids(self) -> Int[Tensor, " K"]:
+        """The id of each code of its tokenizer."""
+        return torch.arange(self._layout.codes)
 
     def tied_embeddings(self) -> TiedEmbeddings:
         """Those of its net."""

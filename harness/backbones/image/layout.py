@@ -147,6 +147,12 @@ class Palette:
         grey = torch.linspace(0, 1, codes)[:, None]
         self.codebook: Float[Tensor, "codes C"] = grey if vq is None else vq.codebook.detach()
 
+    def tokenizer(self, name: str) -> VQ:
+        """The VQ. UsageError: there is none."""
+        if self._vq is None:
+            raise UsageError(f"{name} has shades of grey for codes and no tokenizer, so pictures cannot be its data")
+        return self._vq.requires_grad_(False)
+
     def paint(self, name: str, layout: Layout, tokens: Sequence[int]) -> Picture:
         """The picture of a whole grid of codes.
 

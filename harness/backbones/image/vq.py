@@ -80,6 +80,11 @@ class VQ(nn.Module):
         return model.eval()
 
     @property
+    def factor(self) -> int:
+        """Pixels a side of one code."""
+        return PATCH
+
+    @property
     def codebook(self) -> Float[Tensor, "1024 16"]:
         """The vector of each id, at unit length."""
         return functional.normalize(self.book, dim=1)

@@ -13,6 +13,7 @@ from transformers.cache_utils import CacheLayerMixin
 from harness.backbones.slots.lora import Adapter
 from harness.core.backbone import TiedEmbeddings
 from harness.core.cache import Rows
+from harness.errors import ContractError
 
 FIRST = 512
 """Entries allocated at first; a fuller buffer doubles, up to the context."""
@@ -72,6 +73,7 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers ships no
     def gather(self, start: int, entries: Int[Tensor, " m"]) -> None:
         """Move the entries at these slots to ``start`` and on."""
         end = start + len(entries)
+        entries = entries.to(self.keys.device)  # layers may lie on several devices
         self.keys[:, :, start:end] = self.keys.index_select(2, entries)
         self.values[:, :, start:end] = self.values.index_select(2, entries)
 
@@ -124,6 +126,22 @@ class Net(Protocol):
 
     def pick(self, layers: Sequence[int]) -> Net:
         """The same weights with these layers only."""
+
+
+@dataclass(frozen=True)
+class Released:
+    """In the place of a net whose weights were given back."""
+
+    layers: int
+    kind: str = "released"
+
+    def __call__(self, inputs: SlotInputs, rows: int) -> Float[Tensor, "R V"]:
+        """Always refused."""
+        raise ContractError("the weights of this backbone were given back; load it again")
+
+    def pick(self, layers: Sequence[int]) -> Net:
+        """Always refused."""
+        raise ContractError("the weights of this backbone were given back; load it again")
 
 
 @runtime_checkable

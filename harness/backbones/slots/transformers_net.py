@@ -52,7 +52,7 @@ class TransformersNet:
         """The same, with transformers' ``hidden_states`` of the tapped layers, whose last entry is normed."""
         out = self._run(inputs, rows, output_hidden_states=True)
         logits = out.logits[0]
-        hidden = torch.stack([out.hidden_states[tap][0] for tap in taps], 1)[:, None]
+        hidden = torch.stack([out.hidden_states[tap][0].to(logits.device) for tap in taps], 1)[:, None]
         return Rows(logits[logits.shape[0] - rows :], hidden)
 
     def _run(self, inputs: SlotInputs, rows: int, **more: bool) -> Any:

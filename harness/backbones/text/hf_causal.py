@@ -10,7 +10,7 @@ from harness.backbones.base import TYPES, Identity, LayeredAdapter
 from harness.backbones.checkpoints import digests, sources, transformers_models
 from harness.backbones.slots.cache import SlotCache
 from harness.backbones.slots.fused_llama import FusedLlama, incompatibility
-from harness.backbones.slots.net import Gates, Net, Tapped
+from harness.backbones.slots.net import Gates, Net, Released, Tapped
 from harness.backbones.slots.transformers_net import TransformersNet, honours_masks
 from harness.backbones.text import chat
 from harness.backbones.text.tokenized import TokenizedAdapter
@@ -18,9 +18,12 @@ from harness.core.backbone import TiedEmbeddings
 from harness.core.capabilities import Capabilities, Requirement
 from harness.core.quantized_linear import Products
 from harness.errors import UsageError, WeightsError
+from harness.platform.folders import cache_folder, plain_name
 from harness.registry import BACKBONES
 
 CHOICES = {"attn": ("sdpa", "eager"), "forward": ("fused", "transformers")}
+MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
+"""How accelerate spreads layers."""
 
 
 @BACKBONES.register("hf_causal")
@@ -35,14 +38,16 @@ class HFCausal(LayeredAdapter, TokenizedAdapter):
         template: its chat template: own (the tokenizer's) or a name of `chat.TEMPLATES`.
         chat: true sends every text prompt through the template, as a user's turn; false (default) as it stands.
         vocabulary: the number of token ids, if it must be known before the weights are here.
-        weights: full (default), int8 or int4 (see `quantized_linear`).
+        weights: full (default), int8, int4 or nf4 (see `quantized_linear`).
+        device_map: auto, balanced, balanced_low_0 or sequential: accelerate spreads the layers over the GPUs, the
+            memory of the machine and the disk. The forward is then that of transformers.
 
     Attributes:
         forward_kind: "fused" or "transformers": what runs.
     """
 
     kind = "hf_causal"
-    parameters = ("source", *CHOICES, "template", "chat", "vocabulary", "weights")
+    parameters = ("source", *CHOICES, "template", "chat", "vocabulary", "weights", "device_map")
     advice = "name a preset, hub:ORG/NAME or a folder"
 
     def __init__(self, identity: Identity, net: Net, tokenizer: Any, template: str | None = None) -> None:
@@ -64,19 +69,31 @@ class HFCausal(LayeredAdapter, TokenizedAdapter):
         else:
             folder = sources.locate(name, source)
             config = transformers_models.read_config(name, folder)
-            model = transformers_models.read_model(name, folder, config, attn, TYPES[dtype])
+            spread = _spread(name, params)
+            model = transformers_models.read_model(name, folder, config, attn, TYPES[dtype], **spread)
             tokenizer, fingerprint = transformers_models.read_tokenizer(folder), sources.digest(folder)
-        model = model.to(device=device, dtype=TYPES[dtype]).eval().requires_grad_(False)
+        if "device_map" not in params:
+            model = model.to(device=device, dtype=TYPES[dtype])
+        model = model.eval().requires_grad_(False)
+        fp32 = 4 * sum(weight.numel() for weight in model.parameters())
         capabilities = transformers_models.capabilities(model, cls.meets(params))
         _check_vocabulary(name, params, capabilities)
         chat.fit(name, template, tokenizer)
-        net = _net(model, params.get("forward", "fused"), attn, products)
-        return cls(Identity(name, dtype, device, capabilities, fingerprint), net, tokenizer, template)
+        forward = "transformers" if "device_map" in params else params.get("forward", "fused")
+        loaded = cls(
+            Identity(name, dtype, device, capabilities, fingerprint),
+            _net(model, forward, attn, products),
+            tokenizer,
+            template,
+        )
+        loaded.weights_bytes = fp32
+        return loaded
 
     @classmethod
     def meets(cls, params: Mapping[str, Any]) -> frozenset[Requirement]:
         """Trees, drafters of its own vocabulary, hidden rows, and rows that read an adapter."""
-        return frozenset({Requirement.TREE_MASK, Requirement.DRAFTER, Requirement.HIDDEN, Requirement.GATE})
+        gates = {Requirement.GATE} if "device_map" not in params else set[Requirement]()
+        return frozenset({Requirement.TREE_MASK, Requirement.DRAFTER, Requirement.HIDDEN, *gates})
 
     @classmethod
     def reads_text(cls, params: Mapping[str, Any]) -> bool:
@@ -96,6 +113,11 @@ class HFCausal(LayeredAdapter, TokenizedAdapter):
         assert isinstance(self._net, Gates), "both of its nets gate rows"
         return self._fit_adapter(folder, self._net.fitted)
 
+    def release(self) -> None:
+        """Drop the net. Caches that are still held keep it alive."""
+        self._net = Released(self._net.layers)
+        self._fitted.clear()
+
     def decode(self, tokens: Sequence[int]) -> str:
         """Text without special tokens; empty where there is no tokenizer."""
         return self._text(tokens, clean_up_tokenization_spaces=False)
@@ -105,6 +127,24 @@ class HFCausal(LayeredAdapter, TokenizedAdapter):
 
     def _keep_layers(self, layers: Sequence[int], identity: Identity) -> HFCausal:
         return HFCausal(identity, self._net.pick(layers), self._tokenizer, self._template)
+
+
+def _spread(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of transformers' loader that spread a model over devices; what fits on none is kept on the disk.
+
+    Raises:
+        UsageError: there is no such map, or it does not go with another parameter.
+    """
+    word = params.get("device_map")
+    if word is None:
+        return {}
+    if word not in MAPS:
+        raise UsageError(f"{name}: device_map is {word!r}; choose one of {', '.join(MAPS)}")
+    if params.get("forward") == "fused" or params.get("weights", "full") != "full":
+        raise UsageError(
+            f"{name}: device_map needs the forward and the weights of transformers; leave forward and weights out"
+        )
+    return {"device_map": word, "offload_folder": str(cache_folder() / "offload" / plain_name(name))}
 
 
 def _check_choices(name: str, params: Mapping[str, Any]) -> None:

@@ -25,6 +25,7 @@ from harness.backbones.image.published import chameleon, emu3, janus, simplear
 from harness.backbones.image.published.llamagen_modules import GPT, Shape, published
 from harness.backbones.image.published.tatok import Meanings
 from harness.backbones.image.published.vqgan import VQDecoder, VQShape
+from harness.backbones.image.published.vqgan_encoder import VQEncoder
 from harness.backbones.tiny.layout import FILES, PIXELS
 from harness.backbones.tiny.tokenizers import character_tokenizer
 
@@ -106,14 +107,16 @@ def letters(code: int) -> str:
 
 
 def vq_state(taming: bool, codes: int = CODES, levels: int = 2) -> dict[str, Tensor]:
-    """The tensors of a VQ decoder, with an encoder's beside them, under published names."""
+    """The tensors of a VQ decoder and its encoder, under published names."""
     widths = (64, *[32] * (levels - 1))
     shape = VQShape(codes, 8, 32, widths, 2, attends=not taming, normalised=not taming)
     state = {key: value.clone() for key, value in VQDecoder(shape).state_dict().items()}
-    state["encoder.conv_in.weight"], state["quant_conv.bias"] = torch.zeros(3), torch.zeros(8)
+    encoder = VQEncoder(widths[::-1], 1, attends=not taming, latent=32, width=8)
+    state |= {key: value.clone() for key, value in encoder.state_dict().items()}
     if not taming:
         return state
     swaps = [("mid.0.", "mid.block_1."), ("mid.1.", "mid.attn_1."), ("mid.2.", "mid.block_2."), (".res.", ".block.")]
+    swaps += [(f"encoder.conv_blocks.{level}.", f"encoder.down.{level}.") for level in range(levels)]
     swaps += [(f"conv_blocks.{level}.", f"up.{levels - 1 - level}.") for level in range(levels)]
     for here, there in swaps:
         state = {key.replace(here, there): value for key, value in state.items()}

@@ -7,7 +7,7 @@ Source: MuLo-SD, supplement 7, learnable up/down-samplers: residual convolutions
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import cast
 
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from harness.core.residual_block import ResidualBlock
-from harness.errors import WeightsError
+from harness.errors import ContractError, WeightsError
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,20 @@ class Shape:
     code_width: int  # C
     width: int = 128  # channels inside
     blocks: int = 4  # residual blocks of each net
+    more: int = 0  # residual blocks of a second stage, which doubles r = 2 to 4; 0: there is one stage
+
+    def stages(self) -> tuple[Shape, ...]:
+        """The shape of each stage, from the small scale up.
+
+        Raises:
+            ValueError: two stages of another factor than 4.
+        """
+        if not self.more:
+            return (self,)
+        if self.factor != 4:
+            raise ValueError(f"two stages make a factor of 4, not {self.factor}")
+        first = replace(self, factor=2, more=0)
+        return first, replace(first, blocks=self.more)
 
 
 class Pair(nn.Module):
@@ -44,8 +58,9 @@ class Pair(nn.Module):
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.shape = shape
-        self.up = _Up(shape)
-        self.down = _Down(shape)
+        ups, downs = ([net(stage) for stage in shape.stages()] for net in (_Up, _Down))
+        self.up: nn.Module = ups[0] if len(ups) == 1 else nn.Sequential(*ups)
+        self.down: nn.Module = downs[0] if len(downs) == 1 else nn.Sequential(*reversed(downs))
         self.register_buffer("codebook", torch.zeros(shape.codes, shape.code_width))
 
     @classmethod
@@ -64,6 +79,20 @@ class Pair(nn.Module):
                 f"folder"
             ) from error
         return model.eval()
+
+    def warm_start(self, small: Pair) -> None:
+        """Take the nets of a pair of factor 2 as the stage between the two smaller scales.
+
+        Raises:
+            ContractError: this pair has one stage. WeightsError: the other pair has other sizes.
+        """
+        first = self.shape.stages()[0]
+        if not isinstance(self.up, nn.Sequential) or not isinstance(self.down, nn.Sequential):
+            raise ContractError("samplers of one stage are not started from others; give them a second stage")
+        if small.shape != first:
+            raise WeightsError(f"the samplers to start from are {small.shape}, and the first stage is {first}")
+        self.up[0].load_state_dict(small.up.state_dict())
+        self.down[-1].load_state_dict(small.down.state_dict())
 
     def write_config(self, folder: Path) -> None:
         """Write ``config.json``, from which `load` builds the nets."""

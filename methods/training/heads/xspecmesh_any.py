@@ -68,7 +68,10 @@ class TunePointHeads(MeshHeadsRecipe):
             WeightsError: the weights cannot be had, or the heads are of another backbone.
             UsageError: it is no decoder of points that can learn, or peft is not installed.
         """
-        assert isinstance(self.plan, TaskPlan), "what `general` gives"
+        if not isinstance(self.plan, TaskPlan):
+            raise UsageError(
+                "heads of a mesh decoder learn from point clouds; give a task such as point_clouds as --data"
+            )
         tuned = finetuned(self.backbone, Tuning(self.rank, self.alpha), self.device)
         passages = self.plan.passages(self.backbone)
         teacher, stage_1 = passages.teacher, requirements[self.requires[0]]

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from harness.errors import UsageError
+from methods.drafters.scales.net import nearest_code, vectors
 
 
 class Resampled(NamedTuple):
@@ -21,6 +22,40 @@ class Resampled(NamedTuple):
     ids: Int[Tensor, "B h w"]
     painted: Float[Tensor, "B 3 H W"]
     pixels: Float[Tensor, "B 3 H W"]
+
+
+class Weights(NamedTuple):
+    """Weights of eq. 9's terms; the squared error of vectors has weight 1."""
+
+    pixel: float
+    commit: float
+    lpips: float
+    gan: float
+
+
+def equation_9(
+    weights: Weights,
+    book: Float[Tensor, "V C"],
+    resampled: Resampled,
+    lpips: Callable[[Tensor, Tensor], Tensor] | None,
+    critic: nn.Module | None,
+) -> Tensor:
+    """Squared error + LPIPS + commitment + GAN, and the loss of the discriminator.
+
+    Args:
+        weights: of the terms.
+        book: the vectors of the codes.
+        resampled: what a sampler produced.
+        lpips: None: without that term. Bands of a picture are left out: its net cannot read a few rows.
+        critic: None: without that term.
+    """
+    chosen = vectors(book, nearest_code(book, resampled.vectors.detach()))
+    off = resampled.vectors - vectors(book, resampled.ids)
+    total = off.square().sum(1).mean() + weights.commit * (resampled.vectors - chosen).square().sum(1).mean()
+    total = total + weights.pixel * (resampled.painted - resampled.pixels).square().mean()
+    if lpips is not None and resampled.pixels.shape[2] == resampled.pixels.shape[3]:
+        total = total + weights.lpips * lpips(resampled.painted, resampled.pixels).mean()
+    return total if critic is None else total + adversarial(critic, resampled, weights.gan)
 
 
 def adversarial(critic: nn.Module, resampled: Resampled, weight: float) -> Tensor:

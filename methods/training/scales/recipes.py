@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from harness.registry import RECIPES
 from harness.synthetic import emoji
 from harness.train.loop import Recipe, round_to_bf16, save_bf16
-from methods.drafters.scales.net import Pair, Shape, nearest_code, vectors
+from methods.drafters.scales.net import Pair, Shape
 from methods.training.scales.figures import figures
-from methods.training.scales.losses import Resampled, adversarial, new_critic, perceptual
+from methods.training.scales.losses import Resampled, Weights, equation_9, new_critic, perceptual
 from methods.training.scales.samplers_in_training import Frozen, Training, resample
 from methods.training.scales.scenes import SIZES, encoded
 
@@ -109,17 +109,9 @@ class MuLoSamplers(Recipe):
 
     def terms(self, model: Training, direction: str, resampled: Resampled, step: int) -> Tensor:
         """Eq. 9, and the loss of the discriminator."""
-        book = model.pair.codebook
-        chosen = vectors(book, nearest_code(book, resampled.vectors.detach()))
-        off = resampled.vectors - vectors(book, resampled.ids)
-        total = off.square().sum(1).mean() + self.commit * (resampled.vectors - chosen).square().sum(1).mean()
-        total = total + self.pixel * (resampled.painted - resampled.pixels).square().mean()
-        full_picture = resampled.pixels.shape[2] == resampled.pixels.shape[3]
-        if model.frozen.lpips is not None and full_picture:  # its net cannot read a band of a few pixels
-            total = total + self.lpips * model.frozen.lpips(resampled.painted, resampled.pixels).mean()
-        if self.gan and step >= self.gan_from * self.steps:
-            total = total + adversarial(model.critics[direction], resampled, self.gan)
-        return total
+        critic = model.critics[direction] if self.gan and step >= self.gan_from * self.steps else None
+        weights = Weights(self.pixel, self.commit, self.lpips, self.gan)
+        return equation_9(weights, model.pair.codebook, resampled, model.frozen.lpips, critic)
 
     def export(self, model: nn.Module, folder: Path) -> None:
         assert isinstance(model, Training)

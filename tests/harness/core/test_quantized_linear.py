@@ -10,7 +10,7 @@ from harness.core import quantized_linear
 from harness.core.quantized_linear import Products
 from harness.errors import UsageError
 
-LARGEST_ERROR = {"int8": 1 / 127, "int4": 1 / 15}
+LARGEST_ERROR = {"int8": 1 / 127, "int4": 1 / 15, "nf4": 0.16}
 """Of an entry, half a step and the rounding of factors together, as a share of the largest entry times two."""
 
 
@@ -23,7 +23,7 @@ def entries(weight: Tensor, name: str) -> Tensor:
     return Products("model", name)(weight)(torch.eye(weight.shape[1], dtype=weight.dtype)).T
 
 
-@pytest.mark.parametrize("name", ["int8", "int4"])
+@pytest.mark.parametrize("name", ["int8", "int4", "nf4"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_weights_are_the_same_in_every_type(name: str, dtype: torch.dtype) -> None:
     torch.testing.assert_close(
@@ -31,7 +31,7 @@ def test_weights_are_the_same_in_every_type(name: str, dtype: torch.dtype) -> No
     )
 
 
-@pytest.mark.parametrize("name", ["int8", "int4"])
+@pytest.mark.parametrize("name", ["int8", "int4", "nf4"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("rows", [1, 5, 40])
 def test_a_product_is_that_of_the_rounded_weights(name: str, dtype: torch.dtype, rows: int) -> None:
@@ -45,8 +45,27 @@ def test_a_product_is_that_of_the_rounded_weights(name: str, dtype: torch.dtype,
 
 
 def test_a_row_of_zeros_stays_zero() -> None:
-    for name in ("int8", "int4"):
-        assert not entries(torch.zeros(32, 32), name).any()
+    for name in ("int8", "int4", "nf4"):
+        assert not entries(torch.zeros(32, 64), name).any()
+
+
+def test_nf4_has_the_values_of_qlora() -> None:
+    """Each value of a row that holds all of them stays; between two, the nearer one is taken."""
+    row = torch.tensor([*quantized_linear.NF4] * 4)[None]
+    torch.testing.assert_close(entries(row, "nf4"), row.bfloat16().float(), rtol=0, atol=2e-3)
+    moved = row.clone()
+    moved[0, 8:10] = torch.tensor([0.1, 0.13])
+    torch.testing.assert_close(
+        entries(moved, "nf4")[0, 8:10], torch.tensor([quantized_linear.NF4[8], quantized_linear.NF4[9]])
+    )
+
+
+@pytest.mark.parametrize("name", ["int8", "int4"])
+def test_where_torch_has_no_kernel_a_matrix_is_unpacked_at_each_use(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU: the same rounded weights."""
+    rounded = entries(weights(), name)
+    monkeypatch.setattr(quantized_linear, "_on_cpu", lambda weight: False)
+    torch.testing.assert_close(entries(weights(), name), rounded)
 
 
 def test_without_the_kernel_the_product_of_rounded_weights_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,9 +81,9 @@ def test_without_the_kernel_the_product_of_rounded_weights_is_used(monkeypatch: 
 @pytest.mark.parametrize(
     ("name", "weight", "says"),
     [
-        ("int3", weights(), "model: weights is 'int3'; choose one of full, int8, int4"),
+        ("int3", weights(), "model: weights is 'int3'; choose one of full, int8, int4, nf4"),
         ("int4", weights(32, 48), r"matrix of shape \(32, 48\) .* choose int8"),
-        ("int8", torch.empty(32, 32, device="meta"), "is for CPUs; on meta leave it out"),
+        ("nf4", weights(32, 96), r"groups of 64 entries, .* choose int8"),
     ],
 )
 def test_the_error_of_a_format_that_cannot_be_names_the_reason(name: str, weight: Tensor, says: str) -> None:

@@ -94,7 +94,11 @@ def test_heads_of_one_branch_cannot_run_on_a_guided_model() -> None:
 def test_samplers_of_another_tokenizer_do_not_serve() -> None:
     declare_all()
     result = Outcomes().of(METHODS.get("mulo_sd")(drafter="tar-1.5b-256"), presets.resolve("tar-1.5b"))
-    assert result.word == "cannot" and "'mulo-2x' is for embedded-image" in str(result.reason)
+    fetched = ("stride fetch tar-1.5b", "stride fetch tar-1.5b-256")
+    assert result.word == "needs weights"
+    assert result.commands == (*fetched, "stride train mulo-2x --backbone tar-1.5b --data FILE")
+    foreign = Outcomes().of(METHODS.get("mulo_sd")(), presets.resolve("tar-1.5b"))
+    assert foreign.word == "cannot" and "has other picture codes than tar-1.5b" in str(foreign.reason)
 
 
 def test_heads_of_another_mesh_model_do_not_serve() -> None:
@@ -106,7 +110,8 @@ def test_heads_of_another_mesh_model_do_not_serve() -> None:
 @pytest.mark.parametrize(
     ("kind", "name", "backbone", "advice"),
     [
-        ("drafter", "eagle1", "vicuna-7b", "no recipe of `stride train drafter` is for it"),
+        ("drafter", "eagle1", "vicuna-7b", "to train: stride train eagle1 --backbone vicuna-7b --data FILE"),
+        ("drafter", "hydra", "vicuna-7b", "no recipe of `stride train drafter` is for it"),
         ("samplers", "mulo-9x", "", "no recipe of `stride train samplers` is for it"),
         ("drafter", "medusa2", "embedded-code", "stride train drafter medusa2-embedded-code --out"),
     ],

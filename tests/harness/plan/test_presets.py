@@ -102,7 +102,7 @@ def test_a_name_changes_parameters_of_its_adapter() -> None:
         ("self:noise=loud", "'loud' is not a number"),
         ("self:noise=-1", "not negative"),
         ("self:depth=3", "has no variant with depth"),
-        ("self:weights=int3", "weights is 'int3'; choose one of full, int8, int4"),
+        ("self:weights=int3", "weights is 'int3'; choose one of full, int8, int4, nf4"),
         ("random-lama-1m", "did you mean 'random-llama-1m'"),
     ],
 )

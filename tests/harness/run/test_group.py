@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from harness.backbones.slots.cache import SlotCache
 from harness.core import consumption
 from harness.core.draft import Acceptance
 from harness.core.run import Run
+from harness.plan import presets
 from harness.record.store import Cell, Store
 from harness.registry import METHODS
 from methods.drafters.jacobi.window import JacobiWindow
@@ -109,3 +112,30 @@ def test_every_sample_has_its_memory_and_energy(tmp_path: Path, monkeypatch: pyt
     tokens = sum(len(tokens) for tokens in counted(next(iter(cells.values())))["tokens"])
     assert rows["cpu_joules_per_token"][0] == pytest.approx(0.006 / tokens)
     assert rows["gpu_joules_per_token"].isna().all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("room", [0.0, float("inf")])
+def test_the_check_in_fp32_gives_the_weights_of_the_run_back_first_where_memory_is_short(
+    room: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nets: list[Any] = []
+    load = presets.load
+
+    def spied(name: str, dtype: str, *more: Any, **named: Any) -> Any:
+        gc.collect()
+        alive = [net for net in nets if net() is not None]
+        assert dtype != "fp32" or len(alive) == (room > 0), "the copy in bf16 is still there"
+        model: Any = load(name, dtype, *more, **named)
+        nets.append(weakref.ref(model._net))
+        return model
+
+    monkeypatch.setattr(presets, "load", spied)
+    monkeypatch.setattr("harness.proof.verdicts.free_memory", lambda device: room)
+    backbones = [{"name": "random-llama-1m", "dtype": ["bf16"]}]
+    tasks = [{"name": "tabular", "limit": 1}]
+    data: dict[str, Any] = {"backbones": backbones, "tasks": tasks, "prove": True, "max_new_tokens": 4}
+    data |= {"methods": ["autoregressive", "jacobi"], "greedy_check": {"prompts": 1, "tokens": 4}, "warmup": 0}
+    cells = finished(tmp_path / "run", **data)
+    assert all(cell.meta["verdict"]["greedy"].startswith("1/1 equal") for cell in cells.values())
+    assert len(nets) == 2

@@ -51,7 +51,8 @@ def test_a_command_names_each_recipe_and_its_layers() -> None:
     assert (
         ranged is not None and "--set 'layers=[0, 3]' --out " in ranged and ranged.endswith("cross-regression-l0-3-b")
     )
-    assert discover.general_command("samplers", "mulo-2x", "b") is None
+    assert discover.general_command("samplers", "mulo-4x", "b") == "stride train mulo-4x --backbone b --data FILE"
+    assert discover.general_command("samplers", "mulo-2x-gan", "b") is None
 
 
 class TestSchedules:

@@ -20,6 +20,7 @@ from harness.backbones.checkpoints import components
 from harness.backbones.image.layout import MEETS, cells
 from harness.backbones.image.published.families import check
 from harness.backbones.image.published.family import Model, Request
+from harness.backbones.image.tokenizer import PictureTokenizer
 from harness.backbones.slots.cache import SlotCache
 from harness.backbones.slots.guided import GridGrammar, GuidedCache
 from harness.core.backbone import EncodedPrompt, TiedEmbeddings
@@ -113,6 +114,24 @@ class RealImage(LayeredAdapter):
             )
 
         return EncodedPrompt(reading.tokens, cache)
+
+    def tokenizer(self) -> PictureTokenizer:
+        """Its tokenizer of pictures in both directions, frozen.
+
+        Raises:
+            UsageError: the family has the decoder alone. WeightsError: its file has no encoder.
+        """
+        if self._model.tokenizer is None:
+            raise UsageError(f"{self.name} comes without an encoder of pictures, so pictures cannot be its data")
+        return self._model.tokenizer()
+
+    def picture_ids(self) -> Int[Tensor, " K"]:
+        """The id of each code of its tokenizer, on the CPU."""
+        codes = self._model.codes.cpu()
+        ids = (codes >= 0).nonzero()[:, 0]
+        table = torch.zeros(len(self._model.codebook), dtype=torch.long)
+        table[codes[ids]] = ids
+        return table
 
     def tied_embeddings(self) -> TiedEmbeddings:
         """Those of its net. Vectors of a caption are none of an id; drafters read zeros there."""

@@ -8,13 +8,14 @@ picture ids, so its base model and head are run without it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from torch import Tensor
 from transformers import ChameleonConfig, ChameleonForConditionalGeneration
 
 from harness.backbones.checkpoints import components, transformers_models
-from harness.backbones.image.published import vqgan
+from harness.backbones.image.published import vqgan, vqgan_encoder
 from harness.backbones.image.published.assembly import cells_a_side, code_table, shared_net, text_of, token_ids
 from harness.backbones.image.published.family import Family, Model, Reading, Request
 from harness.backbones.image.published.transformers_decoder import DecoderNet, checked, read_config, read_pretrained
@@ -100,6 +101,7 @@ def assemble(
         paint=vq,
         codebook=vq.codebook.detach(),
         width=int(config.hidden_size),
+        tokenizer=partial(vqgan_encoder.read, request, vq),
     )
 
 

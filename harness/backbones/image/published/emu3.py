@@ -17,6 +17,7 @@ from harness.backbones.checkpoints import transformers_models
 from harness.backbones.image.published.assembly import cells_a_side, code_table, shared_net, text_of, token_ids
 from harness.backbones.image.published.family import Family, Model, Reading, Request
 from harness.backbones.image.published.transformers_decoder import DecoderNet, checked, read_config, read_pretrained
+from harness.backbones.image.published.vqgan_encoder import VQTokenizer
 from harness.backbones.slots.net import Net
 from harness.core.backbone import TiedEmbeddings
 from harness.core.capabilities import Grid
@@ -74,7 +75,24 @@ def assemble(request: Request, model: Any, tokenizer: Any) -> Model:
         paint=paint,
         codebook=vq.quantize.embedding.weight.detach(),
         width=int(text.config.hidden_size),
+        tokenizer=lambda: _tokenizer(vq),
     )
+
+
+def _tokenizer(vq: Any) -> VQTokenizer:
+    """Emu3's tokenizer, which reads a picture as a clip of equal frames that it makes one of."""
+
+    def vectors(x: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B C h w"]:
+        frames = x[:, None].expand(-1, int(vq.config.temporal_downsample_factor), -1, -1, -1)
+        out: Tensor = vq.quant_conv(vq.encoder(frames).transpose(1, 2))
+        return out[:, :, 0]
+
+    def pixels(codes: Float[Tensor, "B C h w"]) -> Float[Tensor, "B 3 H W"]:
+        quant = codes[:, :, None]
+        video: Tensor = vq.decoder(vq.post_quant_conv(quant).transpose(1, 2), quant.transpose(1, 2))
+        return video.view(len(codes), -1, 3, *video.shape[-2:])[:, 0]
+
+    return VQTokenizer(vq.quantize.embedding.weight, int(vq.spatial_scale_factor), False, vectors, pixels)
 
 
 def picture_codes(name: str, words: dict[str, int], count: int) -> dict[int, int]:

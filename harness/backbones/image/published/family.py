@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from harness.backbones.image.tokenizer import PictureTokenizer
 from harness.backbones.slots.net import Net, Tapped
 from harness.core.capabilities import Grid
 from harness.core.task import Prompt
@@ -45,6 +46,7 @@ class Model:
         paint: codes to pixels of about -1 to 1.
         codebook: the vector of each code.
         width: E of its hidden rows.
+        tokenizer: reads the tokenizer of pictures in both directions; None: only its decoder is published or known.
     """
 
     net: Tapped
@@ -56,6 +58,7 @@ class Model:
     paint: Callable[[Int[Tensor, "h w"]], Float[Tensor, "3 H W"]]
     codebook: Float[Tensor, "K C"]
     width: int
+    tokenizer: Callable[[], PictureTokenizer] | None = None
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from harness.backbones.checkpoints import transformers_models
 from harness.backbones.image.published.assembly import code_table, shared_net, text_of, token_ids
 from harness.backbones.image.published.family import Family, Model, Reading, Request
 from harness.backbones.image.published.transformers_decoder import DecoderNet, checked, read_config, read_pretrained
+from harness.backbones.image.published.vqgan_encoder import VQTokenizer
 from harness.backbones.slots.net import Net
 from harness.core.backbone import TiedEmbeddings
 from harness.core.capabilities import Grid
@@ -37,7 +38,6 @@ def assemble(request: Request, model: Any, tokenizer: Any) -> Model:
     base = model.model
     base.vision_model = base.aligner = None  # they read pictures
     vq = base.vqmodel.float()
-    vq.encoder = None
     text, shapes = base.language_model, vq.config
     count, words = int(shapes.num_embeddings), int(text.embed_tokens.weight.shape[0])
     with torch.inference_mode():
@@ -60,6 +60,13 @@ def assemble(request: Request, model: Any, tokenizer: Any) -> Model:
         pixels: Tensor = vq.decode(codes.reshape(1, -1))[0]
         return pixels
 
+    def tokenizer_of_pictures() -> VQTokenizer:
+        book = functional.normalize(vq.quantize.embedding.weight.detach(), dim=-1)
+        factor = 2 ** (len(shapes.channel_multiplier) - 1)
+        return VQTokenizer(
+            book, factor, True, lambda x: vq.quant_conv(vq.encoder(x)), lambda v: vq.decoder(vq.post_quant_conv(v))
+        )
+
     return Model(
         net=checked(request.name, DecoderNet(text, tied, head), request.device, request.dtype),
         vocabulary=count + words,
@@ -70,6 +77,7 @@ def assemble(request: Request, model: Any, tokenizer: Any) -> Model:
         paint=paint,
         codebook=functional.normalize(vq.quantize.embedding.weight.detach(), dim=-1),
         width=int(text.config.hidden_size),
+        tokenizer=tokenizer_of_pictures,
     )
 
 

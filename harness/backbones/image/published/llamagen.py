@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from harness.backbones.checkpoints import components, transformers_models
+from harness.backbones.image.published import vqgan_encoder
 from harness.backbones.image.published.assembly import cells_a_side, code_table
 from harness.backbones.image.published.chameleon import decoder
 from harness.backbones.image.published.family import Family, Model, Reading, Request
@@ -81,6 +83,7 @@ def assemble(
         paint=vq,
         codebook=vq.codebook.detach(),
         width=shape.width,
+        tokenizer=partial(vqgan_encoder.read, request, vq),
     )
 
 

@@ -11,6 +11,7 @@ import hashlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
@@ -22,6 +23,7 @@ from torch import Tensor
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from harness.backbones.checkpoints import components, transformers_models
+from harness.backbones.image.published import vqgan_encoder
 from harness.backbones.image.published.assembly import code_table, text_of, token_ids
 from harness.backbones.image.published.chameleon import decoder
 from harness.backbones.image.published.family import Family, Model, Reading, Request
@@ -88,6 +90,7 @@ def assemble(request: Request, shape: Shape, state: dict[str, Tensor], vq: Any, 
         paint=vq,
         codebook=vq.codebook.detach(),
         width=shape.width,
+        tokenizer=partial(vqgan_encoder.read, request, vq),
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Sequence
 from dataclasses import FrozenInstanceError
 from functools import partial
@@ -19,10 +21,12 @@ from harness.backbones.checkpoints import transformers_models
 from harness.backbones.slots import net
 from harness.backbones.slots.fused_llama import FusedLlama
 from harness.backbones.slots.net import SlotInputs, SlotLayer, Slots
+from harness.backbones.text import hf_causal
 from harness.backbones.text.hf_causal import HFCausal
 from harness.core import int8
 from harness.core.backbone import Backbone
 from harness.core.cache import Window
+from harness.core.capabilities import Requirement
 from harness.errors import ContractError, UsageError, WeightsError
 from harness.plan import presets
 from tests.support.caches import check_history, check_tree, feed, feed_windows
@@ -378,10 +382,10 @@ def test_slots_can_be_emptied_and_layers_of_the_forward_stay_as_they_are(model: 
             model._net._weights[0].norm = None
 
 
-@pytest.mark.parametrize("weights", ["int8", "int4"])
+@pytest.mark.parametrize("weights", ["int8", "int4", "nf4"])
 def test_a_quantised_model_is_one_model_in_bf16_and_fp32(weights: str) -> None:
     """The check of greedy equality rests on it."""
-    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "head_dim": 16}
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "head_dim": 16}
 
     def law(dtype: str, name: str) -> Tensor:
         cache = tiny(dtype=dtype, config=sizes, weights=name).cache()
@@ -406,3 +410,68 @@ def test_a_folder_whose_matrices_are_stored_in_8_bits_is_read(tmp_path: Path) ->
     params = {"source": {"folder": str(tmp_path)}, "forward": "transformers"}
     read = HFCausal.load("packed", params, "fp32", "cpu")
     assert torch.equal(feed(read.cache(), [3, 1, 4], 0), model(torch.tensor([[3, 1, 4]])).logits[0])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A small Llama."""
+    config = AutoConfig.for_model("llama", **SIZES, tie_word_embeddings=False)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+class TestDeviceMap:
+    def test_layers_on_several_devices_compute_the_same(
+        self, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The disk stands for a second device: accelerate moves the layer's weights for each pass."""
+        monkeypatch.setenv("STRIDE_CACHE", str(tmp_path / "cache"))
+        plain = HFCausal.load("m", {"source": {"folder": str(folder)}}, "fp32", "cpu")
+        places = {
+            "model.embed_tokens": "cpu",
+            "model.layers.0": "cpu",
+            "model.layers.1": "disk",
+            "model.layers.2": "cpu",
+        }
+        places |= {"model.norm": "cpu", "model.rotary_emb": "cpu", "lm_head": "disk"}
+        whole = hf_causal._spread
+        monkeypatch.setattr(hf_causal, "_spread", lambda name, params: {**whole(name, params), "device_map": places})
+        params = {"source": {"folder": str(folder)}, "device_map": "auto"}
+        spread = HFCausal.load("m:device_map=auto", params, "fp32", "cpu")
+        assert spread.forward_kind == "transformers" and spread._net.model.hf_device_map == places
+        for start, ids in ((0, [3, 1, 4]), (3, [1, 5])):
+            caches = (plain.cache(), spread.cache())
+            rows = [feed(cache, [2, 7, 1][:start] + ids, 0) for cache in caches]
+            torch.testing.assert_close(rows[0], rows[1], rtol=1e-5, atol=1e-5)
+        assert not spread.meets(params) & {Requirement.GATE}
+
+    def test_auto_is_the_whole_machine(self, folder: Path) -> None:
+        params = {"source": {"folder": str(folder)}, "device_map": "auto"}
+        loaded = HFCausal.load("m", params, "bf16", "cpu")
+        assert feed(loaded.cache(), [3, 1], 0).shape[0] == 2
+
+    @pytest.mark.parametrize(
+        ("more", "says"),
+        [
+            ({"device_map": "all"}, "device_map is 'all'; choose one of auto, balanced"),
+            ({"device_map": {"": 0}}, "device_map is .*choose one of"),
+            ({"device_map": "auto", "weights": "int8"}, "leave forward and weights out"),
+            ({"device_map": "auto", "forward": "fused"}, "leave forward and weights out"),
+        ],
+    )
+    def test_what_cannot_be_is_one_message(self, folder: Path, more: dict[str, object], says: str) -> None:
+        with pytest.raises(UsageError, match=says):
+            HFCausal.load("m", {"source": {"folder": str(folder)}, **more}, "fp32", "cpu")
+
+
+def test_a_released_model_gives_its_weights_back_and_serves_no_cache(folder: Path) -> None:
+    model = HFCausal.load("m", {"source": {"folder": str(folder)}}, "bf16", "cpu")
+    config = AutoConfig.from_pretrained(folder)
+    whole = AutoModelForCausalLM.from_config(config)
+    assert model.weights_bytes == 4 * sum(weight.numel() for weight in whole.parameters())
+    net = weakref.ref(model._net)
+    model.release()
+    gc.collect()
+    assert net() is None
+    with pytest.raises(ContractError, match="were given back"):
+        feed(model.cache(), [1, 2], 0)
