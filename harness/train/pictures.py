@@ -15,9 +15,10 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Int, UInt8
+from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
+from harness.backbones.image.vq import to_signed
 from harness.core.capabilities import Grid
 from harness.core.task import Prompt
 from harness.errors import UsageError
@@ -122,6 +123,11 @@ def square(path: Path, side: int) -> UInt8[np.ndarray, "S S 3"]:
             return np.asarray(ImageOps.fit(picture.convert("RGB"), (side, side), Image.Resampling.LANCZOS))
     except (OSError, UnidentifiedImageError, ValueError, Image.DecompressionBombError) as error:
         raise UsageError(f"{path} cannot be read as a picture ({error}); take it out of the folder") from error
+
+
+def signed(pictures: UInt8[Tensor, "B S S 3"]) -> Float[Tensor, "B 3 S S"]:
+    """Pixels from -1 to 1, channels first."""
+    return to_signed(pictures)
 
 
 def side_of_pictures(teacher: Teacher) -> int:

@@ -17,12 +17,11 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
 from torch.nn import functional
 
-from harness.backbones.image.vq import to_signed
 from harness.errors import UsageError
 from harness.registry import GENERAL_RECIPES
 from harness.train.loop import Recipe, round_to_bf16, save_bf16
 from harness.train.passages import AnyPlan, Plan, passages_of
-from harness.train.pictures import PicturePlan, side_of_pictures, square
+from harness.train.pictures import PicturePlan, side_of_pictures, signed, square
 from harness.train.teacher import Teacher
 from methods.drafters.scales.net import Pair, Shape
 from methods.drafters.scales.samplers import Samplers
@@ -178,11 +177,11 @@ class AnySamplers(Recipe):
     def _scales(self, model: PictureTraining, pictures: list[UInt8[np.ndarray, "S S 3"]]) -> dict[str, Scale]:
         """Pictures at the size that each direction produces."""
         large = torch.from_numpy(np.stack(pictures)).to(model.pair.codebook.device)
-        signed = to_signed(large)
-        small = functional.interpolate(signed, scale_factor=1 / self.factor, mode="area")
+        pixels = signed(large)
+        small = functional.interpolate(pixels, scale_factor=1 / self.factor, mode="area")
         as_bytes = ((small.permute(0, 2, 3, 1) + 1) * 127.5).round().clamp(0, 255).to(torch.uint8)
         encode = model.frozen.tokenizer.encode
-        return {"up": Scale(signed, encode(large)), "down": Scale(small, encode(as_bytes))}
+        return {"up": Scale(pixels, encode(large)), "down": Scale(small, encode(as_bytes))}
 
     def _band(self, scale: Scale, rows: slice, name: str) -> Scale:
         """The part of pictures that some rows of the small scale's tokens cover."""
