@@ -37,6 +37,8 @@ def connect(address: str | None, cpus: int | None = None) -> Any:
         UsageError: Ray is not installed, the cluster cannot be reached, or none could be started.
     """
     ray = engine()
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # a worker without a GPU keeps its settings
+    os.environ.setdefault("RAY_worker_niceness", "0")  # else any other process takes time from what is timed
     local = {} if address else {"include_dashboard": False, "num_cpus": cpus}
     try:
         ray.init(address=address, log_to_driver=False, logging_level="ERROR", **local)
@@ -77,7 +79,7 @@ class RayPool(Pool):
         self._plan, self._setup = plan, setup
         self._started = not self._ray.is_initialized()
         if self._started:
-            self._connect(options.address)
+            connect(options.address or os.environ.get("RAY_ADDRESS"))
         self._suite = self._ray.put(setup)
         self._actor_class = self._ray.remote(CellWorker)
         self._limit = options.workers or self._room()
@@ -104,11 +106,6 @@ class RayPool(Pool):
                 self._ray.kill(actor.handle)
         if self._started:
             self._ray.shutdown()
-
-    def _connect(self, address: str | None) -> None:
-        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # a worker without a GPU keeps its settings
-        os.environ.setdefault("RAY_worker_niceness", "0")  # else any other process takes time from what is timed
-        connect(address or os.environ.get("RAY_ADDRESS"))
 
     def _room(self) -> int:
         """How many workers the cluster has room for."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from types import SimpleNamespace
 
@@ -40,3 +41,14 @@ def test_a_cluster_that_does_not_start_is_one_error(monkeypatch: pytest.MonkeyPa
         ray.connect(None)
     with pytest.raises(UsageError, match=r"the Ray cluster at 10\.0\.0\.1:6379 cannot be reached"):
         ray.connect("10.0.0.1:6379")
+
+
+def test_workers_of_a_cluster_that_a_benchmark_starts_have_its_priority(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray reads the environment when its processes start; its own default is the niceness 15."""
+    seen: list[str | None] = []
+    monkeypatch.delenv("RAY_worker_niceness", raising=False)
+    started = SimpleNamespace(init=lambda **_: seen.append(os.environ.get("RAY_worker_niceness")))
+    monkeypatch.setattr(ray, "engine", lambda: started)
+    ray.connect(None, cpus=3)
+    os.environ.pop("RAY_worker_niceness")
+    assert seen == ["0"]
