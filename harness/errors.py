@@ -68,6 +68,21 @@ class EnumerationLimit(StrideError):
     """An exact output distribution has more outcomes than the limits allow; names the draw that branches most."""
 
 
+LONGEST = 2000
+"""Characters that are kept of a foreign error's message."""
+
+
+def said_by(error: BaseException) -> str:
+    """Class and message of an error that a plugin or a library raised: its message may be huge, or raise itself."""
+    try:
+        message = str(error)
+    except Exception as second:
+        message = f"(its message cannot be read: it raises {type(second).__name__})"
+    if len(message) > LONGEST:
+        message = f"{message[:LONGEST]} ... ({len(message):,} characters)"
+    return f"{type(error).__name__}: {message}"
+
+
 def printable(text: str) -> str:
     """The text with control characters, ANSI sequences and lone surrogates as escapes; new lines and tabs stay.
 

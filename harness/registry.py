@@ -10,7 +10,7 @@ from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 from typing import Any, Generic, TypeVar, cast
 
-from harness.errors import ContractError, PluginError, PluginWarning, UnknownNameError
+from harness.errors import ContractError, PluginError, PluginWarning, UnknownNameError, said_by
 
 T = TypeVar("T")
 
@@ -86,12 +86,12 @@ class Registry(Generic[T]):
         """
         try:
             loaded: Any = point.load()
-        except ContractError:
+        except (ContractError, KeyboardInterrupt):
             raise
-        except (Exception, SystemExit) as error:  # a plugin may raise anything
+        except BaseException as error:  # a plugin may raise anything
             raise PluginError(
                 f"the {self.kind} {point.name!r} of {_origin(point)} cannot be imported: "
-                f"{type(error).__name__}: {error}. Fix or uninstall that package."
+                f"{said_by(error)}. Fix or uninstall that package."
             ) from error
         if isinstance(loaded, ModuleType) and point.name in self._items:
             return self._items[point.name]  # the module registered it while it was imported

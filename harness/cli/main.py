@@ -18,6 +18,7 @@ from harness import __version__
 from harness.discover import check_packages
 from harness.errors import PluginWarning, StrideError, did_you_mean, printable
 from harness.platform import stand_ins
+from harness.platform.exits import exits_are_told
 
 VERBS = {
     "list": "methods, tasks, backbones, suites, engines, or the matrix of methods and backbones",
@@ -154,7 +155,7 @@ def _show_warning(
 ) -> None:
     """A plugin that is left out in one line of ours; other warnings as Python shows them."""
     text = f"stride: warning: {printable(str(message))}" if issubclass(category, PluginWarning) else None
-    click.echo(text or warnings.formatwarning(message, category, filename, lineno).rstrip(), err=True)
+    click.echo(text or printable(warnings.formatwarning(message, category, filename, lineno).rstrip()), err=True)
 
 
 def main() -> None:
@@ -169,7 +170,8 @@ def main() -> None:
     if only_lists(sys.argv[1:]):
         stand_ins.install()
     try:
-        sys.exit(stride.main(standalone_mode=False) or 0)
+        with exits_are_told():
+            sys.exit(stride.main(standalone_mode=False) or 0)
     except StrideError as error:
         click.echo(f"stride: {printable(str(error))}", err=True)
         sys.exit(error.exit_code)

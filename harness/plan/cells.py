@@ -16,7 +16,7 @@ from harness.core.method import Claim, Method, label, parameters
 from harness.core.sampling import Sampling
 from harness.core.task import Prompt
 from harness.discover import plain
-from harness.errors import ContractError, DataMissing, StrideError, UsageError, printable_line
+from harness.errors import ContractError, DataMissing, StrideError, UsageError, printable_line, said_by
 from harness.plan import presets
 from harness.plan.compatibility import incompatibility, vocabulary
 from harness.plan.engine_cells import EngineCell, engine_cells
@@ -256,10 +256,10 @@ def _prompts(use: TaskUse) -> tuple[Prompt, ...]:
     name = use.name
     try:
         prompts = use.task.prompts()
-    except StrideError:
+    except (StrideError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:
-        raise ContractError(f"the task {name} could not make its prompts: {type(error).__name__}: {error}") from error
+    except BaseException as error:
+        raise ContractError(f"the task {name} could not make its prompts: {said_by(error)}") from error
     if not isinstance(prompts, Sequence) or not all(isinstance(prompt, Prompt) for prompt in prompts):
         raise ContractError(f"the task {name} returned {type(prompts).__name__} instead of a sequence of Prompt")
     if unnamed := [prompt for prompt in prompts if not isinstance(prompt.id, str)]:

@@ -11,7 +11,7 @@ from typing import Any
 from harness.core.capabilities import Requirement
 from harness.core.method import Claim, Method, Mutant
 from harness.core.task import Task
-from harness.errors import PluginError, PluginWarning, StrideError
+from harness.errors import PluginError, PluginWarning, StrideError, said_by
 from harness.registry import METHODS, TASKS, Registry
 
 BASES: Mapping[str, type[Any]] = {"method": Method, "task": Task}
@@ -166,10 +166,10 @@ def _call(registry: Registry[type[Any]], name: str, attribute: str, read: Callab
     """Call code of a plugin, which may raise anything."""
     try:
         return read()
-    except StrideError:
+    except (StrideError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:
-        raise _fault(registry, name, f"cannot be made: {attribute} raises {type(error).__name__}: {error}") from error
+    except BaseException as error:
+        raise _fault(registry, name, f"cannot be made: {attribute} raises {said_by(error)}") from error
 
 
 def _fault(registry: Registry[type[Any]], name: str, problem: str) -> PluginError:

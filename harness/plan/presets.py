@@ -22,7 +22,7 @@ from harness.backbones.text.noisy import NoisyBackbone
 from harness.core.backbone import DTYPES, Backbone
 from harness.core.capabilities import Requirement
 from harness.discover import declare_all, plain
-from harness.errors import UnknownNameError, UsageError
+from harness.errors import StrideError, UnknownNameError, UsageError, WeightsError, said_by
 from harness.plan.yaml_lines import parse
 from harness.registry import BACKBONES
 
@@ -268,14 +268,25 @@ def load(name: str, dtype: str, device: str = "cpu", fetch: bool = True) -> Back
         fetch: whether to download weights that are not here.
 
     Raises:
-        UsageError: an unknown name, dtype or parameter. WeightsError: no weights, or not the pinned ones.
+        UsageError: an unknown name, dtype or parameter.
+        WeightsError: no weights, or not the pinned ones; or the adapter of another package raises anything else.
     """
     if dtype not in DTYPES:
         raise UsageError(f"there is no dtype {dtype!r}; choose one of {', '.join(DTYPES)}")
     spec = resolve(name)
     if fetch or spec.published is not None:
         _fetch(name)
-    backbone: Backbone = BACKBONES.get(spec.adapter).load(name, spec.params, dtype, device)
+    adapter = BACKBONES.get(spec.adapter)
+    try:
+        backbone: Backbone = adapter.load(name, spec.params, dtype, device)
+    except (StrideError, OSError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        if not BACKBONES.from_plugin(spec.adapter):
+            raise
+        raise WeightsError(
+            f"the backbone {name!r} of {BACKBONES.source(spec.adapter)} could not be loaded: {said_by(error)}"
+        ) from error
     return backbone
 
 

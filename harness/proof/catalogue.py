@@ -96,7 +96,7 @@ def proof_of(
     try:
         plain = prove(method, cases, mutants, effort).plain(name)
     except Exception as error:  # a plugin may raise anything, and a setting may branch too much: its row says so
-        plain = unverified(name, method, f"{type(error).__name__}: {error}")
+        plain = unverified(name, method, said_by(error))
     return plain | {"seconds": time.monotonic() - begin}
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from harness.core.capabilities import Requirement
 from harness.core.method import Claim, Method
 from harness.core.sampling import Sampling
-from harness.errors import EnumerationLimit, UsageError
+from harness.errors import EnumerationLimit, UsageError, said_by
 from harness.proof.cases import Case
 from harness.proof.distance import DRAWN, Measured, measure
 from harness.proof.prove import verdict_of
@@ -82,7 +82,7 @@ def _try(one: Tried, case: Case) -> None:
     except (UsageError, EnumerationLimit) as error:
         one.left_out.append(f"{case}: {error}")
     except Exception as error:  # a plugin may raise anything: its row says so
-        one.error = f"{case}: {type(error).__name__}: {error}"
+        one.error = f"{case}: {said_by(error)}"
 
 
 def random_case(method: Method[Any], seed: int, index: int) -> Case:

@@ -15,7 +15,7 @@ from harness.core.models import Models
 from harness.core.run import Run
 from harness.core.sampling import Sampling
 from harness.core.task import Prompt
-from harness.errors import EnumerationLimit, UsageError
+from harness.errors import EnumerationLimit, UsageError, said_by
 from harness.plan import presets
 from harness.plan.cells import BASELINE, Cell, Plan
 from harness.platform.memory import free_memory
@@ -84,8 +84,10 @@ class Verdicts:
             return {"word": "unverified", "note": note} if verdict["word"] == "exact" else {}
         try:
             greedy = self._greedy_equal(cell)
-        except (Exception, SystemExit) as error:  # as in decoding: the cell says why, and the others go on
-            text = f"greedy equality could not be checked: {type(error).__name__}: {error}"
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # as in decoding: the cell says why, and the others go on
+            text = f"greedy equality could not be checked: {said_by(error)}"
             return {"word": "unverified", "note": text, "error": text}
         facts = {"greedy": greedy["text"], "divergences": greedy["divergences"]}
         if greedy["equal"]:
@@ -106,8 +108,10 @@ class Verdicts:
                 self._proofs[method] = {"word": proof.verdict, "note": _extent(proof, cases), **facts}
             except EnumerationLimit as error:
                 self._proofs[method] = {"word": _unproved(method), "note": str(error)}
-            except (Exception, SystemExit) as error:  # a plugin may raise anything; its cells say why
-                text = f"{type(error).__name__}: {error}"
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # a plugin may raise anything; its cells say why
+                text = said_by(error)
                 word = _unproved(method)
                 harmless = word == "approximate" and isinstance(error, UsageError)  # nothing is claimed
                 self._proofs[method] = {"word": word, "note": text, **({} if harmless else {"error": text})}

@@ -6,14 +6,14 @@ import traceback
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 
-from harness.core.batch import Slot
+from harness.core.batch import Slot, Stopped
 from harness.core.clock import Stopwatch, clock_for
 from harness.core.draws import SeededDraws
 from harness.core.loop import KeptDraft, decode
 from harness.core.models import Models
 from harness.core.run import Run
 from harness.core.task import Prompt
-from harness.errors import RunIncomplete, StoreError, printable
+from harness.errors import RunIncomplete, StoreError, printable, said_by
 from harness.plan.cells import Cell
 from harness.record.columns import Sample, Step
 from harness.run.loading import LoadedGroup
@@ -68,9 +68,9 @@ def attempt(
             start_draft_nfe=decoded.start_draft_nfe,
         )
         return Attempt(prompt, sample, decoded.steps, run, decoded.drafts)
-    except (StoreError, RunIncomplete):
+    except (StoreError, RunIncomplete, KeyboardInterrupt, Stopped):
         raise
-    except (Exception, SystemExit) as error:  # a method or plugin may raise anything: the sample says what
+    except BaseException as error:  # a method or plugin may raise anything: the sample says what
         return Attempt(prompt, replace(sample, status="failed", error=one_line(error)))
 
 
@@ -83,5 +83,5 @@ def completion(tokens: Sequence[int], eos: Container[int]) -> int:
 def one_line(error: BaseException, stage: str = "") -> str:
     """An error in one line: ``stage``, the error, and the place that raised it."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
-    text = f"{stage}{type(error).__name__}: {error} ({frame.name}, line {frame.lineno})"
+    text = f"{stage}{said_by(error)} ({frame.name}, line {frame.lineno})"
     return " ".join(printable(text).split("\n"))

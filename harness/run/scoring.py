@@ -77,11 +77,11 @@ class Scorer:
                     sample = self._compare(cell, attempt, attempt.run, sample)
                 with restored():
                     sample = self._score_output(cell, sample, prompt)
-            except (StoreError, RunIncomplete):
+            except (StoreError, RunIncomplete, KeyboardInterrupt):
                 raise
             except OutputError as error:  # the model's failure: the tokens are kept, there is no output
                 sample = replace(sample, status="failed", error=f"{NO_OUTPUT}{error}")
-            except (Exception, SystemExit) as error:  # a task's scorer may raise anything
+            except BaseException as error:  # a task's scorer may raise anything
                 sample = replace(sample, status="failed", error=one_line(error, "scoring: "))
         self._store.write(cell.id, Record(sample, attempt.steps))
         if sample.status == "ok" and sample.tokens:
@@ -109,7 +109,9 @@ class Scorer:
         try:
             with restored():
                 scores = checked_set_scores(task, task.score_set(scored)) if scored else {}
-        except (Exception, SystemExit) as error:  # a task's scorer may raise anything
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # a task's scorer may raise anything
             reason = one_line(error, "scoring: ")
             scores = {name: SetScore(None, len(scored), reason=reason) for name in task.set_metrics}
         return {name: asdict(replace(score, failures=score.failures + failed)) for name, score in scores.items()}
@@ -201,11 +203,22 @@ def checked_set_scores(task: Task, scores: object) -> dict[str, SetScore]:
     """The scores of a set of outputs.
 
     Raises:
-        ContractError: they are no mapping of names to `SetScore`, or a value is not finite.
+        ContractError: they are no mapping of names to `SetScore`, a name is unknown, or a value is not finite.
     """
     if not isinstance(scores, Mapping):
         raise ContractError(f"{type(task).__name__}.score_set returned {scores!r}; return a SetScore for each metric")
+    unknown = [str(name) for name in scores if name not in task.set_metrics]
+    if unknown:
+        known = ", ".join(task.set_metrics)
+        raise ContractError(f"{type(task).__name__}.score_set names {', '.join(unknown)}; set_metrics: {known}")
+    checked = {}
     for name, score in scores.items():
-        if not isinstance(score, SetScore) or (score.value is not None and not math.isfinite(score.value)):
+        numbers = (score.value, score.low, score.high) if isinstance(score, SetScore) else (math.nan,)
+        if not all(
+            number is None or (isinstance(number, SupportsFloat) and math.isfinite(number)) for number in numbers
+        ):
             raise ContractError(f"{type(task).__name__}.score_set returned {score!r} for {name!r}; return a SetScore")
-    return dict(scores)
+        value, low, high = (None if number is None else float(number) for number in numbers)
+        counts = int(score.n), int(score.failures)
+        checked[name] = SetScore(value, *counts, low, high, str(score.reason))
+    return checked

@@ -46,9 +46,10 @@ def test_a_cluster_that_does_not_start_is_one_error(monkeypatch: pytest.MonkeyPa
 def test_workers_of_a_cluster_that_a_benchmark_starts_have_its_priority(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray reads the environment when its processes start; its own default is the niceness 15."""
     seen: list[str | None] = []
-    monkeypatch.delenv("RAY_worker_niceness", raising=False)
-    started = SimpleNamespace(init=lambda **_: seen.append(os.environ.get("RAY_worker_niceness")))
+    name = "RAY_worker_niceness"
+    monkeypatch.setenv(name, "15")
+    monkeypatch.delenv(name)
+    started = SimpleNamespace(init=lambda **_: seen.append(os.environ.get(name)))
     monkeypatch.setattr(ray, "engine", lambda: started)
     ray.connect(None, cpus=3)
-    os.environ.pop("RAY_worker_niceness")
     assert seen == ["0"]

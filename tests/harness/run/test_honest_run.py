@@ -9,13 +9,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from harness.backbones.toy.tabular import Tabular
 from harness.core.method import Claim
 from harness.core.run import Run
-from harness.core.task import Prompt, Task
+from harness.core.task import Prompt, SetScore, Task
 from harness.errors import UsageError
 from harness.platform.extras import install_command
 from harness.record.store import Store
@@ -163,6 +164,66 @@ def test_a_scorer_that_ends_the_process_is_a_failed_sample(tmp_path: Path, monke
     outcome, cells = run(tmp_path / "run", "sjd", words=words)
     assert outcome.code == 1
     assert all(counted(cell)["error"].str.contains("scoring: SystemExit").all() for cell in cells.values())
+
+
+class Cancelled(BaseException):
+    """As asyncio's: no Exception. Its message cannot be read."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no")
+
+
+class RaisesCancelled(OneByOne):
+    def token(self, run: Run, p: torch.Tensor) -> torch.Tensor:
+        raise Cancelled
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_what_is_no_exception_fails_the_sample_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int) -> None:
+    register(monkeypatch, METHODS, "raises_cancelled", RaisesCancelled)
+    outcome, cells = run(tmp_path / "run", "raises_cancelled", words=(*WORDS, "--batch", batch))
+    assert outcome.code == 1 and "Traceback" not in outcome.err
+    errors = counted(cells["raises_cancelled T=0"])["error"]
+    assert errors.str.startswith("Cancelled: (its message cannot be read: it raises RuntimeError)").all()
+
+
+@pytest.mark.parametrize(
+    ("score", "reason"),
+    [
+        ("numpy", None),
+        ("text", "ContractError"),
+        ("infinite bound", "ContractError"),
+        ("unknown", "score_set names other; set_metrics: known"),
+        ("cancelled", "scoring: Cancelled"),
+    ],
+)
+def test_scores_of_a_set_are_plain_finite_numbers_or_have_a_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, score: str, reason: str | None
+) -> None:
+    answers: dict[str, dict[str, Any]] = {
+        "numpy": {"known": SetScore(np.float32(2), np.int64(3), low=np.float64(1), high=np.float64(4))},  # type: ignore[arg-type]  # a plugin's
+        "text": {"known": SetScore("a", 1)},  # type: ignore[arg-type]
+        "infinite bound": {"known": SetScore(1.0, 1, low=float("-inf"))},
+        "unknown": {"other": SetScore(1.0, 1)},
+    }
+
+    class Scores(TASKS.get("tabular")):  # type: ignore[misc]  # a class found at run time
+        set_metrics = ("known",)
+
+        def score_set(self, outputs: object) -> dict[str, SetScore]:
+            if score == "cancelled":
+                raise Cancelled
+            return answers[score]
+
+    register(monkeypatch, TASKS, "scores", Scores)
+    words = ("--backbone", "tabular", "--task", "{name: scores, limit: 1}", "--max-new-tokens", 4, "--json", "-t", 0)
+    outcome, cells = run(tmp_path / "run", "sjd", words=(*words, "--set", "prove=false"))
+    assert "Traceback" not in outcome.err
+    stored = cells["sjd T=0"].meta["set_scores"]["known"]
+    if reason is None:
+        assert (stored["value"], stored["n"], stored["low"], stored["high"]) == (2.0, 3, 1.0, 4.0)
+    else:
+        assert stored["value"] is None and reason in stored["reason"], stored
 
 
 class Rearranges(OneByOne):

@@ -193,10 +193,41 @@ class TestRealControlGroup:
 
 
 @pytest.mark.skipif(delegated() is None, reason="no control group with memory and pids is delegated here")
-def test_the_kernel_ends_a_program_above_its_memory(monkeypatch):
-    monkeypatch.setattr(sandbox, "measurable", lambda: False)
-    program = (
-        "import os\nfor _ in range(3):\n    os.fork()\nkept = bytearray(b'x') * (50 << 20)\nimport time; time.sleep(5)"
-    )
-    outcome = run(program, limits=Limits(memory_mb=100, disk_mb=1))
-    assert outcome.isolation.group and outcome.reason == "memory"
+class TestDelegatedGroup:
+    """What the kernel itself limits, while nothing is measured from outside."""
+
+    @pytest.fixture(autouse=True)
+    def unmeasured(self, monkeypatch):
+        monkeypatch.setattr(sandbox, "measurable", lambda: False)
+
+    def test_a_program_above_its_memory_is_ended(self):
+        program = (
+            "import os\nfor _ in range(3):\n    os.fork()\nkept = bytearray(b'x') * (50 << 20)\n"
+            "import time; time.sleep(5)"
+        )
+        outcome = run(program, limits=Limits(memory_mb=100, disk_mb=1))
+        assert outcome.isolation.group and outcome.reason == "memory", outcome
+
+    @pytest.mark.parametrize("namespaces", [True, False])
+    def test_processes_that_left_the_program_behind_count_too(self, namespaces):
+        """Fifteen sessions take 8 MiB each, of which none is above a limit of one process."""
+        program = (
+            "import os, time\nfor _ in range(15):\n    if os.fork() == 0:\n        os.setsid()\n"
+            "        kept = bytearray(b'x') * (8 << 20)\n        time.sleep(20)\ntime.sleep(20)"
+        )
+        outcome = run(program, limits=Limits(timeout_s=15, memory_mb=100, disk_mb=1, namespaces=namespaces))
+        assert outcome.isolation.group and outcome.reason == "memory", outcome
+
+    def test_processes_are_limited(self):
+        program = (
+            "import os, time\nstarted = 0\ntry:\n    for _ in range(100):\n        if os.fork() == 0:\n"
+            "            time.sleep(20)\n        started += 1\nexcept OSError:\n    pass\n"
+            "assert started == 7, started"
+        )
+        outcome = run(program, limits=Limits(processes=8))
+        assert outcome.isolation.group and outcome.passed, outcome
+        assert not list(delegated().glob("stride-sandbox-*"))
+
+    def test_nothing_is_missing_where_bubblewrap_and_namespaces_are(self):
+        missing = run("pass").isolation.missing()
+        assert sandbox.MISSING["group"] not in missing
