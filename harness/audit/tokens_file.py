@@ -21,7 +21,7 @@ def read_outputs(path: Path, capabilities: Capabilities) -> list[tuple[list[int]
             outside the vocabulary or more than the context holds. The message names the line.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").split("\n")  # a JSON text may hold other ends of lines
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read the tokens in {path}: {error}. Give a file of JSON lines.") from error
     outputs = [_output(f"{path}:{number}", line, capabilities) for number, line in _numbered(lines)]

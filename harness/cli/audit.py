@@ -24,6 +24,7 @@ from harness.core.sampling import Sampling
 from harness.discover import declare_all
 from harness.errors import UsageError, printable_line
 from harness.plan import presets
+from harness.platform.device import check_device
 from harness.record.store import Store
 from harness.registry import BACKBONES, KERNELS
 from harness.run.auditing import MASKED
@@ -86,6 +87,7 @@ def command(
     stride audit --kernel transformers           total variation of its tokens to known distributions, with intervals
     """
     declare_all()
+    check_device(options["device"])
     if sum(choice is not None for choice in (run, tokens, kernel)) != 1:
         raise UsageError(
             "name a run folder, or a file of tokens with --tokens, or a function with --kernel; one of them"

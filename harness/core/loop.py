@@ -281,6 +281,10 @@ def advance(method: Method[Any], run: Run, state: Any) -> Advance:
     except SystemExit as stop:
         raise _ended_process(method, "step", stop) from stop
     given.refuse_changes(method, run)
+    if run.draws.emitted != first:
+        raise ContractError(
+            f"{type(method).__name__}.step changed run.draws.emitted, which says what noise is spent; leave it alone"
+        )
     after, draft = Tally.of(run), run.target.draft
     if _own_passes(run) == passes:
         raise ContractError(

@@ -75,7 +75,7 @@ def read(path: Path) -> list[dict[str, Any]]:
         raise UsageError(f"{path} holds no history (no *.jsonl); `stride nightly SUITE --history {path}` begins one")
     lines = []
     for file in files:
-        for number, text in enumerate(file.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
+        for number, text in enumerate(file.read_text(encoding="utf-8-sig", errors="replace").split("\n"), start=1):
             if text.strip():
                 lines.append(_line(text, f"{file}, line {number}"))
     return lines

@@ -43,7 +43,7 @@ def _file(path: Path) -> Result:
     if path.suffix in (".yaml", ".yml"):
         return _golden(path, yaml.safe_load(text))
     if path.suffix == ".jsonl":
-        rows = [json.loads(line) for line in text.splitlines() if line.strip()]
+        rows = [json.loads(line) for line in text.split("\n") if line.strip()]
         if not rows:
             raise ValueError("it holds no line")
         return _spec_bench(path, rows) if "choices" in rows[0] else _aiperf(path, rows)

@@ -1,9 +1,10 @@
-"""`python -m tests.power.gate [FILE]`: a damaged drafter through `stride gate`, free-running and along stored texts.
+"""`python -m tests.power.gate [FILE [FOLDER]]`: a damaged drafter through `stride gate`, free-running and replayed.
 
 The target is embedded-digits-l and the drafter embedded-digits-s: two models that were trained apart. Noise on the
 drafter's matrices lowers its acceptance by about 1, 3 and 10 %. Several seeds of the noise are tried; each damaged
 drafter decodes the suite and is held against one baseline with A/A reruns, and is scored along the baseline's texts.
-Writes a results file such as ``reports/data/results/gate_drafter.yaml``; prints each row as it is measured.
+Writes a results file such as ``reports/data/results/gate_drafter.yaml``; prints each row as it is measured. Its runs
+lie in FOLDER, where a second start takes up those that are finished.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class Bench:
         words = ("--method", "{name: speculative, drafter: power-drafter, gamma: 4}", "--backbone", "embedded-digits-l")
         words += ("--dtype", "fp32", "--task", f"{{name: digits, n: {PROMPTS}}}", "-t", "1")
         words += ("--max-new-tokens", str(TOKENS), "--seed", str(seed), "--set", "prove=false", "--set", "warmup=0")
-        outcome = stride("run", *words, "--out", path, "--json")
+        outcome = stride("run", *words, "--out", path, "--json", *(["--resume"] if path.exists() else []))
         if outcome.code:
             raise RuntimeError(outcome.err)
         return path
@@ -125,8 +126,8 @@ def noise(baseline: Mapping[str, Any]) -> list[list[str]]:
     return [[name, f"{100 * error:.2f} %"] for name, error in cell["noise"].items()]
 
 
-def results(path: Path | None) -> None:
-    """Measure; the file is written anew after each damage."""
+def results(path: Path | None = None, runs: Path | None = None) -> None:
+    """Measure; the file is written anew after each damage. ``runs``: the folder of the runs that is kept."""
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
     facts = machine()
     rows: list[list[str]] = []
@@ -140,13 +141,14 @@ def results(path: Path | None) -> None:
         "setting": SETTING,
         "tables": tables,
     }
-    with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, STRIDE_PRESETS=f"{folder}/presets"):
-        bench = Bench(Path(folder))
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(runs or Path(folder))
+        os.environ["STRIDE_PRESETS"] = str(bench.folder / "presets")
         bench.drafter()
         again = [bench.run(f"again-{seed}", seed) for seed in range(1, RERUNS + 1)]
         words = [word for rerun in again for word in ("--again", rerun)]
         out = bench.folder / "baseline.json"
-        made = stride("baseline", "make", bench.run("base"), *words, "--replay", "--out", out)
+        made = stride("baseline", "make", bench.run("base"), *words, "--replay", "--out", out, "--force")
         if made.code:
             raise RuntimeError(made.err)
         baseline = json.loads(out.read_text())
@@ -164,4 +166,4 @@ def results(path: Path | None) -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     with mock.patch("harness.cli.results.RunReport.write", lambda report, folder: []):  # no tables and plots
-        results(Path(sys.argv[1]) if sys.argv[1:] else None)
+        results(*[Path(word) for word in sys.argv[1:3]])

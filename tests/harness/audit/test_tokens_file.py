@@ -21,6 +21,13 @@ def test_lines_are_read_and_other_keys_and_empty_lines_left_out(tmp_path: Path) 
     assert read_outputs(path, SMALL) == [([1, 2], [9]), ([0], [3])]
 
 
+def test_a_mark_of_the_byte_order_and_ends_of_lines_within_a_text_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "served.jsonl"
+    line = '{"prompt_ids": [1, 2], "output_ids": [9], "text": "a\u2028b\x85c"}\r\n'
+    path.write_bytes(b"\xef\xbb\xbf" + 2 * line.encode())
+    assert read_outputs(path, SMALL) == 2 * [([1, 2], [9])]
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [

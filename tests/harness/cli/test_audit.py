@@ -154,6 +154,8 @@ def test_a_drafter_adds_its_bets(tmp_path: Path) -> None:
         (("--tokens", "FILE", *SERVED, "--dtype", "int8"), "there is no dtype 'int8'"),
         (("--tokens", "FILE", "--backbone", "masked-tabular", "-t", "1"), "is a masked model"),
         (("--tokens", "BAD", *SERVED), "outside the vocabulary of 3"),
+        (("--tokens", "FILE", *SERVED, "--device", "nowhere"), "--device nowhere"),
+        (("RUN", "--device", "nowhere"), "--device nowhere"),
     ],
 )
 def test_bad_input_ends_with_one_message(run: Path, tmp_path: Path, words: tuple[str, ...], message: str) -> None:

@@ -438,6 +438,14 @@ class TestRunBelongsToTheLoop:
         with pytest.raises(ContractError, match=f"Writes changed run.{name}, which the run decides"):
             greedy(Writes(name, value, in_start), 4)
 
+    def test_spent_noise_cannot_be_called_fresh(self) -> None:
+        class Refreshes(Hidden):
+            def hide(self, run: Run) -> None:
+                run.draws.emitted = 0
+
+        with pytest.raises(ContractError, match=r"Refreshes\.step changed run\.draws\.emitted"):
+            greedy(Refreshes("toy"), 4)
+
     def test_a_drafter_in_the_targets_place_is_refused(self) -> None:
         class Retargets(Hidden):
             def hide(self, run: Run) -> None:
