@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib import rc_context
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 
 from harness.record import stats
 from harness.record.request_store import RequestStore
 from harness.record.stats import FloatArray
 from harness.record.store import Store
 from reports import engines
+from reports.plot_style import COLOURS, DASHES, STYLE
 from reports.side_by_side import of_requests, pairs, times
 from reports.text_table import Column, TextTable, number
 
@@ -80,29 +85,74 @@ def crossover(tables: Mapping[int, tuple[pd.DataFrame, pd.DataFrame]]) -> Crosso
     return Crossover(estimate, float(low), float(high))
 
 
-def text_tables(store: Store) -> list[TextTable]:
-    """A table for each entry that was measured at two concurrencies or more beside its plain decode."""
+Tables = Mapping[int, tuple[pd.DataFrame, pd.DataFrame]]
+"""Plain and speculative requests (`reports.side_by_side.of_requests`) by concurrency."""
+
+
+def compared(store: Store) -> dict[str, Tables]:
+    """By title: each entry that was measured at two concurrencies or more beside its plain decode."""
     cells = RequestStore.of(store.path, store.manifest)
     frame = engines.summarise(store)
     if frame.empty:
-        return []
+        return {}
     frame = frame[(frame["status"] == "done") & (frame["role"] != "floor") & (frame["concurrency"] > 0)]
     keys = ["backbone", "temperature", "task", "max_new_tokens"]
-    out = []
+    out: dict[str, Tables] = {}
     for names, rows in frame[frame["plain"] != ""].groupby(["label", "plain", *keys], sort=False):
         label, plain, *setting = names
         beside = frame[(frame["label"] == plain) & (frame[keys] == setting).all(axis=1)].set_index("concurrency")
         tables = {
-            int(row["concurrency"]): tuple(
-                of_requests(cells.cell(str(name)).requests)
-                for name in (beside.loc[row["concurrency"], "cell"], row["cell"])
+            int(row["concurrency"]): (
+                of_requests(cells.cell(str(beside.loc[row["concurrency"], "cell"])).requests),
+                of_requests(cells.cell(str(row["cell"])).requests),
             )
             for _, row in rows.iterrows()
             if row["concurrency"] in beside.index
         }
         if len(tables) > 1:
-            out.append(_table(f"{label} over {plain}, T = {setting[1]:g}, {setting[2]}", tables))
+            out[f"{label} over {plain}, T = {setting[1]:g}, {setting[2]}"] = tables
     return out
+
+
+def text_tables(store: Store) -> list[TextTable]:
+    """A table of each comparison."""
+    return [_table(title, tables) for title, tables in compared(store).items()]
+
+
+def write(store: Store, folder: Path) -> list[Path]:
+    """Draw every comparison into crossover.png; returns the file, none where nothing is compared."""
+    panels = compared(store)
+    if not panels:
+        return []
+    path = folder / "crossover.png"
+    with rc_context(STYLE):
+        sheet = Figure(figsize=(4.8 * len(panels), 3.4), layout="constrained")
+        FigureCanvasAgg(sheet)
+        for axes, (title, tables) in zip(sheet.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
+            _draw(axes, title, tables)
+        sheet.savefig(path, dpi=120)
+    return [path]
+
+
+def _draw(axes: Any, title: str, tables: Tables) -> None:
+    """Speed-up with its interval at each concurrency, and where it falls to 1."""
+    levels = sorted(tables)
+    gains = [(level, gain) for level in levels if (gain := times(*tables[level])) is not None]
+    axes.plot([level for level, _ in gains], [gain.estimate for _, gain in gains], "o-", color=COLOURS[0])
+    for level, gain in gains:
+        if gain.low is not None and gain.high is not None:
+            axes.plot([level, level], [gain.low, gain.high], color=COLOURS[0], linewidth=1.2)
+    axes.axhline(1, color=COLOURS[5], linestyle=DASHES, linewidth=1)
+    end = crossover(tables)
+    if end is not None and end.low is not None and end.high is not None:
+        axes.axvspan(min(end.low, levels[-1]), min(end.high, levels[-1]), color=COLOURS[1], alpha=0.25, linewidth=0)
+    if end is not None:
+        axes.annotate(f"ends at {_span(end.at, end.low, end.high)}", (0.03, 0.03), xycoords="axes fraction", fontsize=8)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(levels, [str(level) for level in levels])
+    axes.set_xlabel("requests at once")
+    axes.set_ylabel("times the plain decode")
+    axes.set_title(title, fontsize=9)
 
 
 def _table(title: str, tables: Mapping[int, Any]) -> TextTable:

@@ -2,12 +2,14 @@
 
     python -m reports.engine_results runs/servers runs/crossover
 
-writes `reports/data/results/engines.yaml` (tables side_by_side and crossover N) and `docs/images/engines.png`. A page
-marks their places; `python -m reports.results README.md docs/engines.md` fills them in.
+writes `reports/data/results/engines.yaml` (tables side_by_side and crossover N), `docs/images/engines.png` and
+`docs/images/crossover.png`. A page marks their places; `python -m reports.results README.md docs/engines.md` fills
+them in.
 """
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import sys
 from collections.abc import Sequence
@@ -20,7 +22,9 @@ from harness.record.store import Store
 from reports import crossover, results, side_by_side
 from reports.text_table import TextTable
 
-PICTURE = Path(__file__).parents[1] / "docs" / "images" / "engines.png"
+IMAGES = Path(__file__).parents[1] / "docs" / "images"
+PICTURES = {"side_by_side.png": "engines.png", "crossover.png": "crossover.png"}
+"""Pictures of a run's report, and their names among the images of the documentation."""
 
 
 def document(runs: Sequence[Store]) -> dict[str, Any]:
@@ -55,14 +59,14 @@ def _entry(name: str, table: TextTable) -> dict[str, Any]:
 
 
 def main(folders: Sequence[str]) -> None:
-    """Write the file and the picture."""
+    """Write the file and the pictures; the first run that has a picture gives it."""
     stores = [Store.open(folder) for folder in folders]
     path = results.FOLDER / "engines.yaml"
     path.write_text(yaml.safe_dump(document(stores), sort_keys=False, allow_unicode=True, width=120), encoding="utf-8")
-    drawn = stores[0].path / "report" / "side_by_side.png"
-    if drawn.is_file():
-        PICTURE.parent.mkdir(exist_ok=True)
-        shutil.copyfile(drawn, PICTURE)
+    IMAGES.mkdir(exist_ok=True)
+    for store, (drawn, name) in itertools.product(reversed(stores), PICTURES.items()):
+        if (store.path / "report" / drawn).is_file():
+            shutil.copyfile(store.path / "report" / drawn, IMAGES / name)
     results.read("engines")  # refuses what a page could not quote
 
 

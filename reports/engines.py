@@ -33,7 +33,7 @@ COLUMNS = (
     Column("tpot", "TPOT p50/p95 ms", 1, rank=4),
     Column("itl", "ITL p50/p95/p99 ms", 1, rank=5),
     Column("goodput", "good requests/s", 2, rank=6),
-    Column("same", "same as plain", 3, rank=3),
+    Column("same", "same as plain (visible share)", 3, rank=3),
     Column("floor", "plain again", 3, rank=7),
     Column("audit", "e (visible TV)", rank=3),
 )
@@ -74,6 +74,7 @@ def _row(cells: RequestStore, name: str, objective: Mapping[str, Any]) -> dict[s
         "n_ok": int((counted["status"] == "ok").sum()),
         "n_failed": int((counted["status"] != "ok").sum()),
         "same": verdict.get("same"),
+        "visible_share": verdict.get("visible_share"),
         "floor": verdict.get("floor"),
         **{f"audit_{key}": audit.get(key) for key in ("log_e", "visible_tv", "tokens", "best", "verdict")},
         "note": "; ".join(notes_of(cell.requests, cell.meta, verdict)),
@@ -125,6 +126,8 @@ def text_of(row: pd.Series[Any], column: Column) -> str:
         ranks = (50, 95, 99) if key == "itl" else (50, 95)
         numbers = [number(row.get(f"{key}_ms_p{rank}"), digits) for rank in ranks]
         return "-" if set(numbers) == {"-"} else " / ".join(numbers)
+    if key == "same" and number(share := row.get("visible_share")) != "-":
+        return f"{number(row.get(key), digits)} ({number(share)})"
     if key == "audit":
         log_e: Any = row.get("audit_log_e")
         if number(log_e) == "-":

@@ -30,7 +30,7 @@ def report(store: Store, as_json: bool) -> pd.DataFrame:
     frame = engines.summarise(store)
     beside, crossovers = side_by_side.rows(store), crossover.text_tables(store)
     written = [*engines.write(frame, store.path / "report", crossovers)]
-    written += side_by_side.write(beside, store.path / "report")
+    written += [*side_by_side.write(beside, store.path / "report"), *crossover.write(store, store.path / "report")]
     store.publish("report")
     if not as_json:
         engines.terminal(frame, Console())

@@ -188,6 +188,8 @@ ROWS = {
 
 
 def _default(f: dataclasses.Field[Any]) -> Any:
+    if f.default_factory is not dataclasses.MISSING:
+        return f.default_factory()
     return None if f.default is dataclasses.MISSING else f.default
 
 

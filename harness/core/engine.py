@@ -6,6 +6,7 @@ not tell is None, and nothing puts a guess in its place.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -167,7 +168,7 @@ class Counters:
     """Counters of a server at one moment, or their growth between two.
 
     Args:
-        values: by the fields of `AcceptanceCounts`: draft_steps, drafted, accepted.
+        values: by the name of a request's column: output_tokens, draft_steps, drafted, accepted.
         per_position: accepted drafts by position, from 0.
     """
 
@@ -256,7 +257,8 @@ def whole(value: Any) -> int | None:
     """
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != value or value != int(value):
+    number = finite(value)
+    if number != int(number or 0):
         raise EngineFault("malformed", f"found {value!r:.60} where a whole number belongs")
     return int(value)
 
@@ -273,3 +275,18 @@ def whole_list(values: Any) -> tuple[int, ...] | None:
         raise EngineFault("malformed", f"found {values!r:.60} where a list of whole numbers belongs")
     numbers = tuple(whole(value) for value in values)
     return tuple(number or 0 for number in numbers)
+
+
+def finite(value: Any) -> float | None:
+    """A number of an answer; None where there is none.
+
+    Raises:
+        EngineFault: it is NaN, infinite, or no number.
+    """
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise EngineFault("malformed", f"found {value!r:.60} where a number belongs")
+    if not math.isfinite(value):
+        raise EngineFault("not_a_number", f"found {value!r:.60} where a number belongs")
+    return float(value)

@@ -1,4 +1,4 @@
-"""What the messages of a stream have said so far."""
+"""The messages of a stream, and what they have said so far."""
 
 from __future__ import annotations
 
@@ -6,7 +6,20 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.core.engine import AcceptanceCounts, Chunk, EngineFault, Reply
+from harness.core.engine import AcceptanceCounts, Chunk, EngineFault, Reply, whole
+
+
+@dataclass(frozen=True)
+class Event:
+    """One message of a stream.
+
+    Args:
+        arrived_ns: on the clock of `time.perf_counter_ns`.
+        data: its JSON object.
+    """
+
+    arrived_ns: int
+    data: dict[str, Any]
 
 
 @dataclass
@@ -34,13 +47,13 @@ class Answer:
             raise EngineFault("cut_short", f"after {len(self.chunks)} messages")
         if not all(map(math.isfinite, self.logprobs)):
             raise EngineFault("not_a_number", "a log-probability of the output")
-        count = self.usage.get("completion_tokens")
+        count = whole(self.usage.get("completion_tokens"))
         return Reply(
             tokens=tuple(self.tokens) if gives_ids and self.tokens else None,
             text="".join(self.text),
             chunks=tuple(self.chunks),
-            output_tokens=len(self.tokens) or None if count is None else int(count),
-            prompt_tokens=self.usage.get("prompt_tokens"),
+            output_tokens=len(self.tokens) or None if count is None else count,
+            prompt_tokens=whole(self.usage.get("prompt_tokens")),
             finish=self.finish,
             logprobs=tuple(self.logprobs) or None,
             acceptance=self.acceptance,

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from harness.core.engine import AcceptanceCounts, Chunk, EngineRequest, Tells, whole, whole_list
-from harness.engines.answer import Answer
+from harness.engines.answer import Answer, Event
 from harness.engines.openai import OpenAI
-from harness.engines.server import Event
 from harness.registry import ENGINES
 
 
@@ -29,11 +28,12 @@ class LlamaCpp(OpenAI):
         gives_ids=True,
         arrival="token",
         acceptance=("drafted", "accepted"),
-        counters=("draft_steps", "drafted", "accepted", "per_position"),
+        counters=("output_tokens", "draft_steps", "drafted", "accepted", "per_position"),
         logprobs=False,
     )
     path: ClassVar[str] = "/completion"
     metrics: ClassVar[Mapping[str, str]] = {
+        "output_tokens": "llamacpp:tokens_predicted_total",
         "draft_steps": "llamacpp:spec_decode_num_drafts_total",
         "drafted": "llamacpp:spec_decode_num_draft_tokens_total",
         "accepted": "llamacpp:spec_decode_num_accepted_tokens_total",

@@ -17,9 +17,9 @@ from harness.core.engine import (
     Tells,
     Weights,
 )
-from harness.engines.answer import Answer
+from harness.engines.answer import Answer, Event
 from harness.engines.prometheus import read_counters
-from harness.engines.server import Event, Server
+from harness.engines.server import Server
 from harness.errors import UsageError
 from harness.registry import ENGINES
 
@@ -58,8 +58,9 @@ class OpenAI(Engine):
     def open(self, weights: Weights) -> None:
         """Find the server, and the model that it serves."""
         self.server = Server(self.url, self.key_env, self.timeout_s)
-        entries = self.server.json("/v1/models").get("data") or []
-        names = [str(entry.get("id")) for entry in entries]
+        listed = self.server.json("/v1/models")
+        entries = listed.get("data") if isinstance(listed, Mapping) else None
+        names = [str(entry["id"]) for entry in entries or () if isinstance(entry, Mapping) and "id" in entry]
         if self.model and self.model not in names:
             raise EngineFault("not_served", f"{self.url} serves {', '.join(names) or 'nothing'}, not {self.model}")
         if not names:
@@ -92,7 +93,10 @@ class OpenAI(Engine):
         """One stream."""
         answer = Answer()
         for event in self.server.events(self.path, self.fields(request)):
-            self.read(event, answer)
+            try:
+                self.read(event, answer)
+            except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+                raise self.server.fault("malformed", f"{self.path} sent ({error}): ", str(event.data)) from error
         return answer.reply(self.tells.gives_ids)
 
     def fields(self, request: EngineRequest) -> dict[str, Any]:

@@ -26,6 +26,7 @@ class OpenVINOGenAI(Engine):
         num_assistant_tokens: drafts of a step, with prompt_lookup.
         max_ngram_size: longest match, with prompt_lookup.
         precision: of the arithmetic, such as f32; "": OpenVINO's choice for the device.
+        threads: of the CPU; 0: OpenVINO's choice.
     """
 
     model: str = ""
@@ -34,6 +35,7 @@ class OpenVINOGenAI(Engine):
     num_assistant_tokens: int = 5
     max_ngram_size: int = 3
     precision: str = ""
+    threads: int = 0
 
     tells: ClassVar[Tells] = Tells(takes_ids=True, gives_ids=True, arrival="chunk", concurrent=False)
 
@@ -46,6 +48,8 @@ class OpenVINOGenAI(Engine):
         options: dict[str, Any] = {"prompt_lookup": True} if self.prompt_lookup else {}
         if self.precision:
             options["INFERENCE_PRECISION_HINT"] = self.precision
+        if self.threads:
+            options["INFERENCE_NUM_THREADS"] = self.threads
         try:
             self._pipeline = self._genai.LLMPipeline(model, self.device, **options)
         except RuntimeError as error:

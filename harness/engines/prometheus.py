@@ -14,7 +14,7 @@ def read_counters(text: str, names: Mapping[str, str], position: str = "") -> Co
 
     Args:
         text: of the server's endpoint.
-        names: the sample's name of each field: draft_steps, drafted, accepted.
+        names: the sample's name of each field: output_tokens, draft_steps, drafted, accepted.
         position: the name of the counter that has a label ``position``; "": none.
 
     Raises:

@@ -3,32 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
 from harness.core.engine import EngineFault
+from harness.engines.answer import Event
+from harness.engines.keys import Key
 from harness.errors import UsageError
 from harness.platform.extras import optional
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-
-
-@dataclass(frozen=True)
-class Event:
-    """One message of a stream.
-
-    Args:
-        arrived_ns: on the clock of `time.perf_counter_ns`.
-        data: its JSON object.
-    """
-
-    arrived_ns: int
-    data: dict[str, Any]
+LONGEST_QUOTE = 200
 
 
 class Server:
@@ -40,7 +28,7 @@ class Server:
         timeout_s: between two bytes of an answer.
 
     Raises:
-        UsageError: the address is no URL, or the extra is not installed.
+        UsageError: the address is no URL, the key is none, or the extra is not installed.
     """
 
     def __init__(self, url: str, key_env: str, timeout_s: float) -> None:
@@ -52,10 +40,10 @@ class Server:
         self.url = url.rstrip("/")
         self._httpx = optional("httpx", "an engine behind a URL", "engines")
         self._sse = optional("httpx_sse", "an engine behind a URL", "engines")
-        key = os.environ.get(key_env)
+        self._key = Key(key_env)
         self._client = self._httpx.Client(
             base_url=self.url,
-            headers={"Authorization": f"Bearer {key}"} if key else {},
+            headers=self._key.headers,
             timeout=self._httpx.Timeout(timeout_s, connect=min(timeout_s, 10)),
             limits=self._httpx.Limits(max_connections=None),
             trust_env=parts.hostname not in LOOPBACK,
@@ -75,7 +63,7 @@ class Server:
         try:
             return json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise EngineFault("malformed", f"{self.url}{path} answered no JSON: {text[:80]!r}") from error
+            raise self.fault("malformed", f"{self.url}{path} answered no JSON: ", repr(text)) from error
 
     def text(self, path: str) -> str:
         """The text of an endpoint.
@@ -114,11 +102,11 @@ class Server:
         try:
             data = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise EngineFault("malformed", f"{self.url}{path} sent {text[:80]!r}") from error
+            raise self.fault("malformed", f"{self.url}{path} sent no JSON: ", repr(text)) from error
         if not isinstance(data, dict):
-            raise EngineFault("malformed", f"{self.url}{path} sent {text[:80]!r} instead of a JSON object")
+            raise self.fault("malformed", f"{self.url}{path} sent no JSON object: ", repr(text))
         if data.get("error"):
-            raise EngineFault("server_error", f"{self.url}{path}: {str(data['error'])[:200]}")
+            raise self.fault("server_error", f"{self.url}{path}: ", str(data["error"]))
         return data
 
     def _check(self, response: Any, path: str) -> None:
@@ -126,26 +114,27 @@ class Server:
         if response.is_success:
             return
         response.read()
-        detail = f"{self.url}{path} answered {response.status_code}: {response.text[:200]}"
-        if response.status_code == 429:
-            raise EngineFault("overloaded", detail)
-        if response.status_code >= 500:
-            raise EngineFault("server_error", detail)
-        model = response.status_code == 404 and "model" in response.text.lower()
-        raise EngineFault("not_served" if model else "refused", detail)
+        code, text = response.status_code, str(response.text)
+        kind = "not_served" if code == 404 and "model" in text.lower() else "refused"
+        kind = "overloaded" if code == 429 else "server_error" if code >= 500 else kind
+        raise self.fault(kind, f"{self.url}{path} answered {code}: ", text)
+
+    def fault(self, kind: str, where: str, text: str) -> EngineFault:
+        """A fault that quotes a text of the server or the client, without the key."""
+        return EngineFault(kind, where + self._key.hidden(text)[:LONGEST_QUOTE])
 
     @contextmanager
     def _faults(self, path: str) -> Iterator[None]:
         """Name the fault behind an error of the client."""
-        where = f"{self.url}{path}"
+        where = f"{self.url}{path}: "
         try:
             yield
         except (self._httpx.ConnectError, self._httpx.ConnectTimeout) as error:
-            raise EngineFault("no_server", f"{where}: {error}") from error
+            raise self.fault("no_server", where, str(error)) from error
         except self._httpx.TimeoutException as error:
-            raise EngineFault("timeout", f"{where}: {type(error).__name__}") from error
+            raise self.fault("timeout", where, type(error).__name__) from error
         except self._httpx.TransportError as error:
             kind = "cut_short" if self.answers() else "server_died"
-            raise EngineFault(kind, f"{where}: {type(error).__name__}: {error}") from error
+            raise self.fault(kind, where, f"{type(error).__name__}: {error}") from error
         except self._sse.SSEError as error:
-            raise EngineFault("malformed", f"{where}: {error}") from error
+            raise self.fault("malformed", where, str(error)) from error

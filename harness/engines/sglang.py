@@ -1,7 +1,8 @@
 """SGLang's server through ``/generate``: ids in and out, and acceptance of each request under its new or its old names.
 
 Tested on recorded answers of the documented form; the engine itself needs a GPU. A seed decides the output only where
-the server was started with ``--enable-deterministic-inference``.
+the server was started with ``--enable-deterministic-inference``. It counts tokens where it was started with
+``--enable-metrics``; what it exports of acceptance are gauges, means that no requests can be held against.
 """
 
 from __future__ import annotations
@@ -10,10 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from harness.core.engine import AcceptanceCounts, Chunk, EngineRequest, Tells, whole, whole_list
-from harness.engines.answer import Answer
+from harness.core.engine import AcceptanceCounts, Chunk, EngineRequest, Tells, finite, whole, whole_list
+from harness.engines.answer import Answer, Event
 from harness.engines.openai import OpenAI
-from harness.engines.server import Event
 from harness.registry import ENGINES
 
 
@@ -27,10 +27,12 @@ class SGLang(OpenAI):
         gives_ids=True,
         arrival="chunk",
         acceptance=("draft_steps", "drafted", "accepted", "histogram", "told_length", "told_rate"),
+        counters=("output_tokens",),
         logprobs=False,
         seed="with --enable-deterministic-inference",
     )
     path: ClassVar[str] = "/generate"
+    metrics: ClassVar[Mapping[str, str]] = {"output_tokens": "sglang:generation_tokens_total"}
 
     def fields(self, request: EngineRequest) -> dict[str, Any]:
         """The body in the form of ``/generate``."""
@@ -72,8 +74,8 @@ class SGLang(OpenAI):
             drafted=whole(_first(data, "spec_num_proposed_drafts", "spec_draft_token_num")),
             accepted=whole(_first(data, "spec_num_correct_drafts", "spec_accept_token_num")),
             histogram=whole_list(_first(data, "spec_correct_drafts_histogram", "spec_accept_histogram")),
-            told_length=data.get("spec_accept_length"),
-            told_rate=data.get("spec_accept_rate"),
+            told_length=finite(data.get("spec_accept_length")),
+            told_rate=finite(data.get("spec_accept_rate")),
         )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from harness.core.engine import AcceptanceCounts, Tells
+from harness.core.engine import AcceptanceCounts, Tells, finite
 from harness.engines.answer import Answer
 from harness.engines.openai import OpenAI
 from harness.registry import ENGINES
@@ -39,4 +39,4 @@ class TensorRTLLM(OpenAI):
         places = [data, *(data.get("choices") or [])]
         told = [place.get("avg_decoded_tokens_per_iter") for place in places]
         length = next((value for value in told if value is not None), None)
-        return None if length is None else AcceptanceCounts(told_length=float(length))
+        return None if length is None else AcceptanceCounts(told_length=finite(length))

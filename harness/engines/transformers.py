@@ -10,6 +10,8 @@ from harness.engines.candidates import Arrivals, Watch
 from harness.errors import UsageError
 from harness.registry import ENGINES
 
+DTYPES = ("float32", "bfloat16", "float16")
+
 
 @ENGINES.register("transformers")
 @dataclass
@@ -45,8 +47,8 @@ class Transformers(Engine):
     )
 
     def __post_init__(self) -> None:
-        if self.dtype not in ("float32", "bfloat16", "float16"):
-            raise UsageError(f"transformers: dtype is {self.dtype!r}; choose float32, bfloat16 or float16")
+        if self.dtype not in DTYPES:
+            raise UsageError(f"transformers: dtype is {self.dtype!r}; choose {', '.join(DTYPES)}")
         if bool(self.assistant) + bool(self.early_exit) + bool(self.prompt_lookup) + self.mtp > 1:
             raise UsageError("transformers: name an assistant, early_exit, prompt_lookup or mtp, one of them")
 
@@ -74,10 +76,10 @@ class Transformers(Engine):
         self._model = self._assistant = None
 
     def told(self) -> dict[str, Any]:
-        """Its version."""
+        """Its version, and the type that it computes in."""
         import transformers
 
-        return {"version": transformers.__version__}
+        return {"version": transformers.__version__, "dtype": self.dtype}
 
     def generate(self, request: EngineRequest) -> Reply:
         """One decode on this thread, from a generator of torch that is put back."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from harness.core.engine import AcceptanceCounts, EngineRequest, Tells, whole, whole_list
+from harness.core.engine import AcceptanceCounts, EngineRequest, Tells, finite, whole, whole_list
 from harness.engines.answer import Answer
 from harness.engines.openai import OpenAI
 from harness.registry import ENGINES
@@ -26,10 +26,11 @@ class VLLM(OpenAI):
         gives_ids=True,
         arrival="chunk",
         acceptance=("draft_steps", "drafted", "accepted", "histogram", "told_length", "told_rate"),
-        counters=("draft_steps", "drafted", "accepted", "per_position"),
+        counters=("output_tokens", "draft_steps", "drafted", "accepted", "per_position"),
         logprobs=True,
     )
     metrics: ClassVar[Mapping[str, str]] = {
+        "output_tokens": "vllm:generation_tokens_total",
         "draft_steps": "vllm:spec_decode_num_drafts_total",
         "drafted": "vllm:spec_decode_num_draft_tokens_total",
         "accepted": "vllm:spec_decode_num_accepted_tokens_total",
@@ -55,6 +56,6 @@ class VLLM(OpenAI):
             drafted=whole(told.get("num_draft_tokens")),
             accepted=whole(told.get("num_accepted_draft_tokens")),
             histogram=whole_list(told.get("acceptance_histogram")),
-            told_length=told.get("mean_acceptance_length"),
-            told_rate=told.get("draft_acceptance_rate"),
+            told_length=finite(told.get("mean_acceptance_length")),
+            told_rate=finite(told.get("draft_acceptance_rate")),
         )

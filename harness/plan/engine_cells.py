@@ -15,6 +15,9 @@ from harness.plan.names import TaskUse
 from harness.plan.suite import EngineSuite, Resolved, samplings
 from harness.record.provenance import digest
 
+FLOOR_BATCH = 4
+"""Requests at once while the plain decode is made again, since a batch's size changes how sums are rounded."""
+
 
 @dataclass(frozen=True)
 class EngineCell:
@@ -26,7 +29,8 @@ class EngineCell:
         dtype: of that backbone.
         concurrency: requests under way at once (closed loop); 0: an open loop.
         rate: requests a second (open loop, Poisson arrivals); 0: a closed loop.
-        role: "plain", "speculative", or "floor": the plain engine once more in another order, at T = 0.
+        role: "plain", "speculative", or "floor": the plain engine once more at T = 0, in another order and, where it
+            takes several requests at once, in another batch.
         skip: why it will not run; None: it will.
     """
 
@@ -91,7 +95,7 @@ class EngineCell:
 
 
 def engine_cells(resolved: Resolved, absent: Mapping[TaskUse, str]) -> tuple[EngineCell, ...]:
-    """Every combination, each plain entry before those that are compared with it.
+    """Every combination, each plain entry just before those that are compared with it, so that load differs little.
 
     Args:
         absent: why the prompts of a task are not there.
@@ -108,10 +112,10 @@ def engine_cells(resolved: Resolved, absent: Mapping[TaskUse, str]) -> tuple[Eng
 def _combinations(resolved: Resolved, suite: EngineSuite) -> Iterator[EngineCell]:
     loads = [(number, 0.0) for number in suite.load.concurrency] + [(0, rate) for rate in suite.load.rate]
     compared = {use.plain for use in resolved.engines}
+    places = {use.label: place for place, use in enumerate(resolved.engines)}
+    in_order = sorted(resolved.engines, key=lambda use: (places[use.plain or use.label], use.plain != ""))
     for entry, task in itertools.product(suite.backbones, resolved.tasks):
-        for use, sampling in itertools.product(
-            sorted(resolved.engines, key=lambda e: e.plain != ""), samplings(suite, task)
-        ):
+        for use, sampling in itertools.product(in_order, samplings(suite, task)):
             if use.backbones and entry.name not in use.backbones:
                 continue
             budget, eos = task.max_new_tokens or suite.max_new_tokens, suite.stop_at_eos and task.task.eos
@@ -120,7 +124,8 @@ def _combinations(resolved: Resolved, suite: EngineSuite) -> Iterator[EngineCell
             for concurrency, rate in loads:
                 yield replace(first, concurrency=concurrency, rate=rate)
             if use.label in compared and sampling.temperature == 0:
-                yield replace(first, concurrency=loads[0][0], rate=loads[0][1], role="floor")
+                batch = FLOOR_BATCH if use.kind.tells.concurrent else 1
+                yield replace(first, concurrency=batch, rate=0.0, role="floor")
 
 
 def _reason(cell: EngineCell) -> str | None:

@@ -26,7 +26,7 @@ WORDS = {
     "as its plain decode again": (
         "approximate",
         "Some outputs differ from the plain decode's, and no more of them than the plain decode changes when it is "
-        "made again in another order.",
+        "made again in another order and batch.",
     ),
     "differs": ("broken", "Some outputs differ from the plain decode's, and rounding does not explain each of them."),
     "broken": (
@@ -62,8 +62,9 @@ HELP = {
     "tpot": "from the first to the last part of an output, over the tokens after the first part",
     "itl": "between two parts of an output; a part may hold several tokens",
     "goodput": "requests a second that kept the suite's objective",
-    "same": "share of outputs that equal the plain decode's with the same seed",
-    "floor": "share of outputs in which the plain decode, made again in another order, equals itself",
+    "same": "share of outputs that equal the plain decode's with the same seed; in brackets the share of differing "
+    "ones that would be seen in 9 of 10 such runs",
+    "floor": "share of outputs in which the plain decode, made again in another order and batch, equals itself",
     "audit": "evidence against tokens drawn from the backbone's distribution; in brackets the bias that it would see",
     "load": "requests under way at once, or requests a second",
     "samples": "requests that were answered, and that failed",
@@ -166,6 +167,8 @@ def load_of(row: pd.Series[Any]) -> str:
 def _evidence(verdict: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if (same := verdict.get("same")) is not None:
         yield "same as the plain decode", f"{same:.1%} of {verdict.get('pairs')} outputs"
+    if (share := verdict.get("visible_share")) is not None:
+        yield "share of differing outputs that 9 of 10 such checks see", f"{share:.1%}"
     if (floor := verdict.get("floor")) is not None:
         yield "the plain decode made again", f"{floor:.1%} of its outputs are the same"
     for key, title in (("audit", "e-value of the audit"), ("plain_audit", "e-value of the plain decode")):
@@ -175,6 +178,8 @@ def _evidence(verdict: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "audited tokens", figure_of(audit.get("tokens"), 0)
         yield "strongest bet", str(audit.get("best") or "")
         yield "bias that 9 of 10 audits refute", visible(audit.get("visible_tv"))
+    if checked := verdict.get("identities_checked"):
+        yield "requests whose own numbers were held against each other", str(checked)
     for line in verdict.get("broken_identities") or []:
         yield "contradiction", str(line)
 

@@ -25,10 +25,11 @@ def test_a_run_becomes_a_results_file_with_its_origin_and_a_picture(
     with table_engine():
         assert stride("run", tmp_path / "suite.yaml", "--out", tmp_path / "run").code == 0
     monkeypatch.setattr(results, "FOLDER", tmp_path)
-    monkeypatch.setattr(engine_results, "PICTURE", tmp_path / "images" / "engines.png")
+    monkeypatch.setattr(engine_results, "IMAGES", tmp_path / "images")
     engine_results.main([str(tmp_path / "run")])
     written = results.read("engines")
     rows = written.table("side_by_side").rows
     assert {row[0] for row in rows} == {"plain", "drafts", "autoregressive", "prompt_lookup"}
     assert [row[0] for row in written.table("crossover 1").rows][:2] == ["1", "2"] and written.commit
-    assert (tmp_path / "images" / "engines.png").read_bytes()[:4] == b"\x89PNG"
+    for name in ("engines.png", "crossover.png"):
+        assert (tmp_path / "images" / name).read_bytes()[:4] == b"\x89PNG"

@@ -46,6 +46,7 @@ class TableEngine(Engine):
         lost: accepted drafts that its counters miss.
         short: leaves out so many tokens.
         forget_seed: draws from a seed of its own each time.
+        texts: tells a text instead of ids.
     """
 
     tag: str = ""
@@ -56,6 +57,7 @@ class TableEngine(Engine):
     lost: int = 0
     short: int = 0
     forget_seed: bool = False
+    texts: bool = False
 
     tells: ClassVar[Tells] = Tells(True, True, "token", counters=("drafted", "accepted"))
 
@@ -92,7 +94,8 @@ class TableEngine(Engine):
             target_passes=len(tokens) - accepted,
             told_length=3.0 if self.wrong_length else 2.0 if accepted else None,
         )
-        return Reply(tuple(tokens), None, tuple(chunks), len(tokens), len(request.ids), "length", acceptance=counts)
+        told = (None, "".join(map(str, tokens))) if self.texts else (tuple(tokens), None)
+        return Reply(*told, tuple(chunks), len(tokens), len(request.ids), "length", acceptance=counts)
 
     def _token(self, context: list[int], request: EngineRequest, generator: torch.Generator) -> int:
         logits = target_logits(self.backbone, context, [0])[0]

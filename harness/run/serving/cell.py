@@ -80,7 +80,7 @@ class CellRun:
         for repetition in range(self._warmup):
             asked = Asked(first, repetition, WARMUP_TOKENS, seed_of(self._cell, first, repetition), warmup=True)
             self._check_gone(self._send(asked))
-        if self._cell.sampling.temperature > 0 and self._cell.role != "floor" and self._engine.tells.gives_ids:
+        if self._cell.sampling.temperature > 0 and self._cell.role != "floor":
             tokens = min(SEED_TOKENS, self._cell.max_new_tokens)
             number = self._warmup
             asked = Asked(first, number, tokens, seed_of(self._cell, first, number), warmup=True)
@@ -88,7 +88,8 @@ class CellRun:
                 self._check_gone(self._send(asked)),
                 self._check_gone(self._send(replace(asked, repetition=number + 1))),
             ]
-            if all(row.status == "ok" for row in pair) and pair[0].tokens != pair[1].tokens:
+            one, other = (row.tokens if row.tokens is not None else row.text for row in pair)
+            if all(row.status == "ok" for row in pair) and one != other:
                 detail = f"{FAULTS['seed_ignored']}: one request, made twice with seed {asked.seed}, has two outputs"
                 self._store.write(self._cell.id, replace(pair[1], status="failed", fault="seed_ignored", error=detail))
 

@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from harness.core.engine import Engine, EngineFault
+from harness.errors import StrideError
 from harness.plan.cells import Plan
 from harness.plan.engine_cells import EngineCell
 from harness.plan.engine_entries import EngineUse
@@ -84,10 +85,16 @@ class _Group:
                         engine, cell, self._requests, self._reference, prompts, suite.repetitions, suite.warmup
                     ).run()
                     self._store.publish(f"engines/{cell.id}")
-        except EngineFault as fault:
-            self._options.progress.say(f"{use.label} stopped: {fault}")
-            return fault
-        return None
+        except StrideError as error:
+            if not isinstance(error, EngineFault):
+                raise
+            fault = error
+        except Exception as error:  # opening or closing an engine of another package may raise anything
+            fault = EngineFault("engine_error", f"{use.name}: {type(error).__name__}: {error}")
+        else:
+            return None
+        self._options.progress.say(f"{use.label} stopped: {fault}")
+        return fault
 
     @contextmanager
     def _opened(self, use: EngineUse) -> Iterator[Engine]:

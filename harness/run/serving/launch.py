@@ -41,8 +41,8 @@ class Declared(BaseModel):
         health: the path that answers 200 when it is ready.
         wait_s: how long it may take until then.
         methods: further words of the command, by the name of a way to speculate.
-        environment: variables that are set for it.
-        method_environment: further variables, by the name of a way to speculate.
+        environment: variables that are set for it where the caller's environment has none of that name.
+        method_environment: variables that are set in any case, by the name of a way to speculate.
         weights: what it loads of a backbone where no model is named: folder or gguf.
     """
 
@@ -77,11 +77,17 @@ class Declared(BaseModel):
             raise UsageError(f"the server of {self.engine} needs a model; name one with --model")
         return [Template(word).safe_substitute(length, model=model, host=host, port=str(port)) for word in words]
 
-    def variables(self, method: str) -> dict[str, str]:
-        """The variables that are set for it; arguments and errors as of ``words``."""
+    def variables(self, method: str, callers: Mapping[str, str]) -> dict[str, str]:
+        """Its environment; arguments and errors as of ``words``.
+
+        Args:
+            callers: the environment of the process that starts it.
+        """
         name, length = self._way(method)
-        own = {**self.environment, **self.method_environment.get(name, {})}
-        return {key: Template(value).safe_substitute(length) for key, value in own.items()}
+        own = {
+            key: Template(value).safe_substitute(length) for key, value in self.method_environment.get(name, {}).items()
+        }
+        return {**self.environment, **callers, **own}
 
     def _way(self, method: str) -> tuple[str, dict[str, str]]:
         """The name of a way to speculate, and what stands for $length and $accepted in its words."""
@@ -136,7 +142,7 @@ def started(
     Raises:
         EngineFault: it ended, or did not answer in time.
     """
-    environment = {**os.environ, **server.variables(method)}
+    environment = server.variables(method, os.environ)
     try:
         process = subprocess.Popen(
             words, stdout=log, stderr=log, env=environment, start_new_session=True, preexec_fn=_end_with_parent

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import math
+import operator
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from harness.core.engine import Engine, EngineFault, EngineRequest, Reply
 from harness.core.task import Prompt
@@ -60,10 +63,12 @@ def ask(engine: Engine, cell: EngineCell, reference: Reference, asked: Asked, se
     sent = time.perf_counter_ns()
     reply, fault = Reply(), None
     try:
-        reply = engine.generate(request)
+        reply = answered(engine.generate(request))
         fault = fault_of(request, reply, reference)
     except EngineFault as error:
         fault = error
+    except Exception as error:  # an engine of another package may raise anything: its request failed
+        fault = EngineFault("engine_error", f"{type(error).__name__}: {error}")
     ended = time.perf_counter_ns()
     counts = asdict(reply.acceptance) if reply.acceptance else {}
     parts = [chunk.tokens for chunk in reply.chunks]
@@ -93,6 +98,20 @@ def ask(engine: Engine, cell: EngineCell, reference: Reference, asked: Asked, se
         logprobs=reply.logprobs,
         **counts,
     )
+
+
+def answered(reply: Any) -> Reply:
+    """What an engine returned, where it is an answer.
+
+    Raises:
+        EngineFault: it is something else.
+    """
+    if not isinstance(reply, Reply):
+        raise EngineFault("engine_error", f"generate returned {type(reply).__name__}, not a Reply")
+    tokens = None if reply.tokens is None else tuple(operator.index(token) for token in reply.tokens)
+    if reply.logprobs is not None and not all(map(math.isfinite, reply.logprobs)):
+        raise EngineFault("not_a_number", "a log-probability of the output")
+    return replace(reply, tokens=tokens, chunks=tuple(reply.chunks))
 
 
 def fault_of(request: EngineRequest, reply: Reply, reference: Reference) -> EngineFault | None:

@@ -3,6 +3,9 @@
 Four checks, from the strongest on. (0) The tokens are those of the plain decode with the same seeds. (1) At T = 0 they
 differ where the plain decode differs from itself, or at near ties of the reference. (2) At T > 0 the betting audit
 refutes them and not the plain decode's. (3) The engine's own numbers obey their identities.
+
+Each check has its power: the share of differing outputs, or the bias a token, that 9 of 10 such checks would have seen,
+and how many requests told numbers that could contradict each other.
 """
 
 from __future__ import annotations
@@ -27,6 +30,10 @@ CLEAR = 20.0
 """An e-value of the plain decode below which nothing is held against it."""
 NEAR_TIE = MARGINS["bf16"]
 """Logits of the reference nearer than this may change places by rounding in another type."""
+
+DETECTED = 0.9
+"""The power at which the size of what would have been seen is told."""
+IDENTITY_COLUMNS = ("draft_steps", "drafted", "accepted", "histogram", "told_length", "told_rate")
 
 Key = tuple[str, int]
 
@@ -72,7 +79,11 @@ class Judge:
                 self._store.update(cell.id, verdict=self._verdict(cell))
 
     def _verdict(self, cell: EngineCell) -> dict[str, Any]:
-        facts: dict[str, Any] = {"broken_identities": broken_identities(self._store.cell(cell.id).requests)}
+        requests = self._store.cell(cell.id).requests
+        facts: dict[str, Any] = {
+            "broken_identities": broken_identities(requests),
+            "identities_checked": int(checkable(requests).sum()),
+        }
         if cell.use.synthetic:
             return {**facts, "verdict": "synthetic acceptance"}
         plain = self._partner(cell, "plain", cell.use.plain or cell.use.label)
@@ -97,7 +108,11 @@ class Judge:
         here, there = (_outputs(self._rows[one.id]) for one in (cell, plain))
         keys = sorted(here.keys() & there.keys())
         other = [key for key in keys if here[key] != there[key]]
-        facts: dict[str, Any] = {"pairs": len(keys), "same": 1 - len(other) / len(keys) if keys else None}
+        facts: dict[str, Any] = {
+            "pairs": len(keys),
+            "same": 1 - len(other) / len(keys) if keys else None,
+            "visible_share": visible_share(len(keys)) if keys else None,
+        }
         if cell.sampling.temperature == 0 and self._reference.backbone is not None:
             differences = [self._difference(cell, key, here[key], there[key]) for key in other]
             facts["differences"] = [vars(difference) for difference in differences if difference is not None]
@@ -159,6 +174,16 @@ def audit_facts(result: Audit) -> dict[str, Any]:
         "best": result.best,
         "threshold": result.threshold,
     }
+
+
+def visible_share(pairs: int) -> float:
+    """The share of differing outputs of which so many pairs show one or more in 9 of 10 checks."""
+    return float(1 - (1 - DETECTED) ** (1 / pairs))
+
+
+def checkable(rows: pd.DataFrame) -> pd.Series[bool]:
+    """Whether a request tells two numbers or more that could contradict each other."""
+    return rows[list(IDENTITY_COLUMNS)].notna().sum(axis=1) > 1
 
 
 def broken_identities(rows: pd.DataFrame) -> list[str]:

@@ -74,6 +74,8 @@ def test_drafts_are_counted_step_by_step(plain: Transformers, options: dict[str,
 def test_options_that_exclude_each_other_and_a_model_that_is_not_there() -> None:
     with pytest.raises(UsageError, match="one of them"):
         Transformers(assistant="x", prompt_lookup=2)
+    with pytest.raises(UsageError, match="choose float32, bfloat16, float16"):
+        Transformers(dtype="fp8")
     with pytest.raises(UsageError, match="no folder of weights"):
         Transformers().open(Weights())
     with pytest.raises(EngineFault, match="cannot load"):

@@ -127,6 +127,26 @@ def test_a_key_comes_from_the_environment_alone(answers: Answers, monkeypatch: p
     assert "secret" not in str(caught.value)
 
 
+def test_a_key_that_a_server_repeats_is_hidden_and_one_that_no_header_carries_is_refused(
+    answers: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = "sk-" + "x" * 300
+    monkeypatch.setenv("MY_KEY", key)
+    answers.status, answers.body = 401, f"Incorrect API key provided: {key}."
+    with pytest.raises(EngineFault) as caught:
+        ask(OpenAI, answers, key_env="MY_KEY")
+    assert "Incorrect API key provided: (key)." in str(caught.value) and "xxx" not in str(caught.value)
+    for wrong in ("two\nlines", "schlüssel"):
+        monkeypatch.setenv("MY_KEY", wrong)
+        with pytest.raises(UsageError, match="MY_KEY is no key") as refused:
+            ask(OpenAI, answers, key_env="MY_KEY")
+        assert wrong not in str(refused.value)
+    monkeypatch.setenv("MY_KEY", " padded\n")
+    answers.status, answers.events = 200, OPENAI
+    ask(OpenAI, answers, key_env="MY_KEY")
+    assert answers.keys[-1] == "Bearer padded"
+
+
 def test_vllm_tells_ids_and_the_acceptance_of_a_request(answers: Answers) -> None:
     answers.events = VLLM_STREAM
     reply = ask(VLLM, answers)
@@ -200,6 +220,18 @@ def test_counters_are_added_up_over_labels_and_read_by_position(answers: Answers
     assert read_counters(COUNTERS.replace(" 5.0", " 2.0"), VLLM.metrics).since(counters).backwards
 
 
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [(VLLM, "vllm:generation_tokens"), (SGLang, "sglang:generation_tokens"), (LlamaCpp, "llamacpp:tokens_predicted")],
+)
+def test_output_tokens_are_counted_too(answers: Answers, kind: type[OpenAI], name: str) -> None:
+    answers.metrics = [f'# TYPE {name} counter\n{name}_total{{model_name="m"}} 8.0e+01\n']
+    with kind(url=answers.url) as engine:
+        engine.open(Weights())
+        counters = engine.counters()
+    assert counters is not None and counters.values == {"output_tokens": 80.0}
+
+
 def test_a_server_without_counters_has_none(answers: Answers) -> None:
     with LlamaCpp(url=answers.url) as engine:
         engine.open(Weights())
@@ -231,6 +263,39 @@ def test_each_fault_of_a_server_has_a_kind(answers: Answers, kind: str, changes:
     for name, value in changes.items():
         setattr(answers, name, value)
     assert fault(OpenAI, answers) == kind
+
+
+ODD: list[Any] = [7, "text", [1], {"a": 1}, None, True, float("nan"), -1, 1.5, [None], [{}], {"text": 3}]
+PLACES = {
+    OpenAI: ("choices", "usage"),
+    VLLM: ("choices", "usage", "metrics"),
+    LlamaCpp: ("tokens", "content", "timings", "tokens_predicted", "stop"),
+    SGLang: ("output_ids", "meta_info", "text"),
+    TensorRTLLM: ("choices", "usage"),
+}
+
+
+@pytest.mark.parametrize(("kind", "place"), [(kind, place) for kind, places in PLACES.items() for place in places])
+def test_odd_values_anywhere_are_an_answer_or_a_fault(answers: Answers, kind: type[OpenAI], place: str) -> None:
+    ends = {LlamaCpp: LLAMA_STREAM[2], SGLang: sglang_stream(NEW_NAMES, True)[1]}
+    end = ends.get(kind, {**message("b", "length"), **USAGE, "choices": message("b", "length")["choices"]})
+    for value in ODD:
+        answers.events = ({**end, place: value},)
+        try:
+            assert isinstance(ask(kind, answers), Reply)
+        except EngineFault as caught:
+            assert caught.kind in ("malformed", "cut_short", "not_a_number"), (place, value)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_mean_that_is_no_number_is_a_fault(answers: Answers, value: float) -> None:
+    told = {"speculative_decoding": {**SPECULATIVE, "mean_acceptance_length": value}}
+    answers.events = (*VLLM_STREAM[:2], {**USAGE, "metrics": told})
+    assert fault(VLLM, answers) == "not_a_number"
+    answers.events = sglang_stream({**OLD_NAMES, "spec_accept_rate": value}, True)
+    assert fault(SGLang, answers) == "not_a_number"
+    answers.events = (message("b", "length", avg_decoded_tokens_per_iter=value), USAGE)
+    assert fault(TensorRTLLM, answers) == "not_a_number"
 
 
 def test_a_model_that_is_not_served_and_a_server_that_is_not_there(answers: Answers) -> None:

@@ -11,11 +11,12 @@ import pandas as pd
 import pytest
 import yaml
 
+from harness.core.engine import Reply
 from harness.facade.stored_run import StoredRun
 from harness.record.request_store import RequestStore
 from harness.record.store import Store
 from tests.support.cli import Outcome, refused, stride
-from tests.support.table_engine import FAILURES, NAME, REQUESTS, table_engine
+from tests.support.table_engine import FAILURES, NAME, REQUESTS, TableEngine, table_engine
 
 
 @pytest.fixture(autouse=True)
@@ -133,6 +134,54 @@ def test_a_seed_that_is_ignored_is_a_row_and_a_note(tmp_path: Path) -> None:
     assert done.code == 0 and "1 x seed_ignored" in done.out
     table = only(path)
     assert table[table["fault"] == "seed_ignored"]["warmup"].tolist() == [True]
+
+
+def test_a_seed_that_an_engine_of_texts_ignores_is_seen_too(tmp_path: Path) -> None:
+    path = suite(tmp_path, {**PLAIN, "forget_seed": True, "texts": True}, max_new_tokens=24)
+    assert "1 x seed_ignored" in run(path).out
+
+
+def test_what_an_engine_of_another_package_raises_fails_its_request_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = suite(tmp_path, PLAIN)
+    generate = TableEngine.generate
+    odd: list[Any] = [KeyError("lost"), None, Reply(tokens=("a",), output_tokens=1), Reply(logprobs=(float("nan"),))]  # type: ignore[arg-type]
+
+    def broken(engine: TableEngine, request: Any) -> Any:
+        value = odd.pop(0) if odd else generate(engine, request)
+        if isinstance(value, Exception):
+            raise value
+        return value
+
+    monkeypatch.setattr(TableEngine, "generate", broken)
+    done = run(path)
+    assert done.code == 1 or "engine_error" in done.out, done.err
+    table = only(path)
+    assert len(table) == 4 and set(table["fault"].dropna()) == {"engine_error", "not_a_number"}
+    assert "KeyError: 'lost'" in " ".join(table["error"].dropna())
+    monkeypatch.setattr(TableEngine, "open", lambda *arguments: 1 / 0)
+    stopped = stride("run", path, "--out", tmp_path / "again")
+    assert stopped.code == 3 and "ZeroDivisionError" in stopped.err and "--resume" in stopped.err
+
+
+def test_the_plain_decode_is_made_again_in_another_batch_and_the_power_of_each_check_is_told(tmp_path: Path) -> None:
+    path = suite(tmp_path, PLAIN, {"label": "lookup", "plain": "plain"}, temperature=[0.0])
+    assert run(path).code == 0
+    store = cells(path)
+    assert {facts["load"] for facts in store.planned.values() if facts["role"] == "floor"} == {"4"}
+    (verdict,) = [
+        store.cell(name).meta["verdict"] for name in store.cells() if store.planned[name]["label"] == "lookup"
+    ]
+    assert verdict["pairs"] == 2 and verdict["visible_share"] == pytest.approx(1 - 0.1**0.5)
+    assert verdict["identities_checked"] == 2 and verdict["floor"] == 1
+    assert rows(path)["lookup T0"]["visible_share"] == verdict["visible_share"]
+
+
+def test_each_engine_decodes_with_drafts_just_after_its_plain_decode(tmp_path: Path) -> None:
+    entries = [{"label": "b", "plain": "a"}, {"label": "c"}, {"label": "d", "plain": "c"}, {"label": "a"}]
+    document = stride("run", suite(tmp_path, *entries), "--dry-run", "--json").document
+    assert [entry["label"] for entry in document["engines"]] == ["c", "d", "a", "b"]
 
 
 def test_an_id_outside_the_vocabulary_is_another_tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,7 +79,7 @@ def test_each_shipped_server_is_of_an_engine_and_takes_a_model(name: str) -> Non
     for way in ("", *server.ways):
         method = f"{way}=2.5" if way == "synthetic" else way
         words = server.words("MODEL", method, "127.0.0.1", 1234)
-        told = [*words, *server.variables(method).values()]
+        told = [*words, *server.variables(method, {}).values()]
         assert (way == "synthetic") == any(length in word for word in told for length in ("2.5", "1.5"))
         assert "MODEL" in words and "1234" in words and "127.0.0.1" in words and not any("$" in word for word in words)
     with pytest.raises(UsageError, match="needs a model"):
@@ -93,10 +93,17 @@ def test_the_servers_are_listed_and_a_wrong_name_or_file_is_one_message(tmp_path
             "synthetic=LENGTH" in (text := refused("serve", "vllm", "--model", "x", "--method", method))
             or "from 1" in text
         )
-    variables = declared("tensorrt_llm").variables("synthetic=2.5")
+    variables = declared("tensorrt_llm").variables("synthetic=2.5", {})
     assert variables == {"TLLM_SPEC_DECODE_FORCE_NUM_ACCEPTED_TOKENS": "1.5"}
     assert "did you mean 'vllm'" in refused("serve", "vlm")
     assert "no method of the server 'eagle'" in refused("serve", "vllm", "--model", "x", "--method", "eagle")
     path = tmp_path / "bad.yaml"
     path.write_text("engine: vllm\n")
     assert "declares no server" in refused("serve", path)
+
+
+def test_a_callers_variable_stands_above_a_files_and_below_a_methods() -> None:
+    assert declared("vllm").variables("", {}) == {"VLLM_CPU_KVCACHE_SPACE": "2"}
+    assert declared("vllm").variables("ngram", {"VLLM_CPU_KVCACHE_SPACE": "9"}) == {"VLLM_CPU_KVCACHE_SPACE": "9"}
+    chosen = declared("sglang").variables("synthetic=3", {"SGLANG_SIMULATE_ACC_LEN": "1"})
+    assert chosen["SGLANG_SIMULATE_ACC_LEN"] == "3"
