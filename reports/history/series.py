@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ def read(path: Path) -> list[dict[str, Any]]:
     """The lines of a history's file, or of every ``*.jsonl`` of its folder.
 
     Raises:
-        UsageError: there is none, or a line is no JSON object with a cell and a time.
+        UsageError: there is none, or a line is no JSON object with a cell and a time, or has another type elsewhere.
     """
     files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path] if path.is_file() else []
     if not files:
@@ -88,7 +89,19 @@ def _line(text: str, place: str) -> dict[str, Any]:
         raise UsageError(f"{place}: no JSON ({error}); remove the line, or restore the file from a copy") from error
     if not isinstance(line, dict) or not all(isinstance(line.get(key), str) for key in ("cell", "created")):
         raise UsageError(f"{place}: no line of a history, which names its cell and when its run was created")
-    return line
+    for key, kind in (("temperature", int | float), ("counting", int), ("machine", str)):
+        if not isinstance(value := line.get(key), kind | None):
+            raise UsageError(f"{place}: {key} is {value!r:.60}; remove the line, or restore the file from a copy")
+    return {**line, "created": _utc(line["created"], place)}
+
+
+def _utc(text: str, place: str) -> str:
+    """A time in ISO 8601 as UTC, so that times sort as texts; one without a zone is taken for UTC."""
+    try:
+        time = datetime.fromisoformat(text)
+        return (time if time.tzinfo else time.replace(tzinfo=UTC)).astimezone(UTC).isoformat()
+    except (ValueError, OverflowError) as error:
+        raise UsageError(f"{place}: created is {text!r:.60}, no time in ISO 8601; remove the line") from error
 
 
 def series(lines: Sequence[Mapping[str, Any]]) -> list[Series]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,15 @@ def test_lines_come_in_any_order_and_of_several_files(tmp_path: Path) -> None:
     assert only.values == pytest.approx([0.5, 0.51, 0.52, 0.53, 0.54, 0.55])
 
 
+def test_nights_of_several_zones_are_in_the_order_of_time(tmp_path: Path) -> None:
+    times = ["2026-01-01T23:00:00-05:00", "2026-01-02T03:00:00+00:00", "2026-01-02 05:00:00"]
+    write(
+        tmp_path / "a.jsonl", [line(0, value, created=time) for value, time in zip((2.0, 1.0, 3.0), times, strict=True)]
+    )
+    (only,) = series(read(tmp_path))
+    assert only.values == (1.0, 2.0, 3.0)
+
+
 def test_other_machines_and_countings_are_series_of_their_own() -> None:
     lines = [line(night, 0.6, speedup=1.5, scr=2.0, machine="a" if night < 3 else "b") for night in range(6)]
     for entry in lines[:2]:
@@ -92,9 +102,22 @@ def test_other_machines_and_countings_are_series_of_their_own() -> None:
     assert any("different ways" in text for text in report.table(report.findings(series(lines))))
 
 
-@pytest.mark.parametrize(
-    "text", ["{", "[1]", "[" * 100_000, '{"cell": "c0"}', '{"cell": 1, "created": "2026"}'], ids=range(5)
-)
+DAMAGED = [
+    *("{", "[1]", "[" * 100_000, '{"cell": "c0"}', '{"cell": 1, "created": "2026"}'),
+    *(
+        json.dumps(line(1, 0.6, **change))
+        for change in (
+            {"created": "2026-13-45"},
+            {"created": "0001-01-01T00:00:00+02:00"},
+            {"temperature": "hot"},
+            {"counting": [1]},
+            {"machine": {"cores": 2}},
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize("text", DAMAGED, ids=range(len(DAMAGED)))
 def test_a_damaged_line_is_an_error_that_names_it(text: str, tmp_path: Path) -> None:
     path = write(tmp_path / "history.jsonl", [line(0, 0.6)])
     path.write_text(path.read_text() + text + "\n")
