@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 import pytest
+import yaml
 
 from harness.cli.main import VERBS, stride
 
@@ -71,3 +72,19 @@ def test_commands_name_verbs_and_options_that_exist(name: str) -> None:
         if verb == "nightly":  # takes the options of `stride run` too
             options |= options_of(stride.get_command(click.Context(stride), "run"))
         assert {word.split("=")[0] for word in words if word.startswith("--")} <= options
+
+
+def test_a_night_that_fails_keeps_its_history() -> None:
+    """`actions/cache` saves nothing of a job that failed, so the save is a step of its own, after the night."""
+    steps = yaml.safe_load((FOLDER / "github-nightly.yml").read_text())["jobs"]["nightly"]["steps"]
+    used = [str(step.get("uses", step.get("run", ""))).partition("@")[0] for step in steps]
+    save = steps[used.index("actions/cache/save")]
+    night = next(place for place, text in enumerate(used) if text.startswith("stride nightly"))
+    assert used.index("actions/cache/restore") < night < used.index("actions/cache/save")
+    assert save["if"] == "${{ !cancelled() }}" and save["with"]["path"] == "nights"
+
+
+@pytest.mark.parametrize("name", ["github-nightly.yml", "gitlab-ci.yml"])
+def test_a_night_draws_random_cases_anew(name: str) -> None:
+    (words,) = (words for words in commands(FOLDER / name) if words[1:3] == ["verify", "--random"])
+    assert words[words.index("--seed") + 1] == "$(date -u +%Y%m%d)" and "--budget" in words
