@@ -61,6 +61,9 @@ DRAFTER = (
 )
 """Entries of a cell's meta on drafts that were made anew; None where the method drafts nothing, and in older runs."""
 
+QUANTISATION = ("quantisation_kl", "quantisation_agreement")
+"""Entries of a cell's meta on what the rounding of its weights costs; None where they are not quantised."""
+
 _OF_TIME = ("speedup", "predicted", "ms_per_token", "throughput", "tokens_per_second", "cpu_joules", "gpu_joules")
 """Columns that hold seconds, or energy that other work has a part in, beside those that end in _ms."""
 _FLAGS_OF_TIME = ("disturbed", "mismatch")
@@ -211,7 +214,7 @@ def _identity(name: str, meta: Mapping[str, Any]) -> Row:
         "total_variation": verdict.get("total_variation"),
         "greedy": verdict.get("greedy"),
         "note": verdict.get("note"),
-        **{column: _plain(meta.get(column)) for column in (*AUDIT, *DRAFTER)},
+        **{column: _plain(meta.get(column)) for column in (*AUDIT, *DRAFTER, *QUANTISATION)},
         "flags": "",
     }
 

@@ -77,7 +77,7 @@ class HumanEval(Task):
                 problem["prompt"].rstrip(),
                 data={key: problem[key] for key in ("prompt", "test", "entry_point")},
             )
-            for problem in _problems(_data_file())
+            for problem in problems()
         )
 
     def score(self, prompt: Prompt, output: Output, tokens: Sequence[int]) -> dict[str, float]:
@@ -96,6 +96,15 @@ class HumanEval(Task):
             if "pass@1" in output.scores:
                 passed.setdefault(output.prompt.id, []).append(output.scores["pass@1"] == 1.0)
         return pass_at_k(passed, (10, 100))
+
+
+def problems() -> list[dict[str, Any]]:
+    """The 164 problems of the installed package: task_id, prompt, canonical_solution, test, entry_point.
+
+    Raises:
+        UsageError: the package's data file is missing or damaged.
+    """
+    return _problems(_data_file())
 
 
 def body(text: str) -> str:

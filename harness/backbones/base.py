@@ -13,6 +13,7 @@ import torch
 
 from harness.backbones.slots import lora
 from harness.backbones.slots.cache import Masks, SlotCache
+from harness.backbones.slots.graphs import Graphs
 from harness.backbones.slots.net import Net
 from harness.core.backbone import Backbone
 from harness.core.capabilities import Capabilities
@@ -59,6 +60,7 @@ class Adapter(Backbone):
         self._identity = identity
         self._masks = Masks(identity.capabilities.context, TYPES[identity.dtype], torch.device(identity.device))
         self._fitted: dict[Path, Any] = {}
+        self._graphs: Graphs | None = None
 
     @classmethod
     def check(cls, name: str, params: Mapping[str, Any], dtype: str) -> None:
@@ -72,9 +74,21 @@ class Adapter(Backbone):
             raise UsageError(f"{name}: {cls.kind} needs a source of weights; {cls.advice}")
         check_dtype(name, dtype)
 
-    def _slots(self, net: Net) -> SlotCache:
-        """Empty slots over a net; the first pass allocates them."""
-        return SlotCache(net, self.capabilities.context, self._masks)
+    def use_graphs(self) -> None:
+        """Capture passes of fixed shapes from now on: CUDA graphs on a GPU, a recorder that checks them elsewhere.
+
+        Nets that are made for one prompt (meshes, speech) and packed passes (guidance, batches) stay plain.
+        """
+        like = torch.zeros((), dtype=TYPES[self.dtype], device=self.device)
+        self._graphs = Graphs(self.capabilities.context, like)
+
+    def _slots(self, net: Net, lasting: bool = False) -> SlotCache:
+        """Empty slots over a net; the first pass allocates them.
+
+        Args:
+            lasting: the net serves all prompts, so that its passes may be captured.
+        """
+        return SlotCache(net, self.capabilities.context, self._masks, self._graphs if lasting else None)
 
     def _fit_adapter(self, folder: Path | None, fit: Callable[[lora.Adapter], Any]) -> Any:
         """The low-rank adapter of a folder in a net's form; each folder is read once (see `lora.read`)."""
@@ -118,7 +132,10 @@ class LayeredAdapter(Adapter):
             capabilities=capabilities,
             fingerprint=hashlib.sha256(f"{self.fingerprint} layers={layers}".encode()).hexdigest(),
         )
-        return self._keep_layers(layers, identity)
+        kept = self._keep_layers(layers, identity)
+        if self._graphs is not None:
+            kept.use_graphs()
+        return kept
 
 
 def check_parameters(what: str, params: Iterable[str], allowed: Sequence[str]) -> None:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from pathlib import Path
 
 import click
+import torch
+from click.core import ParameterSource
 from rich.console import Console
 from rich.table import Table
 
-from harness.bench import peers
+from harness.bench import gpu, peers
 from harness.cli.main import emit
 from harness.discover import declare_all
+from harness.errors import UsageError
+from harness.platform.device import check_device
 from harness.platform.malloc import keep_pages
+
+GPU = "gpu"
 
 
 @click.command(name="bench")
@@ -23,7 +30,20 @@ from harness.platform.malloc import keep_pages
 @click.option(
     "--json", "as_json", is_flag=True, help="One JSON document: [{name, ours, peer, ratio, low, high, unit}]."
 )
-def command(only: str, pairs: int, tokens: int, threads: int, backbone: str, as_json: bool) -> None:
+@click.option("--device", help="Of `stride bench gpu`. Default: cuda where there is one, else cpu.")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="The file of `stride bench gpu`.")
+@click.option("--minutes", type=click.FloatRange(0.1), help="Of `stride bench gpu`; 9 unless named.")
+def command(
+    only: str,
+    pairs: int,
+    tokens: int,
+    threads: int,
+    backbone: str,
+    as_json: bool,
+    device: str | None,
+    out: Path | None,
+    minutes: float | None,
+) -> None:
     """Time methods against transformers' generate in interleaved pairs, and the harness's overhead.
 
     Trees are timed against our own baseline. ONLY: benchmarks whose name has this part.
@@ -38,11 +58,25 @@ def command(only: str, pairs: int, tokens: int, threads: int, backbone: str, as_
     stride bench startup                          seconds of stride list and of a dry run
     stride bench scale                            a matrix of 10,000 cells, a folder of 100,000 samples, a cell
     stride bench "executors ray"                  two Ray workers against one; "executors slurm": two local jobs
+    stride bench gpu --out h100.json              all timings of a GPU in one file; on a CPU a recorder checks
     stride bench overhead --json
     """
     declare_all()
     keep_pages()
     console = Console(stderr=True, quiet=as_json)
+    if only == GPU:
+        torch.set_num_threads(threads)
+        named = click.get_current_context().get_parameter_source("pairs") is not ParameterSource.DEFAULT
+        _gpu(
+            gpu.Settings(_device(device), backbone, tokens=tokens, seconds=60 * (minutes or 9.0)),
+            pairs if named else None,
+            out or Path("bench-gpu.json"),
+            console,
+            as_json,
+        )
+        return
+    if extra := [f"--{name}" for name, given in (("device", device), ("out", out), ("minutes", minutes)) if given]:
+        raise UsageError(f"{' and '.join(extra)} belongs to `stride bench {GPU}`; leave it out, or name {GPU}")
     settings = peers.Settings(backbone, pairs, tokens, threads)
     results = []
     for result in peers.run(settings, only, lambda name: console.print(f"timing {name} ...")):
@@ -54,6 +88,32 @@ def command(only: str, pairs: int, tokens: int, threads: int, backbone: str, as_
         _show(results)
     verdicts = {result.verdict for result in results}
     raise SystemExit(1 if "fail" in verdicts else 4 if "inconclusive" in verdicts else 0)
+
+
+def _device(named: str | None) -> str:
+    """The device to time; the CPU, whose passes a recorder checks, where there is no GPU."""
+    device = named or ("cuda" if torch.cuda.is_available() else "cpu")
+    check_device(device)
+    return device
+
+
+def _gpu(settings: gpu.Settings, pairs: int | None, out: Path, console: Console, as_json: bool) -> None:
+    """Write the file of `stride bench gpu` and print its rows."""
+    settings = settings if pairs is None else replace(settings, pairs=pairs)
+    document = gpu.run(settings, out, lambda section: console.print(f"timing {section} ..."))
+    if as_json:
+        emit({**document.head, "rows": document.rows, "left_out": document.left_out})
+        return
+    table = Table(header_style="bold")
+    for column in ("section", "figure", "ours", "peer", "ratio", "unit", "weights"):
+        table.add_column(column, overflow="fold")
+    for row in gpu.table(document):
+        table.add_row(*row)
+    shown = Console()
+    shown.print(table)
+    for entry in document.left_out:
+        shown.print(f"not timed: {entry['section']} {entry['name']}: {entry['reason']}", highlight=False, markup=False)
+    shown.print(f"passes: {document.head['passes']}; wrote {out}", highlight=False, markup=False)
 
 
 def _show(results: list[peers.Result]) -> None:

@@ -131,7 +131,7 @@ class Backbone(ABC):
             raise UsageError(
                 f"the backbone {self.name!r} has no chat template, so it cannot read messages; give a prompt"
             )
-        ids = prompt.tokens if prompt.tokens is not None else tuple(self.encode(prompt.text or ""))
+        ids = prompt.tokens if prompt.tokens is not None else prompt.cut(self.encode(prompt.text or ""))
         return EncodedPrompt(tuple(ids), self.cache)
 
     def tied_embeddings(self) -> TiedEmbeddings:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -93,8 +94,15 @@ class Path:
     @staticmethod
     def root(p: Float[Tensor, "R V"]) -> Path:
         """The path that keeps nothing, on the device of ``p``."""
-        zero = p.new_zeros((), dtype=torch.long)
-        return Path(zero.new_empty(0), zero, p.new_zeros(()))
+        return _root(p.device, p.dtype)
+
+
+@lru_cache(maxsize=32)
+def _root(device: torch.device, dtype: torch.dtype) -> Path:
+    """Made once: nobody writes into a path."""
+    with torch.inference_mode(False):
+        zero = torch.zeros((), dtype=torch.long, device=device)
+        return Path(zero.new_empty(0), zero, torch.zeros((), dtype=dtype, device=device))
 
 
 @dataclass(frozen=True)
@@ -163,6 +171,15 @@ class Acceptance:
 
     def read(self) -> HostAcceptance:
         """The one device read of a step; later calls return the same object."""
+        if self._read is None and self.token.device.type == "cpu":  # nothing to wait for, so no values are packed
+            self._read = HostAcceptance(
+                path=tuple(node for node in self.path.nodes.tolist() if node >= 0),
+                token=int(self.token),
+                expected=float(self.path.expected),
+                extra_ids=() if self.extra_ids is None else tuple(self.extra_ids.tolist()),
+                passed=None if self.passed is None else bool(self.passed),
+                energies=() if self.energies is None else tuple(self.energies.double().tolist()),
+            )
         if self._read is None:
             passed = torch.zeros_like(self.token) if self.passed is None else self.passed
             scalars = torch.stack([self.token.double(), self.path.expected.double(), passed.double()])

@@ -26,6 +26,8 @@ from harness.core.draft import Path
 from harness.errors import ContractError
 
 Stream = Literal["init", "draft", "accept", "resid", "noise"]
+FEW, LONG = 16_384, 2048
+"""Entries of probabilities that numpy sums on the host; a row of more than ``LONG`` is thinned first."""
 LIVE_CLOCKS = 512
 """Exponential clocks stored at once; older keys are computed again from their counter."""
 
@@ -180,10 +182,29 @@ def check_distinct(k: int, vocabulary: int) -> None:
 
 def inverse_cdf(probs: Float[Tensor, "N V"], u: Float[Tensor, " N"]) -> Int[Tensor, " N"]:
     """The token at which each row's running sum passes u times its total; never one of probability 0."""
+    if probs.device.type == "cpu" and probs.shape[1] and (len(probs) == 1 or probs.numel() <= FEW):
+        return torch.from_numpy(_inverse_cdf(probs.numpy(), u.numpy()))
     running = probs.cumsum(-1, dtype=torch.float64)
     total = running[:, -1]
     below = torch.minimum(u * total, torch.nextafter(total, torch.zeros_like(total)))
     return torch.searchsorted(running, below[:, None], right=True)[:, 0].clamp_max(probs.shape[-1] - 1)
+
+
+def _inverse_cdf(probs: NDArray[Any], u: NDArray[np.float64]) -> NDArray[np.int64]:
+    """`inverse_cdf` on the host: the same sums in the same order, in fewer calls.
+
+    A long row is summed over its possible tokens alone, since zeros change no sum.
+    """
+    possible = np.flatnonzero(probs[0] > 0) if probs.shape[1] > LONG else None
+    running = np.cumsum(probs if possible is None else probs[:, possible], axis=1, dtype=np.float64)
+    if possible is not None and not len(possible):
+        return np.full(1, probs.shape[1] - 1)
+    total = running[:, -1]
+    below = np.minimum(u * total, np.nextafter(total, 0.0))
+    places = (running <= below[:, None]).sum(1)
+    if possible is not None:
+        return possible[np.minimum(places, len(possible) - 1)]
+    return np.minimum(places, probs.shape[1] - 1)
 
 
 def chain_path(coins: Tensor, accept: Float[Tensor, " K"]) -> Path:

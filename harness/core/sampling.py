@@ -11,15 +11,16 @@ from typing import Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
 from torch import Tensor
 
 from harness.errors import UsageError
 
 SMALL = 4096
-"""Vocabularies below it are sorted: that is cheaper than the sums."""
-TOP = 0x3F80
-"""The upper 16 bits of 1.0 in fp32, the largest probability."""
+"""Vocabularies below it are sorted: that is cheaper than to look for likely tokens."""
+LIKELY = (1e-4, 1e-5, 1e-7, 0.0)
+"""Probabilities from which on tokens are sorted: the next one where those before do not hold the mass."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,7 @@ def warp(logits: Float[Tensor, "N V"], sampling: Sampling) -> Float[Tensor, "N V
     """The distribution of each row, summing to one, in fp32 (fp64 for fp64 logits)."""
     wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
     if sampling.temperature == 0:
-        best = logits.max(-1, keepdim=True).indices
-        return torch.zeros_like(logits, dtype=wide).scatter_(1, best, 1.0)
+        return torch.zeros_like(logits, dtype=wide).scatter_(1, _best(logits), 1.0)
     z = logits.to(wide)
     first = sampling.order == "temperature_first"
     if first and sampling.temperature != 1:
@@ -62,11 +62,48 @@ def warp(logits: Float[Tensor, "N V"], sampling: Sampling) -> Float[Tensor, "N V
     top = z.topk(sampling.top_k) if 0 < sampling.top_k < z.shape[-1] else None
     if top is not None:
         z = z.masked_fill(z < top.values[:, -1:], -torch.inf)
+    if sampling.top_p < 1 and top is None and _is_wide(z):
+        return _nucleus(z, sampling)
     if sampling.top_p < 1:
         p = z.softmax(-1)
         floor = nucleus_floor(p, sampling.top_p) if top is None else _last(p.gather(1, top.indices), sampling.top_p)
         z = z.masked_fill(p < floor, -torch.inf)
     return (z if first else z / sampling.temperature).softmax(-1)
+
+
+def _best(logits: Float[Tensor, "N V"]) -> Int[Tensor, "N 1"]:
+    """The lowest id of the largest logit; on a CPU several wide rows take one pass that torch computes in vectors."""
+    if logits.device.type != "cpu" or logits.shape[0] == 1 or logits.shape[1] < SMALL:
+        return logits.max(-1, keepdim=True).indices
+    largest = logits == logits.amax(-1, keepdim=True)
+    return torch.from_numpy(largest.numpy().argmax(-1))[:, None]
+
+
+def _is_wide(z: Float[Tensor, "N V"]) -> bool:
+    """Whether rows are cut on the host without a sort."""
+    return z.dtype == torch.float32 and z.device.type == "cpu" and z.shape[-1] >= SMALL
+
+
+def _nucleus(z: Float[Tensor, "N V"], sampling: Sampling) -> Float[Tensor, "N V"]:
+    """`warp` of wide rows with top-p alone: the last softmax is over the tokens that are kept."""
+    p, scores = z.softmax(-1).numpy(), z.numpy()
+    kept = torch.zeros_like(z)
+    for out, row, score in zip(kept.numpy(), p, scores, strict=True):
+        ids = np.flatnonzero(row >= _floor(row, sampling.top_p))
+        late = score[ids] if sampling.order == "temperature_first" else score[ids] / sampling.temperature
+        weights = np.exp(late - late.max(initial=-np.inf), dtype=np.float64)
+        out[ids] = weights / weights.sum()
+    return kept
+
+
+def _floor(row: NDArray[np.float32], top_p: float) -> np.float32:
+    """`nucleus_floor` of one row: likely tokens alone are sorted where they hold enough."""
+    for least in LIKELY:
+        ordered = np.sort(row[np.flatnonzero(row >= least)])[::-1]
+        sums = np.cumsum(ordered, dtype=np.float64)
+        if len(sums) and sums[-1] >= top_p:
+            return np.float32(ordered[np.searchsorted(sums, top_p)])
+    return np.float32(row.min())
 
 
 def _descending(p: Float[Tensor, "N V"]) -> Float[Tensor, "N V"]:
@@ -88,20 +125,9 @@ def _last(ordered: Float[Tensor, "N K"], top_p: float) -> Float[Tensor, "N 1"]:
 def nucleus_floor(p: Float[Tensor, "N V"], top_p: float) -> Float[Tensor, "N 1"]:
     """The probability of the last token that the smallest set of mass ``top_p`` needs, per row.
 
-    On a CPU in fp32 a large row is not sorted, which would cost more than a small model's forward: the bits of positive
-    floats are ordered as the floats are, so sums by their upper 16 bits tell which few tokens to sort.
+    On a CPU in fp32 a large row is not sorted, which would cost more than a small model's forward: a few likely tokens
+    hold the mass nearly always, and only those are sorted.
     """
-    if p.dtype != torch.float32 or p.device.type != "cpu" or p.shape[-1] < SMALL:
+    if not _is_wide(p):
         return _last(_descending(p), top_p)
-    high = p.view(torch.int32) >> 16
-    buckets = p.new_zeros(p.shape[0], TOP + 1, dtype=torch.float64)
-    above = buckets.scatter_add_(1, high.long(), p.double()).flip(1).cumsum(1)  # column k: mass of bucket TOP - k up
-    column = (above < top_p).sum(1, keepdim=True).clamp_max(TOP)
-    mine = high == TOP - column
-    floors: list[Tensor] = []
-    for row, inside, k in zip(p, mine, column[:, 0].tolist(), strict=True):
-        ordered = row[inside].sort(descending=True).values
-        before = float(above[len(floors), k - 1]) if k else 0.0
-        place = int((ordered.cumsum(0, dtype=torch.float64) + before < top_p).sum())
-        floors.append(ordered[min(place, len(ordered) - 1)] if len(ordered) else row.new_zeros(()))
-    return torch.stack(floors)[:, None]
+    return torch.from_numpy(np.array([_floor(row, top_p) for row in p.numpy()], dtype=np.float32))[:, None]

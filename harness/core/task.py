@@ -27,6 +27,7 @@ class Prompt:
         data: what the scorer needs (a test, an answer); a model never reads it.
         messages: a conversation of {"role", "content"}, which a model reads instead of ``text``, through its chat
             template.
+        last: a model reads the last so many tokens of ``text`` alone; 0: all of it.
     """
 
     id: str
@@ -36,6 +37,19 @@ class Prompt:
     category: str = ""
     data: Mapping[str, Any] = field(default_factory=dict)
     messages: tuple[Mapping[str, str], ...] = ()
+    last: int = 0
+
+    def cut(self, ids: Sequence[int]) -> tuple[int, ...]:
+        """The tokens of ``text`` that are read.
+
+        Raises:
+            UsageError: there are fewer than ``last``.
+        """
+        if len(ids) < self.last:
+            raise UsageError(
+                f"prompt {self.id!r} has {len(ids)} tokens and {self.last} are to be read: take a shorter length"
+            )
+        return tuple(ids[len(ids) - self.last :]) if self.last else tuple(ids)
 
     def shown(self) -> str:
         """The prompt as a view prints it: its text, its messages with their roles, or nothing."""

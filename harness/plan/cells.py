@@ -220,6 +220,8 @@ def _plain(use: MethodUse) -> list[Any]:
 
 def _hashable(prompt: Prompt) -> list[Any]:
     content: list[Any] = [prompt.id, prompt.text, list(prompt.tokens or ())]
+    if prompt.last:
+        content.append(prompt.last)
     if prompt.messages:
         content.append([dict(message) for message in prompt.messages])
     if prompt.condition is None:

@@ -13,7 +13,7 @@ from harness.errors import RunIncomplete
 from harness.plan.cells import Cell, Plan
 from harness.platform.surroundings import restored
 from harness.record.store import Store
-from harness.run import drafter_health
+from harness.run import drafter_health, quantisation
 from harness.run.auditing import audit_cell, columns, judged
 from harness.run.isolation import IsolatedCells
 from harness.run.loading import LoadedGroup, WarmModels, load_group
@@ -82,6 +82,7 @@ def _run(group: LoadedGroup, models: WarmModels, facts: Mapping[str, Any]) -> No
         if group.plan.suite.suite.prove:
             group.options.progress.say("proving: exact distributions by enumeration, greedy equality in fp32")
         facts_of_models = {cell: facts_of(group, cell) for cell in group.cells}
+        rounding = quantisation.cost(group)
         verdicts = models.verdicts(group)
         for cell in group.cells:
             samples = group.store.pending(cell.id)
@@ -89,7 +90,7 @@ def _run(group: LoadedGroup, models: WarmModels, facts: Mapping[str, Any]) -> No
                 verdict = isolated.verdict(cell, samples) if cell in isolated else verdicts.of(cell, samples)
             result = audit_cell(group.plan, cell, samples)
             meta = group.plan.meta(cell) | {"status": "done"} | facts_of_models[cell] | columns(result)
-            meta |= drafter_health.columns(cell, samples) | dict(facts)
+            meta |= drafter_health.columns(cell, samples) | rounding | dict(facts)
             meta |= {"verdict": judged(cell, verdict, result), "set_scores": scorer.score_set(cell)}
             group.store.seal(cell.id, meta)
 

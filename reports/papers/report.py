@@ -13,7 +13,7 @@ from matplotlib import rc_context
 from rich.console import Console
 
 from harness.errors import UnknownNameError
-from reports.papers import adt_tree, cross_regression, masked, mulo_sd, sjdpp, xspecmesh
+from reports.papers import adt_tree, by_context, cross_regression, masked, mulo_sd, quantised, sjdpp, xspecmesh
 from reports.papers.engine import PICTURES, Facts, fill
 from reports.papers.measured import Run, measured
 from reports.papers.paper_files import Contents, papers, printed, reports
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from harness.record.store import Store
     from reports.summary import FinishedCell
 
-SHOWN = (sjdpp, mulo_sd, adt_tree, xspecmesh, cross_regression, masked)
+SHOWN = (sjdpp, mulo_sd, adt_tree, xspecmesh, cross_regression, masked, by_context, quantised)
 """Modules whose import registers their tables and figures."""
 FACTS = {
     "sjdpp": PICTURES,

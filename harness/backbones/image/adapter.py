@@ -118,7 +118,7 @@ class ImageModel(Adapter):
 
     def _cache(self, prompt: int, scale: float) -> GuidedCache:
         return GuidedCache(
-            self._slots(self._net),
+            self._slots(self._net, lasting=scale == 1.0),
             prompt,
             scale=scale,
             unconditional=None if scale == 1.0 else self._slots(self._net),

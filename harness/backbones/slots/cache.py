@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from harness.backbones.slots.graphs import Graphs, Shape
 from harness.backbones.slots.net import FIRST, Gates, Net, SlotInputs, Slots, Tapped
 from harness.backbones.slots.packed import PackedWindow, extend_packed
 from harness.core.cache import Cache, Rows, Window
@@ -67,19 +68,34 @@ class SlotCache(Cache):
         net: the forward pass.
         context: the most entries.
         masks: shared by the caches of a backbone.
+        graphs: captures passes of fixed shapes (see `graphs`); None: every pass is a plain one.
     """
 
-    def __init__(self, net: Net, context: int, masks: Masks) -> None:
+    def __init__(self, net: Net, context: int, masks: Masks, graphs: Graphs | None = None) -> None:
         self._net = net
         self._masks = masks
-        self._slots = Slots(net.layers, context)
+        self._graphs = graphs
+        self._fixed = None if graphs is None else graphs.lend(net, self)
+        self._slots = Slots(net.layers, context) if self._fixed is None else self._fixed.slots
 
     @torch.inference_mode()
     def extend(self, window: Window) -> Rows:
         """One pass after the cached entries."""
-        rows = self._run(self._part(window))
+        rows = self._replayed(window)
+        if rows is None:
+            rows = self._run(self._part(window))
         self._slots.length += len(window.tokens)
         return rows
+
+    def _replayed(self, window: Window) -> Rows | None:
+        """The rows of a captured pass; None: the plain path takes it."""
+        if self._fixed is None or self._graphs is None:
+            return None
+        self._check(window)
+        shape = self._fixed.shape(window)
+        if isinstance(shape, str):
+            self._graphs.say(shape)
+        return self._fixed.run(shape, window) if isinstance(shape, Shape) else None
 
     @classmethod
     @torch.inference_mode()
@@ -97,6 +113,10 @@ class SlotCache(Cache):
         Raises:
             ContractError: it exceeds the context, or its base exceeds the cached entries.
         """
+        self._check(window)
+        return PackedWindow(self._gated(window), self._slots, window, self._masks(window, self._slots.length))
+
+    def _check(self, window: Window) -> None:
         slots, count = self._slots, len(window.tokens)
         if slots.length + count > slots.context:
             raise ContractError(
@@ -105,7 +125,6 @@ class SlotCache(Cache):
             )
         if not 0 <= window.base <= slots.length:
             raise ContractError(f"a window has base {window.base} and the cache holds {slots.length} entries")
-        return PackedWindow(self._gated(window), slots, window, self._masks(window, slots.length))
 
     def _gated(self, window: Window) -> Net:
         if window.gate is None:

@@ -22,13 +22,17 @@ FIRST = 512
 class Slots:
     """The layers of one sequence and the number of entries in them.
 
+    Args:
+        first: entries allocated at first; None: ``FIRST``, or the context where that is less.
+
     Attributes:
         length: number of entries; the rest of the buffers is free.
     """
 
-    def __init__(self, layers: int, context: int) -> None:
+    def __init__(self, layers: int, context: int, first: int | None = None) -> None:
         self.length = 0
         self.context = context
+        self.first = min(FIRST, context) if first is None else first
         self.layers = [SlotLayer(self) for _ in range(layers)]
 
 
@@ -58,7 +62,7 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers ships no
         return self.keys[:, :, :end], self.values[:, :, :end]
 
     def _grow(self, needed: int, keys: Tensor, values: Tensor) -> None:
-        room = max(min(FIRST, self._slots.context), self._room)
+        room = max(self._slots.first, self._room)
         while room < needed:
             room = min(2 * room, max(self._slots.context, needed))
         length = self._slots.length

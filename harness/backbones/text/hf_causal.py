@@ -102,7 +102,7 @@ class HFCausal(LayeredAdapter, TokenizedAdapter):
 
     def cache(self) -> SlotCache:
         """Empty slots."""
-        return self._slots(self._net)
+        return self._slots(self._net, lasting=True)
 
     def tied_embeddings(self) -> TiedEmbeddings:
         """The net's."""

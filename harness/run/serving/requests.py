@@ -52,7 +52,7 @@ def ask(engine: Engine, cell: EngineCell, reference: Reference, asked: Asked, se
     ids = reference.ids(asked.prompt)
     request = EngineRequest(
         ids=ids,
-        text=asked.prompt.text,
+        text=None if asked.prompt.last else asked.prompt.text,  # the text holds more than is read
         max_tokens=asked.tokens,
         temperature=cell.sampling.temperature,
         top_k=cell.sampling.top_k,

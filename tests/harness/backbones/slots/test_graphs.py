@@ -1,0 +1,145 @@
+"""Captured passes give the tokens of plain ones, and the recorder refuses what a CUDA graph would get wrong."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from harness.backbones.slots.captures import RecordedCapture
+from harness.backbones.slots.graphs import ROWS, GraphWarning
+from harness.core.cache import Window
+from harness.core.draws import SeededDraws
+from harness.core.loop import Decode, decode
+from harness.core.run import open_run
+from harness.core.sampling import Sampling
+from harness.errors import ContractError
+from harness.registry import METHODS
+from tests.support.tiny_text import tiny
+
+PROMPT = [3, 1, 4, 1, 5]
+METHODS_TRIED: dict[str, dict[str, Any]] = {
+    "autoregressive": {},
+    "prompt_lookup": {"length": 3},
+    "sjd": {"window": 5},
+    "lookahead": {"ngram": 3, "window": 3, "guesses": 3},
+    "specinfer": {"drafter": "self:layers=2", "widths": (2, 1)},
+}
+
+
+def decoded(model: Any, name: str, temperature: float) -> Decode:
+    method = METHODS.get(name)(**METHODS_TRIED[name])
+    draws = SeededDraws(0, "graphs", "", 0)
+    run = open_run(model, lambda drafter: model.variant({"layers": "2"}), PROMPT, Sampling(temperature), 10, draws)
+    return decode(method, run)
+
+
+@pytest.mark.parametrize(
+    ("name", "forward"),
+    [
+        ("autoregressive", "fused"),
+        ("sjd", "fused"),
+        ("specinfer", "fused"),
+        *(pytest.param(name, "fused", marks=pytest.mark.audit) for name in ("prompt_lookup", "lookahead")),
+        *(pytest.param(name, "transformers", marks=pytest.mark.audit) for name in METHODS_TRIED),
+    ],
+)
+def test_captured_passes_emit_the_tokens_of_plain_ones(name: str, forward: str) -> None:
+    plain, captured = tiny(forward=forward), tiny(forward=forward)
+    captured.use_graphs()
+    for temperature in (0.0, 1.0):
+        ours, theirs = (decoded(model, name, temperature) for model in (captured, plain))
+        assert ours.tokens == theirs.tokens
+        assert [(step.rows, step.accepted) for step in ours.steps] == [(s.rows, s.accepted) for s in theirs.steps]
+
+
+def test_logits_and_hidden_rows_are_those_of_plain_passes() -> None:
+    plain, captured = tiny(), tiny()
+    captured.use_graphs()
+    sees = torch.tensor([[1, 1, 0, 0], [1, 0, 1, 0], [1, 1, 0, 1]], dtype=torch.bool)
+    tokens = torch.tensor([7, 8, 9])
+    windows = [
+        Window(torch.tensor(PROMPT), torch.arange(5), 0, None, 0),
+        Window(tokens, torch.arange(5, 8), 5, None, 2, taps=(0, 2, 3)),
+        Window(tokens, torch.tensor([8, 8, 9]), 7, sees, 3, taps=(1,)),
+    ]
+    caches = captured.cache(), plain.cache()
+    for window in windows:
+        ours, theirs = (cache.extend(window) for cache in caches)
+        torch.testing.assert_close(ours.logits, theirs.logits, rtol=0, atol=1e-12)
+        if theirs.hidden is not None:
+            torch.testing.assert_close(ours.hidden, theirs.hidden, rtol=0, atol=1e-12)
+    fixed = caches[0]._fixed
+    assert fixed is not None
+    assert [(shape.rows, shape.entries, shape.masked) for shape in fixed.shapes] == [(4, 128, False), (4, 128, True)]
+
+
+def test_the_next_sequence_replays_what_the_last_one_captured() -> None:
+    model = tiny()
+    model.use_graphs()
+    first = decoded(model, "autoregressive", 1.0)
+    graphs: Any = model._graphs
+    ((fixed,),) = graphs._free.values()
+    again = decoded(model, "autoregressive", 1.0)
+    assert again.tokens == first.tokens
+    assert graphs._free == {id(model._net): [fixed]}
+    beside = model.cache(), model.cache()  # two at once have slots of their own
+    assert beside[0]._fixed is not beside[1]._fixed
+
+
+def test_a_window_above_the_largest_bucket_takes_the_plain_path_and_says_so_once() -> None:
+    plain, captured = (tiny(config={"max_position_embeddings": 256}) for _ in range(2))
+    captured.use_graphs()
+    count = ROWS[-1] + 1
+    window = Window(torch.arange(count) % 50, torch.arange(5, 5 + count), 5, None, count)
+    caches = [model.cache() for model in (captured, plain)]
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            for cache in caches:
+                cache.keep(0)
+                cache.extend(Window(torch.tensor(PROMPT), torch.arange(5), 0, None, 0))
+            ours, theirs = (cache.extend(window).logits for cache in caches)
+            torch.testing.assert_close(ours, theirs)
+    assert [str(one.message) for one in said if one.category is GraphWarning] == [
+        "a window of 65 rows exceeds the largest captured one of 64; such passes are not captured, which is slower"
+    ]
+
+
+@pytest.mark.parametrize("case", ["number", "shape", "address", "host", "more"])
+def test_the_recorder_refuses_what_a_graph_would_get_wrong(case: str) -> None:
+    buffer, state = torch.arange(8.0), {"calls": 0}
+
+    def compute() -> tuple[Tensor, ...]:
+        state["calls"] += 1
+        calls = state["calls"]
+        if case == "number":
+            return (buffer[calls : calls + 2] + 0,)
+        if case == "shape":
+            return (buffer[:calls] + 0,)
+        if case == "address":
+            return (torch.arange(8.0) + 0 if calls < 0 else buffer.clone() if calls == 1 else fresh.clone(),)
+        if case == "host":
+            return (buffer * float(buffer[0]),)
+        return (buffer + 1 if calls == 1 else (buffer + 1) * 2,)
+
+    fresh = torch.arange(8.0)
+    if case == "host":
+        with pytest.raises(ContractError, match="the host waits for"):
+            RecordedCapture(compute)
+        return
+    capture = RecordedCapture(compute)
+    with pytest.raises(ContractError, match="captured pass"):
+        capture.replay()
+
+
+def test_a_replay_writes_where_the_capture_wrote() -> None:
+    buffer = torch.arange(4.0)
+    capture = RecordedCapture(lambda: (buffer * 2,))
+    (first,) = capture.replay()
+    buffer += 1
+    (second,) = capture.replay()
+    assert second is first and second.tolist() == [2.0, 4.0, 6.0, 8.0]
