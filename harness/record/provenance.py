@@ -22,6 +22,8 @@ _VARIABLES = re.compile(
     r"|HF_HUB_OFFLINE|ATEN_CPU_CAPABILITY|(TORCH|PYTORCH|ONEDNN|KMP|GOMP)_\w+"
 )  # variables that change what is computed, or how fast
 _SECRET = r"(?:token|key|password|passwd|secret)"
+FINGERPRINTED = ("cpu", "arch", "cores", "threads", "gpus")
+"""The facts of a machine that its fingerprint is made of."""
 _SOURCES = ("harness", "methods", "tasks", "reports", "pyproject.toml")
 
 
@@ -50,7 +52,7 @@ def fingerprint(machine: Mapping[str, Any]) -> str:
     The kernel's version and the exact memory are left out, since they differ between equal machines.
     """
     gpus = [[gpu["name"], round(gpu["memory_bytes"] / 2**30)] for gpu in machine["gpus"]]
-    return digest([*(machine[name] for name in ("cpu", "arch", "cores", "threads")), gpus])[:12]
+    return digest([*(machine[name] for name in FINGERPRINTED[:-1]), gpus])[:12]
 
 
 def versions() -> dict[str, str | None]:

@@ -38,7 +38,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from harness.errors import ContractError, RunIncomplete, StoreError, UnknownNameError
-from harness.record import entries
+from harness.record import entries, provenance
 from harness.record.columns import CONSUMPTION, STARTS, Record, Sample, Step, check
 from harness.record.counting import counting_difference
 from harness.record.files import (
@@ -216,6 +216,7 @@ class Store:
             raise StoreError(f"{store.path} cannot be continued: {difference}, in another folder.")
         unlike = list(_differences(store.manifest["key"], json.loads(json.dumps(manifest["key"]))))
         if unlike:
+            unlike += _machine_differences(store.manifest, manifest)
             raise StoreError(
                 f"{store.path} holds another run, which cannot be mixed with this one: {'; '.join(unlike)}. "
                 f"Ask for what is there, or name another folder."
@@ -655,6 +656,16 @@ def _differences(there: Any, here: Any, path: str = "") -> Iterator[str]:
             yield from _differences(left, right, f"{path}.{name}" if path else name)
     elif there != here:
         yield f"{path}: {_show(there)} there, {_show(here)} here"
+
+
+def _machine_differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+    """What of two machines differs where their fingerprints do; OMP_NUM_THREADS is the usual reason for `threads`."""
+    left, right = (manifest.get("provenance") or {} for manifest in (there, here))
+    if left.get("fingerprint") == right.get("fingerprint"):
+        return []
+    machines = (body.get("machine") or {} for body in (left, right))
+    old, new = ({name: body.get(name) for name in provenance.FINGERPRINTED} for body in machines)
+    return [f"the machine's {line}" for line in _differences(old, json.loads(json.dumps(new)))]
 
 
 def _show(value: Any) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import torch
 
 import harness.facade as stridebench
 from harness.errors import StoreError, UsageError
@@ -89,6 +90,17 @@ def test_a_notebook_continues_a_run_of_the_command_line(tmp_path):
     assert resumed.cells == [cell] and list(resumed.table["cell"]) == [cell]
     with pytest.raises(StoreError, match="another run"):
         decode(path, resume=True, **{**PLAIN, "seed": 1})
+
+
+def test_a_run_of_another_number_of_threads_is_refused_with_that_number(tmp_path):
+    path, threads = tmp_path / "run", torch.get_num_threads()
+    decode(path, **PLAIN)
+    torch.set_num_threads(threads + 1)
+    try:
+        with pytest.raises(StoreError, match=f"the machine's threads: {threads} there, {threads + 1} here"):
+            decode(path, resume=True, **PLAIN)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def test_a_run_that_ended_is_unlocked_while_python_still_runs(finished):
