@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from harness.errors import UsageError
-from harness.plan.suite import Overrides, Resolved, from_options, load
+from harness.plan.suite import Overrides, Resolved, from_options, load, resolve_again
 from harness.plan.yaml_lines import parse
 
 NUMBERS = {"max_new_tokens": "--max-new-tokens", "repetitions": "--repetitions", "seed": "--seed"}
@@ -99,6 +99,25 @@ def suite_of(name: str | None, overrides: Overrides, words: Mapping[str, str] = 
     if absent := [word for key, word in words.items() if key not in overrides.values]:
         raise UsageError(f"name a suite (see `stride list suites`), or give {', '.join(absent)} too")
     return from_options(overrides)
+
+
+def suite_to_run(
+    name: str | None, overrides: Overrides, out: Path | str | None, resume: bool, words: Mapping[str, str] = ENTRIES
+) -> Resolved:
+    """The suite that is named, or that of the run in ``out`` where a resume names nothing else.
+
+    Raises:
+        UsageError: as `suite_of`; or the run does not say which suite it ran. StoreError: ``out`` holds no run.
+    """
+    nothing_named = name is None and not overrides.values and overrides.limit is None and not overrides.dtypes
+    if not (resume and nothing_named and out is not None):
+        return suite_of(name, overrides, words)
+    from harness.record.store import Store  # reads tables, which the start of the command line does without
+
+    suite = Store.open(out).manifest.get("suite")
+    if not suite:
+        raise UsageError(f"{out} does not say which suite it ran; name the suite too")
+    return resolve_again(suite)
 
 
 def yaml_value(option: str, text: str) -> Any:

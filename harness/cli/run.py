@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from harness.cli.main import emit
-from harness.cli.overrides import read, suite_of
+from harness.cli.overrides import read, suite_to_run
 from harness.discover import declare_all
 from harness.plan import presets
 from harness.plan.cells import Plan, expand
@@ -106,7 +106,7 @@ def command(name: str | None, **options: Any) -> None:
     stride run quick --dry-run
     stride run quick --limit 2 --out runs/mine
     stride run papers/sjdpp --backbone embedded-image    also the paper's tables, measured beside printed
-    stride run quick --out runs/mine --resume            after ^C, a kill or a full disk
+    stride run --out runs/mine --resume                  after ^C, a kill or a full disk
     stride run --method sjd --method '{name: sjdpp, reuse: M}' --backbone tabular --task tabular -t 1
     stride run quick --batch 1 --batch 4                 four prompts at a time, and one
     stride run --backbone ./my-model --prompts mine.jsonl
@@ -115,7 +115,7 @@ def command(name: str | None, **options: Any) -> None:
     """
     with stdout_on_stderr():  # methods and tasks of plugins are imported here
         declare_all()
-        plan = expand(suite_of(name, read(options)))
+        plan = expand(suite_to_run(name, read(options), options["out"], options["resume"]))
     if options["dry_run"]:
         _print_plan(plan, options["as_json"])
         return

@@ -11,7 +11,7 @@ from typing import Any, TypedDict, Unpack
 from rich.console import Console
 
 from harness.cli.execution import Request, check_finished, perform
-from harness.cli.overrides import ENTRIES, suite_of, task_of
+from harness.cli.overrides import ENTRIES, suite_to_run, task_of
 from harness.cli.run_progress import RunProgress
 from harness.discover import declare_all
 from harness.errors import UsageError, did_you_mean
@@ -95,7 +95,8 @@ def run(
         suite: its name or file; None: ``methods``, ``backbones`` and ``tasks`` (or ``prompts``) say what to run.
         device: a torch device, such as cuda.
         out: the run folder or a URL; None: ``runs/SUITE-TIME``.
-        resume: continue the run in ``out``, or the latest of this suite.
+        resume: continue the run in ``out``, or the latest of this suite. With ``out`` and nothing else, the suite is
+            that of the run.
         progress: show a bar on standard error.
         keys: replace keys of the suite.
 
@@ -112,7 +113,8 @@ def run(
         with stdout_on_stderr():  # methods and tasks of plugins are imported here
             declare_all()
             words = {key: key for key in ENTRIES}
-            plan = expand(suite_of(None if suite is None else str(suite), _overrides(keys, device), words))
+            name, overrides = None if suite is None else str(suite), _overrides(keys, device)
+            plan = expand(suite_to_run(name, overrides, out, resume, words))
         request = Request(
             out if out is None or remote_run(out) is not None else Path(out),
             resume,

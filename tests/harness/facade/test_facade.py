@@ -72,11 +72,12 @@ def lose_the_cell(path: Path) -> str:
     return cell
 
 
-def test_the_command_line_continues_a_run_of_a_notebook(tmp_path):
+@pytest.mark.parametrize("options", [SAME_OPTIONS, ()], ids=["named", "of the run"])
+def test_the_command_line_continues_a_run_of_a_notebook(options, tmp_path):
     stored = decode(tmp_path / "run", **PLAIN)
     before = stored.samples["sha256"].tolist()
     cell = lose_the_cell(stored.path)
-    again = stride("run", *SAME_OPTIONS, "--out", stored.path, "--resume", "--json")
+    again = stride("run", *options, "--out", stored.path, "--resume", "--json")
     assert again.code == 0 and again.document["done"] == 1, again
     (resumed,) = stridebench.open_runs(stored.path)
     assert (resumed.cells, resumed.samples["sha256"].tolist()) == ([cell], before)
@@ -86,10 +87,16 @@ def test_a_notebook_continues_a_run_of_the_command_line(tmp_path):
     path = tmp_path / "run"
     assert stride("run", *SAME_OPTIONS, "--out", path).code == 0
     cell = lose_the_cell(path)
-    resumed = decode(path, resume=True, **PLAIN)
+    resumed = stridebench.run(out=path, resume=True, progress=False)
     assert resumed.cells == [cell] and list(resumed.table["cell"]) == [cell]
     with pytest.raises(StoreError, match="another run"):
         decode(path, resume=True, **{**PLAIN, "seed": 1})
+
+
+def test_a_resume_without_a_suite_needs_a_run(tmp_path):
+    assert "holds no run" in refused("run", "--resume", "--out", str(tmp_path))
+    assert "name a suite" in refused("run", "--resume")
+    assert "name a suite" in refused("run", "--out", str(tmp_path))
 
 
 def test_a_run_of_another_number_of_threads_is_refused_with_that_number(tmp_path):
