@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from harness.record.stats import Interval
 
 UNMEASURED = "not measured"
+NARROW = 100
+"""Columns of a terminal below which few figures fit, so that those that a run's first lines speak of come first."""
 
 
 @dataclass(frozen=True)
@@ -32,12 +34,18 @@ class Column:
         title: the heading.
         digits: decimals.
         rank: columns of high rank are left out first on a narrow terminal.
+        narrow: the rank below `NARROW` columns of the terminal; None: the same.
     """
 
     key: str
     title: str
     digits: int = 2
     rank: int = 9
+    narrow: int | None = None
+
+    def rank_at(self, width: int) -> int:
+        """Its rank on a terminal of this width."""
+        return self.rank if self.narrow is None or width >= NARROW else self.narrow
 
 
 @dataclass(frozen=True)
@@ -104,7 +112,7 @@ def fit_columns(table: TextTable, width: int) -> dict[int, list[str]]:
     for (title, *cells), column in zip(wide[1:], table.columns[1:], strict=True):
         short = [_brief(cell, column) for cell in cells]
         brief.append([_folded(title, short), *short])
-    order = sorted(range(len(wide)), key=lambda i: (table.columns[i].rank, i))
+    order = sorted(range(len(wide)), key=lambda i: (table.columns[i].rank_at(width), i))
     narrowest_label = max(_longest_word(wide[0]), 2 * width // 5)
     chosen: dict[int, list[str]] = {}
     for form in (brief, folded, wide):

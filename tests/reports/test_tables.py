@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -12,6 +13,7 @@ from rich.console import Console
 
 from reports import tables
 from reports.summary import summarise
+from reports.text_table import TextTable, fit_columns
 from tests.support.fake_store import suite, tiny
 
 
@@ -84,6 +86,16 @@ def test_the_predicted_speed_up_is_printed_at_80_columns(frame: pd.DataFrame) ->
     tables.terminal(frame, Console(file=out, width=80))
     for block in out.getvalue().split("not shown at this width: ")[1:]:
         assert "predicted" not in block.split("\n")[0]
+
+
+@pytest.mark.parametrize(("width", "shown"), [(80, "SCR"), (160, "tau")])
+def test_a_narrow_terminal_shows_scr_before_tau(width: int, shown: str) -> None:
+    """A run says first what SCR must exceed on this machine, so SCR is not what 80 columns hide."""
+    keys = [column for column in tables.COLUMNS if column.key in ("label", "scr", "tau")]
+    table = TextTable("", tuple(keys), [["x" * 20, "1.25", "1.50"]], [])
+    room = 20 + 2 + 4  # for the label and one of the two
+    padded = replace(table, rows=[["x" * (width - room + 20), "1.25", "1.50"]])
+    assert [padded.columns[i].title for i in fit_columns(padded, width)] == ["cell", shown]
 
 
 def test_html_is_escaped() -> None:
