@@ -163,7 +163,7 @@ def cell_charts(finished: FinishedCell, base: FinishedCell | None, row: pd.Serie
     counted = steps[~steps["warmup"].astype(bool)]
     if finished.totals.empty:
         return
-    if counted["drafted"].any():
+    if acceptance_by_depth(counted):
         yield _acceptance(counted)
     yield _emitted(counted)
     yield _times(finished, base)

@@ -100,8 +100,10 @@ def headline(frame: pd.DataFrame) -> Headline:
     candidates = (*COLUMNS, *(Column(key, title_of(key)) for key in scores))
     entries = {column: [entry(row, column) for _, row in done.iterrows()] for column in candidates}
     columns = tuple(column for column in candidates if any(item.order for item in entries[column]))
+    several = done["run"].nunique() > 1
     rows = tuple(
-        _row(row, tuple(entries[column][index] for column in columns)) for index, (_, row) in enumerate(done.iterrows())
+        _row(row, tuple(entries[column][index] for column in columns), f"{row['run']}: " if several else "")
+        for index, (_, row) in enumerate(done.iterrows())
     )
     choices = {facet: tuple(dict.fromkeys(row.facets[facet] for row in rows)) for facet in FACETS}
     return Headline(columns, HELP, rows, {facet: values for facet, values in choices.items() if len(values) > 1})
@@ -135,14 +137,14 @@ def setting_of(row: pd.Series[Any]) -> str:
     return f"{row['backbone']} {row['dtype']}, T = {row['temperature']:g}{top_k}, {row['task']}{batch}"
 
 
-def _row(row: pd.Series[Any], entries: tuple[Entry, ...]) -> Row:
+def _row(row: pd.Series[Any], entries: tuple[Entry, ...], run: str) -> Row:
     word, variation = verdict_of(row)
     facets = {facet: str(row[facet] or "-") for facet in FACETS} | {"temperature": f"{row['temperature']:g}"}
     return Row(
         link=str(row["link"]),
         pick=str(row["pick"]),
         label=str(row["label"]),
-        setting=setting_of(row),
+        setting=run + setting_of(row),
         role=str(row["role"] or "method"),
         verdict=word,
         variation=variation,

@@ -83,10 +83,12 @@ class _Run:
             frame = frame[frame["cell"].isin(self.picked)].reset_index(drop=True)
         modality = [self._modality(name) for name in frame["cell"]]
         links = [f"cells/{quote(self.prefix + str(name))}.html" for name in frame["cell"]]
-        name = f"{number + 1}. {self.facts.name}" if runs > 1 else self.facts.name
         folder = served.names[number] if served else ""
+        own = printable_line(folder or store.address.rstrip("/").rpartition("/")[2])
+        name = f"{number + 1}. {own}" if runs > 1 else self.facts.name
         picks = [f"{folder}/{cell}" for cell in frame["cell"]]
-        self.frame = frame.assign(run=name, modality=modality, link=links, pick=picks)
+        shown = [f"{label} · {name}" if runs > 1 else str(label) for label in frame["label"]]
+        self.frame = frame.assign(run=name, modality=modality, link=links, pick=picks, shown=shown)
         self.engines = Engines(store, self.prefix)
 
     def page_of(self, cell: str) -> str:
@@ -145,9 +147,10 @@ def write(stores: Sequence[Store], folder: Path, curve: Curve | None = None, ser
     for run in runs:
         missing += _write_run(templates, run, folder, curve, passes, known=served is not None and served.known)
     picked = list(_picked(runs, served))
+    drawn = frame.assign(label=frame["shown"])
     body = templates.get_template("index.html").render(
         runs=[run.facts for run in runs],
-        title=", ".join(run.facts.name for run in runs),
+        title=", ".join(dict.fromkeys(run.facts.name for run in runs)),
         root="",
         counts=[*_counts(frame), *_engine_counts(runs)],
         headline=headline(frame),
@@ -158,8 +161,8 @@ def write(stores: Sequence[Store], folder: Path, curve: Curve | None = None, ser
         engine_words=WORDS_OF_ENGINES,
         engine_legend=[(column.title, HELP[column.key]) for column in COLUMNS if column.key in HELP],
         methods=any(run.store.manifest["cells"] for run in runs),
-        pareto=list(figures.pareto_charts(frame)),
-        speed=list(figures.speed_charts(frame, passes)),
+        pareto=list(figures.pareto_charts(drawn)),
+        speed=list(figures.speed_charts(drawn, passes)),
         missing=missing[:MISSING],
         more_missing=max(0, len(missing) - MISSING),
         legend=tables.legend(),
@@ -203,7 +206,9 @@ def _picked(runs: Sequence[_Run], served: Served | None) -> Iterator[Picked]:
         run = runs[number]
         rows = run.frame[(run.frame["cell"] == name) & (run.frame["status"] == "done")]
         for _, row in rows.iterrows():
-            yield Picked(run.store, run.read(name), row)
+            named = row.copy()
+            named["label"] = row["shown"]
+            yield Picked(run.store, run.read(name), named)
 
 
 @functools.cache

@@ -169,7 +169,7 @@ class Handler(SimpleHTTPRequestHandler):
             elif address.path.startswith("/runs/") and address.path.endswith("/index.html"):
                 self._library.pages_of(tuple(map(unquote, address.path.split("/")[2].split("+"))))
         except StrideError as error:
-            self.send_error(HTTPStatus.NOT_FOUND, explain=str(error))
+            self._refuse(str(error))
             return
         super().do_GET()
 
@@ -185,6 +185,16 @@ class Handler(SimpleHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         """Print nothing."""
+
+    def _refuse(self, reason: str) -> None:
+        """Send a page that says why there is no other."""
+        page_of = page.environment().get_template("error.html")
+        body = page_of.render(title="no such page", root="/", reason=reason).encode()
+        self.send_response(HTTPStatus.NOT_FOUND)
+        self.send_header("Content-Type", "text/html; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
 
     def _answer(self, action: str, query: dict[str, list[str]]) -> None:
         """Send the state of runs as text, or the browser to the pages that were asked for."""

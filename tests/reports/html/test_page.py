@@ -229,7 +229,15 @@ def test_several_runs_share_a_page(tmp_path: Path) -> None:
     page.write(stores, tmp_path / "out")
     assert set(cell_pages(tmp_path / "out")) == {"1-ar", "2-ar"}
     rows = [a["data-run"] for _, a in parsed(tmp_path / "out" / "index.html").elements if "data-run" in a]
-    assert rows == ["1. toy", "2. toy"]
+    assert rows == ["1. a", "2. b"]
+    assert {"1. a: ", "2. b: "} <= set(re.findall(r"\d\. \w: ", parsed(tmp_path / "out" / "index.html").text))
+
+
+def test_figures_of_several_runs_name_the_run_of_each_point(tmp_path: Path) -> None:
+    stores = [page_runs.ordinary(tmp_path / name) for name in ("a", "b")]
+    figures = [json.loads(text) for text in parsed(page.write(stores, tmp_path / "out")).scripts if text]
+    names = [trace.get("name", "") for spec in figures for trace in spec["data"]]
+    assert {"prompt_lookup · 1. a", "prompt_lookup · 2. b"} <= set(names)
 
 
 @pytest.mark.parametrize(

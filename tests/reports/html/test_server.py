@@ -97,7 +97,7 @@ def test_what_two_cells_do_not_share_is_said(view: View) -> None:
 
 def test_several_runs_are_opened_on_one_page(view: View) -> None:
     _, _, place = view.get("/open?run=first&run=second")
-    assert "1. toy" in view.get(place)[1] and "2. toy" in view.get(place)[1]
+    assert "1. first: " in view.get(place)[1] and "2. second: " in view.get(place)[1]
 
 
 @pytest.mark.parametrize(
@@ -116,6 +116,11 @@ def test_several_runs_are_opened_on_one_page(view: View) -> None:
 )
 def test_what_is_no_page_is_not_there(view: View, address: str) -> None:
     assert view.get(address)[0] == 404
+
+
+def test_the_reason_stands_on_a_page(view: View) -> None:
+    text = view.get("/open?run=%3Cb%3E")[1]
+    assert "There is no such page" in text and "there is no run" in text and "<b>" not in text
 
 
 def test_a_foreign_name_is_refused(view: View) -> None:
