@@ -153,17 +153,17 @@ def _audit_run(run: Path, options: dict[str, Any], as_json: bool) -> None:
 
 
 def _audit_tokens(path: Path, options: dict[str, Any], as_json: bool) -> None:
-    result = _audit_of(path, options)
-    document = {"backbone": options["backbone"], "tokens_file": str(path)} | _plain(result)
+    dtype, result = _audit_of(path, options)
+    document = {"backbone": options["backbone"], "dtype": dtype, "tokens_file": str(path)} | _plain(result)
     if as_json:
         emit(document)
     else:
-        click.echo(_sentence(result))
+        click.echo(_sentence(result, dtype))
     raise SystemExit(CODES[result.verdict])
 
 
-def _audit_of(path: Path, options: dict[str, Any]) -> Audit:
-    """The audit of the outputs in a file.
+def _audit_of(path: Path, options: dict[str, Any]) -> tuple[str, Audit]:
+    """The audit of the outputs in a file, and the type in which the distributions were computed.
 
     Raises:
         UsageError: an option is missing or wrong, or a line of the file; nothing is computed before both are checked.
@@ -193,7 +193,7 @@ def _audit_of(path: Path, options: dict[str, Any]) -> Audit:
             if options["drafter"] is not None:
                 drafts = drafter_logits(backbone, load_drafter, options["drafter"], prompt, output)
             bets.append(bets_on(logits, [*prompt, *output], sampling, margin, drafts))
-    return audit(bets)
+    return backbone.dtype, audit(bets)
 
 
 def _sampling(options: dict[str, Any]) -> Sampling:
@@ -221,7 +221,7 @@ def _plain(result: Audit) -> dict[str, Any]:
 
 def facts_of(row: AuditedCell) -> dict[str, Any]:
     """One cell of the JSON document."""
-    facts = {"cell": row.name, "label": row.label, "claim": row.claim.name, "reason": row.reason}
+    facts = {"cell": row.name, "label": row.label, "claim": row.claim.name, "dtype": row.dtype, "reason": row.reason}
     return facts | (_plain(row.audit) if row.audit is not None else {"verdict": None})
 
 
@@ -236,11 +236,11 @@ def _visible(result: Audit) -> str:
     return "some kinds of bias would not have been seen, however strong: audit more tokens"
 
 
-def _sentence(result: Audit) -> str:
+def _sentence(result: Audit, dtype: str) -> str:
     lines = [
         f"{result.verdict}: e = {_power(result.log_e)} after {result.tokens} tokens (refuted from "
         f"{result.threshold:g} on); best bet: {result.best}",
-        f"{_visible(result)}; {result.near} tokens at a cut of top-k or top-p bet nothing",
+        f"{_visible(result)}; {result.near} tokens at a cut of top-k or top-p bet nothing; distributions in {dtype}",
     ]
     if result.verdict == "refuted":
         lines.append(OTHER_CAUSES)
@@ -259,5 +259,6 @@ def _print(rows: list[AuditedCell]) -> None:
         numbers = [_power(row.audit.log_e), str(row.audit.tokens), str(row.audit.near), visible, row.audit.best]
         lines.append([row.label, row.audit.verdict, *numbers, row.claim.name])
     columns = tuple(text_table.Column(key, key, rank=rank) for key, rank in COLUMNS.items())
-    title = f"audit: refuted from e = {rows[0].audit.threshold:g} on" if rows and rows[0].audit else "audit"
+    title = "audit: " + (f"refuted from e = {rows[0].audit.threshold:g} on, " if rows and rows[0].audit else "")
+    title += "distributions in " + ", ".join(dict.fromkeys(row.dtype for row in rows))
     text_table.print_table(text_table.TextTable(title, columns, lines, notes), Console())

@@ -26,11 +26,16 @@ NO_ORDER = "its run made no bets, and the order in which a canvas was filled is 
 
 @dataclass(frozen=True)
 class AuditedCell:
-    """The audit of one cell, or why there is none."""
+    """The audit of one cell, or why there is none.
+
+    Args:
+        dtype: in which the distributions were computed.
+    """
 
     name: str
     label: str
     claim: Claim
+    dtype: str
     audit: Audit | None
     reason: str | None = None
 
@@ -111,9 +116,9 @@ def _audit_group(
 
 def _audit_cell(group: LoadedGroup, cell: Cell) -> AuditedCell:
     """The audit of a stored cell; the loaded backbone may be of another type."""
-    claim = cell.method.claim
+    claim, dtype = cell.method.claim, group.backbone.dtype
     if Requirement.BIDIRECTIONAL in group.backbone.capabilities.meets or of_masked_model(cell):
-        return AuditedCell(cell.id, cell.label, claim, None, MASKED)
+        return AuditedCell(cell.id, cell.label, claim, dtype, None, MASKED)
     if Requirement.ANY_ORDER in cell.method.requirements:
         return _audit_canvas(group, cell)
     prompts = {prompt.id: prompt for prompt in group.plan.prompts[cell.task]}
@@ -126,11 +131,11 @@ def _audit_cell(group: LoadedGroup, cell: Cell) -> AuditedCell:
         context = [*group.backbone.open(prompt).tokens, *map(int, tokens)]
         plain = audited_sample(group, cell, prompt, context, logits.double())
         if "gains" not in plain:
-            return AuditedCell(cell.id, cell.label, claim, None, str(plain["reason"]))
+            return AuditedCell(cell.id, cell.label, claim, dtype, None, str(plain["reason"]))
         bets.append(Bets.of(plain))
     if not bets:
-        return AuditedCell(cell.id, cell.label, claim, None, "no sample succeeded")
-    return AuditedCell(cell.id, cell.label, claim, audit(bets, audited_together(group.plan)))
+        return AuditedCell(cell.id, cell.label, claim, dtype, None, "no sample succeeded")
+    return AuditedCell(cell.id, cell.label, claim, dtype, audit(bets, audited_together(group.plan)))
 
 
 def _audit_canvas(group: LoadedGroup, cell: Cell) -> AuditedCell:
@@ -140,5 +145,5 @@ def _audit_canvas(group: LoadedGroup, cell: Cell) -> AuditedCell:
     plain = [json.loads(text) for text in timed["audit"]] if "audit" in timed else []
     bets = [Bets.of(one) for one in plain if "gains" in one]
     if not bets:
-        return AuditedCell(cell.id, cell.label, claim, None, NO_ORDER)
-    return AuditedCell(cell.id, cell.label, claim, audit(bets, audited_together(group.plan)))
+        return AuditedCell(cell.id, cell.label, claim, cell.dtype, None, NO_ORDER)
+    return AuditedCell(cell.id, cell.label, claim, cell.dtype, audit(bets, audited_together(group.plan)))

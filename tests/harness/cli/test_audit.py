@@ -59,11 +59,12 @@ def test_a_stored_run_is_audited_anew_with_the_same_e_values(run: Path) -> None:
         assert math.log(row["e_value"]) == pytest.approx(meta["audit_log_e"], abs=1e-6)
         assert (row["tokens"], row["best"]) == (meta["audit_tokens"], meta["audit_best"])
         assert row["threshold"] == 3000  # three cells claim the target's distribution
+        assert row["dtype"] == "fp64"  # in which toys compute
 
 
 def test_the_table_names_every_cell(run: Path) -> None:
     outcome = stride("audit", run)
-    assert "refuted from e = 3000 on" in outcome.out
+    assert "refuted from e = 3000 on, distributions in fp64" in outcome.out
     for label in ("autoregressive (other seeds)", "speculative", "sjdpp", "not refuted", "APPROXIMATE"):
         assert label in outcome.out
 
