@@ -22,6 +22,7 @@ from harness.platform.device import check_device
 from harness.registry import RECIPES, TASKS
 from harness.train import loop as training
 from harness.train.data import TaskPlan
+from harness.train.distributed import Workers
 from harness.train.general import general
 from harness.train.pictures import PicturePlan
 
@@ -110,6 +111,7 @@ def _general(
     """
     if data is None:
         raise UsageError("--data is missing: a file of prompts, or a task such as gsm8k_7k or '{name: coco, n: 500}'")
+    device = Workers.of_environment().device(device)
     if device != "cpu":
         check_device(device)
     if Path(data).is_dir() and data not in TASKS:
@@ -148,8 +150,11 @@ def _train(
     threads: int,
     as_json: bool,
 ) -> None:
-    """Train, and say where the result lies."""
+    """Train, and say where the result lies; of several processes, the first one says it."""
     torch.set_num_threads(threads)
+    if not Workers.of_environment().first:
+        training.train(name, recipe, folder, built, seed, minutes)
+        return
     with Watch(name, recipe.steps) as watch:
         try:
             result = training.train(name, recipe, folder, built, seed, minutes, watch)

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from harness.core.draws import SeededDraws
 from harness.core.sampling import Sampling
 from harness.core.task import Prompt
@@ -17,6 +19,9 @@ from harness.registry import TASKS
 from harness.train.passages import TEMPERATURES, AnyPlan, Passages, continued
 from harness.train.prompts import DEVELOPMENT_SHARE
 from harness.train.teacher import Passage, Teacher
+
+REFERENCES = ("reference", "solution", "answer")
+"""Where tasks keep what a prompt is to be answered with."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,9 @@ class TaskPlan(AnyPlan):
         new: tokens added at most; a picture has a fixed number.
         seed: of the draws.
         temperature: None: 0, 0.7 and 1 in turn for texts, 1 for all others.
+        prefixes: of each prompt with its reference answer, cut at so many tokens drawn by the seed; the backbone
+            continues each of them. 0: the prompt alone is continued.
+        longest: tokens of a prefix and its continuation; 0: the context.
         device: of the backbone.
         dtype: of the backbone.
     """
@@ -42,6 +50,8 @@ class TaskPlan(AnyPlan):
     new: int = 128
     seed: int = 0
     temperature: float | None = None
+    prefixes: int = 0
+    longest: int = 0
     device: str = "cpu"
     dtype: str = "bf16"
 
@@ -54,6 +64,8 @@ class TaskPlan(AnyPlan):
         """
         train, check = self.sides()
         teacher = Teacher.load(backbone, self.dtype, self.device)
+        if self.prefixes:
+            train, check = (self._cut(teacher, side) for side in (train, check))
         return Passages(teacher, self._written(teacher, train, "train"), self._written(teacher, check, "development"))
 
     def sides(self) -> tuple[list[Prompt], list[Prompt]]:
@@ -67,6 +79,27 @@ class TaskPlan(AnyPlan):
             raise UsageError(f"the data {self.task} has {len(prompts)} prompt; give two or more, one of them to check")
         check = prompts[DEVELOPMENT_SHARE - 1 :: DEVELOPMENT_SHARE] or prompts[-1:]
         return [prompt for prompt in prompts if not any(prompt is other for other in check)], check
+
+    def _cut(self, teacher: Teacher, prompts: Sequence[Prompt]) -> list[Prompt]:
+        """The prefixes x_{1:i} of each prompt with its reference answer; i from 1.
+
+        Raises:
+            UsageError: a prompt is no text.
+        """
+        room = self.longest or teacher.capabilities.context
+        cut = []
+        for prompt in prompts:
+            answer = next((str(prompt.data[key]) for key in REFERENCES if prompt.data.get(key)), "")
+            if prompt.text is None:
+                raise UsageError(f"the prompt {prompt.id!r} of {self.task} is no text, so it has no prefixes")
+            ids = teacher.backbone.encode(f"{prompt.text} {answer}" if answer else prompt.text)
+            last = min(len(ids), room - self.new)
+            if last < 1:
+                raise UsageError(f"data.longest={room} leaves no room for data.new={self.new} tokens after a prefix")
+            digest = hashlib.sha256(f"{self.seed} {prompt.id}".encode()).digest()
+            drawn = np.random.default_rng(list(digest)).integers(1, last + 1, size=self.prefixes)
+            cut += [Prompt(f"{prompt.id}/{end}", None, tuple(ids[:end])) for end in sorted(drawn.tolist())]
+        return cut
 
     def _written(self, teacher: Teacher, prompts: Sequence[Prompt], side: str) -> list[Passage]:
         passages: list[Passage] = []

@@ -22,7 +22,7 @@ from harness.backbones.speech.whisper_decoder import linears
 from harness.core.cache import Window
 from harness.core.task import Prompt
 from harness.errors import UsageError
-from harness.train.frozen_text import FrozenModel, MaskedTokens
+from harness.train.frozen_text import FrozenModel, WindowedTokens
 from harness.train.passages import cached
 from harness.train.teacher import Passage, Teacher
 
@@ -51,12 +51,12 @@ class FrozenSpeech(FrozenModel):
         self.hears = FRAME * int(self.model.config.max_source_positions)
         self._home = Teacher(self.backbone).home / "heard"
 
-    def logits(self, inputs: MaskedTokens) -> Float[Tensor, "N V"]:
+    def logits(self, inputs: WindowedTokens) -> Float[Tensor, "N V"]:
         """The condition is the recording; suppressed tokens have the logit ``FLOOR``."""
         states, last = self._encoded(inputs.condition)["states"].float(), self.backbone.capabilities.context - 1
         rows = self.model.model.decoder(
             input_ids=inputs.ids[None],
-            attention_mask=inputs.mask[None, None],
+            attention_mask=inputs.mask(),
             position_ids=inputs.places.clamp_max(last)[None],  # rows past the end of the text are not counted
             encoder_hidden_states=states[None],
             use_cache=False,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any, NamedTuple, final
 
 import numpy.typing as npt
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -15,23 +17,30 @@ from harness.backbones.slots.transformers_net import TransformersNet
 from harness.backbones.text.hf_causal import HFCausal
 from harness.core.backbone import Backbone
 from harness.errors import UsageError
+from harness.train import windows
 from harness.train.teacher import Passage
+from harness.train.windows import Windows
 
 
-class MaskedTokens(NamedTuple):
+class WindowedTokens(NamedTuple):
     """What a pass of a frozen model reads.
 
     Args:
-        ids: of the tokens.
-        mask: added to the attention scores.
+        ids: of a text and its windows.
+        windows: what each row sees.
         places: positions.
         condition: of the passage.
     """
 
     ids: Int[Tensor, " N"]
-    mask: Float[Tensor, "N N"]
+    windows: Windows
     places: Int[Tensor, " N"]
     condition: npt.NDArray[Any] | None
+
+    def mask(self) -> Float[Tensor, "1 1 N N"]:
+        """What the windows mean for attention scores, to be added to them."""
+        visible = self.windows.visible()
+        return torch.zeros(visible.shape).masked_fill(~visible, -torch.inf)[None, None]
 
 
 class FrozenModel(ABC):
@@ -52,7 +61,7 @@ class FrozenModel(ABC):
     hears: int
 
     @abstractmethod
-    def logits(self, inputs: MaskedTokens) -> Float[Tensor, "N V"]:
+    def logits(self, inputs: WindowedTokens) -> Float[Tensor, "N V"]:
         """One pass over the tokens."""
 
     @abstractmethod
@@ -81,11 +90,16 @@ class FrozenText(FrozenModel):
         assert isinstance(backbone._net, TransformersNet), "what forward: transformers asks for"
         self.model = backbone._net.model
         self.linears = gated.linears(self.model)
+        self._in_blocks = windows.prepare(self.model)
 
-    def logits(self, inputs: MaskedTokens) -> Float[Tensor, "N V"]:
-        """The condition is ignored."""
-        ids, mask, places = inputs.ids[None], inputs.mask[None, None], inputs.places[None]
-        logits: Tensor = self.model(input_ids=ids, attention_mask=mask, position_ids=places, use_cache=False).logits[0]
+    def logits(self, inputs: WindowedTokens) -> Float[Tensor, "N V"]:
+        """The condition is ignored. Attention goes block by block where transformers lets it."""
+        mask = inputs.ids.new_zeros(1, 1, 1, 1) if self._in_blocks else inputs.mask()  # blocks make their own masks
+        with windows.read(inputs.windows) if self._in_blocks else nullcontext():
+            out = self.model(
+                input_ids=inputs.ids[None], attention_mask=mask, position_ids=inputs.places[None], use_cache=False
+            )
+        logits: Tensor = out.logits[0]
         return logits
 
     def transcript(self, recording: npt.NDArray[Any]) -> Passage:

@@ -22,7 +22,8 @@ from harness.backbones.slots.lora import LowRank
 from harness.errors import UsageError
 from harness.plan import presets
 from harness.train.frozen_speech import FrozenSpeech
-from harness.train.frozen_text import FrozenModel, FrozenText, MaskedTokens
+from harness.train.frozen_text import FrozenModel, FrozenText, WindowedTokens
+from harness.train.windows import Windows
 
 MODELS: dict[str, type[FrozenText] | type[FrozenSpeech]] = {"hf_causal": FrozenText, "whisper": FrozenSpeech}
 """The frozen model of each adapter of backbones."""
@@ -95,19 +96,15 @@ class GatedLora(nn.Module):
         row = torch.arange(count + windows.numel())
         window, slot = (row - count) // width, (row - count) % width
         gate, root = row >= count, roots[window.clamp_min(0)]
-        causal = row[:, None] >= row[None, :]
-        visible = causal & ~gate[:, None] & ~gate[None, :]
-        visible |= gate[:, None] & ~gate[None, :] & (row[None, :] < root[:, None])
-        visible |= gate[:, None] & (window[:, None] == window[None, :]) & causal
         places = torch.where(gate, root + slot, row)
         scale = self.alpha / self.rank
         pairs = [
             (layer, LowRank(down, up * scale))
             for layer, down, up in zip(self._linears.values(), self.down, self.up, strict=True)
         ]
-        mask = torch.zeros(visible.shape).masked_fill(~visible, -torch.inf)
+        ids = torch.cat([text, windows.flatten()])
         with gated.hooked(pairs, gate[:, None].float()):
-            logits = self.frozen.logits(MaskedTokens(torch.cat([text, windows.flatten()]), mask, places, condition))
+            logits = self.frozen.logits(WindowedTokens(ids, Windows(count, roots, width), places, condition))
         rows = (roots[:, None] + torch.arange(width)).clamp_max(count - 1)
         return Streams(logits[rows], logits[count:].view(number, width, -1))
 

@@ -19,7 +19,7 @@ from harness.registry import GENERAL_RECIPES
 from harness.train.data import TaskPlan
 from harness.train.loop import Recipe
 from harness.train.pictures import PicturePlan
-from harness.train.schedules import settled
+from harness.train.schedules import expanded, settled
 
 FIXED = ("summary", "backbone", "plan", "requires", "device", "paper")
 """Fields of a recipe that `--set` does not change."""
@@ -41,6 +41,7 @@ def general(name: str, backbone: str, plan: TaskPlan | PicturePlan, settings: Ma
     """
     load_recipes()
     recipe, _ = GENERAL_RECIPES.get(name), presets.resolve(backbone)
+    settings = expanded(name, recipe, settings)
     data = {key.removeprefix(PLAN): value for key, value in settings.items() if key.startswith(PLAN)}
     own = {key: value for key, value in settings.items() if not key.startswith(PLAN)}
     plan = replace(plan, **_checked(type(plan), PLAN, data, ("task", "params", "folder", "device", "dtype")))

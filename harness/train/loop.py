@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from harness.backbones.checkpoints.digests import of_file
 from harness.core import int8
 from harness.errors import UsageError
+from harness.train.distributed import Workers
 from harness.train.muon import Muon
 
 CHECKPOINT = "checkpoint.pt"
@@ -54,6 +55,7 @@ class Recipe(ABC):
         muon: peak learning rate of the matrices in `hidden`, which Muon trains instead of AdamW.
         per_step: the setting that counts the passages of a step; "": none does.
         paper: settings of the paper's schedule; see `harness.train.schedules`.
+        printed: settings of the paper's algorithm as it is printed, those of its data behind ``data.``.
     """
 
     kind: str = "backbone"
@@ -73,6 +75,7 @@ class Recipe(ABC):
     muon: float = 0.02
     per_step: str = ""
     paper: Mapping[str, float] = MappingProxyType({})
+    printed: Mapping[str, float] = MappingProxyType({})
 
     @abstractmethod
     def build(self, requirements: Mapping[str, Path]) -> nn.Module:
@@ -156,11 +159,26 @@ def train(
         UsageError: the checkpoint in ``folder`` is of another recipe or seed, or cannot be read.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = recipe.build(requirements).to(getattr(recipe, "device", "cpu"))
-    state = _State(name, recipe, model, seed)
-    state.resume(folder / CHECKPOINT)
+    workers, device = Workers.of_environment(), str(getattr(recipe, "device", "cpu"))
+    workers.join(device)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = workers.in_turn(lambda: recipe.build(requirements)).to(device)
+        workers.equal(model)
+        state = _State(name, recipe, model, seed, workers)
+        state.resume(folder / CHECKPOINT)
+        finished = _trained(state, folder, minutes, watch)
+        workers.in_turn(lambda: None)
+    finally:
+        workers.leave()
+    return Trained(folder, finished, state.step, state.hours)
+
+
+def _trained(state: _State, folder: Path, minutes: float | None, watch: Callable[[Progress], None]) -> bool:
+    """Step until the training is finished or its time has passed; whether it is finished."""
+    recipe, model, workers = state.recipe, state.model, state.workers
+    device = str(getattr(recipe, "device", "cpu"))
     began, saved, busy = time.perf_counter(), time.perf_counter(), time.process_time()
     hours_before = state.hours
     model.train()
@@ -169,16 +187,17 @@ def train(
         now = time.perf_counter()
         state.hours = hours_before + (time.process_time() - busy) / 3600
         watch(Progress(state.step, recipe.steps, loss, state.rate(), state.hours))
-        if state.hours >= recipe.hours or (minutes is not None and now - began >= 60 * minutes):
+        ends = state.hours >= recipe.hours or (minutes is not None and now - began >= 60 * minutes)
+        if workers.decided(ends, device):
             break
         if now - saved > SAVE_EVERY_S:
             state.save(folder / CHECKPOINT)
             saved = now
     state.save(folder / CHECKPOINT)
-    finished = state.step >= recipe.steps or state.hours >= recipe.hours
-    if finished:
+    finished = state.step >= recipe.steps or workers.decided(state.hours >= recipe.hours, device)
+    if finished and workers.first:
         _finish(state, folder)
-    return Trained(folder, finished, state.step, state.hours)
+    return finished
 
 
 def _advance(state: _State) -> float:
@@ -193,8 +212,15 @@ def _advance(state: _State) -> float:
 class _State:
     """Model, optimisers, moving average and loss curve of one training."""
 
-    def __init__(self, name: str, recipe: Recipe, model: nn.Module, seed: int) -> None:
-        self.name, self.recipe, self.model, self.seed = name, recipe, model, seed
+    def __init__(
+        self,
+        name: str,
+        recipe: Recipe,
+        model: nn.Module,
+        seed: int,
+        workers: Workers = Workers(),  # noqa: B008  # frozen
+    ) -> None:
+        self.name, self.recipe, self.model, self.seed, self.workers = name, recipe, model, seed, workers
         self.optimisers: list[torch.optim.Optimizer] = [
             torch.optim.AdamW(recipe.groups(model), lr=recipe.rate, betas=recipe.betas)
         ]
@@ -219,7 +245,8 @@ class _State:
 
     def advance(self) -> float:
         """One optimiser step; returns its loss."""
-        random = np.random.default_rng([self.seed, self.step])
+        own = [self.workers.rank] if self.workers.count > 1 else []
+        random = np.random.default_rng([self.seed, self.step, *own])
         share = self._share()
         for optimiser, peak in zip(self.optimisers, (self.recipe.rate, self.recipe.muon), strict=False):
             for group in optimiser.param_groups:
@@ -229,6 +256,7 @@ class _State:
             loss = self.recipe.loss(self.model, self.step, random)
             self.model.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]  # torch annotates it in part
+        self.workers.average(self.model.parameters())
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip)
         for optimiser in self.optimisers:
             optimiser.step()
@@ -251,7 +279,9 @@ class _State:
                     self.mean[key].copy_(tensor)
 
     def save(self, path: Path) -> None:
-        """Replace the checkpoint; an interrupt leaves the old one whole."""
+        """Replace the checkpoint; an interrupt leaves the old one whole. Of several processes the first one writes."""
+        if not self.workers.first:
+            return
         body = {
             "name": self.name,
             "seed": self.seed,

@@ -61,6 +61,10 @@ class TrainAdapter(Recipe):
     warmup: int = 18
     per_step = "batch"
     paper = MappingProxyType({"epochs": 20, "batch": 8, "rate": 5e-4, "warmup_share": 0.03, "hours": 1e4})
+    printed = MappingProxyType(
+        {**paper, "width": 16, "hop": 0, "least": 0.0}
+        | {"data.new": 16, "data.prefixes": 8, "data.longest": 2048, "data.temperature": 0.0}
+    )
     fall = 0.97
     decay = 0.0
     betas = (0.9, 0.999)

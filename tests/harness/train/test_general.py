@@ -77,9 +77,20 @@ class TestSchedules:
         adapter = general("cross-regression", "tiny:llama2-7b", plan, {"schedule": "paper", "epochs": 200})
         assert (adapter.steps, adapter.batch, adapter.warmup) == (200, 8, 6)
 
+    def test_algorithm_3_as_printed_has_its_data(self, plan: TaskPlan) -> None:
+        """Continuations of 16 tokens after prefixes, at one temperature, which the user chooses."""
+        recipe = general("cross-regression", "tiny:llama2-7b", plan, {"schedule": "printed", "data.prefixes": 3})
+        plan = recipe.plan
+        assert (recipe.width, recipe.hop, recipe.least, recipe.batch) == (16, 0, 0.0, 8)
+        assert (plan.new, plan.prefixes, plan.longest, plan.temperature) == (16, 3, 2048, 0.0)
+        assert recipe.steps == 20 * 8 * 3 / 8
+        warm = general("cross-regression", "tiny:llama2-7b", plan, {"schedule": "printed", "data.temperature": 0.6})
+        assert warm.plan.temperature == 0.6
+
     @pytest.mark.parametrize(
         ("name", "settings", "message"),
         [
+            ("cross-regression", {"schedule": "long"}, "the schedules are paper and printed"),
             ("medusa", {"schedule": "paper"}, "the recipe medusa has none"),
             ("xspecmesh-cross", {"schedule": "long"}, "the one schedule is paper"),
             ("medusa", {"epochs": 2}, "counts no passages; give steps"),

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -19,11 +20,14 @@ from harness.core.sampling import Sampling
 from harness.core.task import Prompt
 from harness.plan import presets
 from harness.registry import METHODS, RECIPES
+from harness.train.data import TaskPlan
+from harness.train.general import general
 from harness.train.loop import train
 from harness.train.passages import Passages, Plan
 from harness.train.teacher import Teacher
 from methods.cross_regression import CrossRegression
 from methods.training.adapters import recipes
+from methods.training.adapters.denoising import roots
 from methods.training.adapters.recipes import TrainAdapter
 
 RECIPE = TrainAdapter(
@@ -94,3 +98,26 @@ class TestTraining:
     def test_recipes_are_named_after_their_backbones(self, name: str) -> None:
         recipe = RECIPES.get(name)
         assert (recipe.kind, f"cross-regression-{recipe.backbone}") == ("adapter", name)
+
+
+@pytest.mark.slow
+def test_algorithm_3_as_printed_has_one_window_of_16_after_each_prefix(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An example is a prefix of the text with what the model writes after it; the replay buffer has a row for each."""
+    monkeypatch.setenv("STRIDE_CACHE", str(tmp_path / "cache"))
+    file = tmp_path / "prompts.jsonl"
+    file.write_text("".join(json.dumps({"prompt": f"a question of some length {n}"}) + "\n" for n in range(3)))
+    plan = TaskPlan("prompts", {"file": str(file)}, dtype="fp32")
+    settings = {"schedule": "printed", "steps": 1, "rank": 2, "data.prefixes": 4}
+    recipe = general("cross-regression", "tiny:llama2-7b", plan, settings)
+    model = recipe.build({})
+    assert model.train_on and all(len(roots(passage, 16)) == 1 for passage in model.train_on)
+    text = model.adapted.backbone.encode("a question of some length 0")
+    starts = {passage.start for passage in model.train_on}
+    assert len(starts) > 2 and max(starts) <= len(text)
+    assert all(list(p.tokens[: p.start]) == text[: p.start] or p.start == len(text) for p in model.train_on)
+    before = model.replay.clone()
+    assert before.shape[1] == 16 and len(before) == len(model.train_on)
+    recipe.loss(model, 0, np.random.default_rng(0)).backward()
+    assert not torch.equal(before, model.replay)
