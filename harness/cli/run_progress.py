@@ -129,7 +129,10 @@ class RunProgress(Progress):
             shown = "-" if speedup is None else f"{speedup:.2f}x"
             table.add_row(escape(printable_line(cell.label)), f"{cell.sampling.temperature:g}", counts, shown)
         bar = ProgressBar(total=max(1, self._total), completed=self._count, width=40)
-        return Group(table, bar, Text(self.line()))
+        below = Table.grid()
+        below.add_row(bar)  # a bar ends no line of its own
+        below.add_row(Text(self.line()))
+        return Group(table, below)
 
     def _print(self, text: str) -> None:
         self._said = text

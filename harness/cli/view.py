@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -32,4 +33,5 @@ def command(folder: Path, port: int) -> None:
 
     with serve(folder, port, evidence_of) as server:
         click.echo(f"http://127.0.0.1:{server.server_port}/    ^C ends it")
-        server.serve_forever()
+        with suppress(KeyboardInterrupt):
+            server.serve_forever()

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from harness.errors import UsageError, did_you_mean
+from reports.cost import cards
+from reports.cost.tables import cost_table, framework_table
 from reports.papers import report
 from reports.papers.items import Item, items
 from reports.papers.measured import Run, measured
@@ -17,6 +19,8 @@ from reports.text_table import UNMEASURED, TextTable
 if TYPE_CHECKING:
     from harness.record.store import Store
 
+FRAMEWORKS = 2
+"""The table of Cross-Regression that compares frameworks; its other tables of training are costs."""
 ROMAN = {"i": 1, "ii": 2, "iii": 3, "iv": 4, "v": 5}
 
 
@@ -47,7 +51,7 @@ def one_table(store: Store, paper: str, table: str) -> list[TextTable]:
     """Return a printed table filled by a run: one for each backbone, dtype, temperature and task that fits.
 
     Args:
-        store: the run.
+        store: the run; tables of the cost of training need nothing of it.
         paper: its name, such as sjdpp.
         table: its number, such as 1 or IV.
 
@@ -59,6 +63,9 @@ def one_table(store: Store, paper: str, table: str) -> list[TextTable]:
     if number not in tables:
         raise UsageError(f"{paper} has no table {table!r}; it has {_listed(tables)}.")
     item = tables[number]
+    if item.made_by == "stride cost":
+        book = cards.read(cards.CARDS)
+        return [framework_table(book, {}) if number == FRAMEWORKS else cost_table(book, book.utilisation)]
     if not item.suite:
         why = f"{item.made_by} makes it" if item.made_by else item.why
         raise UsageError(f"{item.item} of {paper} is no report of a run: {why}.")

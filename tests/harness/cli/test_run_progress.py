@@ -84,3 +84,13 @@ def test_quiet_says_nothing():
         progress.say("loading")
         decode(progress, clock)
     assert out.getvalue() == ""
+
+
+def test_the_line_below_the_bar_is_whole_on_a_narrow_terminal():
+    progress, _, clock = progress_of(terminal=True)
+    decode(progress, clock, prompts=2)
+    out = io.StringIO()
+    Console(file=out, width=80).print(progress._table())
+    lines = out.getvalue().splitlines()
+    assert "decodes" not in next(line for line in lines if "\N{BOX DRAWINGS HEAVY HORIZONTAL}" in line)
+    assert " ".join(" ".join(lines).split()).endswith(progress.line())

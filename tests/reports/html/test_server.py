@@ -12,7 +12,7 @@ import pytest
 
 from reports.html.server import serve
 from tests.support import page_runs
-from tests.support.cli import refused
+from tests.support.cli import refused, stride
 from tests.support.fake_store import empty, meta, record, step
 
 
@@ -131,3 +131,12 @@ def test_a_foreign_name_is_refused(view: View) -> None:
 def test_a_port_that_is_taken_and_a_missing_folder_are_one_message(view: View, tmp_path: Path) -> None:
     assert f"port {view.port} cannot be served" in refused("view", tmp_path, "--port", view.port)
     assert "there is no folder" in refused("view", tmp_path / "absent")
+
+
+def test_an_interrupt_is_how_a_view_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(server: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("http.server.ThreadingHTTPServer.serve_forever", interrupt)
+    done = stride("view", tmp_path, "--port", 0)
+    assert done.code == 0 and "^C ends it" in done.out
