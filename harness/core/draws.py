@@ -193,9 +193,9 @@ def inverse_cdf(probs: Float[Tensor, "N V"], u: Float[Tensor, " N"]) -> Int[Tens
 def _inverse_cdf(probs: NDArray[Any], u: NDArray[np.float64]) -> NDArray[np.int64]:
     """`inverse_cdf` on the host: the same sums in the same order, in fewer calls.
 
-    A long row is summed over its possible tokens alone, since zeros change no sum.
+    A single long row is summed over its possible tokens alone, since zeros change no sum.
     """
-    possible = np.flatnonzero(probs[0] > 0) if probs.shape[1] > LONG else None
+    possible = np.flatnonzero(probs[0] > 0) if len(probs) == 1 and probs.shape[1] > LONG else None
     running = np.cumsum(probs if possible is None else probs[:, possible], axis=1, dtype=np.float64)
     if possible is not None and not len(possible):
         return np.full(1, probs.shape[1] - 1)

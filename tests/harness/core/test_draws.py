@@ -157,6 +157,15 @@ class TestInverseCdf:
         u = torch.tensor([0.0, 0.2499, 0.25, 0.7499, 0.75], dtype=torch.float64)
         assert inverse_cdf(probs, u).tolist() == [0, 0, 2, 2, 3]
 
+    @pytest.mark.parametrize("rows", [1, 2, 3])
+    @pytest.mark.parametrize("size", [2048, 2049, 5122])
+    def test_rows_of_a_few_long_distributions_have_tokens_of_their_own(self, rows: int, size: int) -> None:
+        """Each row allows one token, which no other row does."""
+        probs = torch.zeros(rows, size)
+        allowed = [17 + 1000 * row for row in range(rows)]
+        probs[torch.arange(rows), allowed] = 1
+        assert inverse_cdf(probs, torch.full((rows,), 0.9, dtype=torch.float64)).tolist() == allowed
+
     def test_weights_of_any_total_are_normalised(self) -> None:
         u = torch.rand(100, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
         probs = torch.tensor([[0.5, 0.25, 0.25]], dtype=torch.float64).expand(100, -1)
