@@ -57,6 +57,7 @@ class Settings:
     Args:
         seconds: of the whole script.
         suites: whose methods are timed.
+        whole: pictures and meshes are decoded whole, else up to ``tokens``.
     """
 
     device: str
@@ -66,6 +67,12 @@ class Settings:
     tokens: int = 64
     seconds: float = 540.0
     suites: tuple[str, ...] = SUITES
+    whole: bool = True
+
+    @classmethod
+    def quick(cls, device: str, backbone: str, seconds: float) -> Settings:
+        """One pair of short decodes of each kind, for a look at whether everything runs."""
+        return cls(device, backbone, pairs=1, tokens=8, seconds=seconds, whole=False)
 
 
 @dataclass
@@ -337,7 +344,8 @@ def _method(settings: Settings, document: Document, plan: Plan, cell: Cell) -> N
     backbone = _model(cell.backbone, cell.dtype, settings.device)[0]
     load = cache(partial(presets.drafter, backbone))
     prompts, baseline = plan.prompts[cell.task][: settings.pairs], build("autoregressive", {})
-    budget = min(cell.max_new_tokens, settings.tokens) if backbone.capabilities.grid is None else cell.max_new_tokens
+    uncut = settings.whole and presets.resolve(cell.backbone).modality() in ("image", "mesh")
+    budget = cell.max_new_tokens if uncut else min(cell.max_new_tokens, settings.tokens)
     steps: list[Any] = []
 
     def rate(method: Method[Any], keep: bool, index: int) -> Sequence[int]:

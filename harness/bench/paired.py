@@ -44,6 +44,7 @@ class Result:
         verdict: pass, fail or inconclusive; "" without a goal.
         pairs: number of pairs.
         note: other observations.
+        points: (size, seconds, MB more than before) of a benchmark of growth; a size may be measured several times.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Result:
     verdict: str
     pairs: int
     note: str = ""
+    points: tuple[tuple[float, float, float], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -15,16 +15,16 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from math import ceil
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
+from harness.bench import growth
 from harness.bench.paired import Result, Settings, at_least
+from harness.bench.records import paged_record, plan_of
 from harness.errors import UsageError
-from harness.plan.cells import Cell, Plan, expand
-from harness.plan.suite import resolve_again
+from harness.plan.cells import Cell, Plan
 from harness.record import stats
-from harness.record.columns import Record, Sample, Step
+from harness.record.columns import Record, Sample
 from harness.record.store import Store
 from harness.run.executors import serial
 from harness.run.options import Options
@@ -39,12 +39,6 @@ SAMPLES, CELLS = 100_000, 100
 WORKED = 200
 PAGED_CELLS, PAGED_SAMPLES, PAGED_STEPS = 10, 1_000, 100
 POOLED = ("embedded-image-8x8", 72)
-
-
-def plan_of(**data: Any) -> Plan:
-    """A plan on the tabular backbone, which decodes in no time."""
-    plain = {"name": "scale", "backbones": ["tabular"], "tasks": [{"name": "tabular", "limit": 1}]}
-    return expand(resolve_again({**plain, "max_new_tokens": 4, "prove": False, "warmup": 0, **data}))
 
 
 def _matrix(cells: int) -> Plan:
@@ -117,28 +111,12 @@ def million_steps(path: Path) -> Path:
     metas = {cell.id: {**plan.meta(cell), "status": "done", "baseline": names[0], "floor": None} for cell in cells}
     store = Store.create(path, {**plan.manifest(), "cells": metas, "provenance": {}})
     for number in range(PAGED_SAMPLES):
-        store.write(names[0], _paged_record(number, draws))
+        store.write(names[0], paged_record(number, PAGED_STEPS, draws))
     store.seal(names[0], {**metas[names[0]], "role": "baseline"})
     for name in names[1:]:
         shutil.copytree(store.path / "cells" / names[0], store.path / "cells" / name)
         store.update(name, **metas[name])
     return store.path
-
-
-def _paged_record(number: int, draws: random.Random) -> Record:
-    steps = []
-    for _ in range(PAGED_STEPS):
-        accepted, wall = draws.randrange(4), draws.randrange(20_000_000, 30_000_000)
-        times = (wall, wall, wall // 10, wall * 8 // 10, wall // 20, wall // 20)
-        steps.append(Step(1, 3, 4, 3, min(3, accepted + 1), accepted, 1.5, accepted + 1, 0, 0, 0, *times))
-    tokens = tuple(draws.randrange(50_000) for _ in range(sum(step.emitted for step in steps)))
-    pieces = tuple(f" word{token}" for token in tokens)
-    logprobs = tuple(-draws.random() for _ in tokens)
-    sample = Sample(
-        f"prompt/{number}", 0, False, "ok", tokens=tokens, text="".join(pieces), pieces=pieces, logprobs=logprobs,
-        prompt_tokens=64, prompt_text="def f(x):\n    return x < 1\n" * 20, scores={"tokens": float(len(tokens))},
-    )  # fmt: skip
-    return Record(sample, tuple(steps))
 
 
 def executors_ray(name: str, settings: Settings) -> Result:
@@ -259,6 +237,7 @@ def _limit(name: str, value: float, goal: float, unit: str, note: str) -> Result
 
 
 BENCHMARKS: dict[str, Callable[[str, Settings], Result]] = {
+    **growth.BENCHMARKS,
     "scale matrix": expansion,
     "scale folder": opening,
     "scale cell": a_cell,

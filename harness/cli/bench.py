@@ -32,6 +32,8 @@ GPU = "gpu"
 )
 @click.option("--device", help="Of `stride bench gpu`. Default: cuda where there is one, else cpu.")
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="The file of `stride bench gpu`.")
+@click.option("--quick", is_flag=True, help="Of `stride bench gpu`: one pair of short decodes of each kind.")
+@click.option("--figure", type=click.Path(path_type=Path, dir_okay=False), help="A picture of `stride bench scale`.")
 @click.option("--minutes", type=click.FloatRange(0.1), help="Of `stride bench gpu`; 9 unless named.")
 def command(
     only: str,
@@ -42,6 +44,8 @@ def command(
     as_json: bool,
     device: str | None,
     out: Path | None,
+    quick: bool,
+    figure: Path | None,
     minutes: float | None,
 ) -> None:
     """Time methods against transformers' generate in interleaved pairs, and the harness's overhead.
@@ -56,7 +60,7 @@ def command(
     stride bench windows                          what passes cost here, for methods with sizing: measured
     stride bench quantized --pairs 24             weights in 8 and 4 bits beside bf16: speed, window, laws
     stride bench startup                          seconds of stride list and of a dry run
-    stride bench scale                            a matrix of 10,000 cells, a folder of 100,000 samples, a cell
+    stride bench scale --figure growth.png        growth by prompts, cells, steps, context and vocabulary; large folders
     stride bench "executors ray"                  two Ray workers against one; "executors slurm": two local jobs
     stride bench gpu --out h100.json              all timings of a GPU in one file; on a CPU a recorder checks
     stride bench overhead --json
@@ -66,28 +70,45 @@ def command(
     console = Console(stderr=True, quiet=as_json)
     if only == GPU:
         torch.set_num_threads(threads)
-        named = click.get_current_context().get_parameter_source("pairs") is not ParameterSource.DEFAULT
-        _gpu(
-            gpu.Settings(_device(device), backbone, tokens=tokens, seconds=60 * (minutes or 9.0)),
-            pairs if named else None,
-            out or Path("bench-gpu.json"),
-            console,
-            as_json,
-        )
+        out, seconds = out or Path("bench-gpu.json"), 60 * (minutes or 9.0)
+        if quick:
+            chosen = gpu.Settings.quick(_device(device), backbone, seconds)
+        else:
+            chosen = gpu.Settings(_device(device), backbone, tokens=tokens, seconds=seconds)
+            named = click.get_current_context().get_parameter_source("pairs") is not ParameterSource.DEFAULT
+            chosen = replace(chosen, pairs=pairs) if named else chosen
+        _gpu(chosen, out, console, as_json)
         return
-    if extra := [f"--{name}" for name, given in (("device", device), ("out", out), ("minutes", minutes)) if given]:
+    of_gpu = {"device": device, "out": out, "minutes": minutes, "quick": quick}
+    if extra := [f"--{name}" for name, given in of_gpu.items() if given]:
         raise UsageError(f"{' and '.join(extra)} belongs to `stride bench {GPU}`; leave it out, or name {GPU}")
     settings = peers.Settings(backbone, pairs, tokens, threads)
     results = []
     for result in peers.run(settings, only, lambda name: console.print(f"timing {name} ...")):
         results.append(result)
         console.print(f"  ratio {result.ratio:.3f}, {result.verdict or 'reported only'}", highlight=False)
+    if figure is not None:
+        _draw(results, figure)
     if as_json:
         emit([asdict(result) for result in results])
     else:
         _show(results)
     verdicts = {result.verdict for result in results}
     raise SystemExit(1 if "fail" in verdicts else 4 if "inconclusive" in verdicts else 0)
+
+
+def _draw(results: list[peers.Result], path: Path) -> None:
+    """Write the picture of the benchmarks of growth.
+
+    Raises:
+        UsageError: none of the results is one.
+    """
+    from reports.growth import draw
+
+    shown = [result for result in results if result.points]
+    if not shown:
+        raise UsageError("--figure draws how time grows: ask for `stride bench scale`, or a part such as 'by prompts'")
+    draw([(r.name, r.points, (r.ratio, r.low, r.high)) for r in shown], path)
 
 
 def _device(named: str | None) -> str:
@@ -97,9 +118,8 @@ def _device(named: str | None) -> str:
     return device
 
 
-def _gpu(settings: gpu.Settings, pairs: int | None, out: Path, console: Console, as_json: bool) -> None:
+def _gpu(settings: gpu.Settings, out: Path, console: Console, as_json: bool) -> None:
     """Write the file of `stride bench gpu` and print its rows."""
-    settings = settings if pairs is None else replace(settings, pairs=pairs)
     document = gpu.run(settings, out, lambda section: console.print(f"timing {section} ..."))
     if as_json:
         emit({**document.head, "rows": document.rows, "left_out": document.left_out})

@@ -183,7 +183,8 @@ def check_distinct(k: int, vocabulary: int) -> None:
 def inverse_cdf(probs: Float[Tensor, "N V"], u: Float[Tensor, " N"]) -> Int[Tensor, " N"]:
     """The token at which each row's running sum passes u times its total; never one of probability 0."""
     if probs.device.type == "cpu" and probs.shape[1] and (len(probs) == 1 or probs.numel() <= FEW):
-        return torch.from_numpy(_inverse_cdf(probs.numpy(), u.numpy()))
+        exact = probs.double() if probs.dtype == torch.bfloat16 else probs  # numpy has no bf16
+        return torch.from_numpy(_inverse_cdf(exact.numpy(), u.numpy()))
     running = probs.cumsum(-1, dtype=torch.float64)
     total = running[:, -1]
     below = torch.minimum(u * total, torch.nextafter(total, torch.zeros_like(total)))
@@ -201,10 +202,9 @@ def _inverse_cdf(probs: NDArray[Any], u: NDArray[np.float64]) -> NDArray[np.int6
         return np.full(1, probs.shape[1] - 1)
     total = running[:, -1]
     below = np.minimum(u * total, np.nextafter(total, 0.0))
-    places = (running <= below[:, None]).sum(1)
-    if possible is not None:
-        return possible[np.minimum(places, len(possible) - 1)]
-    return np.minimum(places, probs.shape[1] - 1)
+    places = (running <= below[:, None]).sum(1).clip(max=running.shape[1] - 1)
+    tokens: NDArray[np.int64] = places if possible is None else possible[places]
+    return tokens
 
 
 def chain_path(coins: Tensor, accept: Float[Tensor, " K"]) -> Path:

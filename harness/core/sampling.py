@@ -7,7 +7,7 @@ Ties at a cut are all kept, so that the distribution depends on the logits' valu
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -106,11 +106,12 @@ def _floor(row: NDArray[np.float32], top_p: float) -> np.float32:
     return np.float32(row.min())
 
 
-def _descending(p: Float[Tensor, "N V"]) -> Float[Tensor, "N V"]:
-    """Rows sorted; on a CPU by numpy, four times as fast for some hundred tokens."""
-    if p.device.type != "cpu":
-        return p.sort(descending=True).values
-    return torch.from_numpy(np.sort(p.numpy(), axis=-1)).flip(-1)
+def _sorted_floors(p: NDArray[Any], top_p: float) -> NDArray[Any]:
+    """`nucleus_floor` of short rows, which numpy sorts four times as fast as torch."""
+    ordered = np.sort(p, axis=1)[:, ::-1]
+    last = (np.cumsum(ordered, axis=1, dtype=np.float64) < top_p).sum(1).clip(max=p.shape[1] - 1)
+    floors: NDArray[Any] = ordered[np.arange(len(p)), last]
+    return floors
 
 
 def _last(ordered: Float[Tensor, "N K"], top_p: float) -> Float[Tensor, "N 1"]:
@@ -128,6 +129,8 @@ def nucleus_floor(p: Float[Tensor, "N V"], top_p: float) -> Float[Tensor, "N 1"]
     On a CPU in fp32 a large row is not sorted, which would cost more than a small model's forward: a few likely tokens
     hold the mass nearly always, and only those are sorted.
     """
+    if p.device.type != "cpu":
+        return _last(p.sort(descending=True).values, top_p)
     if not _is_wide(p):
-        return _last(_descending(p), top_p)
+        return torch.from_numpy(_sorted_floors(p.numpy(), top_p))[:, None]
     return torch.from_numpy(np.array([_floor(row, top_p) for row in p.numpy()], dtype=np.float32))[:, None]

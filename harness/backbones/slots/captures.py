@@ -40,7 +40,7 @@ class CudaCapture:
     """
 
     def __init__(self, compute: Compute, pool: Any) -> None:
-        current, side = torch.cuda.current_stream(), torch.cuda.Stream()
+        current, side = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(current)
         with torch.cuda.stream(side):
             for _ in range(WARM_UPS):
@@ -101,11 +101,11 @@ def _recorded(compute: Compute) -> tuple[list[Operation], tuple[Tensor, ...]]:
     return recorder.operations, results
 
 
-class _Recorder(TorchDispatchMode):
+class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch types neither
     """Writes down every operation."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.operations: list[Operation] = []
         self._made: dict[int, int] = {}
         self._alive: list[Tensor] = []  # so that no tensor has the id of an earlier one
