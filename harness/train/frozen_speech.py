@@ -39,11 +39,18 @@ class FrozenSpeech(FrozenModel):
     Args:
         name: of a preset.
         params: of its adapter.
+        device: cpu.
+        dtype: fp32.
+
+    Raises:
+        UsageError: another device.
     """
 
     task = None
 
-    def __init__(self, name: str, params: Mapping[str, Any]) -> None:
+    def __init__(self, name: str, params: Mapping[str, Any], device: str = "cpu", dtype: str = "fp32") -> None:
+        if device != "cpu":
+            raise UsageError(f"adapters of {name} learn on the CPU; leave --device {device} out")
         loaded = read(name, params, "fp32", "cpu")
         self.model, self._whisper = loaded.model, Whisper.load(name, params, "bf16", "cpu")
         self.backbone = self._whisper

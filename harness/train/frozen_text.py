@@ -40,7 +40,7 @@ class WindowedTokens(NamedTuple):
     def mask(self) -> Float[Tensor, "1 1 N N"]:
         """What the windows mean for attention scores, to be added to them."""
         visible = self.windows.visible()
-        return torch.zeros(visible.shape).masked_fill(~visible, -torch.inf)[None, None]
+        return torch.zeros(visible.shape, device=visible.device).masked_fill(~visible, -torch.inf)[None, None]
 
 
 class FrozenModel(ABC):
@@ -75,18 +75,20 @@ class FrozenModel(ABC):
 
 @final
 class FrozenText(FrozenModel):
-    """A language model in fp32, through the forward of transformers.
+    """A language model, through the forward of transformers.
 
     Args:
         name: of a preset.
         params: of its adapter.
+        device: where it is.
+        dtype: its type.
     """
 
     task = "CAUSAL_LM"
     hears = 0
 
-    def __init__(self, name: str, params: Mapping[str, Any]) -> None:
-        self.backbone = backbone = HFCausal.load(name, {**params, "forward": "transformers"}, "fp32", "cpu")
+    def __init__(self, name: str, params: Mapping[str, Any], device: str = "cpu", dtype: str = "fp32") -> None:
+        self.backbone = backbone = HFCausal.load(name, {**params, "forward": "transformers"}, dtype, device)
         assert isinstance(backbone._net, TransformersNet), "what forward: transformers asks for"
         self.model = backbone._net.model
         self.linears = gated.linears(self.model)

@@ -36,6 +36,16 @@ class Streams(NamedTuple):
     predictive: Float[Tensor, "n W V"]
 
 
+class Place(NamedTuple):
+    """Where a frozen model is, and its type."""
+
+    device: str = "cpu"
+    dtype: str = "fp32"
+
+
+ON_CPU = Place()
+
+
 class GatedLora(nn.Module):
     """The matrices. The frozen model is not part of their state.
 
@@ -44,13 +54,16 @@ class GatedLora(nn.Module):
         rank: of the matrices.
         alpha: their product is scaled by alpha / rank.
         layers: first and last layer that has matrices; None: all.
+        place: of the frozen model. The matrices are in fp32.
 
     Raises:
         UsageError: the backbone is of another adapter, or has no such layers.
         WeightsError: its weights cannot be had.
     """
 
-    def __init__(self, name: str, rank: int, alpha: int, layers: tuple[int, int] | None = None) -> None:
+    def __init__(
+        self, name: str, rank: int, alpha: int, layers: tuple[int, int] | None = None, place: Place = ON_CPU
+    ) -> None:
         super().__init__()
         presets.fetch(name)
         spec = presets.resolve(name)
@@ -58,7 +71,7 @@ class GatedLora(nn.Module):
             raise UsageError(
                 f"{name} is a backbone of {spec.adapter}; adapters are trained for those of {', '.join(MODELS)}"
             )
-        self.frozen: FrozenModel = MODELS[spec.adapter](name, spec.params)
+        self.frozen: FrozenModel = MODELS[spec.adapter](name, spec.params, *place)
         self.backbone, self.rank, self.alpha = self.frozen.backbone, rank, alpha
         self._linears = {key: layer for key, layer in self.frozen.linears.items() if _within(key, layers)}
         if not self._linears:
@@ -73,6 +86,11 @@ class GatedLora(nn.Module):
         )
         for matrix in self.down:
             nn.init.kaiming_uniform_(matrix, a=math.sqrt(5))  # as peft does
+
+    @property
+    def device(self) -> torch.device:
+        """Where the matrices are."""
+        return self.down[0].device
 
     def forward(
         self,
@@ -93,7 +111,7 @@ class GatedLora(nn.Module):
             Both streams. Control rows past the end of the text repeat its last row.
         """
         count, (number, width) = len(text), windows.shape
-        row = torch.arange(count + windows.numel())
+        row = torch.arange(count + windows.numel(), device=text.device)
         window, slot = (row - count) // width, (row - count) % width
         gate, root = row >= count, roots[window.clamp_min(0)]
         places = torch.where(gate, root + slot, row)
@@ -105,7 +123,7 @@ class GatedLora(nn.Module):
         ids = torch.cat([text, windows.flatten()])
         with gated.hooked(pairs, gate[:, None].float()):
             logits = self.frozen.logits(WindowedTokens(ids, Windows(count, roots, width), places, condition))
-        rows = (roots[:, None] + torch.arange(width)).clamp_max(count - 1)
+        rows = (roots[:, None] + torch.arange(width, device=roots.device)).clamp_max(count - 1)
         return Streams(logits[rows], logits[count:].view(number, width, -1))
 
     def export(self, folder: Path) -> None:

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from harness.errors import UsageError
-from harness.train.gated_lora import GatedLora
+from harness.train.gated_lora import GatedLora, Streams
 from harness.train.teacher import Passage
 
 
@@ -70,15 +70,22 @@ class Denoising(nn.Module):
         passage, vocabulary = self.train_on[chosen], self.adapted.backbone.capabilities.vocabulary
         rows = slice(self.first[chosen], self.first[chosen + 1])
         text, at = torch.tensor(passage.tokens), roots(passage, self.width, self.hop)
-        windows = inputs(text, at, noised(self.replay[rows], vocabulary, random, self.least))
-        streams = self.adapted(text, windows, at, passage.condition)
+        windows = inputs(text, at, noised(self.replay[rows].cpu(), vocabulary, random, self.least))
+        streams = self._read(text, windows, at, passage)
         log_q = streams.predictive.float().log_softmax(-1)
         self.replay[rows] = log_q.argmax(-1)
-        within = inside(passage, self.width, self.hop)
-        weight = weights((log_q.argmax(-1) == targets(passage, self.width, self.hop)) & within) * within
+        within, right = (places(passage, self.width, self.hop).to(log_q.device) for places in (inside, targets))
+        weight = weights((log_q.argmax(-1) == right) & within) * within
         cross = -(streams.control.float().softmax(-1).detach() * log_q).sum(-1)
         loss: Tensor = (weight * cross).sum() / weight.sum()
         return loss
+
+    def _read(
+        self, text: Int[Tensor, " N"], windows: Int[Tensor, "n W"], at: Int[Tensor, " n"], passage: Passage
+    ) -> Streams:
+        device = self.adapted.device
+        streams: Streams = self.adapted(text.to(device), windows.to(device), at.to(device), passage.condition)
+        return streams
 
     @torch.no_grad()
     def hits(self) -> Guesses:
@@ -89,7 +96,7 @@ class Denoising(nn.Module):
             random = np.random.default_rng(number)
             ids = random.integers(self.adapted.backbone.capabilities.vocabulary, size=(len(at), self.width))
             windows = inputs(text, at, torch.from_numpy(ids))
-            predicted = self.adapted(text, windows, at, passage.condition).predictive.argmax(-1)
+            predicted = self._read(text, windows, at, passage).predictive.argmax(-1).cpu()
             within = inside(passage, self.width, self.hop)
             guesses.append(Guesses((predicted == targets(passage, self.width, self.hop)) & within, within))
         return Guesses(*(torch.cat(field) for field in zip(*guesses, strict=True)))
@@ -139,7 +146,7 @@ def noised(
 
 def weights(right: Bool[Tensor, "n W"]) -> Float[Tensor, "n W"]:
     """s_t + 1, where s_W = 0 and s_t = (s_{t+1} + 1) 1[guess t + 1 is right] (Algorithm 3, line 6)."""
-    follow = torch.zeros(right.shape)
+    follow = torch.zeros(right.shape, device=right.device)
     for t in range(right.shape[1] - 2, -1, -1):
         follow[:, t] = (follow[:, t + 1] + 1) * right[:, t + 1]
     return follow + 1

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from harness.registry import GENERAL_RECIPES, RECIPES
-from harness.train.gated_lora import GatedLora
+from harness.train.gated_lora import GatedLora, Place
 from harness.train.loop import Recipe, round_to_bf16
 from harness.train.passages import AnyPlan, Plan, passages_of
 from harness.train.precision import autocast
@@ -40,6 +40,7 @@ class TrainAdapter(Recipe):
         least: see `noised`.
         layers: first and last layer with matrices (Table 16); None: all.
         batch: passages of a step.
+        device: that the adapter of a language model learns on; its frozen model is in the type of the plan there.
     """
 
     summary: str
@@ -52,6 +53,7 @@ class TrainAdapter(Recipe):
     least: float = 0.0
     layers: tuple[int, int] | None = None
     batch: int = 4
+    device: str = "cpu"
 
     kind = "adapter"
     source: str = "passages of the backbone itself, drawn with a fixed seed"
@@ -74,17 +76,21 @@ class TrainAdapter(Recipe):
 
         Raises:
             WeightsError: the backbone's weights cannot be had.
-            UsageError: the backbone is not of the adapter hf_causal or whisper, or there are no recordings.
+            UsageError: the backbone is not of the adapter hf_causal or whisper, there are no recordings, or a Whisper
+                is to learn on a GPU.
         """
-        adapted, plan = GatedLora(self.backbone, self.rank, self.alpha, self.layers), self.plan
+        plan = self.plan
+        place = Place(self.device, "fp32" if self.device == "cpu" else str(getattr(plan, "dtype", "bf16")))
+        adapted = GatedLora(self.backbone, self.rank, self.alpha, self.layers, place)
         sides = transcribed(adapted.frozen, plan) if isinstance(plan, Recordings) else passages_of(self.backbone, plan)
         return Denoising(adapted, sides.train, sides.development, self.width, self.hop, self.least)
 
     def loss(self, model: nn.Module, step: int, random: np.random.Generator) -> Tensor:
         assert isinstance(model, Denoising)
-        total = torch.zeros(())
+        device = model.adapted.device
+        total = torch.zeros((), device=device)
         for chosen in random.choice(len(model.train_on), size=min(self.batch, len(model.train_on)), replace=False):
-            with autocast():
+            with autocast(device=device.type):
                 total = total + model.denoised(int(chosen), random)
         return total / self.batch
 
@@ -105,7 +111,7 @@ class TrainAdapter(Recipe):
         figures: dict[str, float] = {}
         for key in ("", "_untrained", "_shuffled"):
             with control(model.adapted, key):
-                right, inside = (slots.double() for slots in model.hits())
+                right, inside = (slots.double().cpu() for slots in model.hits())
             share = right.sum(0) / inside.sum(0).clamp_min(1)
             figures |= {"windows": float(len(right)), "places": float(inside.sum(1).mean())}
             figures |= {f"top1_slot{k}{key}": float(share[k - 1]) for k in (1, 2, 4, self.width)}

@@ -7,7 +7,7 @@ Entry t is the pair of token t + 1 and row t; it should predict row t + 1.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 import torch
@@ -19,7 +19,7 @@ from harness.train.teacher import Passage, Teacher
 
 
 class Example(NamedTuple):
-    """A passage of n tokens.
+    """A passage of n tokens, on the CPU.
 
     Args:
         tokens: ids.
@@ -41,8 +41,8 @@ def examples(teacher: Teacher, passages: Sequence[Passage], taps: Sequence[Tap])
         if len(passage.tokens) > 2:
             read = teacher.read(passage, (*taps, -1), logits=True)
             assert read.hidden is not None, "a backbone that is tapped returns rows"
-            tokens, best = torch.tensor(passage.tokens), read.logits.argmax(-1)
-            examples.append(Example(tokens, read.hidden.bfloat16(), best, passage.start))
+            tokens, best = torch.tensor(passage.tokens), read.logits.argmax(-1).cpu()
+            examples.append(Example(tokens, read.hidden.bfloat16().cpu(), best, passage.start))
     return examples
 
 
@@ -70,6 +70,10 @@ class Batch:
     heads: Float[Tensor, "B N E"]
     visible: Bool[Tensor, "B one N N"]
     counted: Bool[Tensor, "B N"]
+
+    def to(self, device: torch.device) -> Batch:
+        """The same on a device."""
+        return Batch(*(getattr(self, field.name).to(device) for field in fields(self)))
 
 
 def collate(

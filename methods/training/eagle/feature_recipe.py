@@ -45,6 +45,7 @@ class FeatureRecipe(Recipe):
         noise: width of the uniform noise on features, in units of their root mean square.
         regress: weight of the smooth L1 of features.
         classify: weight of the soft cross-entropy.
+        device: that the drafter learns on.
     """
 
     summary: str
@@ -62,6 +63,7 @@ class FeatureRecipe(Recipe):
     noise: float = 0.2
     regress: float = 1.0
     classify: float = 0.1
+    device: str = "cpu"
     steps: int = 1600
     hours: float = 0.4
     rate: float = 1e-3
@@ -110,7 +112,7 @@ class FeatureRecipe(Recipe):
         if self.kept:
             net.ids.copy_(commonest(lessons.train, self.kept, teacher.capabilities.vocabulary))
         if self.eagle == "eagle3" and tied.lift is None:
-            net.unembed.weight.data.copy_(lessons.unembed[net.ids])
+            net.unembed.weight.data.copy_(lessons.unembed[net.ids.to(lessons.unembed.device)])
         return Student(net, lessons)
 
     def loss(self, model: nn.Module, step: int, random: np.random.Generator) -> Tensor:
@@ -119,7 +121,8 @@ class FeatureRecipe(Recipe):
         chosen = random.choice(len(train), min(self.rows, len(train)), replace=False)
         dropped = random.random(len(chosen)) < self.empty
         branches = [int(drop and teacher.capabilities.branches > 1) for drop in dropped]
-        return self.terms(student, collate([train[i] for i in chosen], branches, teacher, student.proposed))
+        batch = collate([train[i] for i in chosen], branches, teacher, student.proposed)
+        return self.terms(student, batch.to(student.device))
 
     def terms(self, student: Student, batch: Batch) -> Tensor:
         """The loss of a batch."""

@@ -57,7 +57,7 @@ def figures(student: Student) -> dict[str, float]:
     """
     examples = student.lessons.development[:MOST]
     own = measured(student, student.net, examples, DEPTHS)
-    untrained = FeatureNet(student.net.shape)
+    untrained = FeatureNet(student.net.shape).to(student.device)
     untrained.ids.copy_(student.net.ids)
     controls = {
         "untrained": measured(student, untrained, examples, 1),
@@ -76,7 +76,7 @@ def shuffled(net: FeatureNet) -> FeatureNet:
     """A copy whose matrices have their entries in another order."""
     twin, draws = copy.deepcopy(net), torch.Generator().manual_seed(0)
     for weight in twin.parameters():
-        order = torch.randperm(weight.numel(), generator=draws)
+        order = torch.randperm(weight.numel(), generator=draws).to(weight.device)
         weight.data = weight.data.flatten()[order].view_as(weight)
     return twin
 
@@ -91,7 +91,7 @@ def measured(student: Student, net: FeatureNet, examples: Sequence[Example], dep
     scale = teacher.capabilities.guidance
     for example in examples:
         branches = list(range(teacher.capabilities.branches))
-        batch = collate([example] * len(branches), branches, teacher)
+        batch = collate([example] * len(branches), branches, teacher).to(student.device)
         rounds = unroll(net, student.lessons.embed[batch.tokens], batch.features, batch.visible, depths)
         for depth, out in enumerate(rounds):
             counted = batch.counted[0, depth:]
@@ -115,11 +115,11 @@ def measured_ngram(student: Student, examples: Sequence[Example]) -> Measured:
     teacher, right = student.lessons.teacher, []
     for example in examples:
         branches = list(range(teacher.capabilities.branches))
-        batch = collate([example] * len(branches), branches, teacher)
+        batch = collate([example] * len(branches), branches, teacher).to(student.device)
         logits = [student.target_logits(rows[batch.counted[0]]) for rows in batch.heads]
         p = _guided(logits, teacher.capabilities.guidance)
-        guesses = ngram.guesses(example.tokens[None])[0, 1:][batch.counted[0]]
-        right.append(guesses == student.ids[p.argmax(-1)][:, None])
+        guesses = ngram.guesses(example.tokens[None])[0, 1:][batch.counted[0].cpu()]
+        right.append(guesses == student.ids[p.argmax(-1).cpu()][:, None])
     rows = [(hit[:, 0].sum(), hit.any(1).sum(), torch.tensor(len(hit))) for hit in right]
     hits = Hits(*(torch.stack(column).double() for column in zip(*rows, strict=True)))
     total = hits.counted.sum()

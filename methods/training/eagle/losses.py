@@ -38,9 +38,9 @@ def round_losses(
         classify: weight of the soft cross-entropy.
     """
     net, embed = student.net, student.lessons.embed
-    with autocast():
+    with autocast(device=embed.device.type):
         outputs = unroll(net, embed[batch.tokens], features, batch.visible, rounds)
-        total = torch.zeros(())
+        total = torch.zeros((), device=embed.device)
         for i, out in enumerate(outputs):
             counted = batch.counted[:, i:]
             heads, rows = batch.heads[:, i:][counted], out[:, : out.shape[1] - i][counted]

@@ -31,8 +31,8 @@ class Student(nn.Module):
     """The net; its lessons are kept out of its weights.
 
     Attributes:
-        ids: the K ids whose probabilities are compared: those that the net proposes, else those that a cell of the
-            grid may take, else all.
+        ids: the K ids whose probabilities are compared, on the CPU: those that the net proposes, else those that a cell
+            of the grid may take, else all.
         proposed: marks the proposed ids among V; None where the net proposes all.
     """
 
@@ -43,11 +43,16 @@ class Student(nn.Module):
         vocabulary, grid = len(lessons.unembed), lessons.teacher.capabilities.grid
         cells = range(vocabulary) if grid is None or grid.ids is None else grid.ids
         own = len(net.ids) > 0
-        self.ids: Int[Tensor, " K"] = net.ids.clone() if own else torch.tensor(list(cells))
+        self.ids: Int[Tensor, " K"] = net.ids.cpu().clone() if own else torch.tensor(list(cells))
         self.proposed: Bool[Tensor, " V"] | None = None
         if own:
-            self.proposed = torch.zeros(vocabulary, dtype=torch.bool).index_fill(0, net.ids, True)
-        self._rows = (lessons.unembed[self.ids],)
+            self.proposed = torch.zeros(vocabulary, dtype=torch.bool).index_fill(0, self.ids, True)
+        self._rows = (lessons.unembed[self.ids.to(lessons.unembed.device)],)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the net and the backbone's embeddings are."""
+        return self._rows[0].device
 
     def target_logits(self, heads: Float[Tensor, "n E"]) -> Float[Tensor, "n K"]:
         """The backbone's logits of the compared ids."""
