@@ -167,5 +167,7 @@ GENERAL_RECIPES: Registry[Any] = Registry("recipe", "stridebench.general_recipes
 ALTERNATIVES: Registry[Any] = Registry("alternative", "stridebench.alternatives")
 KERNELS: Registry[Any] = Registry("kernel", "stridebench.kernels")
 ENGINES: Registry[type[Any]] = Registry("engine", "stridebench.engines")
+DATASETS: Registry[Any] = Registry("dataset", "stridebench.datasets")
+"""Functions without arguments that return rows of prompts; ``{name: prompts, file: dataset:NAME}`` reads them."""
 PICTURE_SCORERS: Registry[Any] = Registry("scorer", "stridebench.scorers")
 LAYOUTS: Registry[type[Any]] = Registry("layout", "stridebench.layouts")

@@ -1,4 +1,4 @@
-"""The user's own prompts from a .txt, .jsonl or .csv file, with or without reference answers."""
+"""The user's own prompts from a .txt, .jsonl or .csv file or from a package, with or without reference answers."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.core.task import Prompt, Task
-from harness.errors import UsageError
+from harness.errors import StrideError, UsageError, said_by
 from harness.record.outputs import Output
-from harness.registry import TASKS
+from harness.registry import DATASETS, TASKS
 from tasks.loaders.files import Row, Where, field_names, json_lines, lines, table
 
 KEYS = ("prompt", "messages", "id", "reference", "category")
 """Fields of a row that are read; the others are ignored."""
+PACKAGE = "dataset:"
+"""In front of the name of rows that a package brings."""
 NUMBERS = ("id", "reference")
 """Fields that may be a whole number."""
 WHAT, ORIGIN = "a file of prompts", "you, as --prompts FILE or as the parameter file of the task prompts"
@@ -31,7 +33,8 @@ class Prompts(Task):
     ``category`` (for tables by category). Files are UTF-8.
 
     Args:
-        file: the file.
+        file: the file; or dataset:NAME, the rows of a package by the name of its entry point in the group
+            ``stridebench.datasets``: a function without arguments that returns mappings with the same fields.
     """
 
     file: str = ""
@@ -48,11 +51,11 @@ class Prompts(Task):
         """
         if not self.file:
             raise UsageError("the task prompts needs a file: --prompts FILE, or {name: prompts, file: FILE}")
-        path = Path(self.file).expanduser()
+        name = self.file.removeprefix(PACKAGE) if self.file.startswith(PACKAGE) else ""
         prompts: dict[str, Prompt] = {}
-        rows = list(_rows(path))
+        rows = list(_of_package(name) if name else _rows(Path(self.file).expanduser()))
         if not rows:
-            raise UsageError(f"{path} has a header and no row; write a row for each prompt")
+            raise UsageError(f"{Path(self.file).expanduser()} has a header and no row; write a row for each prompt")
         for where, row in rows:
             prompt = _prompt(where, row)
             if prompt.id in prompts:
@@ -67,6 +70,21 @@ class Prompts(Task):
             return {}
         text = str(output).strip()
         return {"exact_match": float(text == reference), "contains_reference": float(reference in text)}
+
+
+def _of_package(name: str) -> Iterator[tuple[Where, Row]]:
+    """The rows of an entry point."""
+    where = Path(f"{PACKAGE}{name}")
+    try:
+        rows = list(DATASETS.get(name)())
+    except StrideError:
+        raise
+    except Exception as error:  # a package may raise anything
+        raise UsageError(f"the dataset {name!r} of {DATASETS.source(name)} fails: {said_by(error)}") from error
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, Mapping):
+            raise Where(where, number).fault(f"a row is a mapping with prompt or messages; found {row!r:.60}")
+        yield Where(where, number), dict(row)
 
 
 def _rows(path: Path) -> Iterator[tuple[Where, Row]]:

@@ -15,9 +15,11 @@ from harness.discover import declare_all
 from harness.errors import UnknownNameError
 from harness.plan import contract, presets, suite
 from harness.plan.presets import Spec
-from harness.registry import ENGINES, METHODS, TASKS
+from harness.registry import DATASETS, ENGINES, METHODS, PICTURE_SCORERS, TASKS, Registry
 
-KINDS = ("methods", "tasks", "backbones", "suites", "engines", "matrix")
+KINDS = ("methods", "tasks", "backbones", "suites", "engines", "scorers", "datasets", "matrix")
+OF_PACKAGES = ("scorers", "datasets")
+"""Kinds that are listed only where a package brings some, unless they are asked for."""
 
 
 @click.command(name="list")
@@ -36,10 +38,13 @@ def command(kind: str | None, name: str | None, long: bool, as_json: bool) -> No
     stride list backbones --long
     stride list backbones --json
     stride list engines          what each engine can tell
+    stride list scorers          of pictures, and datasets: those that other packages bring
     """
     declare_all()
     kinds = (kind,) if kind else KINDS[:-1]
     rows = [row for word in kinds for row in ROWS[word]()]
+    found = {row["kind"] for row in rows}
+    kinds = tuple(word for word in kinds if kind or word not in OF_PACKAGES or word.removesuffix("s") in found)
     if name is not None:
         known = [row["name"] for row in rows]
         if name not in known:
@@ -157,6 +162,22 @@ def suites() -> list[dict[str, Any]]:
     return rows
 
 
+def _of_packages(kind: str, registry: Registry[Any]) -> list[dict[str, Any]]:
+    """One row an entry point."""
+    return [
+        {
+            "name": name,
+            "kind": kind,
+            "claim": None,
+            "needs": [],
+            "source": registry.source(name),
+            "from": registry.source(name),
+            "summary": (registry.get(name).__doc__ or "").strip().split("\n")[0],
+        }
+        for name in registry
+    ]
+
+
 def engines() -> list[dict[str, Any]]:
     """One row an engine."""
     rows = []
@@ -183,6 +204,8 @@ ROWS = {
     "backbones": backbones,
     "suites": suites,
     "engines": engines,
+    "scorers": lambda: _of_packages("scorer", PICTURE_SCORERS),
+    "datasets": lambda: _of_packages("dataset", DATASETS),
     "matrix": matrix.rows,
 }
 
@@ -244,6 +267,8 @@ LINES = {
     "backbones": ("name", "modality", "ready", "size"),
     "suites": ("name", "summary"),
     "engines": ("name", "gives_ids", "arrival", "acceptance", "summary"),
+    "scorers": ("name", "from", "summary"),
+    "datasets": ("name", "from", "summary"),
 }
 """Columns of the short tables."""
 CLAIMS = {"SAME_LAW": "exact", "SAME_GREEDY": "exact at T = 0", "APPROXIMATE": "approximate"}
@@ -261,6 +286,8 @@ COLUMNS = {
     "methods": ("name", "claims", "params", "needs", "source", "from"),
     "tasks": ("name", "summary", "params", "metrics", "from"),
     "suites": ("name", "backbones", "tasks", "summary"),
+    "scorers": ("name", "from", "summary"),
+    "datasets": ("name", "from", "summary"),
     "engines": ("name", "takes_ids", "gives_ids", "arrival", "acceptance", "counters", "logprobs", "seed", "params"),
 }
 

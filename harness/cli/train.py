@@ -19,7 +19,7 @@ from harness.discover import declare_all, load_recipes, shipped, trained
 from harness.errors import UsageError
 from harness.plan import names
 from harness.platform.device import check_device
-from harness.registry import RECIPES, TASKS
+from harness.registry import DATASETS, RECIPES, TASKS
 from harness.train import loop as training
 from harness.train.data import TaskPlan
 from harness.train.distributed import Workers
@@ -121,6 +121,8 @@ def _general(
     else:
         read = yaml_value("--data", data)
         entry = dict(read) if isinstance(read, dict) else {"name": str(read)}
+        if entry == {"name": str(read)} and read not in TASKS and read in DATASETS:
+            entry = {"name": "prompts", "file": f"dataset:{read}"}
     task = TASKS.get(str(entry.pop("name", "")))
     instance = names.build(task, data, entry)
     if isinstance(instance, list):

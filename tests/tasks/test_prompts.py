@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from harness import registry
 from harness.core.task import Prompt
 from harness.errors import UsageError
 from tasks.prompts import Prompts
@@ -134,3 +135,47 @@ class TestCommand:
         result = stride("run", "quick", "--prompts", str(tmp_path / "mine.txt"), "--task", "humaneval", "--dry-run")
         assert result.code == 2
         assert "--prompts" in result.err and "--task" in result.err
+
+
+class TestPackages:
+    """Rows that another package brings through the entry point group stridebench.datasets."""
+
+    @pytest.fixture(autouse=True)
+    def datasets(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def broken() -> list[dict[str, str]]:
+            raise RuntimeError("no such table")
+
+        entries = {
+            "mine": lambda: [{"prompt": "def f():", "id": "f", "reference": "pass"}, {"prompt": "x ="}],
+            "broken": broken,
+            "odd": lambda: [{"prompt": "fine"}, ["prompt"]],
+            "twice": lambda: [{"prompt": "a", "id": 1}, {"prompt": "b", "id": 1}],
+            "none": list,
+        }
+        monkeypatch.setattr(registry.DATASETS, "_items", entries)
+        monkeypatch.setattr(registry.DATASETS, "_source", dict.fromkeys(entries, "table 1.0 (table:rows)"))
+        monkeypatch.setattr(registry.DATASETS, "_loaded", True)
+
+    def test_rows_are_read_as_those_of_a_file(self) -> None:
+        first, second = Prompts("dataset:mine").prompts()
+        assert first == Prompt("prompts/f", "def f():", data={"reference": "pass"})
+        assert (second.id, second.text) == ("prompts/2", "x =")
+
+    @pytest.mark.parametrize(
+        ("name", "says"),
+        [
+            ("broken", r"the dataset 'broken' of table 1\.0 \(table:rows\) fails: RuntimeError: no such table"),
+            ("odd", r"dataset:odd:2: a row is a mapping with prompt or messages; found \['prompt'\]"),
+            ("twice", r"dataset:twice:2: the id 'prompts/1' is there twice"),
+            ("none", "dataset:none has a header and no row"),
+            ("mien", "did you mean 'mine'"),
+        ],
+    )
+    def test_what_is_wrong_is_one_message(self, name: str, says: str) -> None:
+        with pytest.raises(UsageError, match=says):
+            Prompts(f"dataset:{name}").prompts()
+
+    def test_they_are_listed(self) -> None:
+        rows = stride("list", "datasets", "--json").document
+        assert ("mine", "table 1.0 (table:rows)") in {(row["name"], row["from"]) for row in rows}
+        assert stride("list", "scorers", "--json").document == []
