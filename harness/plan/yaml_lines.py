@@ -13,6 +13,8 @@ LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """libyaml's reader where it is installed, since it is ten times as fast."""
 DEPTH, NODES = 40, 20_000
 """Limits of a document with its aliases expanded. A suite needs far less."""
+DIGITS = 400
+"""Limit of a whole number; Python refuses to print one of over 4,300 digits."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +46,7 @@ def parse(text: str) -> Document:
         node = loader.get_single_node()
         _refuse_expansion(node)
         repeated = tuple(repeated_keys(node))
-        return Document(node, None if node is None else loader.construct_document(node), repeated)
+        return Document(node, None if node is None else _data(loader, node), repeated)
     finally:
         loader.dispose()
 
@@ -68,9 +70,41 @@ def _refuse_expansion(node: yaml.Node | None) -> None:
             raise _refused(current, "an alias stands for a list or mapping that holds it")
         if count > NODES:
             raise _refused(current, f"over {NODES:,} values with its aliases expanded")
+        if current.tag == "tag:yaml.org,2002:int" and len(current.value) > DIGITS:
+            raise _refused(current, f"a number of {len(current.value):,} digits")
+        if isinstance(current, yaml.MappingNode):
+            for key, _ in current.value:
+                if isinstance(key, yaml.CollectionNode):
+                    raise _refused(key, "a key that is a list or a mapping")
         children = current.value if isinstance(current, yaml.CollectionNode) else ()
         for child in children:
             stack += [(part, depth + 1) for part in (child if isinstance(child, tuple) else (child,))]
+
+
+def _data(loader: Any, node: yaml.Node) -> Any:
+    """The data of a tree.
+
+    Raises:
+        YAMLError: a value has the form of a number or a date, and is none.
+    """
+    try:
+        return loader.construct_document(node)
+    except ValueError as error:
+        for scalar in _scalars(node):
+            try:
+                LOADER("").construct_document(scalar)
+            except ValueError:
+                raise _refused(scalar, f"{scalar.value[:40]!r} is no value: {error}") from error
+        raise
+
+
+def _scalars(node: yaml.Node) -> Iterator[yaml.Node]:
+    if not isinstance(node, yaml.CollectionNode):
+        yield node
+        return
+    for child in node.value:
+        for part in child if isinstance(child, tuple) else (child,):
+            yield from _scalars(part)
 
 
 def _refused(where: Any, problem: str) -> yaml.YAMLError:

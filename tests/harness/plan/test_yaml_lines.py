@@ -19,12 +19,17 @@ DOCUMENTS = {
     "a list that holds itself": ("methods: &a [*a]", "an alias stands for a list or mapping that holds it"),
     "a mapping that holds itself": ("methods: &a {name: *a}", "an alias stands for a list or mapping that holds it"),
     "a billion laughs": (LAUGHS, "over 20,000 values with its aliases expanded"),
+    "a huge number": ("seed: " + "9" * 5_000, "a number of 5,000 digits"),
+    "a huge number in hexadecimal": ("seed: 0x" + "f" * 5_000, "a number of 5,002 digits"),
+    "a list as a key": ("? [a, b]\n: c", "a key that is a list or a mapping"),
+    "a mapping as a key": ("{{a: b}: c}", "a key that is a list or a mapping"),
+    "a day that is none": ("seed: 2020-13-45", "'2020-13-45' is no value: month must be in 1..12"),
     "deep nesting": ("methods: " + "[" * 100_000, "nested deeper than 40 levels"),
 }
 
 
 @pytest.mark.parametrize(("text", "reason"), DOCUMENTS.values(), ids=DOCUMENTS)
-def test_a_document_without_end_is_refused_at_once(tmp_path: Path, text: str, reason: str) -> None:
+def test_a_document_beyond_the_limits_is_refused_at_once(tmp_path: Path, text: str, reason: str) -> None:
     suite = tmp_path / "suite.yaml"
     suite.write_text(text)
     begin = time.process_time()
