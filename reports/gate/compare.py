@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from string import ascii_lowercase
@@ -13,9 +12,10 @@ from rich.console import Console
 from rich.markup import escape
 
 from harness.errors import printable_line
-from harness.record import stats
 from harness.record.counting import counting_difference
 from harness.record.metrics import METRICS
+from reports.gate import engine_compare
+from reports.gate.gaps import row_of
 from reports.gate.matching import Planned, name_of, temperature, why_alone
 from reports.summary import CONSUMED, FinishedCell
 from reports.text_table import Column, TextTable, markdown_lines, number, print_table
@@ -26,8 +26,15 @@ if TYPE_CHECKING:
 COUNTS = ("tau_minus_1", "acceptance")
 PASSES = "scr"
 SECONDS = "ms_per_token"
-TITLES = {"tau_minus_1": "tau - 1", "scr": "SCR", "ms_per_token": "ms/token", "logprob": "log-prob"}
-DIGITS = {"ms_per_token": 2}
+TITLES = {
+    "tau_minus_1": "tau - 1",
+    "scr": "SCR",
+    "ms_per_token": "ms/token",
+    "logprob": "log-prob",
+    "length_per_pass": "length a pass",
+    "ttft_ms": "TTFT ms",
+}
+DIGITS = {"ms_per_token": 2, "ttft_ms": 1}
 BY_CHANCE = 0.05
 """Share of rows without a true difference whose 95 % interval excludes zero."""
 
@@ -112,9 +119,13 @@ def _compare_runs(
         cell_rows, remarks = _compare_cells(*cells, left_out)
         rows += [{"run": letter, **row} for row in cell_rows]
         notes += [f"{name_of(cells[0])}: {remark}" for remark in remarks]
-    only_a, only_b, notes = (
-        [f"{prefix}{line}" for line in lines] for lines in (_alone(first, other), _alone(other, first), notes)
-    )
+    here, there = engine_compare.finished(a), engine_compare.finished(b)
+    for key in (key for key in here if key in there):
+        engine_rows = engine_compare.rows(here[key], there[key], SECONDS not in left_out)
+        rows += [{"run": letter, **row} for row in engine_rows]
+    lines_a = _alone(first, other) + engine_compare.alone(here, there)
+    lines_b = _alone(other, first) + engine_compare.alone(there, here)
+    only_a, only_b, notes = ([f"{prefix}{line}" for line in lines] for lines in (lines_a, lines_b, notes))
     return Comparison(pd.DataFrame(rows), only_a, only_b, notes, (letter,))
 
 
@@ -168,30 +179,14 @@ def _differences(before: pd.DataFrame, after: pd.DataFrame, left_out: set[str]) 
     for name, (numerator, denominator) in columns.items():
         if name in CONSUMED and (before[numerator].isna().any() or after[numerator].isna().any()):
             continue  # one of the machines does not tell
-        gap = stats.difference(before, after, numerator, denominator)
         idle = name in COUNTS and not before["drafted"].sum() and not after["drafted"].sum()
         one_a_step = all((side["nfe"] == side["steps"]).all() for side in (before, after))  # SCR is tau then
-        if gap is None or idle or name in left_out or (name == PASSES and one_a_step):
+        if idle or name in left_out or (name == PASSES and one_a_step):
             continue
         minus = METRICS[name].minus if name in METRICS else 0.0
-        ratios = {"a": stats.ratio(before, numerator, denominator, minus)}
-        ratios["b"] = stats.ratio(after, numerator, denominator, minus)
-        levels = {side: interval.estimate if interval else None for side, interval in ratios.items()}
-        bounds = {"difference": gap.estimate, "low": gap.low, "high": gap.high, "prompts": gap.n}
-        yield {"metric": name, **levels, **bounds, "evidence": evidence(gap)}
-
-
-def evidence(gap: stats.Interval) -> float | None:
-    """Return how many standard errors the difference is from zero, as its 95 % interval has them; None: no interval.
-
-    A difference that is the same for every prompt has no standard error, and is infinitely far from zero.
-    """
-    if gap.low is None or gap.high is None:
-        return None
-    error = (gap.high - gap.low) / (2 * 1.96)
-    if error == 0:
-        return math.inf if gap.estimate else 0.0
-    return abs(gap.estimate) / error
+        row = row_of(name, before, after, (numerator, denominator), minus)
+        if row is not None:
+            yield row
 
 
 COLUMNS = (

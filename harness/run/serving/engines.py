@@ -16,7 +16,7 @@ from harness.record.request_store import RequestStore
 from harness.record.store import Store
 from harness.run.options import Options
 from harness.run.serving.cell import CellRun
-from harness.run.serving.launch import declared, started
+from harness.run.serving.launch import declared, free_port, started
 from harness.run.serving.reference import Reference
 from harness.run.serving.verdict import Judge
 
@@ -104,10 +104,11 @@ class _Group:
             if use.serve:
                 server = declared(use.serve)
                 host = "127.0.0.1"
-                address["url"] = f"http://{host}:{server.port}"
+                port = free_port(host, server.port)
+                address["url"] = f"http://{host}:{port}"
                 weights = self._reference.weights
                 own = weights.gguf() if server.weights == "gguf" else weights.folder
-                words = server.words(str(use.options.get("model") or own or ""), use.method, host, server.port)
+                words = server.words(str(use.options.get("model") or own or ""), use.method, host, port)
                 address["model"] = ""  # it serves one model, under a name of its own
                 place = self._store.log_of_worker(f"engine-{use.label}", "server")
                 log = stack.enter_context(open(place, "wb"))

@@ -6,13 +6,15 @@ import ctypes
 import math
 import os
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from string import Template
 from typing import IO, Any, Literal
+from urllib.parse import urlsplit
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -129,6 +131,22 @@ def declared(name: str) -> Declared:
         raise UsageError(f"{path} declares no server: {error}") from error
 
 
+def taken(host: str, port: int) -> bool:
+    """Whether something answers there already, which would be taken for the server that is started."""
+    with suppress(OSError), socket.create_connection((host, port), timeout=1):
+        return True
+    return False
+
+
+def free_port(host: str, wanted: int) -> int:
+    """The port that is wanted, or any other where that is taken."""
+    if not taken(host, wanted):
+        return wanted
+    with closing(socket.socket()) as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
 @contextmanager
 def started(
     server: Declared, words: list[str], url: str, log: IO[Any], method: str = ""
@@ -140,8 +158,11 @@ def started(
         log: gets what it prints.
 
     Raises:
-        EngineFault: it ended, or did not answer in time.
+        EngineFault: something else answers at its address, it ended, or did not answer in time.
     """
+    parts = urlsplit(url)
+    if taken(str(parts.hostname), parts.port or 80):
+        raise EngineFault("no_server", f"something else answers at {url} already; stop it, or choose another port")
     environment = server.variables(method, os.environ)
     try:
         process = subprocess.Popen(

@@ -266,6 +266,12 @@ def test_counters_and_requests_must_agree_and_so_must_an_engines_own_numbers(tmp
     assert "counters:" not in stride("run", right, "--out", tmp_path / "right").out
 
 
+def test_counters_that_go_backwards_are_a_note(tmp_path: Path) -> None:
+    assert "counters: the counters went backwards: the server was started again" in run(
+        suite(tmp_path, {**PLAIN, "lost": 100})
+    ).out.replace("\n", " ")
+
+
 def test_both_definitions_of_the_mean_acceptance_length_are_told(tmp_path: Path) -> None:
     path = suite(tmp_path, PLAIN)
     run(path)
@@ -273,6 +279,22 @@ def test_both_definitions_of_the_mean_acceptance_length_are_told(tmp_path: Path)
     assert row["length_per_draft_pooled"] == 2.0  # 2 of 2 steps kept one draft
     assert row["length_per_pass_pooled"] == pytest.approx(5 / 3)  # 5 tokens in 3 passes
     assert row["acceptance"] == 0.5
+
+
+def test_two_runs_of_engines_are_compared_request_by_request(tmp_path: Path) -> None:
+    path = suite(tmp_path, PLAIN, {"label": "lookup", "plain": "plain"}, tasks=[{"name": "tabular", "limit": 8}])
+    assert run(path).code == 0
+    assert stride("run", path, "--out", tmp_path / "other").code == 0
+    compared = stride("compare", tmp_path / "run", tmp_path / "other", "--json").document
+    rows = {(row["label"], row["metric"]): row for row in compared["rows"]}
+    metrics = {"tau_minus_1", "acceptance", "length_per_pass", "ms_per_token", "ttft_ms"}
+    assert set(rows) == {(f"{label}, load 1", metric) for label in ("plain", "lookup") for metric in metrics}
+    same = rows["lookup, load 1", "acceptance"]
+    assert (same["a"], same["b"], same["difference"], same["pairs"], same["equal"]) == (0.5, 0.5, 0, 8, 8)
+    only = stride("run", suite(tmp_path, PLAIN), "--out", tmp_path / "third")
+    assert only.code == 0
+    text = stride("compare", tmp_path / "run", tmp_path / "third").out
+    assert "only in a: lookup, load 1 (tabular, T = 1)" in text
 
 
 def test_methods_and_engines_share_one_run(tmp_path: Path) -> None:

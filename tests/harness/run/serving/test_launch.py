@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import time
 from pathlib import Path
@@ -13,6 +14,7 @@ import yaml
 from harness.core.engine import EngineFault
 from harness.errors import UsageError
 from harness.registry import ENGINES
+from harness.run.serving import launch
 from harness.run.serving.launch import declared, names, started
 from tests.support.cli import refused, stride
 
@@ -32,8 +34,6 @@ def declare(folder: Path, *command: str, **more: object) -> Path:
 
 
 def free_port() -> int:
-    import socket
-
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -59,6 +59,20 @@ def test_a_server_answers_and_ends_with_its_child(tmp_path: Path) -> None:
     while alive(child) and time.monotonic() < until:
         time.sleep(0.01)
     assert process.returncode is not None and not alive(child)
+
+
+def test_another_server_at_the_address_is_not_taken_for_the_one_that_is_started(tmp_path: Path) -> None:
+    server = declared(str(declare(tmp_path, SERVER, "$port", health="/")))
+    with socket.socket() as other, (tmp_path / "log").open("wb") as log:
+        other.bind(("127.0.0.1", 0))
+        port = other.getsockname()[1]
+        assert launch.free_port("127.0.0.1", port) == port
+        other.listen()
+        words, url = server.words("", "", "127.0.0.1", port), f"http://127.0.0.1:{port}"
+        with pytest.raises(EngineFault, match=f"something else answers at {url} already"):
+            started(server, words, url, log).__enter__()
+        assert launch.free_port("127.0.0.1", port) != port
+    assert not (tmp_path / "log").read_text()
 
 
 def test_a_server_that_ends_at_once_is_a_fault(tmp_path: Path) -> None:
