@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from harness.cli import show_engine
 from harness.cli.main import emit
 from harness.cli.show_prompt import show_prompt
 from harness.errors import UnknownNameError, UsageError, printable
@@ -37,13 +38,19 @@ def command(run: Path, cell: str | None, prompt: str | None, as_json: bool) -> N
     store = Store.open(run)
     if cell is None and prompt is not None:
         raise UsageError("--prompt shows an output of one cell: stride show RUN CELL --prompt ID")
+    of_engines = show_engine.names(store)
     if cell is None:
+        ids = [*store.cells(), *of_engines]
         if as_json:
-            emit(list(store.cells()))
+            emit(ids)
         else:
-            click.echo("\n".join(store.cells()) or f"{run}: no finished cell")
+            click.echo("\n".join(ids) or f"{run}: no finished cell")
         return
-    finished = store.cell(match_cell(store, cell))
+    name = match_name([*store.cells(), *of_engines], cell)
+    if name in of_engines:
+        show_engine.show(store, name, prompt, as_json)
+        return
+    finished = store.cell(name)
     if prompt is not None:
         show_prompt(finished, prompt, as_json)
         return
@@ -55,12 +62,16 @@ def command(run: Path, cell: str | None, prompt: str | None, as_json: bool) -> N
 
 
 def match_cell(store: Store, text: str) -> str:
-    """The only cell of a run whose id is ``text``, begins with it, contains it, or contains its parts in their order.
+    """The only cell of a method in a run that fits a text; rules and errors as of ``match_name``."""
+    return match_name(list(store.cells()), text)
+
+
+def match_name(ids: list[str], text: str) -> str:
+    """The only cell whose id is ``text``, begins with it, contains it, or contains its parts in their order.
 
     Raises:
         UnknownNameError: there is no such cell. UsageError: there are several; they are listed.
     """
-    ids = store.cells()
     if text in ids:
         return text
     parts = re.compile(".*".join(map(re.escape, text.split("."))))

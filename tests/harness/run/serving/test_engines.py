@@ -297,6 +297,26 @@ def test_two_runs_of_engines_are_compared_request_by_request(tmp_path: Path) -> 
     assert "only in a: lookup, load 1 (tabular, T = 1)" in text
 
 
+def test_a_cell_of_an_engine_is_shown_with_its_evidence_and_its_requests(tmp_path: Path) -> None:
+    path = suite(tmp_path, PLAIN, {"label": "lookup", "plain": "plain"})
+    run(path)
+    assert len(stride("show", tmp_path / "run").out.split()) == 2
+    shown = stride("show", tmp_path / "run", "lookup").out
+    assert "lookup: same tokens" in shown and "same as the plain decode: 100.0% of 2 outputs" in shown
+    assert "share of differing outputs that 9 of 10 such checks see: 68.4%" in shown
+    document = stride("show", tmp_path / "run", "lookup", "--json").document
+    assert document["metrics"]["acceptance"] == 0.5 and document["meta"]["verdict"]["verdict"] == "same tokens"
+    prompt = only_prompt(path)
+    assert "accepted 2" in stride("show", tmp_path / "run", "lookup", "--prompt", prompt).out
+    (request,) = stride("show", tmp_path / "run", "lookup", "--prompt", prompt, "--json").document["requests"]
+    assert len(request["tokens"]) == 5
+    assert "there is no cell 'vllm'" in refused("show", tmp_path / "run", "vllm")
+
+
+def only_prompt(path: Path) -> str:
+    return str(cells(path).cell(cells(path).cells()[0]).requests["prompt"].iloc[0])
+
+
 def test_methods_and_engines_share_one_run(tmp_path: Path) -> None:
     path = suite(tmp_path, PLAIN, methods=["prompt_lookup"], prove=False)
     done = run(path)
