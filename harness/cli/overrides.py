@@ -60,6 +60,7 @@ def read(arguments: Mapping[str, Any]) -> Overrides:
         {key: options[key] for key in values},
         arguments.get("tiny", False),
         arguments.get("device", "cpu"),
+        tuple(arguments.get("urls", ())),
     )
 
 

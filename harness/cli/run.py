@@ -64,6 +64,13 @@ class Folder(click.Path):
 @click.option("--seed", type=int, help="Seed of all draws.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any key of a suite, such as top_p=0.9.")
 @click.option(
+    "--url",
+    "urls",
+    multiple=True,
+    metavar="[LABEL=]URL",
+    help="A running server for an engine of the suite, instead of one that the run starts.",
+)
+@click.option(
     "--out",
     type=Folder(path_type=Path),
     help="Run folder, or a URL such as s3://bucket/run. Default: runs/SUITE-TIME.",
@@ -111,6 +118,7 @@ def command(name: str | None, **options: Any) -> None:
     stride run quick --batch 1 --batch 4                 four prompts at a time, and one
     stride run --backbone ./my-model --prompts mine.jsonl
     stride run papers/sjdpp_real --tiny                  does the suite run from end to end
+    stride run servers --url vLLM=http://127.0.0.1:8000    a server that runs, for one engine of the suite
     stride run nightly --append history.jsonl --allow-code-execution
     """
     with stdout_on_stderr():  # methods and tasks of plugins are imported here

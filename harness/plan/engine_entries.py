@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +26,7 @@ class EngineUse:
         options: its own, by name.
         plain: the label of the entry that decodes without drafts with the same engine and model; "": this one does.
         serve: the server to start (`harness.run.serving.launch`): a name, or the path of a file; "": none is started.
+            With a url too: it runs there.
         method: how that server speculates, a name of its file; ``synthetic=LENGTH`` accepts drafts by chance.
         backbones: those that it serves; empty: all of the suite.
     """
@@ -42,6 +43,11 @@ class EngineUse:
     def synthetic(self) -> bool:
         """Whether drafts are accepted by chance: its tokens are not the model's, and its seconds are what counts."""
         return self.method.startswith("synthetic")
+
+    @property
+    def starts(self) -> bool:
+        """Whether its server is started by the run."""
+        return bool(self.serve) and not self.options.get("url")
 
     @property
     def kind(self) -> type[Engine]:
@@ -98,6 +104,34 @@ def uses(data: Mapping[str, Any], lines: Lines, problems: list[str]) -> tuple[En
         out.append(EngineUse(str(entry["name"]), label, options, backbones=listed, **texts))
     _check_labels(out, lines, problems)
     return tuple(out)
+
+
+def at_urls(data: dict[str, Any], urls: Sequence[str], problems: list[str]) -> None:
+    """Set the addresses of running servers in a suite's plain data.
+
+    Args:
+        urls: of --url: LABEL=URL, or URL where one entry alone is behind an address.
+    """
+    entries = [entry for entry in data.get("engines") or () if isinstance(entry, dict)]
+    labels = {str(entry.get("label") or entry.get("name")): entry for entry in entries if _has_address(entry)}
+    for text in urls:
+        label, equals, url = text.partition("=")
+        if not equals or "://" in label:
+            label, url = (next(iter(labels)) if len(labels) == 1 else ""), text
+        if label not in labels:
+            problems.append(
+                f"--url {text}: write LABEL=URL, where LABEL is an engine of the suite behind an address: "
+                f"{', '.join(labels) or 'it has none'}"
+            )
+            continue
+        labels[label]["url"] = url
+
+
+def _has_address(entry: Mapping[str, Any]) -> bool:
+    try:
+        return bool(entry.get("serve")) or hasattr(ENGINES.get(str(entry.get("name"))), "url")
+    except StrideError:
+        return False  # an unknown engine, which ``uses`` says
 
 
 def _check_labels(entries: list[EngineUse], lines: Lines, problems: list[str]) -> None:

@@ -212,6 +212,7 @@ class Overrides:
         options: the option that gave each key, for errors.
         tiny: tiny models of random weights stand in for published ones; see `tiny_suite`.
         device: that the suite will run on; it decides what ``dtype: native`` is.
+        urls: addresses of running servers (`harness.plan.engine_entries.at_urls`).
     """
 
     values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -220,6 +221,7 @@ class Overrides:
     options: Mapping[str, str] = dataclasses.field(default_factory=dict)
     tiny: bool = False
     device: str = "cpu"
+    urls: tuple[str, ...] = ()
 
     def lines(self, path: str, node: yaml.Node | None) -> Lines:
         """Where the values of a patched suite came from."""
@@ -307,6 +309,7 @@ def _resolve(data: Mapping[str, Any], overrides: Overrides, lines: Lines, proble
     plain = names.normal({**data, **overrides.values})
     names.companions(plain, lines, problems)
     overrides.patch_entries(plain)
+    engine_entries.at_urls(plain, overrides.urls, problems)
     names.native_types(plain, overrides.device)
     if overrides.tiny:
         tiny_suite.shrink(plain)

@@ -101,7 +101,7 @@ class _Group:
         """The engine, with its server where the suite starts one."""
         with ExitStack() as stack:
             address: dict[str, str] = {}
-            if use.serve:
+            if use.starts:
                 server = declared(use.serve)
                 host = "127.0.0.1"
                 port = free_port(host, server.port)

@@ -15,6 +15,7 @@ from harness.core.engine import Reply
 from harness.facade.stored_run import StoredRun
 from harness.record.request_store import RequestStore
 from harness.record.store import Store
+from tests.support.answer_server import Answers, answer_server
 from tests.support.cli import Outcome, refused, stride
 from tests.support.table_engine import FAILURES, NAME, REQUESTS, TableEngine, table_engine
 
@@ -361,6 +362,23 @@ def test_a_dry_run_lists_the_cells_and_why_some_are_skipped(tmp_path: Path) -> N
     skips = {(entry["label"], entry["load"]): entry["skip"] for entry in document["engines"]}
     assert skips["plain", "2"] is None
     assert skips["transformers", "2"] == "the engine decodes one request at a time"
+
+
+def test_an_option_names_the_address_of_a_running_server(tmp_path: Path) -> None:
+    entries = [{"name": "vllm", "label": label, "serve": "vllm"} for label in ("one", "two")]
+    path = suite(tmp_path, *entries, reference=False, temperature=[0.0])
+    events = [
+        {"choices": [{"index": 0, "text": "abc", "token_ids": [1, 2, 3, 1, 2], "finish_reason": "length"}]},
+        {"choices": [], "usage": {"completion_tokens": 5}},
+    ]
+    with answer_server(Answers(events=events)) as server:
+        text = refused("run", path, "--url", server.url)
+        assert "write LABEL=URL" in text and "one, two" in text
+        assert "write LABEL=URL" in refused("run", path, "--url", f"three={server.url}")
+        options = [word for label in ("one", "two") for word in ("--url", f"{label}={server.url}")]
+        done = run(path, *options)
+        assert done.code == 0, done.err
+        assert {row["label"] for row in run(path, "--resume", "--json").document["engines"]} == {"one", "two"}
 
 
 def test_a_damaged_cell_is_one_message(tmp_path: Path) -> None:
