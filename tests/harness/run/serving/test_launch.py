@@ -116,6 +116,13 @@ def test_the_servers_are_listed_and_a_wrong_name_or_file_is_one_message(tmp_path
     assert "declares no server" in refused("serve", path)
 
 
+def test_a_plain_server_of_vllm_is_not_asked_for_the_acceptance_of_requests() -> None:
+    option = "--per-request-spec-decode-metrics"  # vllm 0.32 ends with an error where nothing is drafted
+    server = declared("vllm")
+    assert option not in server.words("m", "", "127.0.0.1", 1)
+    assert all(option in server.words("m", way, "127.0.0.1", 1) for way in ("ngram", "synthetic=2"))
+
+
 def test_a_callers_variable_stands_above_a_files_and_below_a_methods() -> None:
     assert declared("vllm").variables("", {}) == {"VLLM_CPU_KVCACHE_SPACE": "2"}
     assert declared("vllm").variables("ngram", {"VLLM_CPU_KVCACHE_SPACE": "9"}) == {"VLLM_CPU_KVCACHE_SPACE": "9"}
