@@ -85,10 +85,10 @@ class _Run:
         links = [f"cells/{quote(self.prefix + str(name))}.html" for name in frame["cell"]]
         folder = served.names[number] if served else ""
         own = printable_line(folder or store.address.rstrip("/").rpartition("/")[2])
-        name = f"{number + 1}. {own}" if runs > 1 else self.facts.name
+        self.name = f"{number + 1}. {own}" if runs > 1 else self.facts.name
         picks = [f"{folder}/{cell}" for cell in frame["cell"]]
-        shown = [f"{label} · {name}" if runs > 1 else str(label) for label in frame["label"]]
-        self.frame = frame.assign(run=name, modality=modality, link=links, pick=picks, shown=shown)
+        shown = [f"{label} · {self.name}" if runs > 1 else str(label) for label in frame["label"]]
+        self.frame = frame.assign(run=self.name, modality=modality, link=links, pick=picks, shown=shown)
         self.engines = Engines(store, self.prefix)
 
     def page_of(self, cell: str) -> str:
@@ -150,6 +150,7 @@ def write(stores: Sequence[Store], folder: Path, curve: Curve | None = None, ser
     drawn = frame.assign(label=frame["shown"])
     body = templates.get_template("index.html").render(
         runs=[run.facts for run in runs],
+        names=[run.name for run in runs],
         title=", ".join(dict.fromkeys(run.facts.name for run in runs)),
         root="",
         counts=[*_counts(frame), *_engine_counts(runs)],
@@ -312,7 +313,7 @@ def _missing(run: _Run) -> list[Missing]:
     for _, row in rows.iterrows():
         status = "unfinished" if row["status"] == "planned" else str(row["status"])
         reason = str(row["reason"] or _progress(run.store, str(row["cell"])))
-        groups.setdefault((status, reason), []).append(f"{row['label']} on {setting_of(row)}")
+        groups.setdefault((status, reason), []).append(f"{row['shown']} on {setting_of(row)}")
     return [Missing(status, "; ".join(cells[:8]), len(cells), reason) for (status, reason), cells in groups.items()]
 
 
@@ -328,7 +329,7 @@ def _failures(row: pd.Series[Any], finished: FinishedCell) -> list[Missing]:
     """Return the failed samples of a cell by their reason, the most frequent first."""
     counted = finished.cell.samples[~finished.cell.samples["warmup"].astype(bool)]
     errors = counted.loc[counted["status"] != "ok", "error"].fillna("no reason is stored")
-    cells = f"{row['label']} on {setting_of(row)}"
+    cells = f"{row['shown']} on {setting_of(row)}"
     reasons = errors.map(printable_line).value_counts()
     failed = [Missing("failed", cells, int(count), str(reason)) for reason, count in reasons.head(REASONS).items()]
     rest = reasons.iloc[REASONS:]
