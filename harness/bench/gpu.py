@@ -44,7 +44,7 @@ from harness.run.passes import Threads, measure
 SUITES = ("trees", "embedded")
 RANDOM = "random-smollm2-135m"
 """Of the shape of SmolLM2-135M, where its weights cannot be had."""
-TRAINED, SHAPED = "trained", "random, of the same shape"
+TRAINED, SHAPED, OWN_RANDOM = "trained", "random, of the same shape", "random"
 RESERVE_S = 10.0
 """Seconds that a row may take once the time is over."""
 NUCLEUS = Sampling(1.0, top_p=0.95)
@@ -146,7 +146,7 @@ def _head(settings: Settings) -> dict[str, Any]:
 @cache
 def _model(name: str, dtype: str, device: str, graphs: bool = True) -> tuple[Backbone, str]:
     """A backbone and what its weights are; random ones of the same shape where those of SmolLM2 cannot be had."""
-    weights = TRAINED
+    weights = OWN_RANDOM if "random" in presets.resolve(name).params.get("source", {}) else TRAINED
     try:
         backbone = presets.load(name, dtype, device)
     except StrideError:
@@ -260,7 +260,7 @@ def _peer(settings: Settings, weights: str) -> Any:
     from harness.backbones.base import TYPES
     from harness.backbones.checkpoints import sources, transformers_models
 
-    name = settings.backbone if weights == TRAINED else RANDOM
+    name = RANDOM if weights == SHAPED else settings.backbone
     spec = presets.resolve(name)
     source = sources.parse(name, spec.params["source"])
     if source.kind == "random":

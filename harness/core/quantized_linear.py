@@ -10,6 +10,7 @@ matrix at each use: it saves memory, and no time.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import cache
 
@@ -90,7 +91,7 @@ def _int8(weight: Tensor, bias: Tensor | None) -> Product:
     codes = (entries / scale[:, None]).round().clamp(-127, 127).to(torch.int8)
     if not _on_cpu(weight):
         return _unpacking(lambda: (codes.float() * scale[:, None]).to(weight.dtype), bias)
-    if not _computes("int8", weight.dtype):
+    if not _computes("int8", weight.dtype, weight.device.type):
         return plain_product((codes.float() * scale[:, None]).to(weight.dtype), bias)
     factors, multiply = scale.to(weight.dtype), torch._weight_int8pack_mm
 
@@ -109,7 +110,8 @@ def _int4(weight: Tensor, bias: Tensor | None) -> Product:
     offset = _bf16(low + MIDDLE * scale)
     codes = ((groups - offset[..., None]) / scale[..., None] + MIDDLE).round().clamp(0, 15)
     dtype = weight.dtype
-    if not _on_cpu(weight):
+    computes = _computes("int4", dtype, weight.device.type)
+    if not _on_cpu(weight) and not computes:
         halves = _halves(codes.view(rows, width))
         spread = (scale[..., None], offset[..., None])
 
@@ -118,14 +120,13 @@ def _int4(weight: Tensor, bias: Tensor | None) -> Product:
             return ((whole - MIDDLE) * spread[0] + spread[1]).view(rows, width).to(dtype)
 
         return _unpacking(unpack, bias)
-    if not _computes("int4", dtype):
+    if not computes:
         rounded = (codes - MIDDLE) * scale[..., None] + offset[..., None]
         return plain_product(rounded.view(rows, width).to(dtype), bias)
     more = (0, 0, 0, -rows % BLOCK)
     whole = functional.pad(codes.view(rows, width).to(torch.int32), more)
-    packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(whole, 1)
+    packed, multiply = _packed_int4(whole)
     factors = functional.pad(torch.stack([scale, offset]), more).permute(2, 1, 0).contiguous().to(weight.dtype)
-    multiply = torch.ops.aten._weight_int4pack_mm_for_cpu
 
     def product(x: Tensor) -> Tensor:
         out: Tensor = multiply(x.contiguous(), packed, GROUP, factors)
@@ -171,28 +172,44 @@ def _on_cpu(weight: Tensor) -> bool:
     return weight.device.type == "cpu"
 
 
+def _packed_int4(codes: Int[Tensor, "O I"]) -> tuple[Tensor, Callable[..., Tensor]]:
+    """Codes of 0 to 15 in the layout of the device's kernel, and that kernel."""
+    if codes.device.type == "cpu":
+        return torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes, 1), torch.ops.aten._weight_int4pack_mm_for_cpu
+    width = codes.shape[1]
+    tiles = next(count for count in (8, 4, 2) if width % (16 * count) == 0 or count == 2)
+    two = (codes[:, ::2] << 4 | codes[:, 1::2]).to(torch.uint8)
+    return torch.ops.aten._convert_weight_to_int4pack(two, tiles), torch.ops.aten._weight_int4pack_mm
+
+
 def _bf16(entries: Tensor) -> Tensor:
     """Entries in fp32 that bf16 holds."""
     return entries.bfloat16().float()
 
 
 @cache
-def _computes(weights: str, dtype: torch.dtype) -> bool:
-    """Whether this build has the kernel, it is fast in this type, and it computes the product.
+def _computes(weights: str, dtype: torch.dtype, device: str) -> bool:
+    """Whether this build and device have the kernel, it is fast in this type, and it computes the product.
 
-    In fp32 and fp16 the kernels of a CPU are slower than a plain product.
+    In fp32 and fp16 the kernels are slower than a plain product, or missing.
     """
     if dtype != torch.bfloat16:
         return False
-    codes: Int[Tensor, "32 32"] = torch.arange(32 * 32).reshape(32, 32) % 5 % 3 - 1  # sums are exact in bf16
-    x, one = codes[:2].to(dtype), torch.ones(32, dtype=dtype)
+    codes: Int[Tensor, "32 32"] = torch.arange(32 * 32, device=device).reshape(32, 32) % 5 % 3 - 1  # sums are exact
+    x, one = codes[:2].to(dtype), torch.ones(32, dtype=dtype, device=device)
     try:
         if weights == "int8":
             out = torch._weight_int8pack_mm(x, codes.to(torch.int8), one)
         else:
-            packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu((codes + MIDDLE).to(torch.int32), 1)
-            factors = torch.stack([one, torch.zeros_like(one)], -1)[None]
-            out = torch.ops.aten._weight_int4pack_mm_for_cpu(x, packed, 32, factors)
+            packed, multiply = _packed_int4((codes + MIDDLE).to(torch.int32))
+            out = multiply(x, packed, 32, torch.stack([one, torch.zeros_like(one)], -1)[None])
+        computes = torch.equal(out, x @ codes.to(dtype).T)
     except (RuntimeError, NotImplementedError, AttributeError):
-        return False  # this torch or processor lacks it; the product of the rounded weights is always there
-    return torch.equal(out, x @ codes.to(dtype).T)
+        computes = False
+    if not computes:  # the product of the rounded weights is always there
+        warnings.warn(
+            f"this torch has no working kernel for {weights} weights on {device}: the rounded weights are multiplied "
+            f"in {str(dtype).removeprefix('torch.')}, which gains no speed",
+            stacklevel=2,
+        )
+    return computes

@@ -73,9 +73,32 @@ def test_without_the_kernel_the_product_of_rounded_weights_is_used(monkeypatch: 
     for name in ("int8", "int4"):
         fast = Products("model", name)(weight)(x)
         with monkeypatch.context() as patch:
-            patch.setattr(quantized_linear, "_computes", lambda weights, dtype: False)
+            patch.setattr(quantized_linear, "_computes", lambda weights, dtype, device: False)
             plain = Products("model", name)(weight)(x)
         torch.testing.assert_close(fast, plain, rtol=0, atol=0.3)
+
+
+@pytest.mark.gpu
+def test_a_product_on_a_gpu_is_that_of_the_rounded_weights() -> None:
+    weight, x = weights(96, 128).bfloat16(), weights(5, 128).bfloat16()
+    for name in ("int8", "int4"):
+        on_gpu = Products("model", name)(weight.cuda())(x.cuda())
+        torch.testing.assert_close(on_gpu.cpu(), Products("model", name)(weight)(x), rtol=0, atol=0.3)
+
+
+@pytest.mark.parametrize("name", ["int8", "int4"])
+def test_a_missing_kernel_is_said_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: object) -> Tensor:
+        raise NotImplementedError("no such kernel")
+
+    quantized_linear._computes.cache_clear()
+    monkeypatch.setattr(quantized_linear, "_packed_int4", missing)
+    monkeypatch.setattr(torch, "_weight_int8pack_mm", missing)
+    with pytest.warns(UserWarning, match=f"no working kernel for {name} weights on cpu") as said:
+        for _ in range(2):
+            Products("model", name)(weights().bfloat16())
+    assert len(said) == 1
+    quantized_linear._computes.cache_clear()
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from harness.backbones.slots.captures import RecordedCapture
 from harness.backbones.slots.graphs import ROWS, GraphWarning
+from harness.backbones.text.hf_causal import HFCausal
 from harness.core.cache import Window
 from harness.core.draws import SeededDraws
 from harness.core.loop import Decode, decode
@@ -18,7 +19,7 @@ from harness.core.run import open_run
 from harness.core.sampling import Sampling
 from harness.errors import ContractError
 from harness.registry import METHODS
-from tests.support.tiny_text import tiny
+from tests.support.tiny_text import SIZES, tiny
 
 PROMPT = [3, 1, 4, 1, 5]
 METHODS_TRIED: dict[str, dict[str, Any]] = {
@@ -32,7 +33,7 @@ METHODS_TRIED: dict[str, dict[str, Any]] = {
 
 def decoded(model: Any, name: str, temperature: float) -> Decode:
     method = METHODS.get(name)(**METHODS_TRIED[name])
-    draws = SeededDraws(0, "graphs", "", 0)
+    draws = SeededDraws(0, "graphs", "", 0, model.device)
     run = open_run(model, lambda drafter: model.variant({"layers": "2"}), PROMPT, Sampling(temperature), 10, draws)
     return decode(method, run)
 
@@ -143,3 +144,12 @@ def test_a_replay_writes_where_the_capture_wrote() -> None:
     buffer += 1
     (second,) = capture.replay()
     assert second is first and second.tolist() == [2.0, 4.0, 6.0, 8.0]
+
+
+@pytest.mark.gpu
+def test_a_cuda_graph_emits_the_tokens_of_plain_passes() -> None:
+    source = {"random": {"model_type": "llama", "config": SIZES, "seed": 1}}
+    plain, captured = (HFCausal.load("tiny", {"source": source}, "fp32", "cuda") for _ in range(2))
+    captured.use_graphs()
+    for name in ("autoregressive", "sjd", "specinfer"):
+        assert decoded(captured, name, 1.0).tokens == decoded(plain, name, 1.0).tokens
