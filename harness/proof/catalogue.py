@@ -9,6 +9,7 @@ from typing import Any
 
 from harness.core.capabilities import Requirement
 from harness.core.method import Method, label, parameters
+from harness.errors import said_by
 from harness.plan import contract
 from harness.proof.cases import PUBLISHED, Case, cases_to_verify
 from harness.proof.distance import QUICK, WHOLE, Effort, distance
