@@ -17,6 +17,7 @@ from harness.plan.cells import Plan, expand
 from harness.plan.estimate import estimate
 from harness.plan.outcomes import WORDS, Outcome, Outcomes
 from harness.platform.quiet import stdout_on_stderr
+from harness.platform.surroundings import restored
 
 EXECUTORS = ("serial", "ray", "slurm")
 """Names of `harness.run.executors.EXECUTORS`."""
@@ -121,7 +122,7 @@ def command(name: str | None, **options: Any) -> None:
     stride run servers --url vLLM=http://127.0.0.1:8000    a server that runs, for one engine of the suite
     stride run nightly --append history.jsonl --allow-code-execution
     """
-    with stdout_on_stderr():  # methods and tasks of plugins are imported here
+    with restored(), stdout_on_stderr():  # methods and tasks of plugins are imported here
         declare_all()
         plan = expand(suite_to_run(name, read(options), options["out"], options["resume"]))
     if options["dry_run"]:

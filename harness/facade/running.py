@@ -110,7 +110,7 @@ def run(
     """
     command = ["stridebench.run", *([str(suite)] if suite is not None else []), *map(str, sorted(keys))]
     with restored():
-        with stdout_on_stderr():  # methods and tasks of plugins are imported here
+        with restored(), stdout_on_stderr():  # methods and tasks of plugins are imported here
             declare_all()
             words = {key: key for key in ENTRIES}
             name, overrides = None if suite is None else str(suite), _overrides(keys, device)

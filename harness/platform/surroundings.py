@@ -7,17 +7,29 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
 
-import torch
+from harness.platform import stand_ins
 
 
 @contextmanager
 def restored() -> Iterator[None]:
-    """Put back torch's threads and default type, the working folder, both output streams and signal handlers."""
-    threads, dtype, folder = torch.get_num_threads(), torch.get_default_dtype(), os.getcwd()
-    streams = sys.stdout, sys.stderr
-    handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    """Put back torch's threads and default type, the working folder, both output streams and signal handlers.
+
+    What torch holds is left alone where it is not imported yet.
+    """
+    torch = None if stand_ins.installed() else sys.modules.get("torch")
+    with ExitStack() as stack:
+        if torch is not None:
+            stack.enter_context(_torch_restored(torch))
+        stack.enter_context(_process_restored())
+        yield
+
+
+@contextmanager
+def _torch_restored(torch: Any) -> Iterator[None]:
+    threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
     try:
         yield
     finally:
@@ -25,8 +37,21 @@ def restored() -> Iterator[None]:
             torch.set_num_threads(threads)
         if torch.get_default_dtype() != dtype:
             torch.set_default_dtype(dtype)
-        with suppress(OSError):  # the folder is gone
-            os.chdir(folder)
+
+
+@contextmanager
+def _process_restored() -> Iterator[None]:
+    folder = None
+    with suppress(OSError):  # it is gone
+        folder = os.getcwd()
+    streams = sys.stdout, sys.stderr
+    handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    try:
+        yield
+    finally:
+        if folder is not None:
+            with suppress(OSError):  # it is gone meanwhile
+                os.chdir(folder)
         sys.stdout, sys.stderr = streams
         if threading.current_thread() is threading.main_thread():
             for number, handler in handlers.items():

@@ -79,8 +79,9 @@ class Service:
 def _load(setup: Setup) -> LoadedGroup:
     torch.set_num_threads(setup.threads)
     keep_pages()
-    declare_all()
-    plan = expand(resolve_again(setup.suite))
+    with restored():  # plugins are imported here
+        declare_all()
+        plan = expand(resolve_again(setup.suite))
     cells = [cell for cell in plan.runnable if cell.group == setup.group]
     return load_models(plan, cells, Store.open(setup.path), setup.options)
 

@@ -31,7 +31,9 @@ def test_an_interval_holds_its_value(name: str) -> None:
                 assert low <= middle <= high, f"{table.name}: {value}"
 
 
-@pytest.mark.parametrize(("name", "tables"), [("README.md", 3), ("docs/gate.md", 1), ("docs/report.md", 1)])
+@pytest.mark.parametrize(
+    ("name", "tables"), [("README.md", 3), ("docs/gate.md", 1), ("docs/report.md", 1), ("docs/machines.md", 1)]
+)
 def test_a_pages_tables_are_those_of_the_data(name: str, tables: int) -> None:
     page = (ROOT / name).read_text(encoding="utf-8")
     assert len(results.BLOCK.findall(page)) >= tables

@@ -13,6 +13,7 @@ from harness.errors import RunIncomplete, StrideError, printable_line
 from harness.plan.cells import Plan, expand
 from harness.plan.suite import resolve_again
 from harness.platform.malloc import keep_pages
+from harness.platform.surroundings import restored
 from harness.record.store import SealedError, Store
 from harness.run.group import run_cells
 from harness.run.loading import WarmModels
@@ -54,9 +55,10 @@ class CellWorker:
 
     def __init__(self, setup: Setup) -> None:
         keep_pages()
-        declare_all()
         self._setup = setup
-        self._plan = expand(resolve_again(setup.suite))
+        with restored():  # plugins are imported here
+            declare_all()
+            self._plan = expand(resolve_again(setup.suite))
         self._models = WarmModels()
         if threads := self._plan.suite.suite.threads:
             torch.set_num_threads(threads)

@@ -253,6 +253,27 @@ def test_what_a_method_changes_in_the_process_is_put_back(tmp_path: Path, monkey
     assert len(cells) == 3
 
 
+def test_a_relative_folder_is_that_of_the_start_whatever_a_task_changes_while_it_is_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Leaves(TASKS.get("tabular")):  # type: ignore[misc]  # a class found at run time
+        def prompts(self) -> Any:
+            os.chdir("/")
+            torch.set_default_dtype(torch.float16)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            return super().prompts()
+
+    register(monkeypatch, TASKS, "leaves", Leaves)
+    monkeypatch.chdir(tmp_path)
+    before = signal.getsignal(signal.SIGINT)
+    words = ("--backbone", "tabular", "--task", "{name: leaves, limit: 1}", "--max-new-tokens", 4, "--json", "-t", 0)
+    outcome = stride("run", "--method", "sjd", *words, "--set", "prove=false", "--out", "here")
+    assert outcome.code == 0, outcome.err
+    assert (tmp_path / "here" / "manifest.json").exists() and not Path("/here").exists()
+    assert Path.cwd() == tmp_path and torch.get_default_dtype() == torch.float32
+    assert signal.getsignal(signal.SIGINT) is before
+
+
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
