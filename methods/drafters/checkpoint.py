@@ -23,7 +23,7 @@ def tensors(folder: Path, files: Iterable[str] = FILES, part: str = "") -> dict[
     """The tensors of the first of these files that is there. Nothing in it is executed.
 
     Args:
-        part: of a whole model in several files, those that hold a key with this word are read.
+        part: of a whole model in several files, those that hold a key with this word are read; all, where none does.
 
     Raises:
         WeightsError: there is none, or it is damaged or holds anything but tensors.
@@ -34,7 +34,10 @@ def tensors(folder: Path, files: Iterable[str] = FILES, part: str = "") -> dict[
     index = next((folder / name for name in INDEXES if (folder / name).is_file()), None)
     if index is None:
         raise WeightsError(f"{folder} has no {' or '.join(files)}; fetch the whole folder")
-    return {key: value for file in _shards(index, part) for key, value in _read(file).items() if part in key}
+    places = _places(index)
+    part = part if any(part in key for key in places) else ""
+    files = sorted({file for key, file in places.items() if part in key})
+    return {key: value for file in files for key, value in _read(file).items() if part in key}
 
 
 def _read(path: Path) -> dict[str, Tensor]:
@@ -49,16 +52,16 @@ def _read(path: Path) -> dict[str, Tensor]:
     return state
 
 
-def _shards(index: Path, part: str) -> list[Path]:
-    """The files of a whole model that hold a key with the word ``part``."""
+def _places(index: Path) -> dict[str, Path]:
+    """The file of each key of a model in several files."""
     try:
         places = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        names = sorted({str(file) for key, file in places.items() if part in key})
+        names = {str(key): str(file) for key, file in places.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise WeightsError(f"{index} cannot be read as an index ({str(error)[:200]}); fetch it again") from error
-    if outside := [name for name in names if Path(name).name != name]:
+    if outside := [name for name in names.values() if Path(name).name != name]:
         raise WeightsError(f"{index} names {outside[0]!r}, which is no file of its folder; fetch it again")
-    return [index.parent / name for name in names]
+    return {key: index.parent / name for key, name in names.items()}
 
 
 def fill(folder: Path, module: nn.Module, state: Mapping[str, Tensor], read: Mapping[str, str]) -> None:

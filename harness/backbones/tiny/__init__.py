@@ -56,7 +56,7 @@ def params(name: str, adapter: str, published: Mapping[str, Any]) -> dict[str, A
         architecture = published["architecture"]
         return {
             "architecture": architecture,
-            "random": {"seed": 1, "sizes": MESHES[architecture], "encoder": ENCODER},
+            "random": {"seed": 1, "sizes": MESHES[architecture], "encoder": ENCODER, "fans": architecture == "bpt"},
         }
     return None
 

@@ -55,7 +55,7 @@ class PointMesh(PointCloudAdapter):
         architecture: bpt or deepmesh.
         parts: {model: ...}, the published file (see `components`).
         sha256: of that file.
-        random: {seed, sizes, encoder}: random weights instead, for tests.
+        random: {seed, sizes, encoder}: random weights instead, for tests; with ``fans`` they write valid meshes (bpt).
         lora: a folder of low-rank matrices, which are added to the weights (`stride train xspecmesh-cross-lora`).
     """
 
@@ -170,7 +170,10 @@ def _random(name: str, family: Family, options: Mapping[str, Any]) -> Any:
     sizes = replace(_sized(name, family.sizes, options.get("sizes", {})), encoder=encoder)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(options.get("seed", 0)))
-        return family.model(sizes)
+        model = family.model(sizes)
+        if options.get("fans"):
+            bpt.draw_fans(model)
+        return model
 
 
 def _sized(name: str, kind: Any, sizes: Mapping[str, Any]) -> Any:

@@ -55,6 +55,10 @@ class Sizes:
         return self.codes + 1
 
 
+LOUD, SURE, FAN = 100.0, 4.0, 6
+"""Of `draw_fans`: the length of rows of positions, the weight of kinds of ids, and vertices."""
+
+
 class BPT(nn.Module):
     """The parameters, named as in the checkpoint."""
 
@@ -96,6 +100,26 @@ class BPT(nn.Module):
         """Embeddings of positions; the start token has none, because it stands before the first position."""
         rows = self.abs_pos_emb.weight
         return torch.cat([rows.new_zeros(1, rows.shape[1]), rows])
+
+
+@torch.no_grad()
+def draw_fans(model: BPT) -> None:
+    """Let a model of random weights write one fan: a block, six random offsets and the end, which is a valid mesh.
+
+    Rows of the positions are far longer than what the layers add to them, so they decide which kind of id follows.
+    """
+    block, offset, end = torch.linalg.qr(torch.randn(model.sizes.dim, 3)).Q.T
+    block, offset, end = (row - row.mean() for row in (block, offset, end))
+    model.sos_token.add_(LOUD * block)
+    model.abs_pos_emb.weight[:FAN].add_(LOUD * offset)
+    model.abs_pos_emb.weight[FAN:].add_(LOUD * (offset + 2 * end))
+    rows, kinds = model.to_logits.weight, torch.stack([block, offset, end])
+    rows.sub_(
+        rows @ torch.linalg.pinv(kinds) @ kinds
+    )  # so that ids of one kind are equally likely but for the position
+    rows[: mesh.OFFSETS].add_(SURE * block)
+    rows[mesh.OFFSETS : mesh.CENTRES].add_(SURE * offset)
+    rows[mesh.EOS].add_(SURE * end)
 
 
 def _projections(sizes: Sizes, context: int) -> nn.ModuleDict:

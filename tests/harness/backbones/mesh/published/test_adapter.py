@@ -21,9 +21,14 @@ from harness.backbones.mesh.published import adapter
 from harness.backbones.mesh.published.adapter import FAMILIES, PointMesh
 from harness.backbones.mesh.published.michelangelo import UNUSED, EncoderSizes
 from harness.core.cache import Cache, Window
+from harness.core.draws import SeededDraws
+from harness.core.sampling import Sampling
 from harness.core.task import Prompt
+from harness.discover import SAMPLES
 from harness.errors import ContractError, UsageError, WeightsError
 from harness.plan import presets
+from harness.registry import TASKS
+from harness.train.teacher import Teacher
 from tests.support.caches import check_history, check_tree, feed, feed_windows
 from tests.support.layouts import LAYOUTS, layout
 from tests.support.tiny_mesh import ENCODER, POINT_SIZES, tiny_point_mesh
@@ -200,3 +205,15 @@ def test_the_error_of_missing_weights_names_file_source_and_place(
 def test_wrong_parameters_are_refused(params: Mapping[str, Any]) -> None:
     with pytest.raises(UsageError):
         PointMesh.load("x", params, "fp32", "cpu")
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.5, 1.0])
+def test_meshes_of_the_stand_in_of_bpt_are_valid(temperature: float) -> None:
+    """So that a tiny run of XSpecMesh's suite has figures. Weights without `fans` are as they were."""
+    teacher = Teacher.load("tiny:bpt", "fp32")
+    prompts = list(TASKS.get("point_clouds")(folder=str(SAMPLES / "point_clouds")).prompts())[:2]
+    draws = SeededDraws(0, "meshes", "x", 0, "cpu")
+    for passage in teacher.continued(prompts, 40, Sampling(temperature), draws):
+        tokens = passage.tokens[passage.start :]
+        assert tokens[-1] in teacher.capabilities.eos and len(tokens) < 20
+        assert len(teacher.backbone.decode(tokens).faces) >= 3
