@@ -268,7 +268,7 @@ def component(kind: str, name: str, backbone: str = "", fingerprint: str = "") -
         command = train_command(kind, made_by) if made_by else general_command(kind, name, plain(backbone) or "NAME")
         remedy = f"to train: {command}" if command else f"no recipe of `stride train {kind}` is for it"
         raise WeightsError(f"no {kind} {name!r} came with the package{for_it}, and there is no such folder; {remedy}")
-    if fingerprint and (tied := _tied(match)) not in ("", fingerprint):
+    if fingerprint and (tied := tied_fingerprint(match)) not in ("", fingerprint):
         raise WeightsError(
             f"the {kind} in {match} was trained for other weights ({tied[:12]}) than those of {backbone} "
             f"({fingerprint[:12]}); train one for these: `stride train {kind}` lists the recipes"
@@ -276,7 +276,7 @@ def component(kind: str, name: str, backbone: str = "", fingerprint: str = "") -
     return match
 
 
-def _tied(folder: Path) -> str:
+def tied_fingerprint(folder: Path) -> str:
     """The weights that a component was made for; "" where it states none or cannot be read: its method says so."""
     try:
         return str(json.loads((folder / "config.json").read_text(encoding="utf-8")).get("fingerprint", ""))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from functools import cache
 from pathlib import Path
 
 import click
@@ -29,8 +31,22 @@ def make(plan: Plan) -> None:
     """Train what cells of stand-ins lack."""
     for cell in plan.runnable:
         for kind, name in cell.method.components if cell.backbone.startswith(PREFIX) else ():
+            _forget_other_weights(name, cell.backbone)
             if not discover.is_here(kind, name, cell.backbone) and (part := discover.general(kind, name)):
                 _train(*part, name, cell.backbone)
+
+
+def _forget_other_weights(name: str, backbone: str) -> None:
+    """Delete what was trained for a stand-in of an earlier version; it takes seconds to make."""
+    folder = discover.trained(f"{name}-{backbone}")
+    tied = discover.tied_fingerprint(folder)
+    if tied and tied != _fingerprint(backbone):
+        shutil.rmtree(folder)
+
+
+@cache
+def _fingerprint(backbone: str) -> str:
+    return presets.load(backbone, "fp32").fingerprint
 
 
 def _train(recipe: str, layers: tuple[int, int] | None, name: str, backbone: str) -> None:

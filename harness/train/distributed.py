@@ -116,7 +116,8 @@ class Workers:
             alike = [gradient for gradient in gradients if gradient.dtype == dtype]
             flat = torch.cat([gradient.flatten() for gradient in alike])
             distributed.all_reduce(flat)
-            for gradient, mean in zip(alike, (flat / self.count).split([g.numel() for g in alike]), strict=True):
+            means = torch.split(flat / self.count, [gradient.numel() for gradient in alike])
+            for gradient, mean in zip(alike, means, strict=True):
                 gradient.copy_(mean.view_as(gradient))
 
     def decided(self, by_first: bool, device: str) -> bool:

@@ -56,7 +56,7 @@ class Windows(NamedTuple):
         themselves: T = rows + B."""
         order = self.roots.argsort()
         size = max(1, BLOCK // self.width)
-        for some in order.split(size):
+        for some in torch.split(order, size):
             roots = self.roots[some].repeat_interleave(self.width)
             seen = int(roots.max())
             text = torch.arange(seen, device=roots.device)[None] < roots[:, None]
@@ -99,9 +99,11 @@ def attend(
     parts, places = [text], [torch.arange(count, device=query.device)]
     for some, seen, visible in windows.blocks():
         rows = (count + some[:, None] * width + torch.arange(width, device=some.device)).flatten()
-        both = [torch.cat([half[:, :, :seen], half[:, :, rows]], 2) for half in (keys, values)]
+        own_keys, own_values = (torch.cat([half[:, :, :seen], half[:, :, rows]], 2) for half in (keys, values))
         parts.append(
-            functional.scaled_dot_product_attention(query[:, :, rows], *both, visible, scale=scale, enable_gqa=True)
+            functional.scaled_dot_product_attention(
+                query[:, :, rows], own_keys, own_values, visible, scale=scale, enable_gqa=True
+            )
         )
         places.append(rows)
     out = torch.cat(parts, 2)[:, :, torch.cat(places).argsort()]

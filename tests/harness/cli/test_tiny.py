@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from harness import discover
 from harness.backbones import tiny
+from harness.cli import tiny_components
 from harness.discover import suite_folder
 from harness.errors import UsageError
 from harness.plan import presets, suite
@@ -78,3 +81,15 @@ def test_a_suite_runs_to_its_end_on_a_stand_in_of_each_family(
 def test_a_whole_suite_runs_to_its_end_on_stand_ins(name: str, tmp_path: Path) -> None:
     ran(name, tmp_path / "run")
     assert (tmp_path / "run/report/papers.md").read_text()
+
+
+def test_what_was_trained_for_an_earlier_stand_in_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
+    folder = discover.trained("medusa-tiny:llama2-7b")
+    for fingerprint, kept in (("of other weights", False), (tiny_components._fingerprint("tiny:llama2-7b"), True)):
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text(json.dumps({"fingerprint": fingerprint}))
+        tiny_components._forget_other_weights("medusa", "tiny:llama2-7b")
+        assert folder.is_dir() == kept
