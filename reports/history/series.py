@@ -21,6 +21,8 @@ SECONDS = ("speedup", "ttft_ms", "tpot_ms")
 """Metrics that are compared between equal machines alone."""
 COUNTED = ("scr", "speedup", "expected_per_node")
 """Metrics that depend on what a version of the store counts."""
+TYPES: Mapping[str, tuple[type, ...]] = {"temperature": (int, float), "counting": (int,), "machine": (str,)}
+"""Types of what else is read; each may be null."""
 
 
 @dataclass(frozen=True)
@@ -89,8 +91,8 @@ def _line(text: str, place: str) -> dict[str, Any]:
         raise UsageError(f"{place}: no JSON ({error}); remove the line, or restore the file from a copy") from error
     if not isinstance(line, dict) or not all(isinstance(line.get(key), str) for key in ("cell", "created")):
         raise UsageError(f"{place}: no line of a history, which names its cell and when its run was created")
-    for key, kind in (("temperature", int | float), ("counting", int), ("machine", str)):
-        if not isinstance(value := line.get(key), kind | None):
+    for key, kinds in TYPES.items():
+        if (value := line.get(key)) is not None and not isinstance(value, kinds):
             raise UsageError(f"{place}: {key} is {value!r:.60}; remove the line, or restore the file from a copy")
     return {**line, "created": _utc(line["created"], place)}
 
