@@ -28,6 +28,8 @@ BLOCK = re.compile(r"(?:^<!-- (heavy|elsewhere): [^\n]+ -->\n)?^```bash\n(.*?)^`
 GOLDEN = ROOT / "tests" / "reports" / "golden"
 STORED = {"quick": "quick", "sjdpp": "papers-sjdpp"}
 """Runs that pages read, and the stored runs that stand in for them."""
+LAUNCHERS = ("torchrun", "accelerate")
+"""Commands that start the command behind their own options in several processes."""
 
 
 @dataclass(frozen=True)
@@ -92,9 +94,12 @@ def _out(command: Command) -> str:
 def test_the_commands_of_a_page_are_known(page: str) -> None:
     """Options of commands that do not run here are those of the verb."""
     for command in commands(page):
-        assert command.words[0] in ("stride", "pip"), command.words
-        if command.words[0] == "stride":
-            check_options(command.words[1:])
+        words = command.words
+        if words[0] in LAUNCHERS:
+            words = words[words.index("stride") :]
+        assert words[0] in ("stride", "pip"), words
+        if words[0] == "stride":
+            check_options(words[1:])
 
 
 def check_options(words: tuple[str, ...]) -> None:

@@ -63,7 +63,9 @@ class MaskedModel(TokenizedAdapter):
             config.vocab_size, config.max_position_embeddings, published.eos, cls.meets({}), mask=published.mask
         )
         identity = Identity(name, dtype, device, capabilities, sources.digest(folder))
-        return cls(identity, forward_of(model), published, tokenizer, template)
+        loaded = cls(identity, forward_of(model), published, tokenizer, template)
+        loaded.task_template = params.get("template")
+        return loaded
 
     @classmethod
     def meets(cls, params: Mapping[str, Any]) -> frozenset[Requirement]:

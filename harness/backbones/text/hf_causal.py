@@ -86,7 +86,7 @@ class HFCausal(LayeredAdapter, TokenizedAdapter):
             tokenizer,
             template,
         )
-        loaded.weights_bytes = fp32
+        loaded.weights_bytes, loaded.task_template = fp32, params.get("template")
         return loaded
 
     @classmethod
@@ -126,7 +126,9 @@ class HFCausal(LayeredAdapter, TokenizedAdapter):
         return self._net.layers
 
     def _keep_layers(self, layers: Sequence[int], identity: Identity) -> HFCausal:
-        return HFCausal(identity, self._net.pick(layers), self._tokenizer, self._template)
+        kept = HFCausal(identity, self._net.pick(layers), self._tokenizer, self._template)
+        kept.task_template = self.task_template
+        return kept
 
 
 def _spread(name: str, params: Mapping[str, Any]) -> dict[str, Any]:

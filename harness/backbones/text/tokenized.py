@@ -18,7 +18,13 @@ class TokenizedAdapter(Adapter):
         identity: of the loaded model.
         tokenizer: of transformers; None for random weights.
         template: a name of `chat.TEMPLATES` or `chat.OWN`; None: texts are sent unchanged.
+
+    Attributes:
+        task_template: what one message is written through where only a task says ``chat: true``; None: the tokenizer's
+            own template.
     """
+
+    task_template: str | None = None
 
     def __init__(self, identity: Identity, tokenizer: Any, template: str | None = None) -> None:
         super().__init__(identity)
@@ -27,10 +33,17 @@ class TokenizedAdapter(Adapter):
     def open(self, prompt: Prompt) -> EncodedPrompt:
         """A text is sent as a user's turn where there is a template; ids are sent unchanged.
 
-        Messages are written through the preset's template, or the tokenizer's own where the preset has none on.
+        One message is written through the preset's template, and several through the tokenizer's own.
+
+        Raises:
+            UsageError: the tokenizer lacks the template, or a token of it.
         """
         if prompt.messages:
-            ids = chat.conversation(self.name, self._template or chat.OWN, self._tokenizer, prompt.messages)
+            named = self.task_template if len(prompt.messages) == 1 else None
+            template = self._template or named or chat.OWN
+            if template != chat.OWN:
+                chat.fit(self.name, template, self._tokenizer)
+            ids = chat.conversation(self.name, template, self._tokenizer, prompt.messages)
             return EncodedPrompt(tuple(ids), self.cache)
         if self._template is None or prompt.tokens is not None:
             return super().open(prompt)

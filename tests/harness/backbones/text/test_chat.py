@@ -166,3 +166,39 @@ def served(reference: Any, forward: str) -> HFCausal:
         config = json.loads((Path(place) / "config.json").read_text())
         assert config["model_type"] in TINY
         return HFCausal.load("tiny", {"source": {"folder": place}, "forward": forward}, "fp32", "cpu")
+
+
+class TestTaskThatSaysChat:
+    """`chat: true` of a task sends one message, and the preset's template writes it, though its own chat is off."""
+
+    MESSAGE = Prompt("1", QUESTION, messages=({"role": "user", "content": QUESTION},))
+
+    def test_the_presets_template_writes_it(self, tmp_path: Path) -> None:
+        tok = byte_tokenizer(bos=True, template=OWN)
+        ids = opened(folder(tmp_path, tok), self.MESSAGE, template="abel")
+        assert ids == tuple(chat.turn("abel", tok, QUESTION))
+
+    def test_several_messages_go_through_the_tokenizers_own(self, tmp_path: Path) -> None:
+        tok = byte_tokenizer(bos=True, template=OWN)
+        more = Prompt("1", QUESTION, messages=({"role": "system", "content": "Hi"}, *self.MESSAGE.messages))
+        ids = opened(folder(tmp_path, tok), more, template="abel")
+        assert tok.decode(ids, clean_up_tokenization_spaces=False) == f"<u>Hi</u><u>{QUESTION}</u><a>"
+
+    @pytest.mark.parametrize(
+        ("params", "says"),
+        [
+            ({"template": "llama3"}, r"needs the token '<\|start_header_id\|>', which the tokenizer lacks"),
+            ({}, "the tokenizer brings no chat template"),
+            ({"template": "own"}, "the tokenizer brings no chat template"),
+        ],
+    )
+    def test_a_template_that_the_tokenizer_lacks_is_one_message(
+        self, params: dict[str, Any], says: str, tmp_path: Path
+    ) -> None:
+        with pytest.raises(UsageError, match=says):
+            opened(folder(tmp_path, byte_tokenizer(bos=True)), self.MESSAGE, **params)
+
+    def test_a_variant_keeps_it(self, tmp_path: Path) -> None:
+        path = folder(tmp_path, byte_tokenizer(bos=True))
+        model = HFCausal.load("tiny", {"source": {"folder": str(path)}, "template": "abel"}, "fp32", "cpu")
+        assert model.variant({"layers": "2"}).open(self.MESSAGE).tokens == model.open(self.MESSAGE).tokens
