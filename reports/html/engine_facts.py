@@ -36,8 +36,9 @@ WORDS = {
     "refuted": ("broken", "The audit refutes the tokens. There is no plain decode to tell the engine from its drafts."),
     "other arithmetic": (
         "unverified",
-        "The audit refutes these tokens and those of the plain decode: the engine computes another distribution than "
-        "the backbone. That says nothing about its drafts.",
+        "The audit refutes these tokens and those of the plain decode, or, of greedy outputs, both depart from the "
+        "reference alike: the engine computes another distribution than the backbone. That says nothing about its "
+        "drafts.",
     ),
     "other weights or arithmetic": (
         "unverified",
@@ -171,6 +172,8 @@ def _evidence(verdict: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "share of differing outputs that 9 of 10 such checks see", f"{share:.1%}"
     if (floor := verdict.get("floor")) is not None:
         yield "the plain decode made again", f"{floor:.1%} of its outputs are the same"
+    if (departure := verdict.get("departure")) is not None:
+        yield "the plain decode's tokens lie below the reference's best logit by at most", figure_of(departure, 3)
     for key, title in (("audit", "e-value of the audit"), ("plain_audit", "e-value of the plain decode")):
         if audit := verdict.get(key):
             yield title, _e_value(audit)

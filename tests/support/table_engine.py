@@ -47,6 +47,7 @@ class TableEngine(Engine):
         short: leaves out so many tokens.
         forget_seed: draws from a seed of its own each time.
         texts: tells a text instead of ids.
+        slip: greedy decodes take the second best id at every so many tokens; 0: never.
     """
 
     tag: str = ""
@@ -58,6 +59,7 @@ class TableEngine(Engine):
     short: int = 0
     forget_seed: bool = False
     texts: bool = False
+    slip: int = 0
 
     tells: ClassVar[Tells] = Tells(True, True, "token", counters=("drafted", "accepted"))
 
@@ -99,6 +101,8 @@ class TableEngine(Engine):
 
     def _token(self, context: list[int], request: EngineRequest, generator: torch.Generator) -> int:
         logits = target_logits(self.backbone, context, [0])[0]
+        if self.slip and request.temperature == 0 and len(context) % self.slip == 0:
+            return int(logits.topk(2).indices[1])
         if request.temperature == 0 or torch.rand((), generator=generator) < self.bias:
             return int(logits.argmax())
         probs = (self.sharpen * logits / request.temperature).softmax(-1)

@@ -1,8 +1,9 @@
 """Verdict of a black box: its tokens against its own decode without drafts, and against the backbone's distribution.
 
 Four checks, from the strongest on. (0) The tokens are those of the plain decode with the same seeds. (1) At T = 0 they
-differ where the plain decode differs from itself, or at near ties of the reference. (2) At T > 0 the betting audit
-refutes them and not the plain decode's. (3) The engine's own numbers obey their identities.
+differ where the plain decode differs from itself, at near ties of the reference, or by no more than the plain decode's
+tokens lie below the reference's best ones, which is how far its arithmetic is from the reference's. (2) At T > 0 the
+betting audit refutes them and not the plain decode's. (3) The engine's own numbers obey their identities.
 
 Each check has its power: the share of differing outputs, or the bias a token, that 9 of 10 such checks would have seen,
 and how many requests told numbers that could contradict each other.
@@ -94,6 +95,8 @@ class Judge:
         elif cell.role == "speculative" and plain is not None:
             floor = self._partner(plain, "floor", plain.use.label)
             facts["floor"] = self._compared(floor, plain)["same"] if floor is not None else None
+            if largest(facts) > NEAR_TIE:
+                facts["departure"] = self._departure(plain)
         return facts | {"verdict": word(cell, facts)}
 
     def _partner(self, cell: EngineCell, role: str, label: str) -> EngineCell | None:
@@ -125,6 +128,17 @@ class Judge:
             return None  # one ends before the other: no token to compare
         logits = target_logits(self._reference.backbone, ids, list(plain[: at + 1]))[-1]
         return Difference(key[0], at, float(logits[plain[at]] - logits[one[at]]))
+
+    def _departure(self, plain: EngineCell) -> float:
+        """By how much the reference's logit of a token of the plain decode lies below its best one, at most."""
+        below = [0.0]
+        for (prompt, _), tokens in _outputs(self._rows[plain.id]).items():
+            ids = self._ids[plain.task.title, prompt]
+            if self._reference.backbone is not None and ids and tokens:
+                logits = target_logits(self._reference.backbone, ids, tokens)
+                chosen = logits.gather(-1, torch.tensor(tokens, device=logits.device)[:, None])[:, 0]
+                below.append(float((logits.max(-1).values - chosen).max()))
+        return max(below)
 
     def _audited_facts(self, cell: EngineCell, plain: EngineCell | None) -> dict[str, Any]:
         """Check 2: the betting audit of its tokens, beside that of the plain decode's."""
@@ -230,10 +244,14 @@ def _greedy_word(facts: Mapping[str, Any]) -> str:
     """Of greedy outputs that differ from the plain decode's."""
     if not facts.get("pairs") or facts.get("differences") is None:
         return "unverified"
-    margins = [abs(difference["margin"]) for difference in facts["differences"]]
-    if margins and max(margins) <= NEAR_TIE:
+    if facts["differences"] and largest(facts) <= NEAR_TIE:
         return "near ties"
     floor = facts.get("floor")
     if floor is not None and floor < 1 and facts["same"] >= floor:
         return "as its plain decode again"
-    return "differs"
+    return "other arithmetic" if NEAR_TIE < largest(facts) <= (facts.get("departure") or 0.0) else "differs"
+
+
+def largest(facts: Mapping[str, Any]) -> float:
+    """The largest distance of the reference's two logits at a first difference; 0 where there is none."""
+    return max((abs(difference["margin"]) for difference in facts.get("differences") or ()), default=0.0)

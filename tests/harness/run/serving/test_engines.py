@@ -228,6 +228,16 @@ def test_a_biased_speculation_is_broken_beside_a_right_plain_decode(tmp_path: Pa
     assert table["plain"] == "not refuted" and table["biased"] == "broken"
 
 
+@pytest.mark.parametrize(("slip", "word"), [(0, "differs"), (3, "other arithmetic")])
+def test_greedy_differences_are_measured_by_how_far_the_plain_decode_departs(
+    tmp_path: Path, slip: int, word: str
+) -> None:
+    entries = [{**PLAIN, "slip": slip}, {"label": "lookup", "plain": "plain", "slip": 4 if slip else 3}]
+    path = suite(tmp_path, *entries, temperature=[0.0], max_new_tokens=12, tasks=[{"name": "tabular", "limit": 6}])
+    assert run(path).code == 0
+    assert rows_of_finished(path)["lookup"] == word
+
+
 def test_other_weights_are_no_broken_speculation(tmp_path: Path) -> None:
     path = suite(
         tmp_path,
