@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from harness.cli.main import emit
+from harness.cli.main import emit, strict
 from harness.cli.show_prompt import match_prompt
 from harness.errors import printable, printable_line
 from harness.record.request_store import EngineCell, RequestStore
@@ -64,6 +64,6 @@ def _show_requests(cell: EngineCell, prompt: str, as_json: bool) -> None:
     console = Console(highlight=False, markup=False)
     for row in rows.to_dict("records"):
         console.print(Text(f"{found}, repetition {row['repetition']}: {row['status']}", "bold"))
-        told = {name: row[name] for name in TOLD if row[name] is not None and row[name] == row[name]}
+        told = {name: value for name in TOLD if (value := strict(row[name])) not in (None, "")}
         console.print(", ".join(f"{name} {printable_line(str(value))}" for name, value in told.items()))
         console.print(Text(printable(str(row["text"] or ""))))

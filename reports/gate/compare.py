@@ -15,6 +15,7 @@ from harness.errors import printable_line
 from harness.record.counting import counting_difference
 from harness.record.metrics import METRICS
 from reports.gate import engine_compare
+from reports.gate.gaps import evidence as evidence
 from reports.gate.gaps import row_of
 from reports.gate.matching import Planned, name_of, temperature, why_alone
 from reports.summary import CONSUMED, FinishedCell
