@@ -22,7 +22,7 @@ from harness.record.request_store import RequestStore
 from harness.record.requests import counted
 from harness.record.store import Store
 from reports import engines
-from reports.plot_style import COLOURS, STYLE
+from reports.plot_style import BROKEN, COLOURS, STYLE
 from reports.summary import reader, summarise
 from reports.text_table import Column, TextTable, markdown_lines, number
 
@@ -158,7 +158,7 @@ def _draw(frame: pd.DataFrame, path: Path) -> None:
         for axes, (temperature, part) in zip(sheet.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
             places = np.arange(len(part))
             plain = part["times_estimate"].isna()
-            colours = np.where(plain, COLOURS[5], COLOURS[0])
+            colours = np.where(part["verdict"] == "broken", BROKEN, np.where(plain, COLOURS[5], COLOURS[0]))
             axes.barh(places, part["tokens_per_second"], color=list(colours), height=0.7)
             for place, row in zip(places, part.to_dict("records"), strict=True):
                 gain = "" if pd.isna(row["times_estimate"]) else f"{row['times_estimate']:.2f}x, "
