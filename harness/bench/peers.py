@@ -122,14 +122,16 @@ BENCHMARKS: dict[str, Callable[[str, Settings], Result]] = {
     "prompt_lookup bf16": rates("prompt_lookup", "bf16", 1.1),
     "prompt_lookup fp32": rates("prompt_lookup", "fp32", 1.1),
     "prompt_lookup bf16, forced length": rates("prompt_lookup", "bf16", None, forced=True),
-    "overhead autoregressive T=0 bf16": overhead("autoregressive", "", "bf16", GREEDY, 0.05, "share"),
-    "overhead prompt_lookup T=0 bf16": overhead("prompt_lookup", "", "bf16", GREEDY, 0.05, "share"),
-    "overhead autoregressive T=1 top_p bf16": overhead("autoregressive", "", "bf16", NUCLEUS, 0.15, "share"),
-    "overhead prompt_lookup T=1 top_p bf16": overhead("prompt_lookup", "", "bf16", NUCLEUS, 0.15, "share"),
-    "overhead autoregressive random-llama-5m": overhead("autoregressive", "random-llama-5m", "fp32", GREEDY, 0.8, "ms"),
+    "overhead autoregressive T=0 bf16": overhead("autoregressive", "", "bf16", GREEDY, 0.02, "share"),
+    "overhead prompt_lookup T=0 bf16": overhead("prompt_lookup", "", "bf16", GREEDY, 0.02, "share"),
+    "overhead autoregressive T=1 top_p bf16": overhead("autoregressive", "", "bf16", NUCLEUS, 0.04, "share"),
+    "overhead prompt_lookup T=1 top_p bf16": overhead("prompt_lookup", "", "bf16", NUCLEUS, 0.04, "share"),
+    "overhead autoregressive random-llama-5m": overhead(
+        "autoregressive", "random-llama-5m", "fp32", GREEDY, 0.25, "ms"
+    ),
     "trees, best drafter bf16": fastest("bf16", 1.3),
     "trees, 60 nodes bf16": large("bf16"),
-    "overhead sjd random-llama-5m": overhead("sjd", "random-llama-5m", "fp32", NUCLEUS, 0.8, "ms"),
+    "overhead sjd random-llama-5m": overhead("sjd", "random-llama-5m", "fp32", NUCLEUS, 0.5, "ms"),
 }
 NAMED = {
     "windows bf16": windows("bf16"),

@@ -3,6 +3,7 @@
 A measurement takes minutes and needs STRIDE_MEASURE=1. The cards record the figures of the training.
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -149,6 +150,17 @@ def test_eagle2_is_1_5_times_as_fast_as_one_token_at_a_time(tmp_path):
     rows = summary(tmp_path / "run", *words, "--set", "prove=false").set_index("method")
     print("EAGLE-2, wall:", rows.loc["eagle2", ["speedup", "speedup_low", "speedup_high", "tau"]].to_dict())
     assert rows.loc["eagle2", "speedup"] >= 1.5
+
+
+@pytest.mark.model
+@pytest.mark.xfail(strict=True, reason="2.7 to 7.5 % of a step, 0.3 and 0.7 ms; see reports/data/results/host.yaml")
+def test_the_host_takes_two_percent_of_a_step_four_with_top_p_and_half_a_millisecond():
+    """On an idle machine, in a process of its own."""
+    command = [sys.executable, "-m", "harness.cli.main", "bench", "overhead", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    rows = {row["name"]: row for row in json.loads(done.stdout)}
+    print({name: (row["ours"], row["ratio"]) for name, row in rows.items()})
+    assert len(rows) == 6 and all(row["verdict"] == "pass" for row in rows.values())
 
 
 def test_zipar_is_three_times_as_fast_as_one_token_at_a_time(tmp_path):
