@@ -70,8 +70,10 @@ def rows(a: EngineCell, b: EngineCell, seconds: bool) -> Iterator[dict[str, Any]
         "equal": int((before["output"] == after["output"]).sum()),
     }
     for metric, ratio in (COUNTS | (SECONDS if seconds else {})).items():
-        told = [side[list(ratio)].astype(float).dropna() for side in (before, after)]
-        row = row_of(metric, *told, ratio) if all(len(side) and side[ratio[1]].sum() for side in told) else None
+        one, two = (side[list(ratio)].astype(float).dropna() for side in (before, after))
+        if not (one[ratio[1]].sum() and two[ratio[1]].sum()):
+            continue  # an engine that does not tell
+        row = row_of(metric, one, two, ratio)
         if row is not None:
             yield {**common, **row}
 
