@@ -8,8 +8,10 @@ import json
 import math
 import os
 import sys
+import traceback
 import warnings
 from collections.abc import Sequence
+from types import TracebackType
 from typing import Any, TextIO
 
 import click
@@ -145,6 +147,11 @@ def only_lists(arguments: Sequence[str]) -> bool:
     )
 
 
+def _show_error(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """As Python shows an error that nothing caught, with control characters as escapes."""
+    click.echo(printable("".join(traceback.format_exception(kind, error, trace)).rstrip()), err=True)
+
+
 def _show_warning(
     message: Warning | str,
     category: type[Warning],
@@ -165,6 +172,7 @@ def main() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     warnings.filterwarnings("ignore", module=r"(transformers|torch|gguf)\b.*")
     warnings.showwarning = _show_warning
+    sys.excepthook = _show_error
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # the name of a file may hold any byte
     if only_lists(sys.argv[1:]):

@@ -9,6 +9,7 @@ cell is started once more, and fails where a second run ends in it.
 
 from __future__ import annotations
 
+import codecs
 import os
 import signal
 import subprocess
@@ -27,7 +28,7 @@ import torch
 
 from harness.core.method import Method
 from harness.core.task import Prompt
-from harness.errors import RunIncomplete, StrideError
+from harness.errors import RunIncomplete, StrideError, printable
 from harness.plan.cells import Cell
 from harness.proof.verdicts import unproved
 from harness.record.columns import Record, Sample
@@ -182,10 +183,11 @@ class Worker:
     def _show_output(self) -> None:
         """Send what the worker prints to standard error, and remember the end of it."""
         assert self._process.stdout is not None, "it is a pipe"
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
         while data := os.read(self._process.stdout.fileno(), LOG_BYTES):
             self._output = (self._output + data)[-LOG_BYTES:]
             with suppress(ValueError, OSError):  # standard error is closed, or cannot hold a character
-                sys.stderr.write(data.decode(errors="replace"))
+                sys.stderr.write(shown(decoder.decode(data)))
 
     def _show_stacks(self) -> None:
         """Have the worker's faulthandler write where it is."""
@@ -341,6 +343,11 @@ class IsolatedCells:
                 f"Go on with --resume, or decode in the run's own process with --resume --set isolation=none."
             ) from error
         return self._worker
+
+
+def shown(text: str) -> str:
+    """What a worker printed, for a terminal: control characters as escapes, but for the returns of progress bars."""
+    return "\r".join(map(printable, text.split("\r")))
 
 
 def _plain(keys: Sequence[Key]) -> tuple[tuple[str, int], ...]:

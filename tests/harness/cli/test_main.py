@@ -431,3 +431,15 @@ def test_a_truncated_file_of_a_store_is_named(run, tmp_path, file, verb):
     }
     result = stride(*words[verb])
     assert result.code == 2 and str(victim) in result.err and "Traceback" not in result.err
+
+
+def test_an_error_that_nothing_caught_is_shown_without_control_characters():
+    program = (
+        "import sys\nfrom harness.cli import main\n"
+        "def broken(**_): raise RuntimeError('\\x1b[31mred')\n"
+        "main.stride.main = broken\nsys.argv = ['stride', 'run', 'x']\nmain.main()\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert ended.returncode == 1 and ended.stdout == ""
+    assert ended.stderr.startswith("Traceback") and ended.stderr.endswith("RuntimeError: \\x1b[31mred\n")
+    assert "\x1b" not in ended.stderr

@@ -346,3 +346,7 @@ def test_our_methods_and_baselines_decode_in_the_runs_own_process(
     assert run(tmp_path / "run", "--method", "one_by_one", "--set", "prove=false")[0].code == 0
     words = ("--method", "autoregressive", "-t", 1, "--set", "isolation=process", "--set", "prove=false")
     assert run(tmp_path / "baselines", *words)[0].code == 0
+
+
+def test_what_a_worker_prints_holds_no_control_characters_but_a_bars_returns() -> None:
+    assert isolation.shown("10%\r20%\n\tred \x1b[31m\x07") == "10%\r20%\n\tred \\x1b[31m\\x07"
