@@ -8,6 +8,7 @@ of fewer than six prompts has no panel where the speed-up is of more.
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,7 +119,11 @@ def write(frame: pd.DataFrame, outdir: Path) -> list[Path]:
     Args:
         frame: of ``summary.summarise``.
     """
-    drawn = draw(frame)
+    try:
+        drawn = draw(frame)
+    except (ValueError, OverflowError) as error:  # such as a score of 1e308, which no axis holds
+        warnings.warn(f"the Pareto plot is left out: its values cannot be drawn ({error})", stacklevel=2)
+        return []
     if drawn is None:
         return []
     outdir.mkdir(parents=True, exist_ok=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import operator
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -266,6 +267,9 @@ def _prompts(use: TaskUse) -> tuple[Prompt, ...]:
         raise ContractError(f"the task {name} returned {type(prompts).__name__} instead of a sequence of Prompt")
     if unnamed := [prompt for prompt in prompts if not isinstance(prompt.id, str)]:
         raise ContractError(f"the task {name} has a prompt whose id is {unnamed[0].id!r}, not a text")
+    if wrong := [prompt for prompt in prompts if not isinstance(prompt.category, str)]:
+        raise ContractError(f"the task {name}: the category of {wrong[0].id} is {wrong[0].category!r}, not a text")
+    prompts = [_with_plain_ids(name, prompt) for prompt in prompts]
     prompts = [_in_chat(_shown(prompt)) if use.chat else _shown(prompt) for prompt in prompts]
     if not prompts:
         raise UsageError(f"the task {name} has no prompts; look at its data and its parameters")
@@ -275,6 +279,23 @@ def _prompts(use: TaskUse) -> tuple[Prompt, ...]:
             f"the task {name} gives one id to several prompts: {', '.join(twice[:3])}; every prompt needs its own"
         )
     return tuple(prompts[: use.limit])
+
+
+def _with_plain_ids(task: str, prompt: Prompt) -> Prompt:
+    """The prompt with its token ids, which may be of NumPy or torch, as whole numbers.
+
+    Raises:
+        ContractError: they are none, or one is negative.
+    """
+    if prompt.tokens is None:
+        return prompt
+    try:
+        tokens = tuple(operator.index(token) for token in prompt.tokens)
+    except TypeError as error:
+        raise ContractError(f"the task {task}: the tokens of {prompt.id} are no whole numbers: {error}") from error
+    if min(tokens, default=0) < 0:
+        raise ContractError(f"the task {task}: {prompt.id} has the token {min(tokens)}; ids start at 0")
+    return replace(prompt, tokens=tokens)
 
 
 def _shown(prompt: Prompt) -> Prompt:

@@ -253,6 +253,43 @@ def test_what_a_method_changes_in_the_process_is_put_back(tmp_path: Path, monkey
     assert len(cells) == 3
 
 
+@pytest.mark.parametrize(
+    ("prompt", "reason"),
+    [
+        (Prompt("a", tokens=(0,), category=5), "the category of a is 5, not a text"),  # type: ignore[arg-type]
+        (Prompt("a", tokens=(0.5,)), "the tokens of a are no whole numbers"),  # type: ignore[arg-type]
+        (Prompt("a", tokens=(-1,)), "a has the token -1; ids start at 0"),
+    ],
+)
+def test_a_prompt_of_wrong_types_is_one_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prompt: Prompt, reason: str
+) -> None:
+    class Typed(TASKS.get("tabular")):  # type: ignore[misc]  # a class found at run time
+        def prompts(self) -> Any:
+            return (prompt,)
+
+    register(monkeypatch, TASKS, "typed", Typed)
+    words = ("--method", "sjd", "--backbone", "tabular", "--task", "typed", "--out", tmp_path / "run")
+    assert reason in refused("run", *words)
+
+
+def test_ids_of_numpy_and_scores_that_no_plot_holds_end_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Extreme(TASKS.get("tabular")):  # type: ignore[misc]  # a class found at run time
+        metrics = ("huge",)
+
+        def prompts(self) -> Any:
+            return (Prompt("a", tokens=np.array([0, 1])), Prompt("b", tokens=(np.int64(1),)))  # type: ignore[arg-type]
+
+        def score(self, *arguments: Any) -> dict[str, float]:
+            return {"huge": 1e308}
+
+    register(monkeypatch, TASKS, "extreme", Extreme)
+    words = ("--backbone", "tabular", "--task", "extreme", "--max-new-tokens", 4, "-t", 0, "--json")
+    outcome, cells = run(tmp_path / "run", "sjd", words=(*words, "--set", "prove=false"))
+    assert outcome.code == 0, outcome.err
+    assert len(counted(cells["sjd T=0"])) == 2
+
+
 def test_a_relative_folder_is_that_of_the_start_whatever_a_task_changes_while_it_is_planned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
