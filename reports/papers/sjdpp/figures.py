@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import cycle
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -63,7 +64,7 @@ def resolution(run: Run) -> Iterator[Figure]:
         return
     printed_values = "printed, Lumina-mGPT: above 2 at 1K and 2.3K tokens, 2.43 at 4.1K"
     drawn, (axes,) = side_by_side(1, "Fig. 6: the resolution", printed_values)
-    colours = dict(zip(dict.fromkeys(rows["label"]), COLOURS, strict=False))
+    colours = dict(zip(dict.fromkeys(rows["label"]), cycle(COLOURS), strict=False))
     for (label, task), line in rows.groupby(["label", "task"], sort=False):
         curve(axes, line["tokens"], line, "scr", f"{label}, {task}", colours[label])
     for _, row in rows.drop_duplicates("backbone").iterrows():
@@ -112,7 +113,7 @@ def reuse(run: Run) -> Iterator[Figure]:
                 unmeasured(axes)
                 continue
             curve(axes, [ticks.index(x) for x in rows["x"]], rows, key, "as published", COLOURS[0])
-            for colour, (_, row) in zip(COLOURS[1:], others.iterrows(), strict=False):
+            for colour, (_, row) in zip(cycle(COLOURS[1:]), others.iterrows(), strict=False):
                 if pd.notna(row[key]):
                     axes.axhline(row[key], color=colour, ls=DASHES, lw=1.2, label=str(row["label"]))
             axes.set_xticks(range(len(ticks)), [f"{x:g}" for x in ticks])
