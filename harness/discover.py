@@ -62,7 +62,7 @@ RECIPES = (
     "methods.training.heads.xspecmesh_any",
     "methods.training.heads.xspecmesh_joint",
     "methods.training.heads.medusa2",
-    "methods.training.scales.any_pictures",
+    "methods.training.scales.general",
     "methods.training.scales.recipes",
     "tasks.training.detector",
 )

@@ -41,7 +41,7 @@ def command(kind: str | None, name: str | None, long: bool, as_json: bool) -> No
     stride list scorers          of pictures, and datasets: those that other packages bring
     """
     declare_all()
-    kinds = (kind,) if kind else KINDS[:-1]
+    kinds: tuple[str, ...] = (kind,) if kind else KINDS[:-1]
     rows = [row for word in kinds for row in ROWS[word]()]
     found = {row["kind"] for row in rows}
     kinds = tuple(word for word in kinds if kind or word not in OF_PACKAGES or word.removesuffix("s") in found)

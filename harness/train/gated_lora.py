@@ -90,7 +90,8 @@ class GatedLora(nn.Module):
     @property
     def device(self) -> torch.device:
         """Where the matrices are."""
-        return self.down[0].device
+        matrix: Tensor = self.down[0]
+        return matrix.device
 
     def forward(
         self,

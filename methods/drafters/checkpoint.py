@@ -36,8 +36,8 @@ def tensors(folder: Path, files: Iterable[str] = FILES, part: str = "") -> dict[
         raise WeightsError(f"{folder} has no {' or '.join(files)}; fetch the whole folder")
     places = _places(index)
     part = part if any(part in key for key in places) else ""
-    files = sorted({file for key, file in places.items() if part in key})
-    return {key: value for file in files for key, value in _read(file).items() if part in key}
+    holders = sorted({file for key, file in places.items() if part in key})
+    return {key: value for file in holders for key, value in _read(file).items() if part in key}
 
 
 def _read(path: Path) -> dict[str, Tensor]:

@@ -132,7 +132,7 @@ class Net(Protocol):
         """The same weights with these layers only."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Released:
     """In the place of a net whose weights were given back."""
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import cast
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ from torch.nn import functional
 
 from harness.core.residual_block import ResidualBlock
 from harness.errors import ContractError, WeightsError
+from methods.drafters.scales.codes import bilinear
 
 
 @dataclass(frozen=True)
@@ -138,21 +139,6 @@ class _Down(nn.Module):
     def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C h w"]:
         out: Tensor = functional.avg_pool2d(x, self.factor) + self.body(x)
         return out
-
-
-def vectors(codebook: Float[Tensor, "V C"], ids: Int[Tensor, "B h w"]) -> Float[Tensor, "B C h w"]:
-    """The vectors of ids, channels first."""
-    return functional.embedding(ids, codebook).permute(0, 3, 1, 2)
-
-
-def nearest_code(codebook: Float[Tensor, "V C"], x: Float[Tensor, "B C h w"]) -> Int[Tensor, "B h w"]:
-    """Id of the nearest code by Euclidean distance: |x - c|^2 is least where x.c - |c|^2 / 2 is greatest."""
-    return (x.permute(0, 2, 3, 1) @ codebook.T - codebook.square().sum(1) / 2).argmax(-1)
-
-
-def bilinear(x: Float[Tensor, "B C h w"], factor: int) -> Float[Tensor, "B C H W"]:
-    """Interpolated to r times the height and width."""
-    return functional.interpolate(x, scale_factor=factor, mode="bilinear")
 
 
 def _zeroed(layer: nn.Conv2d) -> nn.Conv2d:

@@ -16,7 +16,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from harness.errors import ContractError, UsageError, WeightsError
-from methods.drafters.scales.net import Pair, bilinear, nearest_code, vectors
+from methods.drafters.scales.codes import bilinear, nearest_code, vectors
+from methods.drafters.scales.net import Pair
 
 CLOSE = 0.01
 """Largest difference of a codebook from the one trained for, as a share of its largest entry: weights are bf16."""

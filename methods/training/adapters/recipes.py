@@ -21,7 +21,7 @@ from harness.train.gated_lora import GatedLora, Place
 from harness.train.loop import Recipe, round_to_bf16
 from harness.train.passages import AnyPlan, Plan, passages_of
 from harness.train.precision import autocast
-from methods.training.adapters.controls import control
+from methods.training.adapters.controls import development_figures
 from methods.training.adapters.denoising import Denoising
 from methods.training.adapters.recordings import Recordings, transcribed
 
@@ -37,7 +37,7 @@ class TrainAdapter(Recipe):
         alpha: their product is scaled by alpha / rank.
         width: w, the tokens of a window.
         hop: see `Denoising`.
-        least: see `noised`.
+        least: see `passage_windows.noised`.
         layers: first and last layer with matrices (Table 16); None: all.
         batch: passages of a step.
         device: that the adapter of a language model learns on; its frozen model is in the type of the plan there.
@@ -100,23 +100,9 @@ class TrainAdapter(Recipe):
         model.adapted.export(folder)
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """Figures on development windows that read random ids.
-
-        - ``top1_slot*``: how often the guess of a slot is right.
-        - ``run``: mean number of right guesses before the first wrong one.
-        - ``_untrained``, ``_shuffled``: the same of a new adapter (the target alone), and of one whose matrices have
-          their entries in another order.
-        """
+        """See `controls.development_figures`."""
         assert isinstance(model, Denoising)
-        figures: dict[str, float] = {}
-        for key in ("", "_untrained", "_shuffled"):
-            with control(model.adapted, key):
-                right, inside = (slots.double().cpu() for slots in model.hits())
-            share = right.sum(0) / inside.sum(0).clamp_min(1)
-            figures |= {"windows": float(len(right)), "places": float(inside.sum(1).mean())}
-            figures |= {f"top1_slot{k}{key}": float(share[k - 1]) for k in (1, 2, 4, self.width)}
-            figures[f"run{key}"] = float(right.cumprod(1).sum(1).mean())
-        return figures
+        return development_figures(model)
 
 
 PLACEHOLDERS: dict[str, Any] = {"width": 8, "hop": 4, "least": 1.0}

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from harness.errors import UsageError
-from methods.drafters.scales.net import nearest_code, vectors
+from methods.drafters.scales.codes import nearest_code, vectors
 
 
 class Resampled(NamedTuple):

@@ -9,7 +9,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from harness.train.precision import autocast
-from methods.drafters.scales.net import Pair, nearest_code, vectors
+from methods.drafters.scales.codes import nearest_code, vectors
+from methods.drafters.scales.net import Pair
 from methods.training.scales.losses import Resampled
 from methods.training.scales.scenes import Scale
 

@@ -27,7 +27,8 @@ from harness.synthetic import speech
 from harness.train.gated_lora import GatedLora
 from harness.train.loop import train
 from methods.cross_regression import CrossRegression
-from methods.training.adapters.denoising import Denoising, inputs, inside, roots, targets
+from methods.training.adapters.denoising import Denoising
+from methods.training.adapters.passage_windows import inputs, inside, roots, targets
 from methods.training.adapters.recipes import TrainAdapter
 from methods.training.adapters.recordings import Recordings, transcribed
 from tests.support import peft_adapter

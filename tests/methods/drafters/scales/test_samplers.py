@@ -5,7 +5,8 @@ import torch
 
 from harness.errors import ContractError, UsageError, WeightsError
 from harness.train.loop import save_bf16
-from methods.drafters.scales.net import Pair, Shape, nearest_code
+from methods.drafters.scales.codes import nearest_code
+from methods.drafters.scales.net import Pair, Shape
 from methods.drafters.scales.samplers import Samplers
 
 LINE = torch.tensor([[0.0, 1.0], [1.0, 1.0], [2.0, 1.0], [4.0, 1.0]])

@@ -17,7 +17,8 @@ from harness.train.gated_lora import GatedLora
 from harness.train.teacher import Passage
 from methods.cross_regression import CrossRegression
 from methods.training.adapters import denoising
-from methods.training.adapters.denoising import Denoising, inputs, noised, roots, targets, weights
+from methods.training.adapters.denoising import Denoising
+from methods.training.adapters.passage_windows import inputs, noised, roots, targets, weights
 
 PASSAGE = Passage(tuple(range(2, 22)), 5)
 

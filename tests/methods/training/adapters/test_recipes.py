@@ -27,7 +27,7 @@ from harness.train.passages import Passages, Plan
 from harness.train.teacher import Teacher
 from methods.cross_regression import CrossRegression
 from methods.training.adapters import recipes
-from methods.training.adapters.denoising import roots
+from methods.training.adapters.passage_windows import roots
 from methods.training.adapters.recipes import TrainAdapter
 
 RECIPE = TrainAdapter(

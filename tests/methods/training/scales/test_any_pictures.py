@@ -19,9 +19,11 @@ from harness.plan.outcomes import Outcomes
 from harness.train.general import general
 from harness.train.loop import train
 from harness.train.pictures import PicturePlan
-from methods.drafters.scales.net import Pair, Shape, bilinear
+from methods.drafters.scales.codes import bilinear
+from methods.drafters.scales.net import Pair, Shape
 from methods.mulo_sd import MuLoSD
-from methods.training.scales.any_pictures import PAPER, AnySamplers, InOrder
+from methods.training.scales.any_pictures import PAPER, AnySamplers
+from methods.training.scales.pictures_in_training import InOrder
 from tests.support.cli import stride
 
 TAR = "tiny:tar-1.5b"

@@ -16,7 +16,8 @@ from harness.errors import UsageError
 from harness.registry import RECIPES
 from harness.synthetic import emoji
 from harness.train.loop import train
-from methods.drafters.scales.net import Pair, Shape, nearest_code
+from methods.drafters.scales.codes import nearest_code
+from methods.drafters.scales.net import Pair, Shape
 from methods.drafters.scales.samplers import Samplers
 from methods.training.scales import losses
 from methods.training.scales import recipes as recipe
