@@ -56,9 +56,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
     long = {} if os.environ.get("STRIDE_UNRECORDED") else durations.recorded()
+    no_gpu = None if torch.cuda.is_available() else pytest.mark.skip(reason="there is no CUDA device here")
     for item in items:
         if item.nodeid in long:
             item.add_marker(pytest.mark.slow)
+        if no_gpu and item.get_closest_marker("gpu"):
+            item.add_marker(no_gpu)
 
 
 @pytest.fixture(scope="session")

@@ -252,6 +252,7 @@ def _start(folder: Path, spec: dict[str, Any], outer: str | None) -> subprocess.
     """Start the child in its own session, inside bubblewrap where named; its standard input is the specification."""
     command = [sys.executable, "-s", "-S", "-P", "-B", str(CHILD)]
     if outer:
+        os.stat(command[0])  # bubblewrap would say of a missing interpreter that a mount failed
         command = wrapped(outer, [os.path.realpath(command[0]), *command[1:]], CHILD, spec["disk_mb"])
     with tempfile.TemporaryFile() as specification:
         specification.write(json.dumps(spec).encode())

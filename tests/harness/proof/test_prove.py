@@ -371,9 +371,7 @@ class TestInjection:
         kind = METHODS.get("autoregressive")
 
         class Harmless(kind):  # type: ignore[misc, valid-type]  # a class found at run time
-            mutants = (
-                Mutant("harness.core.sampling:warp", "(-1, keepdim=True)", "(1, keepdim=True)", "the same axis"),
-            )
+            mutants = (Mutant("harness.core.sampling:warp", "ture).softmax(-1)", "ture).softmax(1)", "the same axis"),)
 
         assert [tried.caught for tried in try_mutants(Harmless, [kind()])] == [False]
 

@@ -56,7 +56,7 @@ class TestEvery:
         for path in picture_files.rglob("*"):
             if path.is_file():
                 path.write_bytes(b"\xff\xfe\x00 broken")
-        with pytest.raises(UsageError, match="cannot be read"):
+        with pytest.raises(UsageError, match=r"is not UTF-8 .*; save it as UTF-8"):
             picture_tasks[name].prompts()
 
     def test_scorers_and_numbers_are_checked_at_once(self):

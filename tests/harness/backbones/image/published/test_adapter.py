@@ -439,7 +439,7 @@ def test_a_file_of_another_model_is_refused(tmp_path: Path, monkeypatch: pytest.
     good = torch.load(path)["model"]
     for change, message in (
         ({"norm.weight": None}, "lacks norm.weight"),
-        ({"extra.weight": torch.ones(1)}, "has extra.weight"),
+        ({"extra.weight": torch.ones(1)}, "has, and the model has not, extra.weight"),
     ):
         state = {key: value for key, value in {**good, **change}.items() if value is not None}
         torch.save({"model": state}, path)
