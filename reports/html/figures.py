@@ -30,7 +30,7 @@ GREY, RED = "#7b8494", "#d33f49"
 QUIET = {"hoverinfo": "skip"}
 PHASES = {"draft": "#d9822b", "target": "#2f7fc1", "verify": "#1f9e77", "host": "#7b8494"}
 SYMBOLS = {"exact": "circle", "approximate": "circle-open", "broken": "x", "unverified": "square-open"}
-LONG = 30
+LONG = 26
 """Characters of a name from which on each name of a legend has a line of its own."""
 BASE = "speed-up over the baseline"
 FEWEST = 12
