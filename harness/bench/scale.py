@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from harness.bench import growth
+from harness.bench import growth, openings
 from harness.bench.paired import Result, Settings, at_least
 from harness.bench.records import paged_record, plan_of
 from harness.errors import UsageError
@@ -37,6 +37,8 @@ from harness.run.pools.units import Unit
 MATRIX = 10_000
 SAMPLES, CELLS = 100_000, 100
 WORKED = 200
+OPENING = 2.0
+"""Seconds in which a page is to open."""
 PAGED_CELLS, PAGED_SAMPLES, PAGED_STEPS = 10, 1_000, 100
 POOLED = ("embedded-image-8x8", 72)
 
@@ -86,7 +88,7 @@ def a_cell(name: str, settings: Settings) -> Result:
 
 
 def pages(name: str, settings: Settings) -> Result:
-    """Seconds of CPU time to write the pages of a run of 10,000 samples and 1,000,000 steps."""
+    """Seconds of CPU time to write the pages of a run of 10,000 samples and 1,000,000 steps, and to open them."""
     with tempfile.TemporaryDirectory() as folder:
         run = million_steps(Path(folder) / "run")
         command = [sys.executable, "-m", "harness.cli.main", "report", str(run), "--html", str(Path(folder) / "pages")]
@@ -97,10 +99,18 @@ def pages(name: str, settings: Settings) -> Result:
             raise UsageError(f"{' '.join(command)} ended with exit code {process.returncode}")
         files = [path for path in (Path(folder) / "pages").rglob("*") if path.is_file()]
         size = sum(path.stat().st_size for path in files)
+        lacking = openings.missing()
+        opened = {} if lacking else openings.seconds(Path(folder) / "pages")
     peak = usage.ru_maxrss / (2**30 if sys.platform == "darwin" else 2**20)
-    note = f"{len(files)} files of {size / 1e6:.0f} MB together; peak memory {peak:.2f} GiB, the goal is 1.5"
+    note = f"{len(files)} files of {size / 1e6:.0f} MB together; peak memory {peak:.2f} GiB, the goal is 1.5; "
+    note += f"not opened: {lacking}" if lacking else _openings(opened)
     result = _limit(name, usage.ru_utime + usage.ru_stime, 20.0, "s", note)
-    return result if peak <= 1.5 else replace(result, verdict="fail")
+    return result if peak <= 1.5 and max(opened.values(), default=0) <= OPENING else replace(result, verdict="fail")
+
+
+def _openings(opened: dict[str, float]) -> str:
+    parts = ", ".join(f"{what} {seconds:.2f} s" for what, seconds in opened.items())
+    return f"opened in Chromium: {parts}; the goal is {OPENING:g} s"
 
 
 def million_steps(path: Path) -> Path:
