@@ -1,7 +1,14 @@
-"""Where the speed-up of speculation ends as more requests are under way: from the cells of a closed loop."""
+"""Where the speed-up of speculation ends as more requests are under way: from the cells of a closed loop.
+
+``x plain`` is the ratio of the sums of seconds a token, over the same requests. A request's seconds count from when its
+place in the loop was free, so that a client which sends late is not counted in favour of what delays it. While the loop
+is full this is the ratio of tokens a second as well. The last wave of requests is not full, and few prompts are few
+waves: there tokens a second hang on the slowest request, so both stand in the table.
+"""
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,11 +54,9 @@ def crossing(concurrency: FloatArray, speedups: FloatArray) -> FloatArray:
     out = np.full(len(heights), np.inf)
     for left in reversed(range(len(places) - 1)):
         before, after = heights[:, left], heights[:, left + 1]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            share = before / (before - after)
-        out = np.where(
-            (before > 0) & (after <= 0), np.exp(places[left] + share * (places[left + 1] - places[left])), out
-        )
+        falls = (before > 0) & (after <= 0)
+        share = before / np.where(falls, before - after, np.inf)
+        out = np.where(falls, np.exp(places[left] + share * (places[left + 1] - places[left])), out)
     result: FloatArray = np.where(heights[:, 0] <= 0, concurrency[0], out)
     return result
 
@@ -89,7 +94,24 @@ Tables = Mapping[int, tuple[pd.DataFrame, pd.DataFrame]]
 """Plain and speculative requests (`reports.side_by_side.of_requests`) by concurrency."""
 
 
-def compared(store: Store) -> dict[str, Tables]:
+WAVES = 3
+"""Fewer requests a concurrent one than these make tokens a second those of its slowest requests."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """An entry beside its plain decode.
+
+    Args:
+        tables: their requests by concurrency.
+        rates: tokens a second by concurrency, the plain decode's first; None: not known.
+    """
+
+    tables: Tables
+    rates: Mapping[int, tuple[float | None, float | None]]
+
+
+def compared(store: Store) -> dict[str, Comparison]:
     """By title: each entry that was measured at two concurrencies or more beside its plain decode."""
     cells = RequestStore.of(store.path, store.manifest)
     frame = engines.summarise(store)
@@ -97,26 +119,40 @@ def compared(store: Store) -> dict[str, Tables]:
         return {}
     frame = frame[(frame["status"] == "done") & (frame["role"] != "floor") & (frame["concurrency"] > 0)]
     keys = ["backbone", "temperature", "task", "max_new_tokens"]
-    out: dict[str, Tables] = {}
+    out: dict[str, Comparison] = {}
     for names, rows in frame[frame["plain"] != ""].groupby(["label", "plain", *keys], sort=False):
         label, plain, *setting = names
         beside = frame[(frame["label"] == plain) & (frame[keys] == setting).all(axis=1)].set_index("concurrency")
-        tables = {
-            int(row["concurrency"]): (
-                of_requests(cells.cell(str(beside.loc[row["concurrency"], "cell"])).requests),
-                of_requests(cells.cell(str(row["cell"])).requests),
-            )
+        both = {
+            int(row["concurrency"]): (beside.loc[row["concurrency"]], row)
             for _, row in rows.iterrows()
             if row["concurrency"] in beside.index
         }
-        if len(tables) > 1:
-            out[f"{label} over {plain}, T = {setting[1]:g}, {setting[2]}"] = tables
+        if len(both) > 1:
+            plainly, own = (
+                {level: in_turn(cells.cell(str(pair[side]["cell"])).requests, level) for level, pair in both.items()}
+                for side in (0, 1)
+            )
+            out[f"{label} over {plain}, T = {setting[1]:g}, {setting[2]}"] = Comparison(
+                {level: (plainly[level], own[level]) for level in both},
+                {level: (pair[0]["tokens_per_second"], pair[1]["tokens_per_second"]) for level, pair in both.items()},
+            )
     return out
+
+
+def in_turn(requests: pd.DataFrame, concurrency: int) -> pd.DataFrame:
+    """`reports.side_by_side.of_requests`, with seconds from when a request's place in the closed loop was free."""
+    begun = pd.Series(0, index=requests.index)
+    for _, rows in requests[~requests["warmup"]].groupby("session"):
+        free = [0] * concurrency
+        for index, row in rows.sort_values("sent_ns").iterrows():
+            begun[index] = heapq.heapreplace(free, int(row["ended_ns"]))
+    return of_requests(requests.assign(sent_ns=begun))
 
 
 def text_tables(store: Store) -> list[TextTable]:
     """A table of each comparison."""
-    return [_table(title, tables) for title, tables in compared(store).items()]
+    return [_table(title, comparison) for title, comparison in compared(store).items()]
 
 
 def write(store: Store, folder: Path) -> list[Path]:
@@ -128,8 +164,9 @@ def write(store: Store, folder: Path) -> list[Path]:
     with rc_context(STYLE):
         sheet = Figure(figsize=(4.8 * len(panels), 3.4), layout="constrained")
         FigureCanvasAgg(sheet)
-        for axes, (title, tables) in zip(sheet.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
-            _draw(axes, title, tables)
+        places = sheet.subplots(1, len(panels), squeeze=False)[0]
+        for axes, (title, comparison) in zip(places, panels.items(), strict=True):
+            _draw(axes, title, comparison.tables)
         sheet.savefig(path, dpi=120)
     return [path]
 
@@ -143,11 +180,12 @@ def _draw(axes: Any, title: str, tables: Tables) -> None:
         if gain.low is not None and gain.high is not None:
             axes.plot([level, level], [gain.low, gain.high], color=COLOURS[0], linewidth=1.2)
     axes.axhline(1, color=COLOURS[5], linestyle=DASHES, linewidth=1)
+    axes.margins(y=0.15)
     end = crossover(tables)
     if end is not None and end.low is not None and end.high is not None:
         axes.axvspan(min(end.low, levels[-1]), min(end.high, levels[-1]), color=COLOURS[1], alpha=0.25, linewidth=0)
     if end is not None:
-        axes.annotate(f"ends at {_span(end.at, end.low, end.high)}", (0.03, 0.03), xycoords="axes fraction", fontsize=8)
+        axes.annotate(_told(end, levels[-1]), (0.03, 0.94), xycoords="axes fraction", fontsize=8)
     axes.set_xscale("log", base=2)
     axes.set_xticks(levels, [str(level) for level in levels])
     axes.set_xlabel("requests at once")
@@ -155,15 +193,32 @@ def _draw(axes: Any, title: str, tables: Tables) -> None:
     axes.set_title(title, fontsize=9)
 
 
-def _table(title: str, tables: Mapping[int, Any]) -> TextTable:
-    columns = (Column("load", "concurrency", rank=0), Column("times", "x plain", rank=0))
-    lines = []
+def _table(title: str, comparison: Comparison) -> TextTable:
+    columns = (
+        Column("load", "concurrency", rank=0),
+        Column("plain", "plain tokens/s", 1, rank=0),
+        Column("own", "tokens/s", 1, rank=0),
+        Column("times", "x plain", rank=0),
+    )
+    tables, lines, notes = comparison.tables, [], []
     for level in sorted(tables):
         interval = times(*tables[level])
-        lines.append([str(level), "-" if interval is None else _span(interval.estimate, interval.low, interval.high)])
+        told = "-" if interval is None else _span(interval.estimate, interval.low, interval.high)
+        lines.append([str(level), *(number(rate, 1) for rate in comparison.rates[level]), told])
+        count = len(pairs(*tables[level]))
+        if level > 1 and count < WAVES * level:
+            notes.append(f"{count} requests at a concurrency of {level}: tokens/s hang on the slowest")
     end = crossover(tables)
-    note = [] if end is None else [f"the speed-up ends at a concurrency of {_span(end.at, end.low, end.high)}"]
-    return TextTable(f"speed-up by concurrency: {title}", columns, lines, note)
+    if end is not None:
+        notes.insert(0, f"x plain: seconds a token of the same requests; {_told(end, max(tables))}")
+    return TextTable(f"speed-up by concurrency: {title}", columns, lines, notes)
+
+
+def _told(end: Crossover, highest: int) -> str:
+    """Where the speed-up ends, in words."""
+    if end.at == np.inf and end.low in (None, np.inf):
+        return f"the speed-up has not ended at a concurrency of {highest}"
+    return f"the speed-up ends at a concurrency of {_span(end.at, end.low, end.high)}"
 
 
 def _span(value: float, low: float | None, high: float | None) -> str:

@@ -7,6 +7,8 @@ import os
 from harness.errors import UsageError
 
 HIDDEN = "(key)"
+KEY_ENV = "STRIDE_API_KEY"
+"""The variable that holds a key where no other is named."""
 
 
 class Key:

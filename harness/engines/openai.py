@@ -18,6 +18,7 @@ from harness.core.engine import (
     Weights,
 )
 from harness.engines.answer import Answer, Event
+from harness.engines.keys import KEY_ENV
 from harness.engines.prometheus import read_counters
 from harness.engines.server import Server
 from harness.errors import UsageError
@@ -40,7 +41,7 @@ class OpenAI(Engine):
 
     url: str = "http://127.0.0.1:8000"
     model: str = ""
-    key_env: str = "STRIDE_API_KEY"
+    key_env: str = KEY_ENV
     timeout_s: float = 600
     prompt: str = "ids"
     body: Mapping[str, Any] = field(default_factory=dict)

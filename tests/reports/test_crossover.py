@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pandas as pd
 import pytest
 
-from reports.crossover import crossing, crossover
+from reports.crossover import Comparison, _table, crossing, crossover, in_turn
 
 
 def requests(each: list[float]) -> pd.DataFrame:
@@ -41,3 +43,28 @@ def test_few_prompts_have_no_interval_and_one_concurrency_has_no_crossover() -> 
     crossing = crossover({1: pair, 4: (requests([1.0] * 3), requests([2.0] * 3))})
     assert crossing is not None and crossing.at == pytest.approx(2.0) and crossing.low is crossing.high is None
     assert crossover({1: pair}) is None
+
+
+def test_the_table_has_tokens_a_second_beside_the_speed_up_and_says_where_they_hang_on_the_slowest() -> None:
+    pair = (requests([1.0] * 6), requests([0.5] * 6))
+    table = _table("a over b", Comparison({1: pair, 4: pair}, {1: (10.0, 20.0), 4: (40.0, None)}))
+    assert table.rows[0] == ["1", "10.0", "20.0", "2.00 [2.00, 2.00]"] and table.rows[1][:3] == ["4", "40.0", "-"]
+    assert table.notes == [
+        "x plain: seconds a token of the same requests; the speed-up has not ended at a concurrency of 4",
+        "6 requests at a concurrency of 4: tokens/s hang on the slowest",
+    ]
+
+
+def test_speed_ups_that_are_equal_at_two_concurrencies_raise_no_warning() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert crossing(np.array([1.0, 2.0, 4.0]), np.array([1.5, 1.5, np.nextafter(1.5, 1)])).tolist() == [np.inf]
+
+
+def test_seconds_count_from_when_a_place_of_the_loop_was_free() -> None:
+    columns = ["prompt", "sent_ns", "ended_ns", "session"]
+    rows = [("a", 0, 4, 0), ("b", 3, 5, 0), ("c", 4, 9, 0), ("d", 8, 10, 0), ("e", 2, 7, 1)]
+    frame = pd.DataFrame(rows, columns=columns).assign(repetition=0, status="ok", warmup=False, output_tokens=1)
+    frame[["sent_ns", "ended_ns"]] *= 10**9
+    seconds = in_turn(frame, 2)["seconds"].droplevel("repetition")
+    assert seconds.to_dict() == {"a": 4, "b": 5, "c": 5, "d": 5, "e": 7}

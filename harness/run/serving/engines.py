@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from harness.core.engine import Engine, EngineFault
+from harness.engines.keys import KEY_ENV, Key
 from harness.errors import StrideError
 from harness.plan.cells import Plan
 from harness.plan.engine_cells import EngineCell
@@ -16,7 +18,7 @@ from harness.record.request_store import RequestStore
 from harness.record.store import Store
 from harness.run.options import Options
 from harness.run.serving.cell import CellRun
-from harness.run.serving.launch import declared, free_port, started
+from harness.run.serving.launch import declared, free_port, last_lines, started
 from harness.run.serving.reference import Reference
 from harness.run.serving.verdict import Judge
 
@@ -115,7 +117,9 @@ class _Group:
                 try:
                     stack.enter_context(started(server, words, address["url"], log, use.method))
                 except EngineFault as fault:
-                    raise EngineFault(fault.kind, f"{fault.detail}; its output: {place}") from fault
+                    raise EngineFault(
+                        fault.kind, f"{fault.detail}; its output: {place}{_quoted(use, place)}"
+                    ) from fault
             engine = stack.enter_context(use.make(**address))
             engine.open(self._reference.weights)
             yield engine
@@ -130,3 +134,9 @@ class _Group:
         Judge(self._requests, self._reference, cells, ids).judge()
         for cell in cells:
             self._store.publish(f"engines/{cell.id}")
+
+
+def _quoted(use: EngineUse, log: Path) -> str:
+    """The end of a server's output as an error quotes it."""
+    text = last_lines(log, Key(str(use.options.get("key_env", KEY_ENV))))
+    return f", which ends: {text}" if text else ""

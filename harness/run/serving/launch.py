@@ -21,7 +21,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 import harness.engines
 from harness.core.engine import EngineFault
-from harness.errors import UnknownNameError, UsageError
+from harness.engines.keys import Key
+from harness.errors import UnknownNameError, UsageError, printable_line
 from harness.platform.extras import optional
 
 SHIPPED = Path(harness.engines.__file__).parent / "servers"
@@ -31,6 +32,8 @@ PR_SET_PDEATHSIG = 1
 """The option of prctl that names the signal of a parent's death."""
 PATIENCE_S = 10
 """How long a server may take to end before it is killed."""
+LAST_LINES, LONGEST_LINE = 3, 200
+"""How much of a server's output an error quotes: lines at its end, and characters of each."""
 
 
 class Declared(BaseModel):
@@ -46,6 +49,7 @@ class Declared(BaseModel):
         environment: variables that are set for it where the caller's environment has none of that name.
         method_environment: variables that are set in any case, by the name of a way to speculate.
         weights: what it loads of a backbone where no model is named: folder or gguf.
+        remedies: what to try where it ends before it answers, by the name of the signal that ended it.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -58,6 +62,7 @@ class Declared(BaseModel):
     environment: Mapping[str, str] = Field(default_factory=dict)
     method_environment: Mapping[str, Mapping[str, str]] = Field(default_factory=dict)
     weights: Literal["folder", "gguf"] = "folder"
+    remedies: Mapping[str, str] = Field(default_factory=dict)
 
     @property
     def ways(self) -> list[str]:
@@ -188,7 +193,7 @@ def _wait(server: Declared, process: subprocess.Popen[bytes], address: str) -> N
     until = time.monotonic() + server.wait_s
     while time.monotonic() < until:
         if process.poll() is not None:
-            raise EngineFault("no_server", f"{server.engine} ended with {process.returncode} before it answered")
+            raise EngineFault("no_server", _ending(server, process.returncode))
         try:
             if httpx.get(address, timeout=5, trust_env=False).is_success:
                 return
@@ -196,6 +201,20 @@ def _wait(server: Declared, process: subprocess.Popen[bytes], address: str) -> N
             pass
         time.sleep(0.2)
     raise EngineFault("no_server", f"{address} did not answer within {server.wait_s:g} s")
+
+
+def _ending(server: Declared, code: int) -> str:
+    """How a server ended that never answered, and what its file says to try."""
+    name = {-number: number.name for number in signal.Signals}.get(code, f"exit code {code}")
+    remedy = f"; {server.remedies[name]}" if name in server.remedies else ""
+    return f"{server.engine} ended with {name} before it answered{remedy}"
+
+
+def last_lines(log: Path, key: Key) -> str:
+    """The end of what a server printed, as one line without the key; empty where it printed nothing."""
+    text = key.hidden(log.read_text(encoding="utf-8", errors="replace"))
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return " | ".join(printable_line(line[:LONGEST_LINE]) for line in lines[-LAST_LINES:])
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:

@@ -79,10 +79,37 @@ def test_a_server_that_ends_at_once_is_a_fault(tmp_path: Path) -> None:
     server = declared(str(declare(tmp_path, "raise SystemExit(7)")))
     words = server.words("", "", "127.0.0.1", 1)
     with (tmp_path / "log").open("wb") as log:
-        with pytest.raises(EngineFault, match="ended with 7"):
+        with pytest.raises(EngineFault, match=r"ended with exit code 7 before it answered$"):
             started(server, words, "http://127.0.0.1:9", log).__enter__()
         with pytest.raises(EngineFault, match="cannot be started"):
             started(server, ["/no/such/program"], "http://127.0.0.1:9", log).__enter__()
+
+
+def test_a_server_that_a_signal_ends_names_it_and_what_its_file_says_to_try(tmp_path: Path) -> None:
+    code = "import os, signal; os.kill(os.getpid(), signal.SIGILL)"
+    server = declared(str(declare(tmp_path, code, remedies={"SIGILL": "set LLAMA_ARG_REPACK=0"})))
+    words = server.words("", "", "127.0.0.1", 1)
+    told = "ended with SIGILL before it answered; set LLAMA_ARG_REPACK=0$"
+    with (tmp_path / "log").open("wb") as log, pytest.raises(EngineFault, match=told):
+        started(server, words, "http://127.0.0.1:9", log).__enter__()
+    assert "LLAMA_ARG_REPACK=0" in declared("llama_cpp").remedies["SIGILL"]
+
+
+def test_a_run_quotes_the_last_lines_of_a_server_that_ended_without_its_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STRIDE_API_KEY", secret := "sk-4711")
+    code = f"import sys; print('one\\ntwo\\n\\nkey {secret}\\nno such file'); sys.exit(7)"
+    entry = {"name": "openai", "serve": str(declare(tmp_path, code)), "model": "m"}
+    body = {
+        **{"backbones": ["tabular"], "engines": [entry], "tasks": [{"name": "tabular", "limit": 1}]},
+        **{"temperature": [0], "max_new_tokens": 2},
+    }
+    (tmp_path / "suite.yaml").write_text(yaml.safe_dump(body))
+    done = stride("run", tmp_path / "suite.yaml", "--out", tmp_path / "run")
+    assert done.code == 3 and secret not in done.err
+    assert "ended with exit code 7 before it answered; its output: " in done.err
+    assert ", which ends: two | key (key) | no such file" in done.err
 
 
 @pytest.mark.parametrize("name", names())
