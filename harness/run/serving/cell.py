@@ -62,7 +62,7 @@ class CellRun:
         drive = Drive(self._send, lambda row: self._keep(rows, row), self._start)
         drive.run(todo, self._cell.concurrency)
         if drive.gone is not None:
-            raise EngineFault(str(drive.gone.fault), str(drive.gone.error))
+            raise _fault(drive.gone)
         facts = {"counters": self._growth(before, rows)} if before is not None else {}
         self._store.seal(self._cell.id, {"told": dict(self._engine.told()), **facts})
 
@@ -96,7 +96,7 @@ class CellRun:
     def _check_gone(self, row: Request) -> Request:
         self._store.write(self._cell.id, row)
         if row.fault in GONE:
-            raise EngineFault(str(row.fault), str(row.error))
+            raise _fault(row)
         return row
 
     def _send(self, asked: Asked) -> Request:
@@ -124,6 +124,12 @@ class CellRun:
         if any(row.status != "ok" for row in rows):
             return {**facts, "problem": "some requests failed, which the server may have counted"}
         return {**facts, "disagree": disagreements(growth, rows)}
+
+
+def _fault(row: Request) -> EngineFault:
+    """The fault of a request that failed."""
+    kind = str(row.fault)
+    return EngineFault(kind, str(row.error).removeprefix(f"{FAULTS[kind]}: "))
 
 
 def disagreements(growth: Counters, rows: Sequence[Request]) -> list[str]:

@@ -92,6 +92,7 @@ def test_a_server_that_dies_keeps_what_was_finished_and_resumes_there(tmp_path: 
     FAILURES["a"] = [None, None, "server_died"]
     stopped = run(path)
     assert stopped.code == 3 and "stopped answering" in stopped.err and "--resume" in stopped.err
+    assert stopped.err.splitlines()[-1].count("stopped answering in the middle of a request") == 1
     assert "not finished: plain" in stopped.out
     (name,) = cells(path).planned
     kept = {row.prompt: row.tokens for row in cells(path).requests(name) if row.status == "ok"}
