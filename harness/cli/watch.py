@@ -13,6 +13,7 @@ import click
 
 from harness.cli.main import emit, strict
 from harness.cli.paths import LocalPath
+from harness.discover import declare_all
 from harness.errors import UsageError
 from harness.plan.engine_entries import EngineUse
 from harness.plan.names import TaskUse
@@ -72,6 +73,7 @@ def command(
     stride watch http://127.0.0.1:8000 --every 60s --for 8h
     stride watch http://127.0.0.1:8080 --engine llama_cpp --for 10m --every 5s --history llama.jsonl
     """
+    declare_all()
     kind: Any = ENGINES.get(engine)
     if not hasattr(kind, "url"):
         raise UsageError(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -69,3 +71,10 @@ def test_wrong_durations_and_engines_are_one_message(tmp_path: Path) -> None:
     assert wrong.code == 2 and "write 60s, 5m, 8h or 1d" in wrong.err
     assert "no address to watch" in refused("watch", "http://127.0.0.1:9", "--engine", "transformers")
     assert "did you mean 'vllm'" in refused("watch", "http://127.0.0.1:9", "--engine", "vlm")
+
+
+def test_a_process_of_its_own_knows_the_engines_and_the_probes(answers: Answers, tmp_path: Path) -> None:
+    words = ["watch", answers.url, *WORDS, "--for", "0.01s", "--history", str(tmp_path / "watch.jsonl")]
+    done = subprocess.run([sys.executable, "-m", "harness.cli.main", *words], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"readings": 1, "failed": 0, "moved": []}
