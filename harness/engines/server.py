@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -72,7 +73,7 @@ class Server:
             EngineFault: there is none.
         """
         with self._faults(path):
-            response = self._client.get(path)
+            response = self._sent(lambda: self._client.get(path))
             self._check(response, path)
             return str(response.text)
 
@@ -82,13 +83,25 @@ class Server:
         Raises:
             EngineFault: the server failed, or the stream holds something else than JSON objects.
         """
-        with self._faults(path), self._sse.connect_sse(self._client, "POST", path, json=dict(body)) as source:
+        with self._faults(path), ExitStack() as stack:
+            post = partial(self._sse.connect_sse, self._client, "POST", path, json=dict(body))
+            source = self._sent(lambda: stack.enter_context(post()))
             self._check(source.response, path)
             for event in source.iter_sse():
                 arrived = time.perf_counter_ns()
                 if event.data == "[DONE]":
                     return
                 yield Event(arrived, self._object(path, event.data))
+
+    def _sent(self, send: Callable[[], Any]) -> Any:
+        """What a request gives; sent once more where the server closed a kept connection instead of an answer."""
+        try:
+            return send()
+        except self._httpx.RemoteProtocolError as closed:
+            try:
+                return send()
+            except self._httpx.ConnectError:
+                raise closed from None
 
     def answers(self) -> bool:
         """Whether anything answers at the address now."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -316,3 +318,22 @@ def test_ids_that_are_no_numbers_are_malformed(answers: Answers) -> None:
 def test_an_address_that_is_none_is_refused() -> None:
     with pytest.raises(UsageError, match="no address"):
         Server("127.0.0.1:80", "KEY", 1)
+
+
+def test_a_kept_connection_that_the_server_closes_is_no_fault() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:  # each connection gets one answer and is closed at the next request
+            for _ in range(2):
+                connection, _ = listener.accept()
+                with connection:
+                    connection.recv(4096)
+                    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+                    connection.recv(4096)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        server = Server(f"http://127.0.0.1:{listener.getsockname()[1]}", "STRIDE_API_KEY", 5)
+        assert [server.text("/metrics"), server.text("/metrics")] == ["ok", "ok"]
+        server.close()
+        thread.join(5)
