@@ -9,7 +9,7 @@ waves: there tokens a second hang on the slowest request, so both stand in the t
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -142,12 +142,12 @@ def compared(store: Store) -> dict[str, Comparison]:
 
 def in_turn(requests: pd.DataFrame, concurrency: int) -> pd.DataFrame:
     """`reports.side_by_side.of_requests`, with seconds from when a request's place in the closed loop was free."""
-    begun = pd.Series(0, index=requests.index)
+    begun: dict[Hashable, int] = {}
     for _, rows in requests[~requests["warmup"]].groupby("session"):
         free = [0] * concurrency
         for index, row in rows.sort_values("sent_ns").iterrows():
             begun[index] = heapq.heapreplace(free, int(row["ended_ns"]))
-    return of_requests(requests.assign(sent_ns=begun))
+    return of_requests(requests.assign(sent_ns=pd.Series(begun, dtype="int64")))
 
 
 def text_tables(store: Store) -> list[TextTable]:
