@@ -74,7 +74,7 @@ def check_kernel(kernel: Kernel, trials: int, seed: int = 0) -> list[Place]:
     L1 deviation of the empirical distribution"), at a level that holds for all places together.
 
     Raises:
-        ContractError: the kernel emits no token, too many, or one outside the vocabulary.
+        ContractError: the kernel emits no token, too many, or one outside the vocabulary, or raises an error.
     """
     places: list[Place] = []
     with torch.random.fork_rng(devices=[]):
@@ -83,7 +83,7 @@ def check_kernel(kernel: Kernel, trials: int, seed: int = 0) -> list[Place]:
             counts = torch.zeros(DRAFTS + 1, VOCABULARY)
             for _ in range(trials):
                 drafts = torch.multinomial(q, 1)[:, 0]
-                tokens = list(map(int, kernel(p.clone(), q.clone(), drafts)))
+                tokens = _emitted(kernel, p, q, drafts)
                 if not 1 <= len(tokens) <= DRAFTS + 1 or not all(0 <= token < VOCABULARY for token in tokens):
                     raise ContractError(
                         f"the kernel emitted {tokens} for {DRAFTS} drafts of {VOCABULARY} ids; return the accepted "
@@ -92,6 +92,13 @@ def check_kernel(kernel: Kernel, trials: int, seed: int = 0) -> list[Place]:
                 counts[range(len(tokens)), tokens] += 1
             places += [_place(case, place, counts[place], p[place]) for place in range(DRAFTS + 1)]
     return places
+
+
+def _emitted(kernel: Kernel, p: Tensor, q: Tensor, drafts: Tensor) -> list[int]:
+    try:
+        return list(map(int, kernel(p.clone(), q.clone(), drafts)))
+    except Exception as error:  # a kernel of another package may raise anything
+        raise ContractError(f"the kernel raised {type(error).__name__}: {error}") from error
 
 
 def _place(case: str, place: int, counts: Float[Tensor, " V"], law: Float[Tensor, " V"]) -> Place:

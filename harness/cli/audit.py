@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 import torch
 from rich.console import Console
 
-from harness.audit.kernels import check_kernel
+from harness.audit.kernels import Place, check_kernel
 from harness.audit.laws import MARGINS
 from harness.audit.output import bets_on, drafter_logits, target_logits
 from harness.audit.tokens_file import read_outputs
@@ -44,6 +44,8 @@ COLUMNS = {
     "claim": 4,
 }
 """Columns of the table, and the order in which a narrow terminal keeps them."""
+TRIALS = 20_000
+"""Of each case of a kernel, where no other number is given."""
 OTHER_CAUSES = (
     "The sampler is biased, or the tokens come from other weights, another prompt format or other settings of sampling."
 )
@@ -63,15 +65,23 @@ OTHER_CAUSES = (
 @click.option("--dtype", help="Compute the distributions in this type. Default: the run's, or the backbone's.")
 @click.option("--device", default="cpu", show_default=True, help="A torch device, such as cuda.")
 @click.option("--offline", is_flag=True, help="Never download weights.")
-@click.option("--kernel", help="In place of a run: an accept-and-resample function, such as transformers.")
 @click.option(
-    "--trials", type=click.IntRange(1), default=20_000, show_default=True, help="With --kernel: of each case."
+    "--kernel",
+    "kernels",
+    multiple=True,
+    help="In place of a run: an accept-and-resample function, such as transformers; several are tried in turn.",
 )
+@click.option("--trials", type=click.IntRange(1), help="With --kernel: of each case. Default: 20000.")
 @click.option(
     "--json", "as_json", is_flag=True, help="One JSON document: {e_value, tokens, visible_tv, best, verdict}."
 )
 def command(
-    run: Path | None, tokens: Path | None, kernel: str | None, trials: int, as_json: bool, **options: Any
+    run: Path | None,
+    tokens: Path | None,
+    kernels: tuple[str, ...],
+    trials: int | None,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Bet against a sampler: were these tokens drawn from the distributions that the model gives, token by token?
 
@@ -85,43 +95,56 @@ def command(
     stride audit runs/tonight
     stride audit --tokens served.jsonl --backbone smollm2-135m --temperature 0.8 --top-p 0.95
     stride audit --kernel transformers           total variation of its tokens to known distributions, with intervals
+    stride audit --kernel transformers --kernel transformers_single_position --json
     """
     declare_all()
     check_device(options["device"])
-    if sum(choice is not None for choice in (run, tokens, kernel)) != 1:
+    if sum(map(bool, (run is not None, tokens is not None, kernels))) != 1:
         raise UsageError(
             "name a run folder, or a file of tokens with --tokens, or a function with --kernel; one of them"
         )
-    if kernel is not None:
-        _audit_kernel(kernel, trials, options, as_json)
+    if kernels:
+        _audit_kernels(list(dict.fromkeys(kernels)), TRIALS if trials is None else trials, options, as_json)
+    if trials is not None:
+        raise UsageError("--trials goes with --kernel; a run and a file have the tokens that they have")
     if run is not None:
         _audit_run(run, options, as_json)
     assert tokens is not None
     _audit_tokens(tokens, options, as_json)
 
 
-def _audit_kernel(name: str, trials: int, options: dict[str, Any], as_json: bool) -> None:
+def _audit_kernels(names: list[str], trials: int, options: dict[str, Any], as_json: bool) -> NoReturn:
     if given := _of_tokens(options):
         raise UsageError(f"{given} goes with --tokens; a kernel is tried on distributions of its own")
-    places = check_kernel(KERNELS.get(name), trials)
+    kernels = {name: KERNELS.get(name) for name in names}
+    found = {name: check_kernel(kernel, trials) for name, kernel in kernels.items()}
     if as_json:
-        emit({"kernel": name, "places": [vars(place) | {"biased": place.biased} for place in places]})
-    else:
-        titles = ("drafter", "place", "tokens", "total variation", "interval", "")
-        rows = [
-            [
-                place.case,
-                str(place.place),
-                str(place.tokens),
-                f"{place.total_variation:.3f}",
-                f"[{place.low:.3f}, {place.high:.3f}]",
-                "biased" if place.biased else "",
-            ]
-            for place in places
+        documents = [
+            {"kernel": name, "places": [vars(place) | {"biased": place.biased} for place in places]}
+            for name, places in found.items()
         ]
-        columns = tuple(text_table.Column(title, title, rank=0) for title in titles)
-        text_table.print_table(text_table.TextTable(f"{name}: tokens and the target", columns, rows, []), Console())
-    raise SystemExit(1 if any(place.biased for place in places) else 0)
+        emit(documents[0] if len(documents) == 1 else {"kernels": documents})
+    else:
+        for name, places in found.items():
+            _print_kernel(name, places)
+    raise SystemExit(1 if any(place.biased for places in found.values() for place in places) else 0)
+
+
+def _print_kernel(name: str, places: list[Place]) -> None:
+    titles = ("drafter", "place", "tokens", "total variation", "interval", "")
+    rows = [
+        [
+            place.case,
+            str(place.place),
+            str(place.tokens),
+            f"{place.total_variation:.3f}",
+            f"[{place.low:.3f}, {place.high:.3f}]",
+            "biased" if place.biased else "",
+        ]
+        for place in places
+    ]
+    columns = tuple(text_table.Column(title, title, rank=0) for title in titles)
+    text_table.print_table(text_table.TextTable(f"{name}: tokens and the target", columns, rows, []), Console())
 
 
 def _of_tokens(options: dict[str, Any]) -> str:

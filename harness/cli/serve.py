@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import signal
-import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 import click
@@ -11,6 +12,7 @@ import click
 from harness.run.serving import launch
 
 _LOOPBACK = "127.0.0.1"
+_STANDARD_ERROR = 2
 
 
 @click.command(name="serve")
@@ -27,10 +29,11 @@ _LOOPBACK = "127.0.0.1"
     "--wait", type=click.FloatRange(0, min_open=True), help="Seconds until it must answer. Default: its file's."
 )
 def command(name: str | None, model: str, method: str, host: str, port: int | None, wait: float | None) -> None:
-    """Start a server, wait until it answers, and keep it until ^C; its children end with it.
+    """Start a server, wait until it answers, and keep it until ^C or SIGTERM; its children end with it.
 
     NAME is a server that came with the package, or the path of a YAML file with engine, command, port, health and
-    methods. Without NAME: the servers and their methods.
+    methods. Without NAME: the servers and their methods. The exit code is 0 after ^C and SIGTERM, once all processes
+    of the server have ended, and 1 where the server ends by itself with another code than 0.
 
     \b
     stride serve
@@ -47,12 +50,28 @@ def command(name: str | None, model: str, method: str, host: str, port: int | No
     at = port or server.port
     words = server.words(model, method, host, at)
     url = f"http://{_LOOPBACK if host == '0.0.0.0' else host}:{at}"
-    signal.signal(signal.SIGTERM, _interrupt)
-    with launch.started(server, words, url, sys.stderr.buffer, method) as process:
+    with _stopped_at_a_signal(), launch.started(server, words, url, _STANDARD_ERROR, method) as process:
         click.echo(f"{server.engine} answers at {url}; ^C ends it")
         code = process.wait()
-    raise SystemExit(0 if code == 0 else 1)
+        click.echo(f"stride: {launch.ending(server, code)}", err=True)
+        raise SystemExit(0 if code == 0 else 1)
+    click.echo(f"{server.engine} and its processes have ended")
+
+
+@contextmanager
+def _stopped_at_a_signal() -> Iterator[None]:
+    """^C and SIGTERM, also with a supervisor's second one while it ends, leave the block without an error."""
+    before = {number: signal.signal(number, _interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    except KeyboardInterrupt:
+        pass
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
+    for one in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(one, signal.SIG_IGN)
     raise KeyboardInterrupt

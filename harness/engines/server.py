@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from functools import partial
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -18,6 +17,8 @@ from harness.platform.extras import optional
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 LONGEST_QUOTE = 200
+KEPT_S = 1.0
+"""How long an idle connection is kept: less than servers keep theirs (5 s and more), so that none is closed in use."""
 
 
 class Server:
@@ -46,7 +47,7 @@ class Server:
             base_url=self.url,
             headers=self._key.headers,
             timeout=self._httpx.Timeout(timeout_s, connect=min(timeout_s, 10)),
-            limits=self._httpx.Limits(max_connections=None),
+            limits=self._httpx.Limits(max_connections=None, keepalive_expiry=KEPT_S),
             trust_env=parts.hostname not in LOOPBACK,
         )
 
@@ -73,19 +74,19 @@ class Server:
             EngineFault: there is none.
         """
         with self._faults(path):
-            response = self._sent(lambda: self._client.get(path))
+            response = self._read(path)
             self._check(response, path)
             return str(response.text)
 
     def events(self, path: str, body: Mapping[str, Any]) -> Iterator[Event]:
         """The messages of a stream, until the server says that it is complete.
 
+        The request is sent once, whatever happens: a server that has read it may count its tokens.
+
         Raises:
             EngineFault: the server failed, or the stream holds something else than JSON objects.
         """
-        with self._faults(path), ExitStack() as stack:
-            post = partial(self._sse.connect_sse, self._client, "POST", path, json=dict(body))
-            source = self._sent(lambda: stack.enter_context(post()))
+        with self._faults(path), self._sse.connect_sse(self._client, "POST", path, json=dict(body)) as source:
             self._check(source.response, path)
             for event in source.iter_sse():
                 arrived = time.perf_counter_ns()
@@ -93,13 +94,13 @@ class Server:
                     return
                 yield Event(arrived, self._object(path, event.data))
 
-    def _sent(self, send: Callable[[], Any]) -> Any:
-        """What a request gives; sent once more where the server closed a kept connection instead of an answer."""
+    def _read(self, path: str) -> Any:
+        """The answer of an endpoint that is only read; asked once more where the server closed a kept connection."""
         try:
-            return send()
+            return self._client.get(path)
         except self._httpx.RemoteProtocolError as closed:
             try:
-                return send()
+                return self._client.get(path)
             except self._httpx.ConnectError:
                 raise closed from None
 

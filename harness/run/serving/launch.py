@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 import os
+import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
@@ -20,6 +21,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 import harness.engines
+import harness.run.serving.keeper as keeper
 from harness.core.engine import EngineFault
 from harness.engines.keys import Key
 from harness.errors import UnknownNameError, UsageError, printable_line
@@ -28,8 +30,6 @@ from harness.platform.extras import optional
 SHIPPED = Path(harness.engines.__file__).parent / "servers"
 SYNTHETIC = "synthetic"
 """The way that accepts drafts by chance, at a chosen mean length: the cost of speculation without a drafter."""
-PR_SET_PDEATHSIG = 1
-"""The option of prctl that names the signal of a parent's death."""
 PATIENCE_S = 10
 """How long a server may take to end before it is killed."""
 LAST_LINES, LONGEST_LINE = 3, 200
@@ -154,13 +154,13 @@ def free_port(host: str, wanted: int) -> int:
 
 @contextmanager
 def started(
-    server: Declared, words: list[str], url: str, log: IO[Any], method: str = ""
+    server: Declared, words: list[str], url: str, log: IO[Any] | int, method: str = ""
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A server that answers, until the block ends.
 
     Args:
         words: of its command, with ``method``.
-        log: gets what it prints.
+        log: gets what it prints: a file, or the number of an open one.
 
     Raises:
         EngineFault: something else answers at its address, it ended, or did not answer in time.
@@ -168,13 +168,7 @@ def started(
     parts = urlsplit(url)
     if taken(str(parts.hostname), parts.port or 80):
         raise EngineFault("no_server", f"something else answers at {url} already; stop it, or choose another port")
-    environment = server.variables(method, os.environ)
-    try:
-        process = subprocess.Popen(
-            words, stdout=log, stderr=log, env=environment, start_new_session=True, preexec_fn=_end_with_parent
-        )
-    except OSError as error:
-        raise EngineFault("no_server", f"{words[0]} cannot be started: {error}") from error
+    process = kept(words, server.variables(method, os.environ), log)
     try:
         _wait(server, process, url + server.health)
         yield process
@@ -182,10 +176,27 @@ def started(
         stop(process)
 
 
-def _end_with_parent() -> None:
-    """Of the server's process: it is asked to end where the run is killed and cannot stop it."""
-    with suppress(OSError, AttributeError):  # Linux only
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+def kept(words: list[str], environment: Mapping[str, str], log: IO[Any] | int) -> subprocess.Popen[bytes]:
+    """Start a command that ends, with all that it starts, at ``stop`` and when this process ends, however it does.
+
+    Returns:
+        The keeper (`keeper`): it ends as the command ended.
+
+    Raises:
+        EngineFault: there is no such program.
+    """
+    if shutil.which(words[0], path=environment.get("PATH")) is None:
+        raise EngineFault(
+            "no_server", f"{words[0]} cannot be started: there is no such program, or it may not be executed"
+        )
+    return subprocess.Popen(
+        [sys.executable, "-I", str(keeper.__file__), str(PATIENCE_S), *words],
+        stdin=subprocess.PIPE,  # it closes when this process ends
+        stdout=log,
+        stderr=log,
+        env=dict(environment),
+        start_new_session=True,  # ^C and a kill of this process group do not reach it
+    )
 
 
 def _wait(server: Declared, process: subprocess.Popen[bytes], address: str) -> None:
@@ -193,7 +204,7 @@ def _wait(server: Declared, process: subprocess.Popen[bytes], address: str) -> N
     until = time.monotonic() + server.wait_s
     while time.monotonic() < until:
         if process.poll() is not None:
-            raise EngineFault("no_server", _ending(server, process.returncode))
+            raise EngineFault("no_server", _never_answered(server, process.returncode))
         try:
             if httpx.get(address, timeout=5, trust_env=False).is_success:
                 return
@@ -203,11 +214,19 @@ def _wait(server: Declared, process: subprocess.Popen[bytes], address: str) -> N
     raise EngineFault("no_server", f"{address} did not answer within {server.wait_s:g} s")
 
 
-def _ending(server: Declared, code: int) -> str:
+def ending(server: Declared, code: int) -> str:
+    """How a server ended, as `subprocess.Popen.returncode` tells it."""
+    return f"{server.engine} ended with {_name(code)}"
+
+
+def _never_answered(server: Declared, code: int) -> str:
     """How a server ended that never answered, and what its file says to try."""
-    name = {-number: number.name for number in signal.Signals}.get(code, f"exit code {code}")
-    remedy = f"; {server.remedies[name]}" if name in server.remedies else ""
-    return f"{server.engine} ended with {name} before it answered{remedy}"
+    remedy = f"; {server.remedies[_name(code)]}" if _name(code) in server.remedies else ""
+    return f"{ending(server, code)} before it answered{remedy}"
+
+
+def _name(code: int) -> str:
+    return {-number: number.name for number in signal.Signals}.get(code, f"exit code {code}")
 
 
 def last_lines(log: Path, key: Key) -> str:
@@ -218,14 +237,11 @@ def last_lines(log: Path, key: Key) -> str:
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
-    """End a server and its children: asked first, then killed."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(process.pid, number)
-        except ProcessLookupError:
-            break
-        try:
-            process.wait(PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            continue
-    process.wait()
+    """End what ``kept`` started: its keeper asks everything below it to end, and kills what does not."""
+    if process.stdin is not None:
+        process.stdin.close()
+    try:
+        process.wait(PATIENCE_S + 2 * keeper.KILL_S)
+    except subprocess.TimeoutExpired:  # the keeper itself was stopped
+        process.kill()
+        process.wait()

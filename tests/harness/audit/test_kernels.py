@@ -47,3 +47,13 @@ def test_what_is_drawn_is_the_same_again_and_leaves_the_generator_alone() -> Non
 def test_tokens_that_no_kernel_may_emit_are_refused(tokens: list[int]) -> None:
     with pytest.raises(ContractError, match="the kernel emitted"):
         check_kernel(lambda p, q, drafts: tokens, 1)
+
+
+def test_a_kernel_that_raises_or_returns_no_ids_is_one_error() -> None:
+    def raises(p: torch.Tensor, q: torch.Tensor, drafts: torch.Tensor) -> list[int]:
+        raise ZeroDivisionError("no drafts")
+
+    with pytest.raises(ContractError, match="the kernel raised ZeroDivisionError: no drafts"):
+        check_kernel(raises, 1)
+    with pytest.raises(ContractError, match="the kernel raised TypeError"):
+        check_kernel(lambda p, q, drafts: None, 1)  # type: ignore[arg-type, return-value]

@@ -149,6 +149,8 @@ def test_a_drafter_adds_its_bets(tmp_path: Path) -> None:
         (("--kernel", "unknown"), "there is no kernel 'unknown'"),
         (("--kernel", "transformers", "-t", "1"), "--temperature goes with --tokens"),
         (("--kernel", "transformers", "RUN"), "one of them"),
+        (("--kernel", "transformers", "--kernel", "unknown"), "there is no kernel 'unknown'"),
+        (("RUN", "--trials", "5"), "--trials goes with --kernel"),
         (("--tokens", "FILE", *SERVED, "--margin", "-1"), "--margin is -1"),
         (("--tokens", "FILE", *SERVED, "--margin", "nan"), "--margin is nan"),
         (("--tokens", "FILE", *SERVED, "--top-k", "-1"), "top_k >= 0"),
@@ -177,3 +179,11 @@ def test_a_kernel_is_held_against_known_distributions() -> None:
     assert outcome.code == 0 and "far drafter" in outcome.out and "biased" not in outcome.out
     places = stride("audit", "--kernel", "transformers", "--trials", "20", "--json").document["places"]
     assert len(places) == 16 and not any(place["biased"] for place in places)
+
+
+def test_several_kernels_are_tried_in_turn_and_each_is_told() -> None:
+    words = ("--kernel", "transformers", "--kernel", "transformers_single_position", "--kernel", "transformers")
+    outcome = stride("audit", *words, "--trials", "20", "--json")
+    assert [told["kernel"] for told in outcome.document["kernels"]] == ["transformers", "transformers_single_position"]
+    shown = stride("audit", *words[:4], "--trials", "20").out
+    assert "transformers: tokens" in shown and "transformers_single_position: tokens" in shown

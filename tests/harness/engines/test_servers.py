@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+import harness.engines.server as server_module
 from harness.core.engine import AcceptanceCounts, EngineFault, EngineRequest, Reply, Weights
 from harness.engines.llama_cpp import LlamaCpp
 from harness.engines.openai import OpenAI
@@ -320,7 +322,7 @@ def test_an_address_that_is_none_is_refused() -> None:
         Server("127.0.0.1:80", "KEY", 1)
 
 
-def test_a_kept_connection_that_the_server_closes_is_no_fault() -> None:
+def test_a_kept_connection_that_the_server_closes_is_no_fault_where_something_is_read() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:  # each connection gets one answer and is closed at the next request
@@ -337,3 +339,43 @@ def test_a_kept_connection_that_the_server_closes_is_no_fault() -> None:
         assert [server.text("/metrics"), server.text("/metrics")] == ["ok", "ok"]
         server.close()
         thread.join(5)
+
+
+def test_a_request_for_tokens_is_sent_once_though_the_server_closes_its_connection_without_an_answer() -> None:
+    asked = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            for _ in range(3):  # the list of models and the request on one connection, /health on the next ones
+                connection, _ = listener.accept()
+                with connection:
+                    while head := connection.recv(65536).decode():
+                        asked.append(head.split(" HTTP")[0])
+                        if head.startswith("POST"):
+                            break
+                        body = '{"data": [{"id": "m"}]}'
+                        connection.sendall(f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        with OpenAI(url=f"http://127.0.0.1:{listener.getsockname()[1]}") as engine:
+            engine.open(Weights())
+            with pytest.raises(EngineFault, match="Server disconnected without sending a response") as caught:
+                engine.generate(REQUEST)
+    assert caught.value.kind == "cut_short"
+    assert asked == ["GET /v1/models", "POST /v1/completions", "GET /health"]
+
+
+def test_a_connection_that_was_idle_is_not_used_again(answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
+    def connections(idle_s: float) -> int:
+        server, opened = Server(answers.url, "STRIDE_API_KEY", 5), []
+        trace = {"trace": lambda name, info: opened.append(name)}
+        for _ in range(2):
+            server._client.get("/health", extensions=trace)
+            time.sleep(idle_s)
+        server.close()
+        return opened.count("connection.connect_tcp.complete")
+
+    assert connections(0) == 1
+    monkeypatch.setattr(server_module, "KEPT_S", 0.01)
+    assert connections(0.03) == 2

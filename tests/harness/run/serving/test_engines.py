@@ -345,7 +345,8 @@ def test_the_speed_up_by_concurrency_is_a_table_of_its_own(tmp_path: Path) -> No
     lookup = {"label": "lookup", "plain": "plain"}
     path = suite(tmp_path, PLAIN, lookup, temperature=[0.0], load={"concurrency": [1, 2]}, reference=False)
     done = run(path)
-    assert "speed-up by concurrency: lookup over plain, T = 0" in done.out and "the speed-up ends at" in done.out
+    assert "speed-up by concurrency: lookup over plain, T = 0" in done.out
+    assert any(told in done.out for told in ("the speed-up ends at", "the speed-up has not ended at"))
     assert "speed-up by concurrency" in (tmp_path / "run" / "report" / "engines.md").read_text()
 
 

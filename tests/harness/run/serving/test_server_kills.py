@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -18,6 +19,8 @@ import yaml
 
 from harness.record.request_store import RequestStore
 from harness.record.store import Store
+from harness.run.serving.keeper import descendants
+from harness.run.serving.launch import kept, stop
 
 PROMPTS, KILLED_AFTER = 8, 3
 ROOT = Path(__file__).parents[4]
@@ -41,7 +44,8 @@ def free_port() -> int:
 
 @contextmanager
 def serving(port: int) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen([sys.executable, "-c", SERVER, str(port)], cwd=ROOT)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = kept([sys.executable, "-c", SERVER, str(port)], environment, sys.__stderr__)  # it ends with this test
     try:
         until = time.monotonic() + 60
         while time.monotonic() < until:
@@ -52,8 +56,7 @@ def serving(port: int) -> Iterator[subprocess.Popen[bytes]]:
                 time.sleep(0.05)
         yield process
     finally:
-        process.kill()
-        process.wait()
+        stop(process)
 
 
 def suite(folder: Path, port: int) -> Path:
@@ -86,7 +89,8 @@ def test_a_server_that_is_killed_costs_the_requests_under_way_alone(tmp_path: Pa
         until = time.monotonic() + 300
         while len(finished(run)) < KILLED_AFTER and command.poll() is None and time.monotonic() < until:
             time.sleep(0.005)
-        server.send_signal(signal.SIGKILL)
+        (killed,) = descendants(server.pid)
+        os.kill(killed, signal.SIGKILL)
         _, err = command.communicate(timeout=300)
     assert command.returncode == 3 and "--resume" in err, err
     before = {str(row["prompt"]): row for row in finished(run)}
@@ -103,38 +107,3 @@ def test_a_server_that_is_killed_costs_the_requests_under_way_alone(tmp_path: Pa
     assert {prompt for prompt, session in table["session"].items() if session == 0} == set(before)
     for prompt, row in before.items():
         assert (table.loc[prompt, "sent_ns"], table.loc[prompt, "ended_ns"]) == (row["sent_ns"], row["ended_ns"])
-
-
-OWNER = """
-import sys
-from harness.run.serving.launch import Declared, started
-code = "import http.server as h, os, sys; print(os.getpid(), flush=True); sys.stderr = open(os.devnull, 'w'); "
-code += "h.HTTPServer(('127.0.0.1', %s), h.SimpleHTTPRequestHandler).serve_forever()" % sys.argv[1]
-server = Declared(engine="openai", command=(sys.executable, "-c", code), health="/")
-with started(server, list(server.command), "http://127.0.0.1:" + sys.argv[1], sys.stdout):
-    print("ready", flush=True)
-    sys.stdin.read()
-"""
-
-
-def runs(process: Path) -> bool:
-    """Whether a process of /proc has not ended; one that nobody has waited for yet has."""
-    try:
-        return (process / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-@pytest.mark.faults
-def test_a_server_ends_with_a_run_that_is_killed() -> None:
-    words = [sys.executable, "-c", OWNER, str(free_port())]
-    owner = subprocess.Popen(words, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=None, text=True)
-    assert owner.stdout is not None
-    server = Path("/proc") / owner.stdout.readline().strip()
-    assert owner.stdout.readline() == "ready\n" and runs(server)
-    owner.kill()
-    owner.wait()
-    until = time.monotonic() + 60
-    while runs(server) and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not runs(server)
