@@ -103,6 +103,8 @@ GENERAL = {
 """Recipes for any backbone by kind; ``GENERAL_RECIPES`` holds the same names."""
 TUNING = ("xspecmesh-cross-lora", "xspecmesh-mlp-lora")
 """Those of `GENERAL` that tune the backbone too: what they train is for the tuned one."""
+EARLIER = {"mulo-4x": "mulo-2x", "xspecmesh-cross-lora": "xspecmesh-cross", "xspecmesh-mlp-lora": "xspecmesh-mlp"}
+"""The first stage of recipes of `GENERAL` that start from its result."""
 SERVED = {"heads": ("embedded-mesh",), "samplers": ("embedded-image", "embedded-image-small")}
 """The backbones that recipes of these kinds train for; their names do not end in one."""
 
@@ -193,6 +195,15 @@ def plain(backbone: str) -> str:
     return name if colon and PAIRS.fullmatch(tail) else backbone
 
 
+def names_of(backbone: str) -> set[str]:
+    """The names by which an entry of a suite may mean a backbone: its own, and that without parameters.
+
+    A tuned backbone (``lora=``) is another model, so it has its own name alone.
+    """
+    name, _, tail = backbone.rpartition(":")
+    return {backbone} if "lora=" in tail and plain(backbone) == name else {backbone, plain(backbone)}
+
+
 def trained(name: str) -> Path:
     """The folder of a component that a recipe for any backbone has trained, or will train."""
     cache = Path(os.environ.get("STRIDE_CACHE") or Path.home() / ".cache" / "stridebench")
@@ -209,12 +220,23 @@ def general(kind: str, name: str) -> tuple[str, tuple[int, int] | None] | None:
 
 
 def general_command(kind: str, name: str, backbone: str) -> str | None:
-    """The command that trains a component for a backbone as it is, on data of the user; None: no recipe does."""
+    """The command that trains a component for a backbone, on data of the user; None: no recipe does.
+
+    Recipes of `TUNING` serve the backbone that they tune alone: ``bpt:lora=xspecmesh-cross-lora``.
+    """
     part = general(kind, name)
-    if part is None or part[0] in TUNING:
+    if part is None or (part[0] in TUNING and not backbone.endswith(f":lora={name}")):
         return None
+    backbone = plain(backbone)
     layers = f" --set 'layers={list(part[1])}' --out {trained(f'{name}-{backbone}')}" if part[1] else ""
     return f"stride train {part[0]} --backbone {backbone} --data FILE{layers}"
+
+
+def tuned(lora: str, backbone: str) -> Path:
+    """The low-rank matrices that ``lora`` of a backbone's name means: a recipe's result for it, or a folder."""
+    if lora in TUNING:
+        return trained(f"{lora}-{plain(backbone)}") / "backbone"
+    return Path(lora).expanduser()
 
 
 def find_component(name: str, backbone: str = "") -> Path | None:
@@ -265,7 +287,7 @@ def component(kind: str, name: str, backbone: str = "", fingerprint: str = "") -
     if match is None:
         for_it = f" for {backbone}" if backbone else ""
         made_by = recipe(kind, name, backbone)
-        command = train_command(kind, made_by) if made_by else general_command(kind, name, plain(backbone) or "NAME")
+        command = train_command(kind, made_by) if made_by else general_command(kind, name, backbone or "NAME")
         remedy = f"to train: {command}" if command else f"no recipe of `stride train {kind}` is for it"
         raise WeightsError(f"no {kind} {name!r} came with the package{for_it}, and there is no such folder; {remedy}")
     if fingerprint and (tied := tied_fingerprint(match)) not in ("", fingerprint):

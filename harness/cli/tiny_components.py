@@ -11,35 +11,49 @@ import click
 from harness import discover
 from harness.backbones.tiny import PREFIX
 from harness.plan import presets
-from harness.plan.cells import Plan
+from harness.plan.cells import Cell, Plan
 from harness.train import loop
 from harness.train.data import TaskPlan
 from harness.train.general import general
 
 DATA = {
     "text": TaskPlan("humaneval", limit=3, rows=2, new=40),
-    "image": TaskPlan("imagenet_classes", {"file": str(discover.SAMPLES / "imagenet_classes.json")}, limit=3, new=40),
+    "image": TaskPlan("imagenet_classes", {"file": str(discover.SAMPLES / "imagenet_classes.json")}, limit=3, new=1024),
     "mesh": TaskPlan("point_clouds", {"folder": str(discover.SAMPLES / "point_clouds")}, limit=2, new=40),
     "speech": TaskPlan("utterances", limit=3, new=40),
 }
 """Prompts of each modality."""
 SMALL = {"cross-regression": {"batch": 1, "rank": 4, "width": 8}, "xspecmesh-cross": {"together": 1, "heads": 6}}
 SMALL["xspecmesh-mlp"] = SMALL["xspecmesh-cross"]
+SMALL["mulo-2x"] = SMALL["mulo-4x"] = {"batch": 2, "width": 16, "blocks": 1}
+SMALL["xspecmesh-cross-lora"] = SMALL["xspecmesh-mlp-lora"] = {"together": 1}
 
 
 def make(plan: Plan) -> None:
     """Train what cells of stand-ins lack."""
-    for cell in plan.runnable:
-        for kind, name in cell.method.components if cell.backbone.startswith(PREFIX) else ():
-            _forget_other_weights(name, cell.backbone)
-            if not discover.is_here(kind, name, cell.backbone) and (part := discover.general(kind, name)):
-                _train(*part, name, cell.backbone)
+    cells = [cell for cell in plan.runnable if cell.backbone.startswith(PREFIX)]
+    for (kind, name), backbone in dict.fromkeys((part, cell.backbone) for cell in cells for part in _parts(cell)):
+        tuned = name in discover.TUNING
+        base = discover.plain(backbone) if tuned else backbone
+        _forget_other_weights(name, base, tuned)
+        if not discover.is_here(kind, name, base) and (part := discover.general(kind, name)):
+            _train(*part, name, base)
 
 
-def _forget_other_weights(name: str, backbone: str) -> None:
-    """Delete what was trained for a stand-in of an earlier version; it takes seconds to make."""
+def _parts(cell: Cell) -> list[tuple[str, str]]:
+    """The components of a cell, and the recipe that tuned its backbone."""
+    lora = str(presets.resolve(cell.backbone).params.get("lora", ""))
+    return [*([("heads", lora)] if lora in discover.TUNING else ()), *cell.method.components]
+
+
+def _forget_other_weights(name: str, backbone: str, tuned: bool) -> None:
+    """Delete what was trained for a stand-in of an earlier version; it takes seconds to make.
+
+    Args:
+        tuned: whether low-rank matrices for the backbone lie in it, which state its weights.
+    """
     folder = discover.trained(f"{name}-{backbone}")
-    tied = discover.tied_fingerprint(folder)
+    tied = discover.tied_fingerprint(folder / "backbone" if tuned else folder)
     if tied and tied != _fingerprint(backbone):
         shutil.rmtree(folder)
 

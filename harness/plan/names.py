@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from harness.core.method import Method
 from harness.core.sampling import Sampling
 from harness.core.task import Task
-from harness.discover import PAIRS, plain, report_files
+from harness.discover import PAIRS, names_of, plain, report_files
 from harness.errors import StrideError, UnknownNameError, did_you_mean
 from harness.plan import contract, presets
 from harness.plan.places import place_of
@@ -130,7 +130,7 @@ class MethodUse:
 
     def meets(self, backbone: str, temperature: float) -> bool:
         """Whether the suite asks for it there."""
-        here = self.backbones is None or bool({backbone, plain(backbone)} & set(self.backbones))
+        here = self.backbones is None or bool(names_of(backbone) & set(self.backbones))
         return here and (self.at is None or temperature in self.at)
 
 

@@ -46,7 +46,7 @@ class Outcomes:
     """Outcomes of pairs. Whether weights are here is looked up once a backbone."""
 
     def __init__(self) -> None:
-        self._missing: dict[str, Outcome | None] = {}
+        self._missing: dict[str, list[Outcome]] = {}
         self._pairs: dict[tuple[Method[Any], str], Outcome] = {}
 
     def of(self, method: Method[Any], backbone: Spec) -> Outcome:
@@ -61,34 +61,62 @@ class Outcomes:
             return Outcome("cannot", reason)
         if backbone.adapter in TOYS:
             return Outcome("runs")
-        parts = [outcome for kind, name in method.components if (outcome := _part(kind, name, backbone))]
+        parts = [outcome for kind, name in method.components for outcome in _part(kind, name, backbone)]
         drafters = (discover.plain(name) for name in method.drafters())
         specs = [backbone, *(presets.resolve(name) for name in drafters if name != "self")]
-        weights = [outcome for spec in specs if (outcome := self._weights(spec))]
+        weights = [outcome for spec in specs for outcome in self._weights(spec)]
         impossible = [outcome for outcome in (*parts, *weights) if outcome.word == "cannot"]
         missing = (*impossible, *weights, *parts)
         if not missing or impossible:
             return next(iter(missing), Outcome("runs"))
         return replace(missing[0], commands=tuple(dict.fromkeys(outcome.command for outcome in missing)))
 
-    def _weights(self, spec: Spec) -> Outcome | None:
+    def _weights(self, spec: Spec) -> list[Outcome]:
         if spec.name not in self._missing:
-            self._missing[spec.name] = _weights(spec)
+            base = discover.plain(spec.name)
+            tuned = "lora" in spec.params and base != spec.name
+            missing = self._weights(presets.resolve(base)) if tuned else []
+            self._missing[spec.name] = [*missing, *(_matrices(spec) if tuned else _weights(spec))]
         return self._missing[spec.name]
 
 
-def _weights(spec: Spec) -> Outcome | None:
-    """What is missing of a backbone; None: nothing is, or that cannot be told before it is loaded."""
+def _weights(spec: Spec) -> list[Outcome]:
+    """What is missing of a backbone; nothing too where that cannot be told before it is loaded."""
     try:
         if spec.ready():
-            return None
+            return []
     except StrideError as error:
-        return Outcome("cannot", str(error))
+        return [Outcome("cannot", str(error))]
     for name in (folder.partition("/")[0] for folder in spec.shipped()):
         if kind := discover.kind_of(name):
             reason = f"the weights {name} did not come with the package"
-            return Outcome("needs weights", reason, discover.train_command(kind, name))
-    return Outcome("needs weights", f"the weights of {spec.name} are not on this machine", f"stride fetch {spec.name}")
+            return [Outcome("needs weights", reason, discover.train_command(kind, name))]
+    return [
+        Outcome("needs weights", f"the weights of {spec.name} are not on this machine", f"stride fetch {spec.name}")
+    ]
+
+
+def _matrices(spec: Spec) -> list[Outcome]:
+    """What is missing of the low-rank matrices of a tuned backbone."""
+    lora = str(spec.params["lora"])
+    folder = discover.tuned(lora, spec.name)
+    if folder.is_dir():
+        return []
+    reason = f"the low-rank matrices {folder} of {spec.name} are not on this machine"
+    return _trained("heads", lora, spec.name, reason) if lora in discover.TUNING else [Outcome("cannot", reason)]
+
+
+def _trained(kind: str, name: str, backbone: str, missing: str) -> list[Outcome]:
+    """The commands of a recipe for any backbone, its first stage first where that is missing too; empty: no recipe."""
+    command = discover.general_command(kind, name, backbone)
+    if command is None:
+        return []
+    first = discover.EARLIER.get(name)
+    earlier = []
+    if first is not None and not (discover.trained(f"{first}-{discover.plain(backbone)}") / "config.json").is_file():
+        before = discover.general_command(kind, first, backbone) or ""
+        earlier = [Outcome("needs a part", f"{missing}, and they start from {first}", before)]
+    return [*earlier, Outcome("needs a part", missing, command)]
 
 
 def _served(kind: str, folder: Path) -> tuple[str, ...]:
@@ -103,13 +131,13 @@ def _own_folders(spec: Spec) -> set[str]:
     return {folder.partition("/")[0] for folder in spec.shipped()}
 
 
-def _part(kind: str, name: str, backbone: Spec) -> Outcome | None:
-    """What is missing of a component; None: nothing is."""
+def _part(kind: str, name: str, backbone: Spec) -> list[Outcome]:
+    """What is missing of a component."""
     folder = discover.find_component(name, backbone.name)
     tied = () if folder is None else _served(kind, folder)
     fits = not tied or discover.plain(backbone.name) in tied
     if folder is not None and (fits or folder.name in _own_folders(backbone)):
-        return None
+        return []
     missing = (
         f"no {kind} {name!r} for {backbone.name} is here"
         if folder is None
@@ -117,8 +145,7 @@ def _part(kind: str, name: str, backbone: Spec) -> Outcome | None:
     )
     tuned = name in _own_folders(backbone) and discover.kind_of(name) == kind
     recipe = name if tuned else discover.recipe(kind, name, backbone.name)
-    if recipe is None and (general := discover.general_command(kind, name, backbone.name)):
-        return Outcome("needs a part", missing, general)
-    if recipe is None:
-        return Outcome("cannot", f"{missing}, and no recipe trains one; the folder of a published one will do")
-    return Outcome("needs a part", missing, discover.train_command(kind, recipe))
+    if recipe is not None:
+        return [Outcome("needs a part", missing, discover.train_command(kind, recipe))]
+    no_recipe = Outcome("cannot", f"{missing}, and no recipe trains one; the folder of a published one will do")
+    return _trained(kind, name, backbone.name, missing) or [no_recipe]

@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from harness import discover
 from harness.backbones import tiny
 from harness.backbones.base import check_parameters
 from harness.backbones.checkpoints import components, sources
@@ -71,6 +72,8 @@ class Spec:
 
     def ready(self) -> bool:
         """Whether it can be loaded without a fetch."""
+        if "lora" in self.params and not discover.tuned(str(self.params["lora"]), self.name).is_dir():
+            return False
         if self.published is not None:
             return True
         if "parts" in self.params:

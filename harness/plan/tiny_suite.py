@@ -1,28 +1,36 @@
 """A suite on tiny models of random weights: `stride run SUITE --tiny`. What it measures means nothing.
 
 Published models become stand-ins of the same family (`harness.backbones.tiny`), and benchmarks a few lines in their
-published formats (`tasks/data/tiny`). The methods and their settings stay.
+published formats (`tasks/data/tiny`). The methods and their settings stay, but for windows wider than
+a small picture, and steps of a shorter canvas.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields
+from functools import partial
 from typing import Any
 
 from harness.backbones.tiny import PREFIX
 from harness.discover import SAMPLES
 from harness.plan import presets
-from harness.registry import TASKS
+from harness.registry import METHODS, TASKS
 
 TOKENS = 40
-"""Most new tokens of a prompt; a stand-in's picture has fewer."""
+"""Most new tokens of a prompt; a picture is drawn whole."""
+SMALLER = {"zipar": {"window": 2}, "mulo_sd": {"draft_window": 2}}
+"""Most that these settings may be for pictures of 4 x 4 cells."""
+SHORTER = {"masked_diffusion": ("steps",)}
+"""Settings that shrink with the number of new tokens."""
 
 
 def shrink(plain: dict[str, Any]) -> None:
     """Replace the models and the data of a suite's plain data, whose entries are in their long form."""
     plain["backbones"] = [{**entry, "name": stand_in(entry.get("name"))} for entry in plain.get("backbones", ())]
-    plain["methods"] = [_renamed(entry) for entry in plain.get("methods", ())]
-    plain["tasks"] = [_small(_renamed(entry)) for entry in plain.get("tasks", ())]
+    share = TOKENS / max(budget, TOKENS) if isinstance(budget := plain.get("max_new_tokens", TOKENS), int) else 1.0
+    plain["methods"] = [_fitting(_renamed(entry), plain["backbones"], share) for entry in plain.get("methods", ())]
+    plain["tasks"] = [_small(_renamed(entry), plain.get("max_new_tokens")) for entry in plain.get("tasks", ())]
     report = plain.get("report")
     if isinstance(report, dict) and isinstance(report.get("roles"), dict):
         plain["report"] = {**report, "roles": {role: _renamed(cell) for role, cell in report["roles"].items()}}
@@ -44,12 +52,41 @@ def _renamed(entry: Any) -> Any:
     return {key: value if key == "name" else stand_in(value) for key, value in entry.items()}
 
 
-def _small(entry: Any) -> Any:
-    """One prompt of the task's sample, where there is one."""
+def _fitting(entry: Any, backbones: list[dict[str, Any]], share: float) -> Any:
+    """A method's entry with settings that short outputs and small pictures have, where it is for stand-ins."""
+    if not isinstance(entry, dict) or entry.get("name") not in (*SMALLER, *SHORTER):
+        return entry
+    own, name = entry.get("backbones") or [backbone["name"] for backbone in backbones], str(entry["name"])
+    if not all(str(one).startswith(PREFIX) for one in (own if isinstance(own, list) else [own])):
+        return entry
+    values = {field.name: field.default for field in fields(METHODS.get(name))} | entry
+    smaller = {key: _each(values[key], partial(min, most)) for key, most in SMALLER.get(name, {}).items()}
+    shorter = {key: _each(entry[key], partial(_shorter, share)) for key in SHORTER.get(name, ()) if key in entry}
+    return {**entry, **smaller, **shorter}
+
+
+def _shorter(share: float, count: int) -> int:
+    return max(int(count * share), 1)
+
+
+def _each(value: Any, change: Callable[[int], int]) -> Any:
+    """A number changed, or each of a sweep."""
+    if isinstance(value, list):
+        return [_each(one, change) for one in value]
+    return change(value) if isinstance(value, int) else value
+
+
+def _small(entry: Any, budget: Any) -> Any:
+    """One prompt of the task's sample, where there is one; it has none of the prompts that ``ids`` names."""
     if not isinstance(entry, dict):
         return entry
-    most = {"max_new_tokens": min(entry["max_new_tokens"], TOKENS)} if "max_new_tokens" in entry else {}
-    return {**entry, **_sample(str(entry.get("name"))), **most, "limit": 1}
+    sample = _sample(str(entry.get("name")))
+    entry = {key: value for key, value in entry.items() if not (sample and key == "ids")}
+    whole = budget is not None and entry.get("name") in TASKS and TASKS.get(str(entry["name"])).modality == "image"
+    most = {"max_new_tokens": budget} if whole else {}
+    if not whole and "max_new_tokens" in entry:
+        most = {"max_new_tokens": min(entry["max_new_tokens"], TOKENS)}
+    return {**entry, **sample, **most, "limit": 1}
 
 
 def _sample(name: str) -> dict[str, str]:

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from harness.record import stats
+from reports.papers.paper_files import model_name
 from reports.summary import FinishedCell, Row, metric_interval, reader, set_interval, summarise
 from reports.text_table import Column, TextTable
 
@@ -23,8 +24,10 @@ CELL = ("method", "backbone", "task", "temperature", "top_k", "tokens", "pixels"
 
 
 def fits(rows: pd.DataFrame, /, **selection: Any) -> pd.DataFrame:
-    """Return the cells with these values; for the keys in CELL, None stands for any value."""
+    """Return the cells with these values; for the keys in CELL, None stands for any value. See `model_name`."""
     options = dict(selection)
+    if (backbone := options.pop("backbone", None)) is not None:
+        rows = rows[rows["backbone"].map(model_name) == model_name(backbone)]
     for key in CELL:
         value = options.pop(key, None)
         rows = rows if value is None else rows[rows[key] == value]

@@ -19,6 +19,21 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from harness.errors import UnknownNameError
 
+STAND_IN = "tiny:"
+"""Before the name of a model that a stand-in of random weights plays."""
+SAME_MODEL = ("attn", "chat", "device_map", "forward", "template")
+"""Parameters of a backbone's name that leave its weights and its guidance as they are."""
+
+
+def model_name(backbone: str) -> str:
+    """Return the name of the model that a backbone is, or that it stands for: ``tiny:m:chat=true`` is ``m``."""
+    name, _, tail = backbone.removeprefix(STAND_IN).rpartition(":")
+    if not name or "=" not in tail:
+        return backbone.removeprefix(STAND_IN)
+    kept = [pair for pair in tail.split(",") if pair.partition("=")[0] not in SAME_MODEL]
+    return ":".join([name, ",".join(kept)] if kept else [name])
+
+
 FOLDER = Path(__file__).parents[1] / "data" / "papers"
 
 
@@ -218,7 +233,7 @@ class Paper(_Data):
 
     def model_of(self, preset: str) -> str | None:
         """Return the paper's name of a preset; None where the paper lacks it."""
-        return next((model for model, name in self.models.items() if name == preset), None)
+        return next((model for model, name in self.models.items() if name == model_name(preset)), None)
 
     def named(self, name: str) -> dict[str, Any]:
         """Return the selection of a printed name; case is ignored.

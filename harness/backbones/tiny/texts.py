@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from transformers import (
     LlamaForCausalLM,
     Qwen2Config,
     Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
     WhisperConfig,
     WhisperForConditionalGeneration,
 )
@@ -38,20 +41,36 @@ SIZES: dict[str, Any] = {
 MASK = "<|mask|>"
 
 
+CAUSAL: dict[str, tuple[Any, Any]] = {
+    "llama": (LlamaConfig, LlamaForCausalLM),
+    "qwen2": (Qwen2Config, Qwen2ForCausalLM),
+    "qwen3": (partial(Qwen3Config, head_dim=8), Qwen3ForCausalLM),
+}
+"""Language models by the architecture that their configurations name."""
+
+
+def _repository(published: Mapping[str, Any]) -> str:
+    return str(published["source"].get("hub", {}).get("id", "")).lower()
+
+
+def causal_architecture(published: Mapping[str, Any]) -> str:
+    """The architecture of a published language model, by the name of its repository."""
+    name = _repository(published)
+    return "qwen3" if "qwen3" in name else "qwen2" if "qwen" in name else "llama"
+
+
 def causal(published: Mapping[str, Any], folder: Path) -> None:
-    """Llama or Qwen2, by the name of the repository, with its template's marks in the vocabulary."""
-    repository = str(published["source"].get("hub", {}).get("id", "")).lower()
+    """The architecture of the published model, with its template's marks in the vocabulary."""
+    repository, architecture = _repository(published), causal_architecture(published)
     template = published.get("template")
     marks = TEMPLATES[template].marks if template in TEMPLATES else ()
-    tokenizer = byte_tokenizer(bos="qwen" not in repository, marks=marks, template=OWN)
+    tokenizer = byte_tokenizer(bos=architecture == "llama", marks=marks, template=OWN)
     ids = {"vocab_size": len(tokenizer), "eos_token_id": tokenizer.eos_token_id, "bos_token_id": tokenizer.bos_token_id}
     if "llama-2-7b" in repository:
         ids["num_hidden_layers"] = 32  # Cross-Regression's adapters of some layers name them
     torch.manual_seed(1)
-    if "qwen" in repository:
-        model: Any = Qwen2ForCausalLM(Qwen2Config(**{**SIZES, **ids}))
-    else:
-        model = LlamaForCausalLM(LlamaConfig(**{**SIZES, **ids}))
+    config, net = CAUSAL[architecture]
+    model = net(config(**{**SIZES, **ids}))
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 

@@ -15,7 +15,7 @@ import pandas as pd
 from harness.record import stats
 from reports.papers.engine import Facts, Line, Scene, scaled, with_options
 from reports.papers.measured import fits
-from reports.papers.paper_files import papers, printed
+from reports.papers.paper_files import model_name, papers, printed
 from reports.text_table import measured_text
 
 if TYPE_CHECKING:
@@ -105,6 +105,7 @@ def applies(scene: Scene) -> bool:
 def model(scene: Scene) -> str:
     """Return the model whose printed rows a sheet shows: the backbone, or the reference where the paper lacks it."""
     backbone = str(scene.cells["backbone"].iloc[0])
+    backbone = model_name(backbone)
     return backbone if any(line.model == backbone for line in scene.lines) else scene.layout.reference
 
 

@@ -58,9 +58,13 @@ def top_k(run: Run) -> Iterator[Figure]:
 
 @figure("sjdpp_fig6")
 def resolution(run: Run) -> Iterator[Figure]:
-    """Draw Fig. 6: tokens a pass against tokens of a picture, one line a method and task, one point a backbone."""
+    """Draw Fig. 6: tokens a pass against tokens of a picture, one line a method and task, one point a backbone.
+
+    Methods of a single size of pictures are left out.
+    """
     rows = pd.concat([group.rows[group.rows["role"] == "method"] for group in run.groups]).sort_values("tokens")
-    if rows["tokens"].nunique() < 2:
+    rows = rows[rows.groupby(["label", "task"])["tokens"].transform("nunique") > 1]
+    if rows.empty:
         return
     printed_values = "printed, Lumina-mGPT: above 2 at 1K and 2.3K tokens, 2.43 at 4.1K"
     drawn, (axes,) = side_by_side(1, "Fig. 6: the resolution", printed_values)

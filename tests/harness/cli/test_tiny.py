@@ -13,9 +13,11 @@ from harness.cli import tiny_components
 from harness.discover import suite_folder
 from harness.errors import UsageError
 from harness.plan import presets, suite
+from harness.registry import METHODS
 from tests.support.cli import stride
 
-SUITES = sorted(f"papers/{path.stem}" for path in (suite_folder() / "papers").glob("*_real.yaml"))
+REAL = sorted(f"papers/{path.stem}" for path in (suite_folder() / "papers").glob("*_real.yaml"))
+SUITES = [*REAL, "papers/mulo_sd_500"]
 
 
 @pytest.fixture(autouse=True)
@@ -35,6 +37,25 @@ def test_published_models_become_stand_ins_and_the_settings_stay() -> None:
     assert [entry.name for entry in own.suite.backbones] == ["embedded-image"]
 
 
+def test_settings_that_small_pictures_and_short_canvases_do_not_have_shrink() -> None:
+    """Windows wider than four cells, and steps with the canvas; those of models of the package stay."""
+    windows = {
+        (METHODS.name_of(type(use.method)), use.method.window)
+        for name in ("papers/sjdpp_real", "papers/mulo_sd_500")
+        for use in suite.load(name, suite.Overrides(tiny=True)).uses
+        if METHODS.name_of(type(use.method)) == "zipar"
+    }
+    assert windows == {("zipar", 2), ("zipar", 8)}
+    steps = [
+        use.method.steps
+        for use in suite.load("papers/cross_regression_real", suite.Overrides(tiny=True)).uses
+        if METHODS.name_of(type(use.method)) == "masked_diffusion"
+    ]
+    assert steps == [40, 10, 5, 40, 2, 1], "1024, 256, 128 and 1024, 64, 16 of 1024 tokens"
+    pictures = suite.load("papers/mulo_sd_500", suite.Overrides(tiny=True)).tasks
+    assert {use.max_new_tokens for use in pictures} == {8192} and {use.limit for use in pictures} == {1}
+
+
 def test_a_model_without_a_stand_in_is_one_message() -> None:
     with pytest.raises(UsageError, match="embedded-code has no tiny stand-in"):
         presets.resolve("tiny:embedded-code")
@@ -44,7 +65,8 @@ def test_a_model_without_a_stand_in_is_one_message() -> None:
 def test_every_suite_of_a_paper_plans_on_its_own_models_and_on_stand_ins(name: str) -> None:
     for more in ((), ("--tiny",)):
         cells = stride("run", name, "--dry-run", "--json", *more).document["cells"]
-        assert all(cell["backbone"].startswith(tiny.PREFIX) == bool(more) for cell in cells)
+        published = [cell for cell in cells if cell["backbone"] != "embedded-image"]
+        assert published and all(cell["backbone"].startswith(tiny.PREFIX) == bool(more) for cell in published)
     reasons = {str(cell["reason"]) for cell in cells if cell["outcome"] == "cannot"}
     assert all("HIDDEN" in reason or "T = 0" in reason or "suite keeps" in reason for reason in reasons), reasons
 
@@ -58,21 +80,30 @@ def ran(name: str, out: Path, *words: object) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "backbone", "task"),
+    ("name", "backbone", "task", "method"),
     [
-        ("papers/cross_regression_real", "llama3-8b", "gsm8k"),
-        ("papers/cross_regression_real", "whisper-tiny-hub", "librispeech"),
-        ("papers/cross_regression_real", "dream-7b", "gsm8k"),
-        ("papers/sjdpp_real", "lumina-mgpt-7b-512", "coco"),
-        ("papers/adt_tree_real", "llamagen-c2i-l", "imagenet_classes"),
-        ("papers/xspecmesh_real", "bpt", ""),
+        ("papers/cross_regression_real", "llama3-8b", "gsm8k", ""),
+        ("papers/cross_regression_real", "whisper-tiny-hub", "librispeech", ""),
+        ("papers/cross_regression_real", "dream-7b", "gsm8k", ""),
+        ("papers/sjdpp_real", "lumina-mgpt-7b-512", "coco", ""),
+        ("papers/adt_tree_real", "llamagen-c2i-l", "imagenet_classes", ""),
+        ("papers/sjdpp_topk_real", "lumina-mgpt-7b-768", "coco", "{name: sjdpp, window: 96}"),
+        (
+            "papers/cross_regression_layers_real",
+            "llama2-7b",
+            "",
+            "{name: cross_regression, adapter: cross-regression-l0-3}",
+        ),
+        ("papers/mulo_sd_500", "tar-1.5b", "coco", "{name: zipar, window: 16}"),
+        ("papers/xspecmesh_real", "bpt", "", "{name: multi_head, levels: 4}"),
     ],
 )
 def test_a_suite_runs_to_its_end_on_a_stand_in_of_each_family(
-    name: str, backbone: str, task: str, tmp_path: Path
+    name: str, backbone: str, task: str, method: str, tmp_path: Path
 ) -> None:
     """Without proofs, which are of toys here too; `test_a_whole_suite_runs_to_its_end_on_stand_ins` makes them."""
     words = ("--backbone", backbone, "--set", "prove=false", *(("--task", task, "-t", 1) if task else ()))
+    words += ("--method", method) if method else ()
     ran(name, tmp_path / "run", *words)
 
 
@@ -91,5 +122,5 @@ def test_what_was_trained_for_an_earlier_stand_in_is_made_again(
     for fingerprint, kept in (("of other weights", False), (tiny_components._fingerprint("tiny:llama2-7b"), True)):
         folder.mkdir(parents=True)
         (folder / "config.json").write_text(json.dumps({"fingerprint": fingerprint}))
-        tiny_components._forget_other_weights("medusa", "tiny:llama2-7b")
+        tiny_components._forget_other_weights("medusa", "tiny:llama2-7b", tuned=False)
         assert folder.is_dir() == kept

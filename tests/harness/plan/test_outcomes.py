@@ -101,6 +101,38 @@ def test_samplers_of_another_tokenizer_do_not_serve() -> None:
     assert foreign.word == "cannot" and "has other picture codes than tar-1.5b" in str(foreign.reason)
 
 
+def test_a_tuned_backbone_needs_both_stages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Heads, then the decoder beside them; heads of the base model do not serve it."""
+    monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
+    declare_all()
+    tuned, heads = "tiny:bpt:lora=xspecmesh-cross-lora", METHODS.get("multi_head")(heads="xspecmesh-cross-lora")
+    result = Outcomes().of(heads, presets.resolve(tuned))
+    stages = [f"stride train xspecmesh-cross{stage} --backbone tiny:bpt --data FILE" for stage in ("", "-lora")]
+    assert (result.word, result.commands) == ("needs a part", tuple(stages))
+    published = Outcomes().of(METHODS.get("autoregressive")(), presets.resolve(tuned.removeprefix("tiny:")))
+    assert published.commands == ("stride fetch bpt", *(stage.replace("tiny:", "") for stage in stages))
+    plain = Outcomes().of(heads, presets.resolve("tiny:bpt"))
+    assert plain.word == "cannot" and "no recipe trains one" in str(plain.reason)
+    elsewhere = Outcomes().of(METHODS.get("autoregressive")(), presets.resolve("tiny:bpt:lora=nowhere"))
+    assert elsewhere.word == "cannot" and "low-rank matrices nowhere" in str(elsewhere.reason)
+
+
+def test_samplers_of_two_stages_name_the_first_one_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
+    declare_all()
+    method = METHODS.get("mulo_sd")(drafter="tiny:tar-1.5b-256", samplers="mulo-4x", factor=4)
+    result = Outcomes().of(method, presets.resolve("tiny:tar-1.5b-1024"))
+    assert result.commands == tuple(
+        f"stride train mulo-{factor}x --backbone tiny:tar-1.5b-1024 --data FILE" for factor in (2, 4)
+    )
+
+
+def test_the_first_stages_are_those_that_recipes_build_on() -> None:
+    load_recipes()
+    requires = {name: GENERAL_RECIPES.get(name).requires for name in GENERAL_RECIPES}
+    assert {name: (first,) for name, first in discover.EARLIER.items()} == {k: v for k, v in requires.items() if v}
+
+
 def test_heads_of_another_mesh_model_do_not_serve() -> None:
     """Its weights are made first, then heads for it."""
     result = outcome("multi_head", "embedded-mesh-truncated")

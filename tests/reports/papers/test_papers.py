@@ -24,6 +24,7 @@ from harness.record import stats
 from harness.record.metrics import METRICS, totals, value
 from reports.papers import engine, paper_files, registry, report
 from reports.papers.measured import measured
+from reports.papers.paper_files import model_name
 from reports.papers.sjdpp import figures, maps, regions
 from reports.text_table import UNMEASURED
 from tests.support.fake_store import FakeStore, empty, meta, record, step
@@ -487,3 +488,18 @@ def test_an_unknown_report_is_named() -> None:
     store.manifest["suite"] = {"name": "mine", "report": {"name": "sjdp", "roles": {}}}
     with pytest.raises(UnknownNameError, match="sjdpp"):
         report.contents_of(store)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("backbone", "model"),
+    [
+        ("llama3-8b", "llama3-8b"),
+        ("tiny:llama3-8b", "llama3-8b"),
+        ("deepseek-r1-distill-7b:chat=true", "deepseek-r1-distill-7b"),
+        ("tiny:llama2-70b:device_map=auto,weights=int4", "llama2-70b:weights=int4"),
+        ("bpt:lora=xspecmesh-cross-lora", "bpt:lora=xspecmesh-cross-lora"),
+        ("hub:org/name", "hub:org/name"),
+    ],
+)
+def test_a_stand_in_and_a_chat_template_are_the_same_row_of_a_paper(backbone: str, model: str) -> None:
+    assert model_name(backbone) == model

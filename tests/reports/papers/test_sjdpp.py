@@ -370,6 +370,19 @@ def test_sheets_and_diversity_are_drawn(tmp_path: Path) -> None:
     assert matplotlib.image.imread(tmp_path / "out" / names[1]).std() > 0.01
 
 
+def test_fig_6_has_lines_alone_and_a_colour_for_each_of_many_methods(tmp_path: Path) -> None:
+    """Methods of one size of pictures are no line. With more methods than colours it ended with an error."""
+    store = resolutions()
+    for number in range(11):
+        own = {"method": "sjdpp", "params": PUBLISHED, "sampling": SAMPLED, "label": f"window={number}"}
+        for backbone, accepted in (("embedded-image-8x8", 3), ("embedded-image", 7))[: 1 if number == 10 else 2]:
+            records = [record(f"p{i}", [step(accepted, accepted)] * 4) for i in range(2)]
+            store.add(meta(f"{number}-{backbone}", **own, backbone=backbone, task="emoji_scenes"), records)
+    (axes,) = drawn_figures(store, tmp_path)["fig6"].axes
+    names = set(curves(axes))
+    assert names == {"SJD++, emoji_scenes", *(f"window={number}, emoji_scenes" for number in range(10))}
+
+
 def test_fig_6_shows_a_point_a_backbone_against_its_tokens(tmp_path: Path) -> None:
     figures = drawn_figures(resolutions(), tmp_path)
     (axes,) = figures["fig6"].axes

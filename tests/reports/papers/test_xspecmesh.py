@@ -293,6 +293,21 @@ def test_the_suite_has_every_row_and_companions_follow_the_command_line() -> Non
     assert plan.manifest()["vocabularies"]["llama3-8b"] == 128256
 
 
+@pytest.mark.parametrize("tiny", [False, True])
+def test_every_row_of_the_papers_own_models_is_a_cell_of_the_suite(tiny: bool) -> None:
+    """With six heads for Fig. 5a a row of four heads says so; it did not, and tables 2 to 4 were empty."""
+    resolved = suite.load("papers/xspecmesh_real", suite.Overrides(tiny=tiny))
+    cells = [(cell.backbone, cell.name, cell.config["params"]) for cell in expand(resolved).cells]
+    roles = resolved.suite.report.roles  # type: ignore[union-attr]  # the suite has one
+    assert set(roles) == {"A", "B", "C", "D", "E", "C-tuned", "E-tuned", "rival"}
+    for key, role in roles.items():
+        wanted = {**published("multi_head"), **role} if "heads" in role else dict(role)
+        backbone, name = wanted.pop("backbone"), "multi_head" if "heads" in role else "autoregressive"
+        assert any(
+            (own, method) == (backbone, name) and params.items() >= wanted.items() for own, method, params in cells
+        ), key
+
+
 def test_quality_is_judged_at_the_papers_shapes_on_rows_and_their_tuned_backbones() -> None:
     plan = expand(suite.load("papers/xspecmesh_quality", suite.Overrides({"backbones": ["embedded-mesh"]})))
     decoded = {(cell.backbone, cell.config["params"].get("heads", "")) for cell in plan.cells}

@@ -23,6 +23,7 @@ from harness.backbones.slots import lora
 from harness.core.backbone import EncodedPrompt, TiedEmbeddings
 from harness.core.capabilities import Capabilities, Requirement
 from harness.core.task import Prompt
+from harness.discover import tuned
 from harness.errors import UsageError
 from harness.record.outputs import Mesh
 from harness.registry import BACKBONES
@@ -56,7 +57,8 @@ class PointMesh(PointCloudAdapter):
         parts: {model: ...}, the published file (see `components`).
         sha256: of that file.
         random: {seed, sizes, encoder}: random weights instead, for tests; with ``fans`` they write valid meshes (bpt).
-        lora: a folder of low-rank matrices, which are added to the weights (`stride train xspecmesh-cross-lora`).
+        lora: low-rank matrices that are added to the weights: a folder, or the recipe that trained them for this
+            backbone (`stride train xspecmesh-cross-lora`).
     """
 
     kind = "point_mesh"
@@ -83,7 +85,7 @@ class PointMesh(PointCloudAdapter):
             checkpoint.fill(name, model, path, UNUSED)
             fingerprint = components.digest({checkpoint.COMPONENT: path})
         if "lora" in params:
-            fingerprint = _tune(model, fingerprint, Path(str(params["lora"])).expanduser())
+            fingerprint = _tune(model, fingerprint, tuned(str(params["lora"]), name))
         model = model.to(device=device, dtype=TYPES[dtype]).eval().requires_grad_(False)
         weights = model.weights() if isinstance(model, bpt.BPT) else None
         capabilities = Capabilities(

@@ -1,0 +1,48 @@
+"""Every recipe for any backbone with a stand-in of every family: ten steps, and a decode with the result.
+
+Kinds and families come from the registries, so a new one is tested here without a change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from harness import discover
+from harness.registry import GENERAL_RECIPES
+from tests.support import stand_ins
+from tests.support.stand_ins import Lesson, lessons
+
+STEPS = 10
+QUICK = ("medusa-llama", "cross-regression-qwen2")
+"""Those that run by default; others with the mark audit."""
+LESSONS = [pytest.param(one, id=str(one), marks=() if str(one) in QUICK else pytest.mark.audit) for one in lessons()]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """One cache for all, so that stand-ins and first stages are made once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STRIDE_CACHE", str(tmp_path_factory.mktemp("cache")))
+        stand_ins.loaded.cache_clear()
+        yield
+        stand_ins.loaded.cache_clear()
+
+
+def test_every_recipe_and_every_family_that_can_be_drafted_for_is_here() -> None:
+    discover.load_recipes()
+    assert {one.recipe for one in lessons()} == set(GENERAL_RECIPES)
+    without = set(stand_ins.stand_ins()) - {one.family for one in lessons()}
+    assert without == {"llada", "dream", "deepmesh"}, "masked models, and meshes whose hidden rows nothing reads"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lesson", LESSONS)
+def test_ten_steps_and_a_decode(lesson: Lesson) -> None:
+    stand_ins.train(lesson.recipe, lesson.backbone, STEPS)
+    if lesson.method is None:  # samplers of a family without a model of half the pictures
+        return
+    grid = stand_ins.loaded(lesson.backbone).capabilities.grid
+    result = stand_ins.tokens_of(lesson.method, lesson.backbone, 24 if grid is None else grid.length)
+    assert result.tokens and any(step.drafted for step in result.steps)

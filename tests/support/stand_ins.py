@@ -1,0 +1,132 @@
+"""Stand-ins of published models by family, components that learn for a few steps, and decodes with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from typing import Any
+
+from harness import discover
+from harness.backbones.tiny import PREFIX
+from harness.backbones.tiny.texts import causal_architecture
+from harness.cli.tiny_components import DATA, SMALL
+from harness.core.draws import SeededDraws
+from harness.core.loop import decode
+from harness.core.method import Method
+from harness.core.run import open_run
+from harness.core.sampling import Sampling
+from harness.plan import contract, presets
+from harness.plan.outcomes import Outcomes
+from harness.registry import GENERAL_RECIPES
+from harness.train import loop
+from harness.train.general import general
+
+HALF = {"tiny:tar-1.5b": "tiny:tar-1.5b-256", "tiny:tar-1.5b-1024": "tiny:tar-1.5b"}
+"""Models of pictures of half the side, which draft for MuLo-SD."""
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """A recipe for any backbone, a stand-in that it may train for, and a method that decodes with the result."""
+
+    recipe: str
+    family: str
+    backbone: str
+    method: Method[Any] | None
+
+    def __str__(self) -> str:
+        return f"{self.recipe}-{self.family}"
+
+
+def family(name: str) -> str:
+    """The family of a preset that has a stand-in."""
+    spec = presets.resolve(name)
+    kind = spec.params.get("family") or spec.params.get("architecture")
+    if spec.adapter == "masked":
+        kind = name.partition("-")[0]
+    return str(kind or (causal_architecture(spec.params) if spec.adapter == "hf_causal" else spec.adapter))
+
+
+@cache
+def stand_ins() -> dict[str, list[str]]:
+    """Stand-ins by family; the smallest of a family first."""
+    discover.declare_all()
+    families: dict[str, list[str]] = {}
+    for name in presets.by_name():
+        if presets.has_stand_in(name):
+            families.setdefault(family(name), []).append(f"{PREFIX}{name}")
+    big = ("llama2-7b", "1024", "13b", "70b")  # of more layers or cells than others
+    return {kind: sorted(names, key=lambda name: any(word in name for word in big)) for kind, names in families.items()}
+
+
+def lessons() -> Iterator[Lesson]:
+    """Every recipe for any backbone with a stand-in of each family that some method decodes with its result on."""
+    discover.declare_all()
+    for kind, recipes in discover.GENERAL.items():
+        for recipe in recipes:
+            for group, names in stand_ins().items():
+                yield from _lesson(kind, recipe, group, names)
+
+
+def _lesson(kind: str, recipe: str, group: str, names: list[str]) -> Iterator[Lesson]:
+    tuning = recipe in discover.TUNING
+    names = [name for name in names if not tuning or "lora" in presets.parameters(presets.resolve(name))]
+    for name in [name for name in names if name in HALF and kind == "samplers"] or names:
+        backbone = f"{name}:lora={recipe}" if tuning else name
+        for method in _users(kind, recipe, name):
+            if Outcomes().of(method, presets.resolve(backbone)).word != "cannot":
+                playable = kind != "samplers" or name in HALF
+                yield Lesson(recipe, group, backbone, method if playable else None)
+                return
+
+
+def _users(kind: str, recipe: str, backbone: str) -> Iterator[Method[Any]]:
+    """Methods that open a component of a kind, with this one in its place; the one of the recipe's name first."""
+    named = sorted(contract.usable_methods(), key=lambda pair: pair[0] != recipe)
+    for name_of_method, settings in named:
+        method = contract.default_of(settings)
+        for of_kind, name in method.components:
+            if of_kind != kind or (kind == "drafter" and recipe not in (name, name_of_method)):
+                continue
+            key = next(field.name for field in fields(method) if getattr(method, field.name) == name)
+            own: dict[str, Any] = {key: recipe}
+            if kind == "samplers":
+                own |= {"drafter": HALF.get(backbone, backbone), "factor": 4 if "4x" in recipe else 2}
+                own |= {"drafter": "tiny:tar-1.5b-256"} if "4x" in recipe and backbone in HALF else {}
+            yield replace(method, **own)
+
+
+def train(recipe: str, backbone: str, steps: int) -> None:
+    """Train a recipe, and what it starts from, for a backbone into the cache."""
+    discover.load_recipes()
+    base, built = discover.plain(backbone), {}
+    data = replace(DATA[presets.resolve(base).modality()], dtype="fp32")
+    settings = {**SMALL.get(recipe, {}), "steps": steps}
+    for required in GENERAL_RECIPES.get(recipe).requires:
+        built[required] = discover.trained(f"{required}-{base}")
+        if not (built[required] / "config.json").is_file():
+            train(required, base, steps)
+    part = general(recipe, base, data, settings)
+    result = loop.train(recipe, part, discover.trained(f"{recipe}-{base}"), built)
+    assert result.finished and result.step == steps
+
+
+def tokens_of(method: Method[Any], backbone: str, budget: int, temperature: float = 1.0) -> Any:
+    """The output of a decode of the first prompt; of a picture at most ``budget`` tokens."""
+    target = loaded(backbone)
+    prompt = DATA[presets.resolve(discover.plain(backbone)).modality()].sides()[0][0]
+    if grid := target.capabilities.grid:
+        budget = min(budget, grid.length)
+
+    def drafter(name: str) -> Any:
+        return presets.drafter(target, name)
+
+    run = open_run(target, drafter, prompt, Sampling(temperature), budget, SeededDraws(0, "stand-in", prompt.id, 0))
+    return decode(method, run)
+
+
+@cache
+def loaded(backbone: str) -> Any:
+    """A stand-in in fp32."""
+    return presets.load(backbone, "fp32")
