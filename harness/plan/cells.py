@@ -184,7 +184,11 @@ class Plan:
             del key["batch"]  # so that runs from before there were batches can be resumed
         if self.suite.suite.timing:
             del key["timing"]
-        key["backbones"] = [{"name": entry.name, "dtype": entry.dtype} for entry in self.suite.suite.backbones]
+        key["backbones"] = [
+            {"name": entry.name, "dtype": entry.dtype}
+            | ({"max_new_tokens": entry.max_new_tokens} if entry.max_new_tokens else {})
+            for entry in self.suite.suite.backbones
+        ]
         key["methods"] = [_plain(use) for use in self.suite.uses]
         names = sorted({METHODS.name_of(type(use.method)) for use in self.suite.uses})
         if plugins := {name: plugin for name in names if (plugin := plugin_identity(name))}:
@@ -335,7 +339,7 @@ class _Matrix:
                 for task in self._uses(entry.name):
                     for batch, sampling in itertools.product(suite.batches, samplings(suite, task)):
                         stop = suite.stop_at_eos and task.task.eos
-                        budget = task.max_new_tokens or suite.max_new_tokens
+                        budget = entry.max_new_tokens or task.max_new_tokens or suite.max_new_tokens
                         first = Cell(baseline, entry.name, dtype, task, sampling, budget, stop, suite.seed, "baseline")
                         first = replace(first, batch=batch)
                         yield first

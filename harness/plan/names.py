@@ -7,7 +7,7 @@ import functools
 import itertools
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -83,7 +83,7 @@ def normal(data: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
-BACKBONE_KEYS = ("name", "dtype", "resources")
+BACKBONE_KEYS = ("name", "dtype", "resources", "max_new_tokens")
 """Keys of a backbone's entry that are not parameters of its adapter."""
 SCALARS = (str, int, float)
 """Types of a value that fits into a name."""
@@ -103,6 +103,21 @@ def _with_parameters(entry: Any) -> Any:
     joint = "," if plain(entry["name"]) != entry["name"] else ":"
     kept = {key: value for key, value in entry.items() if key in BACKBONE_KEYS}
     return {**kept, "name": f"{entry['name']}{joint}{pairs}"}
+
+
+def as_the_suite_has_them(chosen: Sequence[Any], own: Sequence[Any]) -> list[Any]:
+    """Entries that the command line chose by a bare name, with the parameters that the suite gives that model.
+
+    ``--backbone NAME`` of a suite with ``{name: NAME, chat: true}`` takes that entry, unless one has NAME alone.
+    """
+    entries = {entry["name"]: entry for entry in reversed(own) if _is_named(entry)}
+    bare = {plain(name): entry for name, entry in entries.items() if plain(name) != name}
+    return [
+        bare.get(entry["name"], entry)
+        if _is_named(entry) and len(entry) == 1 and entry["name"] not in entries
+        else entry
+        for entry in chosen
+    ]
 
 
 def companions(data: dict[str, Any], lines: Lines, problems: Problems) -> None:

@@ -64,12 +64,14 @@ class Resources(_Strict):
 class BackboneEntry(_Strict):
     """A backbone and the types to run it in; none named: its adapter's own.
 
-    Other keys of an entry are parameters of its adapter, such as ``weights: int4``, and become part of the name.
+    ``max_new_tokens`` replaces the suite's and the tasks', for models that reason before they answer. Other keys are
+    parameters of its adapter, such as ``weights: int4``, and become part of the name.
     """
 
     name: str = Field(min_length=1)
     dtype: tuple[DType, ...] = ()
     resources: Resources | None = None
+    max_new_tokens: int | None = Field(None, ge=1)
 
 
 class GreedyCheck(_Strict):
@@ -307,6 +309,8 @@ def resolve_again(data: Mapping[str, Any]) -> Resolved:
 def _resolve(data: Mapping[str, Any], overrides: Overrides, lines: Lines, problems: list[str]) -> Resolved:
     """Patch, check, look up; ``problems`` holds earlier errors, which are reported with the rest."""
     plain = names.normal({**data, **overrides.values})
+    if "backbones" in overrides.values:
+        plain["backbones"] = names.as_the_suite_has_them(plain["backbones"], names.normal(data).get("backbones", ()))
     names.companions(plain, lines, problems)
     overrides.patch_entries(plain)
     engine_entries.at_urls(plain, overrides.urls, problems)

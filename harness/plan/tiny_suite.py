@@ -27,7 +27,9 @@ SHORTER = {"masked_diffusion": ("steps",)}
 
 def shrink(plain: dict[str, Any]) -> None:
     """Replace the models and the data of a suite's plain data, whose entries are in their long form."""
-    plain["backbones"] = [{**entry, "name": stand_in(entry.get("name"))} for entry in plain.get("backbones", ())]
+    plain["backbones"] = [
+        _short({**entry, "name": stand_in(entry.get("name"))}) for entry in plain.get("backbones", ())
+    ]
     share = TOKENS / max(budget, TOKENS) if isinstance(budget := plain.get("max_new_tokens", TOKENS), int) else 1.0
     plain["methods"] = [_fitting(_renamed(entry), plain["backbones"], share) for entry in plain.get("methods", ())]
     plain["tasks"] = [_small(_renamed(entry), plain.get("max_new_tokens")) for entry in plain.get("tasks", ())]
@@ -37,6 +39,11 @@ def shrink(plain: dict[str, Any]) -> None:
     most = plain.get("max_new_tokens", TOKENS)
     plain |= {"max_new_tokens": min(most, TOKENS) if isinstance(most, int) else most}
     plain |= {"prove": False, "warmup": 0, "repetitions": 1, "greedy_check": {"prompts": 0}}
+
+
+def _short(entry: dict[str, Any]) -> dict[str, Any]:
+    """A backbone's entry without a budget of its own."""
+    return {key: value for key, value in entry.items() if key != "max_new_tokens"}
 
 
 def stand_in(name: Any) -> Any:

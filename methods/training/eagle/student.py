@@ -61,8 +61,9 @@ class Student(nn.Module):
     def draft_logits(self, features: Float[Tensor, "n E"], net: FeatureNet | None = None) -> Float[Tensor, "n K"]:
         """The drafter's logits of the compared ids; ``net``: another net of the same shape."""
         chosen = self.net if net is None else net
-        read = self._lifted(features) if chosen.shape.kind == "eagle1" else features
-        return chosen.logits(read[None], self._rows[0])[0].float()
+        if chosen.shape.kind == "eagle3":  # its own head, which needs nothing of the backbone's
+            return chosen.headed(features[None])[0].float()
+        return chosen.logits(self._lifted(features)[None], self._rows[0])[0].float()
 
     def _lifted(self, rows: Float[Tensor, "n E"]) -> Float[Tensor, "n F"]:
         return rows if self.lessons.lift is None else self.lessons.lift(rows)

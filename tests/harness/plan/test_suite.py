@@ -445,3 +445,34 @@ def test_a_backbones_entry_takes_parameters_of_its_adapter(write):
 def test_a_parameter_that_the_adapter_lacks_is_refused_on_its_line(write, entry):
     path = write("methods: [sjd]\ntasks: [tabular]\nbackbones:\n- name: embedded-image\n  " + entry + "\n")
     assert 5 in lines_of(refused(path), path)
+
+
+SUITE_WITH_CHAT = """methods: [prompt_lookup]
+backbones:
+  - {name: tiny:qwen2.5-7b, chat: true, max_new_tokens: 90}
+  - tiny:llama3-8b
+  - {name: tiny:llama3-8b, weights: int8}
+tasks: [{name: gsm8k, max_new_tokens: 20}]
+max_new_tokens: 30
+"""
+
+
+def test_a_backbones_entry_has_a_budget_of_its_own(write):
+    plan = expand(suite.load(str(write(SUITE_WITH_CHAT))))
+    budgets = {cell.backbone: cell.max_new_tokens for cell in plan.cells}
+    assert budgets == {"tiny:qwen2.5-7b:chat=true": 90, "tiny:llama3-8b": 20, "tiny:llama3-8b:weights=int8": 20}
+    assert [entry.get("max_new_tokens") for entry in plan.manifest()["key"]["backbones"]] == [90, None, None]
+    with pytest.raises(UsageError, match="max_new_tokens"):
+        suite.load(str(write(SUITE_WITH_CHAT.replace("90", "0"))))
+
+
+def test_a_bare_name_of_the_command_line_takes_the_suites_entry(write):
+    """`--backbone NAME` of a model that the suite has with parameters alone; a model of its own name stays plain."""
+
+    def chosen(*names):
+        resolved = suite.load(str(write(SUITE_WITH_CHAT)), suite.Overrides({"backbones": list(names)}))
+        return [(entry.name, entry.max_new_tokens) for entry in resolved.suite.backbones]
+
+    assert chosen("tiny:qwen2.5-7b") == [("tiny:qwen2.5-7b:chat=true", 90)]
+    assert chosen("tiny:llama3-8b", "tabular") == [("tiny:llama3-8b", None), ("tabular", None)]
+    assert chosen("tiny:qwen2.5-7b:chat=false") == [("tiny:qwen2.5-7b:chat=false", None)]

@@ -48,7 +48,7 @@ class Shape:
         return self.mlp or 256 * -(-int(8 * self.width / 3) // 256)
 
 
-SIZES = {"B": (12, 12, 768), "L": (24, 16, 1024), "XL": (36, 20, 1280), "LP": (30, 20, 1280), "tiny": (2, 2, 16)}
+SIZES = {"B": (12, 12, 768), "L": (24, 16, 1024), "XL": (36, 20, 1280), "LP": (30, 20, 1280), "tiny": (3, 2, 16)}
 """Layers, heads and width of LlamaGen's B, L and XL, of Tar's LP, and of stand-ins."""
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from harness.core.backbone import TiedEmbeddings
 from harness.core.cache import Window
@@ -172,6 +174,41 @@ def test_our_net_has_the_published_layout(name: str, monkeypatch: pytest.MonkeyP
 def test_keys_that_do_not_fit_are_named(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     folder = Published("llama", kept=9, name="midlayer").save(tmp_path, **changes)
     with pytest.raises(WeightsError, match=message):
+        FeatureNet.load(folder)
+
+
+def shards(folder: Path, kind: str) -> list[Path]:
+    """Write the tensors of a folder anew, in two files with an index."""
+    path = folder / "model.safetensors"
+    state = load_file(path)
+    path.unlink()
+    names = sorted(state)
+    suffix, stem = ("bin", "pytorch_model") if kind == "bin" else ("safetensors", "model")
+    files, places = [], {}
+    for number, part in enumerate((names[::2], names[1::2]), 1):
+        file = folder / f"{stem}-{number:05}-of-00002.{suffix}"
+        own = {name: state[name] for name in part}
+        if kind == "bin":
+            torch.save(own, file)
+        else:
+            save_file(own, file)
+        files.append(file)
+        places |= dict.fromkeys(part, file.name)
+    (folder / f"{stem}.{suffix}.index.json").write_text(json.dumps({"weight_map": places}))
+    return files
+
+
+@pytest.mark.parametrize("kind", ["bin", "safetensors"])
+@pytest.mark.parametrize("kept", [0, 9])
+def test_a_drafter_in_several_files_is_the_same_drafter(kind: str, kept: int, tmp_path: Path) -> None:
+    """A user's upload of ``pytorch_model-00001-of-00002.bin`` and more; one that is not there is named."""
+    folder = Published("llama", kept=kept, name="midlayer" if kept else "layers.0").save(tmp_path)
+    whole = FeatureNet.load(folder).state_dict()
+    files = shards(folder, kind)
+    again = FeatureNet.load(folder).state_dict()
+    assert whole.keys() == again.keys() and all(torch.equal(whole[key], again[key]) for key in whole)
+    files[1].unlink()
+    with pytest.raises(WeightsError, match=rf"{files[1].name} cannot be read as weights.*fetch it again"):
         FeatureNet.load(folder)
 
 

@@ -15,6 +15,8 @@ from harness.core.loop import decode
 from harness.core.sampling import Sampling
 from harness.plan import presets
 from harness.registry import RECIPES
+from harness.train.data import TaskPlan
+from harness.train.general import general
 from harness.train.loop import train
 from methods.eagle1 import Eagle1
 from methods.eagle3 import Eagle3
@@ -77,3 +79,20 @@ def test_the_seed_determines_the_weights() -> None:
     weights = dict(student.state_dict())
     assert all(key.startswith("net.") for key in weights), "lessons are in no checkpoint"
     assert not torch.equal(shuffled(student.net).down.weight, student.net.down.weight)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kept", "proposed"), [(0, None), (50, 50)])
+def test_eagle3_of_any_backbone_proposes_all_ids_or_the_most_frequent_ones(
+    kept: int, proposed: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a number its head had no ids, and no training of `stride train eagle3` could begin."""
+    monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
+    plan = TaskPlan("humaneval", limit=3, new=8, dtype="fp32")
+    recipe = general("eagle3", "tiny:llama3-8b", plan, {"kept": kept, "steps": 1})
+    assert general("eagle3", "tiny:llama3-8b", plan, {}).kept == 32_000  # type: ignore[attr-defined]  # a FeatureRecipe
+    torch.manual_seed(0)
+    student = recipe.build({})
+    vocabulary = len(cast(Student, student).lessons.unembed)
+    assert len(cast(Student, student).net.ids) == (proposed or vocabulary)
+    assert torch.isfinite(recipe.loss(student, 0, np.random.default_rng(0)))
