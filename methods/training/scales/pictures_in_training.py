@@ -95,13 +95,6 @@ def scales(model: PictureTraining, pictures: list[UInt8[np.ndarray, "S S 3"]]) -
     return {"up": Scale(pixels, encode(large)), "down": Scale(small, encode(as_bytes))}
 
 
-def band(scale: Scale, rows: slice, times: int) -> Scale:
-    """The part of pictures that some rows of the small scale's tokens cover; ``times``: rows of this scale for one."""
-    cell = scale.pixels.shape[2] // scale.ids.shape[1]
-    first, last = rows.start * times, rows.stop * times
-    return Scale(scale.pixels[:, :, cell * first : cell * last], scale.ids[:, first:last])
-
-
 def same_tokens(model: PictureTraining) -> dict[str, float]:
     """``{direction}_same``: held-out tokens that equal the real ones; ``_untrained``: of the untrained control."""
     held_out = scales(model, [draw() for draw in model.sides.development])

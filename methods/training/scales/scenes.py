@@ -24,11 +24,16 @@ class Scale(NamedTuple):
     pixels: Float[Tensor, "B 3 H W"]
     ids: Int[Tensor, "B h w"]
 
-    def band(self, rows: slice) -> Scale:
-        """The part of the pictures that some rows of the small scale's tokens cover."""
-        times = self.ids.shape[1] * CELL // SIZES["down"]
+    def band(self, rows: slice, times: int) -> Scale:
+        """The part of the pictures that some rows of the small scale's tokens cover.
+
+        Args:
+            rows: of the small scale's tokens.
+            times: rows of this scale for one of these.
+        """
+        cell = self.pixels.shape[2] // self.ids.shape[1]
         first, last = rows.start * times, rows.stop * times
-        return Scale(self.pixels[:, :, CELL * first : CELL * last], self.ids[:, first:last])
+        return Scale(self.pixels[:, :, cell * first : cell * last], self.ids[:, first:last])
 
 
 def encoded(tokenizer: Any, drawn: Sequence[emoji.Scene]) -> dict[str, Scale]:

@@ -22,6 +22,7 @@ from methods.drafters.scales.samplers import Samplers
 from methods.training.scales import losses
 from methods.training.scales import recipes as recipe
 from methods.training.scales.figures import figures
+from methods.training.scales.samplers_in_training import resample
 
 VQ = shipped("emoji-vq")
 PAIR = shipped("mulo-2x")
@@ -40,7 +41,7 @@ class TestTraining:
     def test_bands_of_both_scales_cover_the_same_region(self):
         model, scenes = built(), emoji.scenes(0, "train", 2)
         encoded = recipe.encoded(model.frozen.tokenizer, scenes)
-        large, small = encoded["up"].band(slice(2, 5)), encoded["down"].band(slice(2, 5))
+        large, small = encoded["up"].band(slice(2, 5), 2), encoded["down"].band(slice(2, 5), 1)
         assert large.ids.shape == (2, 6, 16) and small.ids.shape == (2, 3, 8)
         assert torch.equal(large.ids, encoded["up"].ids[:, 4:10]) and torch.equal(
             small.ids, encoded["down"].ids[:, 2:5]
@@ -108,7 +109,7 @@ class TestOptionalTerms:
         model, plain = built(lpips=3.0), built()
         real = recipe.encoded(plain.frozen.tokenizer, emoji.scenes(0, "train", 2))
         for rows, term in ((slice(0, 8), 1.5), (slice(0, 4), 0.0)):
-            resampled = recipe.resample(plain, "up", real["down"].band(rows), real["up"].band(rows))
+            resampled = resample(plain, "up", real["down"].band(rows, 1), real["up"].band(rows, 2))
             with_it = dataclasses.replace(TINY, lpips=3.0).terms(model, "up", resampled, 0)
             assert (with_it - TINY.terms(plain, "up", resampled, 0)).item() == pytest.approx(term, abs=1e-6)
 
