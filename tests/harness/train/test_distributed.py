@@ -99,6 +99,24 @@ def test_two_processes_make_one_training(tmp_path: Path) -> None:
 
 
 @pytest.mark.audit
+def test_accelerate_starts_two_processes(tmp_path: Path) -> None:
+    """Its launcher of several GPUs, on CPUs. torchvision, which it imports, may lack operators beside a CPU build of torch."""
+    pytest.importorskip("accelerate")
+    script = tmp_path / "line.py"
+    script.write_text(SCRIPT)
+    start = "from harness.platform import torchvision; torchvision.ensure()\n"
+    start += "from accelerate.commands.accelerate_cli import main; main()"
+    words = ("launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1", "--mixed_precision", "no")
+    command = [sys.executable, "-c", start, *words, "--dynamo_backend", "no", str(script), str(tmp_path)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    outcome = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert outcome.returncode == 0, outcome.stderr
+    ranks = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(2)]
+    assert all(rank[:2] == [True, 3] for rank in ranks) and ranks[0][2] != ranks[1][2]
+    assert (tmp_path / "out/card.json").is_file()
+
+
+@pytest.mark.audit
 def test_the_command_trains_with_torchrun(tmp_path: Path) -> None:
     """Both processes read one cache; the first one writes the result."""
     data = tmp_path / "prompts.txt"
