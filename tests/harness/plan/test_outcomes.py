@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from harness.errors import WeightsError
 from harness.plan import presets
 from harness.plan.outcomes import WORDS, Outcome, Outcomes
 from harness.registry import GENERAL_RECIPES, METHODS, RECIPES
+from harness.train import loop
 from tests.support.cli import stride
 
 TRAIN = re.compile(r"stride train (\w+) ([\w.-]+) --out (\S+)")
@@ -62,6 +64,27 @@ def test_every_printed_command_can_be_followed(pairs: list[dict[str, Any]]) -> N
             fetch = FETCH.fullmatch(row["command"])
             assert fetch is not None and fetch[1] in presets.by_name(), row
     assert {row["outcome"] for row in pairs} == set(WORDS)
+
+
+def test_every_printed_command_begins_to_train(
+    pairs: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command line as printed, FILE being prompts: the recipe has its settings, and what it starts from is here."""
+    begun: list[str] = []
+
+    def begin(name: str, recipe: Any, folder: Path, built: dict[str, Path], *rest: Any) -> loop.Trained:
+        assert set(built) == set(recipe.requires) and recipe.steps > 0
+        begun.append(name)
+        return loop.Trained(folder, True, recipe.steps, 0.0)
+
+    monkeypatch.setattr(loop, "train", begin)
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("a\nb\n")
+    commands = {row["command"] for row in pairs if row["outcome"] == "needs a part"}
+    for command in sorted(commands):
+        done = stride(*shlex.split(command.replace("FILE", str(prompts)))[1:], "--json")
+        assert done.code == 0 and done.document["finished"], (command, done)
+    assert len(begun) == len(commands) >= 30
 
 
 def test_each_outcome_is_that_of_a_pair_that_has_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_two_processes_make_one_training(tmp_path: Path) -> None:
 
 @pytest.mark.audit
 def test_accelerate_starts_two_processes(tmp_path: Path) -> None:
-    """Its launcher of several GPUs, on CPUs. torchvision, which it imports, may lack operators beside a CPU build of torch."""
+    """Its launcher of several GPUs, on CPUs. torchvision, which it imports, may lack its operators there."""
     pytest.importorskip("accelerate")
     script = tmp_path / "line.py"
     script.write_text(SCRIPT)
