@@ -219,7 +219,7 @@ def general(kind: str, name: str) -> tuple[str, tuple[int, int] | None] | None:
     return recipe_name, (int(match[2]), int(match[3])) if match else None
 
 
-def general_command(kind: str, name: str, backbone: str) -> str | None:
+def general_command(kind: str, name: str, backbone: str, data: str = "FILE") -> str | None:
     """The command that trains a component for a backbone, on data of the user; None: no recipe does.
 
     Recipes of `TUNING` serve the backbone that they tune alone: ``bpt:lora=xspecmesh-cross-lora``.
@@ -229,7 +229,7 @@ def general_command(kind: str, name: str, backbone: str) -> str | None:
         return None
     backbone = plain(backbone)
     layers = f" --set 'layers={list(part[1])}' --out {trained(f'{name}-{backbone}')}" if part[1] else ""
-    return f"stride train {part[0]} --backbone {backbone} --data FILE{layers}"
+    return f"stride train {part[0]} --backbone {backbone} --data {data}{layers}"
 
 
 def tuned(lora: str, backbone: str) -> Path:

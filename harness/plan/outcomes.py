@@ -15,6 +15,8 @@ from harness.plan.presets import Spec
 
 Word = Literal["runs", "needs a part", "needs weights", "cannot"]
 WORDS: tuple[Word, ...] = ("runs", "needs a part", "needs weights", "cannot")
+DATA = {"mesh": "'{name: point_clouds, folder: FOLDER}'", "speech": "utterances"}
+"""What a recipe learns from where a file of prompts will not do, by modality."""
 TOYS = ("tabular", "masked_tabular")
 """Adapters whose backbones make a toy of any drafter and component."""
 
@@ -103,18 +105,19 @@ def _matrices(spec: Spec) -> list[Outcome]:
     if folder.is_dir():
         return []
     reason = f"the low-rank matrices {folder} of {spec.name} are not on this machine"
-    return _trained("heads", lora, spec.name, reason) if lora in discover.TUNING else [Outcome("cannot", reason)]
+    return _trained("heads", lora, spec, reason) if lora in discover.TUNING else [Outcome("cannot", reason)]
 
 
-def _trained(kind: str, name: str, backbone: str, missing: str) -> list[Outcome]:
+def _trained(kind: str, name: str, spec: Spec, missing: str) -> list[Outcome]:
     """The commands of a recipe for any backbone, its first stage first where that is missing too; empty: no recipe."""
-    command = discover.general_command(kind, name, backbone)
+    backbone, data = spec.name, _data_for(spec)
+    command = discover.general_command(kind, name, backbone, data)
     if command is None:
         return []
     first = discover.EARLIER.get(name)
     earlier = []
     if first is not None and not (discover.trained(f"{first}-{discover.plain(backbone)}") / "config.json").is_file():
-        before = discover.general_command(kind, first, backbone) or ""
+        before = discover.general_command(kind, first, backbone, data) or ""
         earlier = [Outcome("needs a part", f"{missing}, and they start from {first}", before)]
     return [*earlier, Outcome("needs a part", missing, command)]
 
@@ -138,14 +141,23 @@ def _part(kind: str, name: str, backbone: Spec) -> list[Outcome]:
     fits = not tied or discover.plain(backbone.name) in tied
     if folder is not None and (fits or folder.name in _own_folders(backbone)):
         return []
-    missing = (
-        f"no {kind} {name!r} for {backbone.name} is here"
-        if folder is None
-        else f"the {kind} {name!r} is for {', '.join(tied)}"
-    )
+    missing = f"the {kind} {name!r} is for {', '.join(tied)}"
+    if folder is None:
+        missing = f"no {kind} {name!r} for {backbone.name} is here"
+        if Path(name).expanduser().is_dir():
+            missing += f", because {name} has no {' or '.join(discover.COMPONENT_FILES)}"
     tuned = name in _own_folders(backbone) and discover.kind_of(name) == kind
     recipe = name if tuned else discover.recipe(kind, name, backbone.name)
     if recipe is not None:
         return [Outcome("needs a part", missing, discover.train_command(kind, recipe))]
     no_recipe = Outcome("cannot", f"{missing}, and no recipe trains one; the folder of a published one will do")
-    return _trained(kind, name, backbone.name, missing) or [no_recipe]
+    return _trained(kind, name, backbone, missing) or [no_recipe]
+
+
+def _data_for(spec: Spec) -> str:
+    """The data of a recipe for a backbone, as a command names it."""
+    if spec.adapter == "mesh":
+        return "shapes"  # what the package's own mesh models were trained on
+    if spec.modality() == "text" and not spec.reads_text():
+        return "tabular"  # prompts of ids
+    return DATA.get(spec.modality(), "FILE")

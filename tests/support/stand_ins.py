@@ -22,8 +22,11 @@ from harness.registry import GENERAL_RECIPES
 from harness.train import loop
 from harness.train.general import general
 
-HALF = {"tiny:tar-1.5b": "tiny:tar-1.5b-256", "tiny:tar-1.5b-1024": "tiny:tar-1.5b"}
-"""Models of pictures of half the side, which draft for MuLo-SD."""
+SMALLER = {
+    "mulo-2x": {"tiny:tar-1.5b": "tiny:tar-1.5b-256"},
+    "mulo-4x": {"tiny:tar-1.5b-1024": "tiny:tar-1.5b-256"},
+}
+"""Models of pictures of half and of a quarter of the side, which draft for MuLo-SD."""
 
 
 @dataclass(frozen=True)
@@ -72,11 +75,12 @@ def lessons() -> Iterator[Lesson]:
 def _lesson(kind: str, recipe: str, group: str, names: list[str]) -> Iterator[Lesson]:
     tuning = recipe in discover.TUNING
     names = [name for name in names if not tuning or "lora" in presets.parameters(presets.resolve(name))]
-    for name in [name for name in names if name in HALF and kind == "samplers"] or names:
+    smaller = SMALLER.get(recipe, {})
+    for name in [name for name in names if name in smaller] or names:
         backbone = f"{name}:lora={recipe}" if tuning else name
         for method in _users(kind, recipe, name):
             if Outcomes().of(method, presets.resolve(backbone)).word != "cannot":
-                playable = kind != "samplers" or name in HALF
+                playable = kind != "samplers" or name in smaller
                 yield Lesson(recipe, group, backbone, method if playable else None)
                 return
 
@@ -92,8 +96,8 @@ def _users(kind: str, recipe: str, backbone: str) -> Iterator[Method[Any]]:
             key = next(field.name for field in fields(method) if getattr(method, field.name) == name)
             own: dict[str, Any] = {key: recipe}
             if kind == "samplers":
-                own |= {"drafter": HALF.get(backbone, backbone), "factor": 4 if "4x" in recipe else 2}
-                own |= {"drafter": "tiny:tar-1.5b-256"} if "4x" in recipe and backbone in HALF else {}
+                drafter = SMALLER[recipe].get(backbone, backbone)
+                own |= {"drafter": drafter, "factor": 4 if "4x" in recipe else 2}
             yield replace(method, **own)
 
 

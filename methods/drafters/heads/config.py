@@ -71,4 +71,5 @@ def read_config(folder: Path) -> Config:
 
 def damaged(folder: Path, error: Exception) -> WeightsError:
     """The error of a folder that holds something else."""
-    return WeightsError(f"{folder} holds no heads ({error}). Make them: `stride train drafter NAME`")
+    what = f"its config.json lacks {error}" if isinstance(error, KeyError) else error
+    return WeightsError(f"{folder} holds no heads ({what}). Make them: `stride train drafter NAME`")

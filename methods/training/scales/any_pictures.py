@@ -76,10 +76,11 @@ class AnySamplers(SamplersRecipe):
         """
         teacher, sides = picture_sides(self.backbone, self.plan)
         side, tokenizer = side_of_pictures(teacher), InOrder(teacher.backbone)
-        if side % (self.factor * tokenizer.factor):
+        cells = side // tokenizer.factor
+        if side % (self.factor * tokenizer.factor) or cells < 2 * self.factor:
             raise UsageError(
-                f"pictures of {self.backbone} have {side // tokenizer.factor} cells a side, which {self.factor} does "
-                f"not divide; choose another factor"
+                f"pictures of {self.backbone} have {cells} cells a side, which {self.factor} does not divide into two "
+                f"or more; choose another factor"
             )
         book = tokenizer.codebook
         pair = Pair(Shape(self.factor, len(book), book.shape[1], self.width, self.blocks, self.more))

@@ -20,7 +20,11 @@ from harness.train import loop
 from tests.support.cli import stride
 
 TRAIN = re.compile(r"stride train (\w+) ([\w.-]+) --out (\S+)")
-GENERAL = re.compile(r"stride train ([\w-]+) --backbone (\S+) --data FILE(?: --set 'layers=\[\d+, \d+\]' --out (\S+))?")
+DATA = r"(?:FILE|tabular|shapes|utterances|'\{name: point_clouds, folder: FOLDER\}')"
+GENERAL = re.compile(
+    rf"stride train ([\w-]+) --backbone (\S+) --data {DATA}(?: --set 'layers=\[\d+, \d+\]' --out (\S+))?"
+)
+CLOUDS = "'{name: point_clouds, folder: FOLDER}'"
 FETCH = re.compile(r"stride fetch (\S+)")
 
 
@@ -82,7 +86,9 @@ def test_every_printed_command_begins_to_train(
     prompts.write_text("a\nb\n")
     commands = {row["command"] for row in pairs if row["outcome"] == "needs a part"}
     for command in sorted(commands):
-        done = stride(*shlex.split(command.replace("FILE", str(prompts)))[1:], "--json")
+        done = stride(
+            *shlex.split(re.sub("FILE", str(prompts), command).replace("FOLDER", str(tmp_path)))[1:], "--json"
+        )
         assert done.code == 0 and done.document["finished"], (command, done)
     assert len(begun) == len(commands) >= 30
 
@@ -104,6 +110,13 @@ def test_a_part_that_no_recipe_trains_is_no_part_to_train() -> None:
     """There are weights of Vicuna to be had, and no recipe of Hydra's heads."""
     result = outcome("hydra", "vicuna-7b")
     assert result.word == "cannot" and result.reason is not None and "no recipe trains one" in result.reason
+
+
+def test_a_folder_without_a_configuration_says_so(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    declare_all()
+    result = Outcomes().of(METHODS.get("eagle1")(features=str(tmp_path)), presets.resolve("tiny:llama3-8b"))
+    assert result.word == "cannot" and f"{tmp_path} has no config.json or adapter_config.json" in str(result.reason)
 
 
 def test_heads_of_one_branch_cannot_run_on_a_guided_model() -> None:
@@ -130,7 +143,7 @@ def test_a_tuned_backbone_needs_both_stages(monkeypatch: pytest.MonkeyPatch, tmp
     declare_all()
     tuned, heads = "tiny:bpt:lora=xspecmesh-cross-lora", METHODS.get("multi_head")(heads="xspecmesh-cross-lora")
     result = Outcomes().of(heads, presets.resolve(tuned))
-    stages = [f"stride train xspecmesh-cross{stage} --backbone tiny:bpt --data FILE" for stage in ("", "-lora")]
+    stages = [f"stride train xspecmesh-cross{stage} --backbone tiny:bpt --data {CLOUDS}" for stage in ("", "-lora")]
     assert (result.word, result.commands) == ("needs a part", tuple(stages))
     published = Outcomes().of(METHODS.get("autoregressive")(), presets.resolve(tuned.removeprefix("tiny:")))
     assert published.commands == ("stride fetch bpt", *(stage.replace("tiny:", "") for stage in stages))

@@ -10,10 +10,13 @@ from collections.abc import Iterator
 import pytest
 
 from harness import discover
+from harness.errors import UsageError
 from harness.registry import GENERAL_RECIPES
 from tests.support import stand_ins
 from tests.support.stand_ins import Lesson, lessons
 
+REFUSED = {"simplear": "without an encoder of pictures", "mulo-4x": "4 cells a side, which 4 does not divide"}
+"""What a recipe of samplers says of a family that it cannot train for, or of pictures that are too small."""
 STEPS = 10
 QUICK = ("medusa-llama", "cross-regression-qwen2")
 """Those that run by default; others with the mark audit."""
@@ -40,9 +43,15 @@ def test_every_recipe_and_every_family_that_can_be_drafted_for_is_here() -> None
 @pytest.mark.slow
 @pytest.mark.parametrize("lesson", LESSONS)
 def test_ten_steps_and_a_decode(lesson: Lesson) -> None:
+    grid = stand_ins.loaded(discover.plain(lesson.backbone)).capabilities.grid
+    small = grid is not None and grid.columns < 8
+    refused = REFUSED.get(lesson.family, REFUSED.get(lesson.recipe) if small else None)
+    if refused and lesson.method is None:
+        with pytest.raises(UsageError, match=refused):
+            stand_ins.train(lesson.recipe, lesson.backbone, STEPS)
+        return
     stand_ins.train(lesson.recipe, lesson.backbone, STEPS)
     if lesson.method is None:  # samplers of a family without a model of half the pictures
         return
-    grid = stand_ins.loaded(lesson.backbone).capabilities.grid
     result = stand_ins.tokens_of(lesson.method, lesson.backbone, 24 if grid is None else grid.length)
-    assert result.tokens and any(step.drafted for step in result.steps)
+    assert result.tokens and (any(step.drafted for step in result.steps) or lesson.recipe in stand_ins.SMALLER)

@@ -180,7 +180,7 @@ class TestBadInput:
             Pair(Shape(2, 16, 8)).warm_start(Pair(Shape(2, 16, 8)))
 
     def test_a_factor_that_does_not_divide_the_cells(self, folder: Path) -> None:
-        with pytest.raises(UsageError, match="3 does not divide"):
+        with pytest.raises(UsageError, match="which 3 does not divide"):
             built(TAR, folder, factor=3).build({})
 
 
