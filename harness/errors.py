@@ -42,6 +42,10 @@ class PluginError(ContractError):
     """A plugin cannot be imported, or its entry point names something else. Only commands that name it fail."""
 
 
+class WeightsWarning(UserWarning):
+    """A file of weights holds more than its model reads."""
+
+
 class PluginWarning(UserWarning):
     """A plugin that cannot be used is left out."""
 

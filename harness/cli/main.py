@@ -18,7 +18,7 @@ import click
 
 from harness import __version__
 from harness.discover import check_packages
-from harness.errors import PluginWarning, StrideError, did_you_mean, printable
+from harness.errors import PluginWarning, StrideError, WeightsWarning, did_you_mean, printable
 from harness.platform import stand_ins
 from harness.platform.exits import exits_are_told
 
@@ -160,8 +160,9 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """A plugin that is left out in one line of ours; other warnings as Python shows them."""
-    text = f"stride: warning: {printable(str(message))}" if issubclass(category, PluginWarning) else None
+    """A plugin that is left out, and tensors that are not read, in one line of ours; others as Python shows them."""
+    own = issubclass(category, PluginWarning | WeightsWarning)
+    text = f"stride: warning: {printable(str(message))}" if own else None
     click.echo(text or printable(warnings.formatwarning(message, category, filename, lineno).rstrip()), err=True)
 
 

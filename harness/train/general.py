@@ -12,6 +12,7 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 
 from harness.backbones.tiny import PREFIX
+from harness.core.capabilities import Requirement
 from harness.discover import load_recipes
 from harness.errors import UsageError, did_you_mean
 from harness.plan import presets
@@ -23,6 +24,12 @@ from harness.train.schedules import expanded, settled
 
 FIXED = ("summary", "backbone", "plan", "requires", "device", "paper")
 """Fields of a recipe that `--set` does not change."""
+NEEDS = {
+    "drafter": (Requirement.HIDDEN,),
+    "heads": (Requirement.HIDDEN, Requirement.CONDITION),
+    "samplers": (Requirement.GRID,),
+}
+"""What a recipe of a kind reads of its backbone, beside passages."""
 PLAN = "data."
 """In front of a setting of the passages: data.new=64."""
 
@@ -40,7 +47,8 @@ def general(name: str, backbone: str, plan: TaskPlan | PicturePlan, settings: Ma
         UsageError: an unknown name or setting, a value of another kind, or not enough memory.
     """
     load_recipes()
-    recipe, _ = GENERAL_RECIPES.get(name), presets.resolve(backbone)
+    recipe = GENERAL_RECIPES.get(name)
+    _check_backbone(name, recipe.kind, backbone)
     settings = expanded(name, recipe, settings)
     data = {key.removeprefix(PLAN): value for key, value in settings.items() if key.startswith(PLAN)}
     own = {key: value for key, value in settings.items() if not key.startswith(PLAN)}
@@ -52,6 +60,16 @@ def general(name: str, backbone: str, plan: TaskPlan | PicturePlan, settings: Ma
     checked = _checked(type(recipe), "", settled(name, recipe, plan, own), FIXED)
     changed: Recipe = replace(recipe, backbone=backbone, plan=plan, **device, **checked)
     return changed
+
+
+def _check_backbone(name: str, kind: str, backbone: str) -> None:
+    """Refuse a backbone that the recipe cannot read, before passages are written with it."""
+    lacking = [need for need in NEEDS.get(kind, ()) if need not in presets.resolve(backbone).meets()]
+    if lacking:
+        raise UsageError(
+            f"the recipe {name} needs {' and '.join(need.value for need in lacking)}, and {backbone} does not offer "
+            f"{', '.join(need.name for need in lacking)}; `stride list matrix` shows what runs on it"
+        )
 
 
 def _checked(kind: type[Any], prefix: str, values: Mapping[str, Any], fixed: tuple[str, ...]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from harness.core import int8
 from harness.core.capabilities import Capabilities, Requirement
-from harness.errors import StrideError, WeightsError, listed
+from harness.errors import StrideError, WeightsError, WeightsWarning, listed
 from harness.platform.folders import reason, remedy
 from harness.platform.quiet import quiet
 
@@ -105,7 +106,7 @@ def read_model(name: str, folder: Path, config: Any, attn: str, dtype: torch.dty
 
 
 def read_whole(name: str, folder: Path, kind: Any, unused: tuple[str, ...] = (), **options: Any) -> Any:
-    """A model of a class of transformers, every tensor of it read from a folder.
+    """A model of a class of transformers, every tensor of it read from a folder. Tensors that it leaves are a warning.
 
     Args:
         name: of the backbone, for messages.
@@ -143,6 +144,13 @@ def read_whole(name: str, folder: Path, kind: Any, unused: tuple[str, ...] = (),
         raise WeightsError(
             f"{name}: {folder} lacks {len(missing)} tensors of the model: {listed(missing)}; transformers would make "
             f"them up. {remedy(folder)}"
+        )
+    if unread := sorted(report["unexpected_keys"]):
+        warnings.warn(
+            f"{name}: {folder} has {len(unread)} tensors that the model does not read: {listed(unread)}. Drafters and "
+            f"adapters beside a model are named by their own parameters",
+            WeightsWarning,
+            stacklevel=2,
         )
     return model
 

@@ -9,6 +9,7 @@ from harness.backbones.base import Adapter, Identity
 from harness.backbones.text import chat
 from harness.core.backbone import EncodedPrompt
 from harness.core.task import Prompt
+from harness.errors import UsageError
 
 
 class TokenizedAdapter(Adapter):
@@ -39,6 +40,8 @@ class TokenizedAdapter(Adapter):
             UsageError: the tokenizer lacks the template, or a token of it.
         """
         if prompt.messages:
+            if self._tokenizer is None:
+                raise UsageError(f"{self.name}: the prompt is a conversation, and the weights come without a tokenizer")
             named = self.task_template if len(prompt.messages) == 1 else None
             template = self._template or named or chat.OWN
             if template != chat.OWN:

@@ -37,6 +37,22 @@ def test_wrong_settings_are_one_message(name: str, settings: dict[str, object], 
         general(name, "tiny:llama3-8b", PLAN, settings)
 
 
+@pytest.mark.parametrize(
+    ("recipe", "backbone", "message"),
+    [
+        ("medusa", "tiny:llada-8b", "medusa needs hidden rows .*, and tiny:llada-8b does not offer HIDDEN"),
+        ("mulo-2x", "tiny:llama3-8b", "mulo-2x needs tokens laid out .*, and tiny:llama3-8b does not offer GRID"),
+        ("xspecmesh-cross", "tiny:llama3-8b", "does not offer CONDITION; `stride list matrix` shows"),
+        ("xspecmesh-mlp", "tiny:deepmesh-0.5b", "does not offer HIDDEN, CONDITION"),
+    ],
+)
+def test_a_backbone_that_a_recipe_cannot_read_is_refused_before_it_writes_passages(
+    recipe: str, backbone: str, message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        general(recipe, backbone, PLAN, {})
+
+
 def test_a_backbone_that_does_not_fit_into_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("harness.train.general.os.sysconf", lambda name: 2**15 if name == "SC_PAGE_SIZE" else 10**6)
     with pytest.raises(UsageError, match=r"medusa for llama2-70b reads 138 GB of weights in bf16, and cpu has 33 GB"):

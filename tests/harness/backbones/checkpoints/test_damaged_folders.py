@@ -21,7 +21,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from harness.backbones.checkpoints import components, convert
 from harness.backbones.slots import lora
 from harness.core.backbone import TiedEmbeddings
-from harness.errors import WeightsError
+from harness.errors import WeightsError, WeightsWarning
 from harness.plan import presets
 from methods.drafters.eagle.net import FeatureNet
 from methods.drafters.eagle.shape import Shape
@@ -207,6 +207,16 @@ def test_random_bytes_after_the_magic_of_gguf_are_one_error(tmp_path: Path, gguf
 def test_a_shape_that_a_configuration_contradicts_is_named(folder: Path) -> None:
     text = message(folder, change("config.json", hidden_size=48))
     assert re.search(r"has lm_head\.weight in the shape \(31, 24\), and its configuration needs \(31, 48\)", text)
+
+
+def test_tensors_that_a_model_does_not_read_are_named(folder: Path) -> None:
+    """A warning, because folders of models hold drafters too; the first ten of twelve."""
+    state = load_file(folder / "model.safetensors")
+    more = {f"model.junk.{number:02}": torch.ones(1) for number in range(12)}
+    save_file({**state, **more}, folder / "model.safetensors", metadata={"format": "pt"})
+    names = ", ".join(sorted(more)[:10])
+    with pytest.warns(WeightsWarning, match=rf"12 tensors that the model does not read: {names} and 2 more\."):
+        presets.load(str(folder), "fp32")
 
 
 def test_a_shape_that_the_settings_of_a_gguf_file_contradict_is_named(tmp_path: Path) -> None:
