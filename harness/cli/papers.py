@@ -67,7 +67,8 @@ def row(outcomes: Outcomes, paper: str, item: Item) -> dict[str, Any]:
     cells += [_size(model) for model in item.models]
     outcome, reason = _judged(item, cells)
     made_by = f"stride run {item.suite}" if item.suite else item.made_by
-    if item.suite and outcome != "yes" and not item.suite.endswith("_real"):
+    models = {model for cells in item.cells for model in cells.models}
+    if item.suite and outcome != "yes" and not _has(item.suite, models):
         made_by += " fills it from models that are here"
     why = "; ".join(text for text in (reason, made_by) if text)
     return {"paper": paper, "item": item.item, "outcome": outcome, "why": why}
@@ -79,6 +80,11 @@ def _settings(suite: str, cells: Cells, model: str) -> list[Method[Any]]:
     kind: type[Method[Any]] = METHODS.get(cells.method)
     chosen = [use.method for use in uses if isinstance(use.method, kind) and use.backbones and model in use.backbones]
     return chosen or [kind(**cells.options)]
+
+
+def _has(suite: str, models: set[str]) -> bool:
+    """Whether a suite runs the paper's own models."""
+    return suite.endswith("_real") or bool(models & {entry.name for entry in load(suite).suite.backbones})
 
 
 @cache

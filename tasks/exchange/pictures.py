@@ -29,7 +29,7 @@ class GenEvalLayout(Layout):
     def write(self, outputs: Sequence[Stored], folder: Path) -> str:
         """Write one folder a prompt."""
         for output in outputs:
-            place = folder / output.prompt.id.rpartition("/")[2]
+            place = folder / _number(output)
             (place / "samples").mkdir(parents=True, exist_ok=True)
             metadata = json.dumps(_metadata(output))
             (place / "metadata.jsonl").write_text(metadata, encoding="utf-8")
@@ -41,7 +41,26 @@ class GenEvalLayout(Layout):
         results = geneval.read_results(files[""])
         judged = [_normal(json.loads(result.metadata)) for result in results]
         refuse_others(files[""], judged, [_normal(_metadata(output)) for output in outputs])
+        self._check_pictures(files[""], [result.file for result in results if result.file], outputs)
         return geneval.summary(results)
+
+    @staticmethod
+    def _check_pictures(path: Path, judged: Sequence[str], outputs: Sequence[Stored]) -> None:
+        """Refuse results whose lines name other pictures: another number, or, where they are here, other bytes."""
+        own = {f"{_number(output)}/samples/{output.repetition:05d}.png": output.picture() for output in outputs}
+        named = ["/".join(Path(file.replace("\\", "/")).parts[-3:]) for file in judged]
+        if named:
+            refuse_others(path, named, list(own))
+        for file, name in zip(judged, named, strict=True):
+            if Path(file).is_file() and Path(file).read_bytes() != own[name].read_bytes():
+                raise UsageError(
+                    f"{path} judged {file}, which is another picture than that of this cell: its results are of other "
+                    f"outputs. Judge what `stride export` wrote for this cell"
+                )
+
+
+def _number(output: Stored) -> str:
+    return output.prompt.id.rpartition("/")[2]
 
 
 def _metadata(output: Stored) -> dict[str, Any]:

@@ -6,6 +6,7 @@ The detector (Mask2Former) and the colour classifier (CLIP) are not part of this
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,11 +115,15 @@ def _fault(objects: Sequence[Detection], entry: Mapping[str, Any], groups: Seque
 
 @dataclass(frozen=True)
 class Result:
-    """A picture's line in the official ``results.jsonl``; the text of ``metadata`` identifies the prompt."""
+    """A picture's line in the official ``results.jsonl``; the text of ``metadata`` identifies the prompt.
+
+    ``file`` is the picture that was judged; "" where the line names none.
+    """
 
     tag: str
     metadata: str
     correct: bool
+    file: str = ""
 
 
 def read_results(path: Path) -> tuple[Result, ...]:
@@ -135,7 +140,12 @@ def read_results(path: Path) -> tuple[Result, ...]:
         tag = text_of(row, "tag", where)
         if tag not in TAGS:
             raise where.fault(f"tag is {tag!r}; known: {', '.join(TAGS)}")
-        out.append(Result(tag, text_of(row, "metadata", where), correct))
+        metadata, file = text_of(row, "metadata", where), row.get("filename", "")
+        try:
+            json.loads(metadata)
+        except (ValueError, RecursionError) as error:
+            raise where.fault(f"metadata is {metadata!r:.80}, no JSON object in a text") from error
+        out.append(Result(tag, metadata, correct, file if isinstance(file, str) else ""))
     return tuple(out)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from harness.cli import papers
 from harness.cli.main import VERBS
-from harness.discover import declare_all
+from harness.discover import declare_all, plain
 from harness.plan import presets, suite
 from harness.plan.outcomes import Outcomes
 from harness.registry import METHODS
@@ -49,7 +49,8 @@ def test_what_an_item_names_exists() -> None:
         assert not item.suite or item.suite in suite.shipped(), item
         for cells in item.cells:
             METHODS.get(cells.method)(**cells.options)
-        assert {model for cells in item.cells for model in cells.models} | set(item.models) <= set(presets.by_name())
+        models = {plain(model) for cells in item.cells for model in cells.models} | set(item.models)
+        assert models <= set(presets.by_name())
     missing = {name for name in names() if "_table" in name} - {item.made_by for item in listed}
     assert missing == set()
 

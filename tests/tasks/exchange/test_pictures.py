@@ -48,6 +48,30 @@ def test_geneval_reads_its_own_folders_and_its_results_are_of_these_prompts(tmp_
             GenEvalLayout().read({"": results(tmp_path / "r.jsonl", other)}, outputs)
 
 
+def test_geneval_results_name_the_pictures_of_this_cell(tmp_path: Path) -> None:
+    """The same prompts drawn by another method: other bytes. Results whose pictures are gone count by their numbers."""
+    outputs, path = geneval_outputs(tmp_path), tmp_path / "r.jsonl"
+    GenEvalLayout().write(outputs, tmp_path / "out")
+    results(path, outputs)
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+
+    def read(folder: str, numbers: tuple[int, ...] = (0, 0, 1, 1)) -> object:
+        files = [f"{folder}/{number:05d}/samples/{r % 2:05d}.png" for r, number in enumerate(numbers)]
+        lines = [json.dumps({**row, "filename": file}) for row, file in zip(rows, files, strict=True)]
+        path.write_text("\n".join(lines))
+        return GenEvalLayout().read({"": path}, outputs)
+
+    assert read(str(tmp_path / "out")) == read("/moved/to/another/machine")
+    with pytest.raises(UsageError, match=r"other outputs: 2 of its 4 are not of this cell.*00007/samples"):
+        read("/elsewhere", (0, 0, 7, 7))
+    picture(tmp_path / "out/00001/samples", "00001", 99)
+    with pytest.raises(UsageError, match=r"00001/samples/00001\.png, which is another picture than that of this cell"):
+        read(str(tmp_path / "out"))
+    path.write_text(json.dumps({**rows[0], "metadata": "{"}))
+    with pytest.raises(UsageError, match=r"metadata is '\{', no JSON object"):
+        GenEvalLayout().read({"": path}, outputs)
+
+
 def test_a_cell_of_another_task_is_refused(tmp_path: Path) -> None:
     outputs = [Stored(Prompt("coco/1", "a cat"), 0, picture(tmp_path, "a", 9))]
     with pytest.raises(UsageError, match="coco/1 is no prompt of this benchmark"):
