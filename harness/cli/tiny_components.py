@@ -34,7 +34,7 @@ def make(plan: Plan) -> None:
     cells = [cell for cell in plan.runnable if cell.backbone.startswith(PREFIX)]
     for (kind, name), backbone in dict.fromkeys((part, cell.backbone) for cell in cells for part in _parts(cell)):
         tuned = name in discover.TUNING
-        base = discover.plain(backbone) if tuned else backbone
+        base = discover.plain(backbone)
         _forget_other_weights(name, base, tuned)
         if not discover.is_here(kind, name, base) and (part := discover.general(kind, name)):
             _train(*part, name, base)

@@ -82,7 +82,7 @@ def ran(name: str, out: Path, *words: object) -> None:
 @pytest.mark.parametrize(
     ("name", "backbone", "task", "method"),
     [
-        ("papers/cross_regression_real", "llama3-8b", "gsm8k", ""),
+        ("papers/cross_regression_real", "deepseek-r1-distill-1.5b", "gsm8k", ""),
         ("papers/cross_regression_real", "whisper-tiny-hub", "librispeech", ""),
         ("papers/cross_regression_real", "dream-7b", "gsm8k", ""),
         ("papers/sjdpp_real", "lumina-mgpt-7b-512", "coco", ""),
