@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers.models.llama import modeling_llama
 
 from harness.core.backbone import TiedEmbeddings
 from harness.core.cache import Window
@@ -116,6 +117,26 @@ def test_a_drafter_of_lantern_for_llamagen_knows_its_grid(tmp_path: Path) -> Non
     reference = Published("llama", input_type="t2i")
     net = FeatureNet.load(reference.save(tmp_path))
     assert net.shape.side == 16 and net.shape.branches == 2
+
+
+def test_one_pass_of_lanterns_drafter_for_llamagen_is_that_of_the_reference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three entries of a prompt, then the cells of two rows of a picture."""
+    reference, places = Published("llama", input_type="t2i"), range(-3, 18)
+    net = FeatureNet.load(reference.save(tmp_path))
+    vectors, rows = torch.randn(2, len(places), 32, generator=torch.Generator().manual_seed(0))
+
+    def rotated(query: torch.Tensor, keys: torch.Tensor, *table: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        return complex_rotation(query, places, 16, 8), complex_rotation(keys, places, 16, 8)
+
+    monkeypatch.setattr(modeling_llama, "apply_rotary_pos_emb", rotated)
+
+    def attend(query: Any, keys: Any, values: Any) -> Any:
+        return torch.nn.functional.scaled_dot_product_attention(query, keys, values, is_causal=True, enable_gqa=True)
+
+    out = net(vectors[None], rows[None, :, None], torch.tensor(list(places)), attend)[0]
+    torch.testing.assert_close(out, reference(vectors, rows), rtol=1e-4, atol=5e-5)
 
 
 LAYER = "self_attn.q_proj self_attn.k_proj self_attn.v_proj self_attn.o_proj mlp.gate_proj mlp.up_proj mlp.down_proj"
