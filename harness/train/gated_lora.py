@@ -74,10 +74,9 @@ class GatedLora(nn.Module):
         self.frozen: FrozenModel = MODELS[spec.adapter](name, spec.params, *place)
         self.backbone, self.rank, self.alpha = self.frozen.backbone, rank, alpha
         self._linears = {key: layer for key, layer in self.frozen.linears.items() if _within(key, layers)}
-        if not self._linears:
-            raise UsageError(
-                f"{name} has no linear layers in {layers}; it has {_count(self.frozen.linears)} layers from 0"
-            )
+        count = _count(self.frozen.linears)
+        if not self._linears or (layers is not None and not 0 <= layers[0] <= layers[1] < count):
+            raise UsageError(f"{name} has no linear layers in {layers}; it has {count} layers from 0")
         self.down = nn.ParameterList(
             nn.Parameter(torch.empty(rank, layer.in_features)) for layer in self._linears.values()
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -30,6 +31,8 @@ NEEDS = {
     "samplers": (Requirement.GRID,),
 }
 """What a recipe of a kind reads of its backbone, beside passages."""
+COUNTS = frozenset(["steps", "batch", "rows", "heads", "together", "width", "rounds", "factor", "blocks", "new"])
+"""Settings that are 1 or more, unless 0 is what they are without being set."""
 PLAN = "data."
 """In front of a setting of the passages: data.new=64."""
 
@@ -52,12 +55,12 @@ def general(name: str, backbone: str, plan: TaskPlan | PicturePlan, settings: Ma
     settings = expanded(name, recipe, settings)
     data = {key.removeprefix(PLAN): value for key, value in settings.items() if key.startswith(PLAN)}
     own = {key: value for key, value in settings.items() if not key.startswith(PLAN)}
-    plan = replace(plan, **_checked(type(plan), PLAN, data, ("task", "params", "folder", "device", "dtype")))
+    plan = replace(plan, **_checked(plan, PLAN, data, ("task", "params", "folder", "device", "dtype")))
     _check_memory(name, backbone, plan)
     device = {"device": plan.device} if "device" in {field.name for field in fields(recipe)} else {}
     if not device and plan.device != "cpu":
         raise UsageError(f"the recipe {name} learns on the CPU; leave --device {plan.device} out")
-    checked = _checked(type(recipe), "", settled(name, recipe, plan, own), FIXED)
+    checked = _checked(recipe, "", settled(name, recipe, plan, own), FIXED)
     changed: Recipe = replace(recipe, backbone=backbone, plan=plan, **device, **checked)
     return changed
 
@@ -72,10 +75,15 @@ def _check_backbone(name: str, kind: str, backbone: str) -> None:
         )
 
 
-def _checked(kind: type[Any], prefix: str, values: Mapping[str, Any], fixed: tuple[str, ...]) -> dict[str, Any]:
-    """Values of the kinds that a dataclass's fields have."""
-    hints = get_type_hints(kind)
-    names = [field.name for field in fields(kind) if field.name not in fixed]
+def _possible(key: str, value: float, usual: Any) -> bool:
+    """Whether a number can be meant: finite, not negative, and a count of something."""
+    return math.isfinite(value) and value >= 0 and not (key in COUNTS and value == 0 and usual != 0)
+
+
+def _checked(recipe: Any, prefix: str, values: Mapping[str, Any], fixed: tuple[str, ...]) -> dict[str, Any]:
+    """Values of the kinds that the fields of a recipe or a plan have."""
+    hints = get_type_hints(type(recipe))
+    names = [field.name for field in fields(recipe) if field.name not in fixed]
     checked = {}
     for key, value in values.items():
         if key not in names:
@@ -85,6 +93,9 @@ def _checked(kind: type[Any], prefix: str, values: Mapping[str, Any], fixed: tup
             checked[key] = TypeAdapter(hints[key]).validate_python(value)
         except ValidationError as error:
             raise UsageError(f"--set {prefix}{key}={value!r}: {error.errors()[0]['msg']}") from error
+        if isinstance(checked[key], int | float) and not _possible(key, checked[key], getattr(recipe, key, None)):
+            least = "1 or more" if key in COUNTS else "a number from 0"
+            raise UsageError(f"--set {prefix}{key}={value!r}: give {least}")
     return checked
 
 

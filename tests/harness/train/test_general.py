@@ -30,6 +30,12 @@ def test_settings_reach_the_recipe_and_its_data() -> None:
         ("medusa", {"data.task": "gsm8k"}, "--set data.task: there is no such setting"),
         ("medusa", {"backbone": "x"}, "--set backbone: there is no such setting"),
         ("nosuch", {}, "nosuch"),
+        ("medusa", {"steps": 0}, "--set steps=0: give 1 or more"),
+        ("medusa", {"heads": -1}, "--set heads=-1: give 1 or more"),
+        ("medusa", {"rate": float("nan")}, "--set rate=nan: give a number from 0"),
+        ("eagle1", {"rows": 0}, "--set rows=0: give 1 or more"),
+        ("eagle3", {"kept": -5}, "--set kept=-5: give a number from 0"),
+        ("medusa", {"data.new": 0}, "--set data.new=0: give 1 or more"),
     ],
 )
 def test_wrong_settings_are_one_message(name: str, settings: dict[str, object], message: str) -> None:

@@ -100,8 +100,9 @@ class TestStreams:
     def test_other_backbones_and_layers_are_refused(self) -> None:
         with pytest.raises(UsageError, match="tabular is a backbone of tabular"):
             GatedLora("tabular", 4, 8)
-        with pytest.raises(UsageError, match=r"no linear layers in \(7, 9\); it has 2 layers"):
-            GatedLora("tiny-llama", 4, 8, layers=(7, 9))
+        for layers in ((7, 9), (0, 2), (1, 0), (-1, 1)):
+            with pytest.raises(UsageError, match=rf"no linear layers in \({layers[0]}, {layers[1]}\); it has 2 layers"):
+                GatedLora("tiny-llama", 4, 8, layers=layers)
 
 
 @pytest.mark.usefixtures("unchecked")
