@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, pairwise
 from math import ceil
 from pathlib import Path
 
@@ -41,6 +41,8 @@ OPENING = 2.0
 """Seconds in which a page is to open."""
 PAGED_CELLS, PAGED_SAMPLES, PAGED_STEPS = 10, 1_000, 100
 POOLED = ("embedded-image-8x8", 72)
+BLOCKS = 6
+"""Blocks of cells that a job of Slurm does at a time."""
 
 
 def _matrix(cells: int) -> Plan:
@@ -184,17 +186,23 @@ class _Open(Pool):
 
 
 def executors_slurm(name: str, settings: Settings) -> Result:
-    """Cells a minute of two jobs of submitit's local executor over those of one job, their start apart."""
-    plan = pooled_plan(1)
-    rounds = []
-    for pair in range(settings.pairs):
-        rates = {workers: _rate(plan, workers) for workers in ((2, 1) if pair % 2 else (1, 2))}
-        rounds.append([rates[2], rates[1]])
-    return speedup(name, plan, rounds, settings.pairs)
+    """Cells a minute of two jobs of submitit's local executor over those of one job, their start apart.
+
+    One job and two jobs take turns. Each time they do several blocks of cells, so that few starts are waited for; a
+    pair is the same stretch of seals of both.
+    """
+    each = min(settings.pairs, BLOCKS)
+    plan = pooled_plan(each)
+    rounds: list[list[float]] = []
+    while len(rounds) < settings.pairs:
+        order = (1, 2) if len(rounds) // each % 2 else (2, 1)
+        rates = {workers: _rates(plan, workers) for workers in order}
+        rounds += [list(pair) for pair in zip(rates[2], rates[1], strict=True)]
+    return speedup(name, plan, rounds[: settings.pairs], settings.pairs)
 
 
-def _rate(plan: Plan, workers: int) -> float:
-    """Cells a minute, from the moment when each job has sealed a cell to the last seal."""
+def _rates(plan: Plan, workers: int) -> list[float]:
+    """Cells a minute of each block, from the moment when each job has sealed a cell to the last seal."""
     with tempfile.TemporaryDirectory() as folder:
         store = Store.create(Path(folder) / "run", {**plan.manifest(), "provenance": {}})
         units = ceil(len(plan.runnable) / workers)
@@ -202,8 +210,16 @@ def _rate(plan: Plan, workers: int) -> float:
         options = replace(Options(), executor=chosen)
         pool = SlurmPool(plan, setup_of(plan, store, options), chosen, Path(folder) / "jobs")
         run_on(pool, plan, store, options, 0)
-        times = sorted(_seals(store, plan.runnable))
-    return 60 * (len(times) - workers) / (times[-1] - times[workers - 1])
+        return stretches(sorted(_seals(store, plan.runnable))[workers - 1 :], len(blocks(plan)))
+
+
+def stretches(seals: Sequence[float], count: int) -> list[float]:
+    """Seals a minute of equal stretches of a sorted list of seconds, which its first entry begins."""
+    edges = [seals[(len(seals) - 1) * at // count] for at in range(count + 1)]
+    numbers = [(len(seals) - 1) * at // count for at in range(count + 1)]
+    return [
+        60 * (b - a) / (last - first) for (a, b), (first, last) in zip(pairwise(numbers), pairwise(edges), strict=True)
+    ]
 
 
 def pooled_plan(blocks: int) -> Plan:

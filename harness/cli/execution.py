@@ -20,7 +20,7 @@ from harness.cli import engine_runs, results
 from harness.cli.main import emit
 from harness.cli.overrides import executor_values
 from harness.cli.run_progress import RunProgress
-from harness.errors import RunIncomplete, UsageError
+from harness.errors import NAMED, RunIncomplete, UsageError
 from harness.plan.cells import Plan
 from harness.platform import arithmetic, contention
 from harness.platform.device import check_device
@@ -30,6 +30,7 @@ from harness.record import provenance, remote
 from harness.record.store import Store
 from harness.run.executors import EXECUTORS, check_executor
 from harness.run.options import Options
+from harness.run.scoring import SCORER_FAILED
 from harness.run.serving.engines import Stopped, run_engines
 from harness.run.summary import summary
 from tasks.metrics import sandbox
@@ -211,7 +212,10 @@ def _finish(plan: Plan, store: Store, options: dict[str, Any]) -> None:
     if counts["done"]:
         _report(report, counts, options)
     check_finished(counts, frame, store)
-    if "broken" in set(frame["verdict"]) or counts["failed"] or _unchecked(store):
+    unscored = _failed_scorers(store)
+    for line in unscored[:NAMED]:
+        click.echo(f"stride: {line}", err=True)
+    if "broken" in set(frame["verdict"]) or counts["failed"] or unscored or _unchecked(store):
         raise SystemExit(1)
 
 
@@ -262,6 +266,18 @@ def next_steps(frame: pd.DataFrame, address: str) -> list[str]:
 def _unchecked(store: Store) -> bool:
     """Whether an error ended the check of a cell's claim; its note says which."""
     return any((store.cell(name).meta.get("verdict") or {}).get("error") for name in store.cells())
+
+
+def _failed_scorers(store: Store) -> list[str]:
+    """A line for each cell whose outputs a task's scorer could not score together."""
+    lines = []
+    for name in store.cells():
+        scores = (store.meta(name).get("set_scores") or {}).items()
+        failed = {metric: str(score.get("reason") or "") for metric, score in scores}
+        failed = {metric: reason for metric, reason in failed.items() if reason.startswith(SCORER_FAILED)}
+        if failed:
+            lines.append(f"no {', '.join(failed)} of {name}: {next(iter(failed.values()))}")
+    return lines
 
 
 def _counted(counts: Mapping[str, Any]) -> str:

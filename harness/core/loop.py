@@ -84,8 +84,18 @@ def decode(method: Method[Any], run: Run, keeps_drafts: bool = False) -> Decode:
     Raises:
         ContractError: a step emitted a token outside the vocabulary or none, ran no target pass, expected to keep more
             drafts than there are, or broke an identity; the method ended the process; or a pass returned logits that
-            are not finite.
+            are not finite, also where these made the method raise another error.
     """
+    spans = [run.stopwatch.spans]
+    try:
+        return _decoded(method, run, keeps_drafts, spans)
+    except Exception:
+        _refuse_non_finite(spans)
+        raise
+
+
+def _decoded(method: Method[Any], run: Run, keeps_drafts: bool, spans: list[list[Span]]) -> Decode:
+    """`decode`; ``spans`` takes the spans of each step as it begins, behind those of the start."""
     stopwatch = run.stopwatch
     clock = stopwatch.clock
     stopwatch.keeps_peaks = True
@@ -98,7 +108,6 @@ def decode(method: Method[Any], run: Run, keeps_drafts: bool = False) -> Decode:
     started, in_start, readings = clock.stamp(), Tally.of(run), list(run.models.meter.readings)
     if run.slot is not None:
         run.slot.ready()  # no sequence's first step waits for another's prefill
-    start_spans = stopwatch.spans
     tokens: list[int] = []
     timed: list[_TimedStep] = []
     draws_before: dict[int, Draws] = {}
@@ -108,6 +117,7 @@ def decode(method: Method[Any], run: Run, keeps_drafts: bool = False) -> Decode:
         if keeps_drafts and len(timed) and len(timed) & (len(timed) - 1) == 0:
             draws_before[len(timed)] = copy.deepcopy(run.draws)  # between two steps, which no clock sees
         stopwatch.spans = []
+        spans.append(stopwatch.spans)
         step_begin = clock.stamp()
         room = run.room
         committed = advance(method, run, state)
@@ -120,7 +130,7 @@ def decode(method: Method[Any], run: Run, keeps_drafts: bool = False) -> Decode:
         timed.append(_TimedStep(step_begin, step_end, stopwatch.spans, committed, overshoot, served, meter.read()))
     clock.finish()
     meter.close()
-    _refuse_non_finite([start_spans, *(step.spans for step in timed)])
+    _refuse_non_finite(spans)
     steps = tuple(_step(step, clock) for step in timed)
     check(steps, len(tokens))
     start_ns = clock.wall_ns(read, started) - _read_ns(readings, read, clock)

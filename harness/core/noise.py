@@ -121,7 +121,8 @@ class NoiseMeter:
     def close(self) -> None:
         """Close the files; a later reading counts switches alone."""
         while self._files:
-            os.close(self._files.pop())
+            with suppress(OSError):  # a plugin closed it
+                os.close(self._files.pop())
 
     def __del__(self) -> None:
         self.close()
@@ -133,5 +134,6 @@ class NoiseMeter:
                 wait += int(os.pread(file, 128, 0).split()[1])
             except (OSError, IndexError, ValueError):  # the thread has ended
                 self._files.remove(file)
-                os.close(file)
+                with suppress(OSError):
+                    os.close(file)
         return Waited(wait, resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw)

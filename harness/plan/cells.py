@@ -33,6 +33,9 @@ MASKED_BASELINE = "masked_diffusion"
 _NOT_IN_KEY = frozenset(["name", "description", "methods", "prove", "greedy_check", "warmup", "report"])
 _NOT_IN_KEY |= {"isolation", "sample_limit_s", "cell_limit_s"}  # so that older runs can be resumed
 
+MOST_CELLS = 100_000
+"""More are refused, because planning them takes minutes and running them takes months."""
+
 Setting = tuple[str, str, str, Sampling, int]
 """Backbone, type, task, sampling and batch, which a cell shares with its baseline."""
 
@@ -238,15 +241,16 @@ def expand(resolved: Resolved) -> Plan:
     """Every combination, baselines first. Only prompts are loaded; cells whose prompts are absent are skipped.
 
     Raises:
-        UsageError: prompts are malformed.
+        UsageError: prompts are malformed, or there are more cells than `MOST_CELLS`.
     """
+    matrix = _Matrix(resolved)
+    matrix.refuse_too_many()
     prompts, absent = {}, {}
     for use in resolved.tasks:
         try:
             prompts[use] = _prompts(use)
         except DataMissing as error:
             prompts[use], absent[use] = (), str(error)
-    matrix = _Matrix(resolved)
     cells: dict[str, Cell] = {}
     for cell in matrix.combinations():
         cells.setdefault(cell.id, replace(cell, skip=matrix.reason(cell) or absent.get(cell.task)))
@@ -328,6 +332,29 @@ class _Matrix:
         self._suite = resolved.suite
         self._specs = {entry.name: presets.resolve(entry.name) for entry in resolved.suite.backbones}
         self._lacks: dict[tuple[str, Method[Any]], str | None] = {}
+
+    def refuse_too_many(self) -> None:
+        """Before any cell is made.
+
+        Raises:
+            UsageError: there would be more than `MOST_CELLS`.
+        """
+        suite, uses = self._suite, self._resolved.uses
+        count, each = 0, len(suite.top_ks) * len(suite.batches)
+        for entry in suite.backbones if uses else ():
+            tasks = sum(1 for _ in self._uses(entry.name))
+            for temperature in suite.temperature if count <= MOST_CELLS else ():
+                methods = 1 + sum(use.meets(entry.name, temperature) for use in uses)
+                count += len(entry.dtype) * tasks * each * methods
+                if count > MOST_CELLS:
+                    break
+        if count > MOST_CELLS:
+            raise UsageError(
+                f"the suite {suite.name} has more than {MOST_CELLS:,} cells: {len(uses):,} methods on "
+                f"{len(suite.backbones):,} backbones and {len(self._resolved.tasks):,} tasks, with "
+                f"{len(suite.temperature):,} temperatures, {len(suite.top_ks):,} values of top_k and "
+                f"{len(suite.batches):,} batch sizes; shorten its lists, or split it into several suites"
+            )
 
     def combinations(self) -> Iterator[Cell]:
         """Every cell, baselines first, before it is known which can run."""

@@ -24,6 +24,8 @@ from harness.platform.arithmetic import NATIVE, native_dtype
 from harness.registry import BACKBONES, METHODS, TASKS, Registry
 
 Problems = list[str]
+MOST_SETTINGS = 100_000
+"""Settings of one entry; more are refused before any is made."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -324,6 +326,12 @@ def instances(
         if value == []:
             problems.append(f"{lines.at((*loc, name))}: {name} is an empty list; give a value, or several to sweep")
     sweep = [value if isinstance(value, list) else [value] for value in params.values()]
+    if (count := math.prod(map(len, sweep))) > MOST_SETTINGS:
+        problems.append(
+            f"{lines.at(loc)}: the lists of {entry['name']} make {count:,} settings, more than {MOST_SETTINGS:,}; "
+            f"shorten them, or split the suite"
+        )
+        return []
     out = []
     for values in itertools.product(*sweep):
         instance = build(kind, str(entry["name"]), dict(zip(params, values, strict=True)))

@@ -68,9 +68,11 @@ def attempt(
             start_draft_nfe=decoded.start_draft_nfe,
         )
         return Attempt(prompt, sample, decoded.steps, run, decoded.drafts)
-    except (StoreError, RunIncomplete, KeyboardInterrupt, Stopped):
+    except (StoreError, RunIncomplete, Stopped):
         raise
     except BaseException as error:  # a method or plugin may raise anything: the sample says what
+        if isinstance(error, KeyboardInterrupt) and group.options.interruptible:
+            raise
         return Attempt(prompt, replace(sample, status="failed", error=one_line(error)))
 
 

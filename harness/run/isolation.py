@@ -332,7 +332,7 @@ class IsolatedCells:
             reason = f"its process {self._worker.ending()} after it had answered, so it is not started again"
             if self._latest is not None and not store.sealed(self._latest.id):
                 self._give_up(self._latest, reason + self._where())
-        options = replace(self._group.options, progress=Progress())
+        options = replace(self._group.options, progress=Progress(), interruptible=False)
         setup = Setup(self._suite.model_dump(), group, str(store.path.resolve()), options, torch.get_num_threads())
         self._log = store.log_of_worker(*group)
         try:

@@ -38,6 +38,8 @@ class Options:
         fetch: download pinned weights that are missing.
         progress: receives stages and decodes.
         executor: options of the executor, checked (`harness.run.pools.settings`); None: its defaults.
+        interruptible: a KeyboardInterrupt is ^C and ends the run. In a worker process, which ^C does not reach, a
+            plugin raised it, and it fails the sample.
     """
 
     allow_code: bool = False
@@ -45,3 +47,4 @@ class Options:
     fetch: bool = True
     progress: Progress = field(default_factory=Progress)
     executor: Any = None
+    interruptible: bool = True

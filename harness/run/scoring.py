@@ -30,6 +30,9 @@ from harness.synthetic.speech import RATE
 LEADING = 16
 """Number of probabilities of a distribution in `Sample.leading`."""
 
+SCORER_FAILED = "scoring: "
+"""Prefix of the reason where a task's scorer raised an error or broke its contract."""
+
 Baselines = dict[tuple[str, str, int], tuple[int, ...]]
 """Output ids by the baseline's cell, prompt and repetition."""
 
@@ -77,12 +80,14 @@ class Scorer:
                     sample = self._compare(cell, attempt, attempt.run, sample)
                 with restored():
                     sample = self._score_output(cell, sample, prompt)
-            except (StoreError, RunIncomplete, KeyboardInterrupt):
+            except (StoreError, RunIncomplete):
                 raise
             except OutputError as error:  # the model's failure: the tokens are kept, there is no output
                 sample = replace(sample, status="failed", error=f"{NO_OUTPUT}{error}")
             except BaseException as error:  # a task's scorer may raise anything
-                sample = replace(sample, status="failed", error=one_line(error, "scoring: "))
+                if isinstance(error, KeyboardInterrupt) and self._options.interruptible:
+                    raise
+                sample = replace(sample, status="failed", error=one_line(error, SCORER_FAILED))
         self._store.write(cell.id, Record(sample, attempt.steps))
         if sample.status == "ok" and sample.tokens:
             nanoseconds = sample.start_ns + sum(step.wall_ns for step in attempt.steps)
@@ -99,7 +104,10 @@ class Scorer:
             self._store.keep_sound(cell.id, prompt.id, condition, RATE, words)
 
     def score_set(self, cell: Cell) -> dict[str, Any]:
-        """The task's scores of all outputs of a cell. A scorer that fails gives a reason and does not end the run."""
+        """The task's scores of all outputs of a cell.
+
+        A scorer that fails gives a reason (`SCORER_FAILED`) and does not end the run; the exit code is 1.
+        """
         task = cell.task.task
         if not task.set_metrics:
             return {}
@@ -112,7 +120,7 @@ class Scorer:
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # a task's scorer may raise anything
-            reason = one_line(error, "scoring: ")
+            reason = one_line(error, SCORER_FAILED)
             scores = {name: SetScore(None, len(scored), reason=reason) for name in task.set_metrics}
         return {name: asdict(replace(score, failures=score.failures + failed)) for name, score in scores.items()}
 

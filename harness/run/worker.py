@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from harness.discover import declare_all
-from harness.errors import RunIncomplete, StoreError, UsageError, WeightsError
+from harness.errors import RunIncomplete, StoreError, UsageError, WeightsError, said_by
 from harness.plan.cells import expand
 from harness.plan.suite import resolve_again
 from harness.platform.malloc import keep_pages
@@ -100,5 +100,12 @@ if __name__ == "__main__":
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)
     _belong_to(int(sys.argv[2]))
-    with torch.inference_mode():
-        serve(Connection(int(sys.argv[1])))
+    try:
+        with torch.inference_mode():
+            serve(Connection(int(sys.argv[1])))
+    except KeyboardInterrupt:
+        sys.exit("a KeyboardInterrupt was raised outside of a decode and of a score, and ended this process")
+    except OSError as error:
+        sys.stderr.write(f"the connection to the run was lost, maybe because a plugin closed it ({said_by(error)})\n")
+        sys.stderr.flush()
+        os._exit(1)  # objects that hold closed files would print errors as they are deleted

@@ -72,7 +72,8 @@ def fill(folder: Path, module: nn.Module, state: Mapping[str, Tensor], read: Map
         read: the published names behind each of the module's, for messages.
 
     Raises:
-        WeightsError: some are missing, of another shape, or not the module's; names the first ten of each.
+        WeightsError: some are missing, of another shape, or not the module's (names the first ten of each), or hold NaN
+            or infinite numbers.
     """
     own = module.state_dict()
     shapes = [
@@ -90,6 +91,21 @@ def fill(folder: Path, module: nn.Module, state: Mapping[str, Tensor], read: Map
             f"{folder} {'; '.join(filter(None, problems))}. It is another drafter's, or its config.json is"
         )
     module.load_state_dict(dict(state))
+    check_finite(folder, module)
+
+
+def check_finite(folder: Path, module: nn.Module) -> None:
+    """Refuse weights that draft nothing.
+
+    Raises:
+        WeightsError: one is NaN or infinite.
+    """
+    damaged = [key for key, value in module.state_dict().items() if not bool(value.isfinite().all())]
+    if damaged:
+        raise WeightsError(
+            f"{folder}: {listed(damaged)} {'holds' if len(damaged) == 1 else 'hold'} NaN or infinite numbers, so "
+            f"what it drafts means nothing; fetch it or train it again"
+        )
 
 
 def _listed(verb: str, keys: Collection[str]) -> str:

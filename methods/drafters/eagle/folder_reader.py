@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 
 from harness.core import int8
 from harness.errors import WeightsError
+from methods.drafters import checkpoint
 from methods.drafters.eagle import published
 from methods.drafters.eagle.published import N
 from methods.drafters.eagle.shape import Shape
@@ -29,6 +30,7 @@ def read(folder: Path, make: Callable[[Shape], N]) -> N:
         fields: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in config.items()}
         net = make(Shape(**fields))
         net.load_state_dict(int8.read(folder / "model.safetensors"))
+        checkpoint.check_finite(folder, net)
     except (OSError, SafetensorError, RuntimeError, TypeError, ValueError) as error:
         raise WeightsError(
             f"{folder} holds no feature drafter ({error}). Make one: `stride train drafter` lists the recipes"

@@ -74,6 +74,7 @@ class Heads(nn.Module):
                 tensors = int8.read(folder / "model.safetensors")
                 heads = cls(config, unembed, tensors["ids"].long() if config.kept else None)
                 heads.load_state_dict(tensors)
+                checkpoint.check_finite(folder, heads)
             else:
                 heads = cls._published(folder, config, unembed)
             heads.lift = tied.lift

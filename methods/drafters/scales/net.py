@@ -20,6 +20,7 @@ from torch.nn import functional
 
 from harness.core.residual_block import ResidualBlock
 from harness.errors import ContractError, WeightsError
+from methods.drafters.checkpoint import check_finite
 from methods.drafters.scales.codes import bilinear
 
 
@@ -79,6 +80,7 @@ class Pair(nn.Module):
                 f"{folder} holds no samplers ({error}). Make them: `stride train samplers mulo-2x`, or give their "
                 f"folder"
             ) from error
+        check_finite(folder, model)
         return model.eval()
 
     def warm_start(self, small: Pair) -> None:

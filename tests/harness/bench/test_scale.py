@@ -53,3 +53,10 @@ def test_workers_of_a_cluster_that_a_benchmark_starts_have_its_priority(monkeypa
     monkeypatch.setattr(ray, "engine", lambda: started)
     ray.connect(None, cpus=3)
     assert seen == ["0"]
+
+
+def test_a_stretch_of_seals_has_its_own_rate() -> None:
+    """A seal a second for eight seconds, then two a second: the start of the workers is no part of either."""
+    seals = [100.0 + second for second in range(9)] + [108.5 + half / 2 for half in range(8)]
+    assert scale.stretches(seals, 2) == pytest.approx([60.0, 120.0])
+    assert scale.stretches(seals, 1) == pytest.approx([80.0])

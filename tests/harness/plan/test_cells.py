@@ -94,3 +94,16 @@ def test_isolation_and_limits_are_not_in_the_key_and_baselines_are_never_isolate
     assert not {"isolation", "sample_limit_s", "cell_limit_s"} & set(plan.manifest()["key"])
     assert {cell.role for cell in plan.cells if plan.isolated(cell)} == {"method"}
     assert not any(map(plan_of(methods=["sjd"]).isolated, plan.cells))
+
+
+def test_a_suite_of_too_many_cells_is_refused_before_any_is_made() -> None:
+    """A million: a thousand windows at a thousand temperatures."""
+    methods = [{"name": "sjd", "window": list(range(2, 1002))}]
+    with pytest.raises(UsageError, match=r"has more than 100,000 cells: 1,000 methods on 1 backbones and 1 tasks"):
+        plan_of(methods=methods, temperature=[number / 1000 for number in range(1000)])
+
+
+def test_lists_of_a_method_that_make_too_many_settings_are_refused() -> None:
+    entry = {"name": "sjdpp", "window": list(range(2, 1002)), "tau": [number / 1000 for number in range(1000)]}
+    with pytest.raises(UsageError, match=r"methods.*the lists of sjdpp make 1,000,000 settings, more than 100,000"):
+        plan_of(methods=[entry])

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,10 @@ def workers(words: str) -> list[int]:
 
 
 class Killer(threading.Thread):
-    """Kills one worker once some cells of a run are sealed."""
+    """Kills the workers while they surely have a cell that is begun and not sealed, once some cells are sealed.
+
+    They stand still while the cells are looked at, so that none is sealed between the look and the kill.
+    """
 
     def __init__(self, path: Path, words: str, after: int) -> None:
         super().__init__(daemon=True)
@@ -97,11 +101,27 @@ class Killer(threading.Thread):
     def run(self) -> None:
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline and not self.killed:
-            if len(list(self._path.glob("cells/*"))) >= self._after and (pids := workers(self._words)):
-                self.niceness = os.getpriority(os.PRIO_PROCESS, pids[0])
-                os.kill(pids[0], signal.SIGKILL)
-                self.killed = True
+            if len(self._cells("cells")) >= self._after and self._begun() and (pids := workers(self._words)):
+                signalled(pids, signal.SIGSTOP)
+                if self._begun() and workers(self._words) == pids:
+                    self.niceness = os.getpriority(os.PRIO_PROCESS, pids[0])
+                    signalled(pids, signal.SIGKILL)
+                    self.killed = True
+                signalled(pids, signal.SIGCONT)
             time.sleep(0.01)
+
+    def _begun(self) -> set[str]:
+        return self._cells("records") - self._cells("cells")
+
+    def _cells(self, folder: str) -> set[str]:
+        return {path.name for path in self._path.glob(f"{folder}/*")}
+
+
+def signalled(pids: list[int], number: int) -> None:
+    """Send a signal to processes; some may have ended."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 def outputs(store: Store) -> dict[str, dict[tuple[str, int], tuple[int, ...]]]:
@@ -117,7 +137,7 @@ def outputs(store: Store) -> dict[str, dict[tuple[str, int], tuple[int, ...]]]:
         ("slurm", {"cluster": "local", "poll_s": 0.2, "units": 4}, "submitit.core._submit", 1),
     ],
 )
-def test_a_killed_worker_costs_no_cell(
+def test_killed_workers_cost_no_cell(
     executor: str, options: dict[str, Any], words: str, after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip({"ray": "ray", "slurm": "submitit"}[executor])

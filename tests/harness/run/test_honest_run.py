@@ -6,6 +6,7 @@ import io
 import os
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,18 @@ import numpy as np
 import pytest
 import torch
 
+from harness.backbones.toy.masked_tabular import MaskedTabular
 from harness.backbones.toy.tabular import Tabular
+from harness.core.draws import SeededDraws
+from harness.core.loop import decode
 from harness.core.method import Claim
-from harness.core.run import Run
+from harness.core.run import Run, open_run
 from harness.core.task import Prompt, SetScore, Task
-from harness.errors import UsageError
+from harness.errors import ContractError, UsageError
+from harness.plan import contract
 from harness.platform.extras import install_command
+from harness.proof.cases import cases_of
+from harness.proof.distance import toy_drafter
 from harness.record.store import Store
 from harness.registry import METHODS, TASKS
 from tests.support.cheats import RaisesOnToys, WrongLate
@@ -53,7 +60,7 @@ def test_logits_that_are_not_finite_fail_the_sample_and_leave_no_verdict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: float, method: str
 ) -> None:
     monkeypatch.setattr(Tabular, "_logits", lambda self, entry: torch.full((self.vocabulary,), value).double())
-    outcome, cells = run(tmp_path / "run", method)
+    outcome, cells = run(tmp_path / "run", method, words=(*WORDS, "-t", 0, "-t", 1))
     assert outcome.code != 0
     for cell in cells.values():
         assert set(counted(cell)["status"]) == {"failed"}
@@ -62,6 +69,29 @@ def test_logits_that_are_not_finite_fail_the_sample_and_leave_no_verdict(
     errors = counted(cells["autoregressive T=0"])["error"]
     assert errors.str.contains("the logits of the target are NaN or infinite from step 1 on").all()
     assert "exact" not in stride("report", tmp_path / "run").out.partition("verdict:")[0]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_every_method_fails_on_logits_that_are_not_finite_with_that_reason(
+    monkeypatch: pytest.MonkeyPatch, value: float, temperature: float
+) -> None:
+    """Whatever error the numbers make a method raise first."""
+
+    def overflown(self: Tabular | MaskedTabular, entry: int) -> torch.Tensor:
+        return torch.full((self.vocabulary,), value).double()
+
+    monkeypatch.setattr(Tabular, "_logits", overflown)
+    monkeypatch.setattr(MaskedTabular, "_logits", overflown)
+    for name, variants in contract.usable_methods():
+        method = variants[0]
+        case = cases_of(method)[0]
+        sampling, draws = replace(case.sampling, temperature=temperature), SeededDraws(0, "t", "p", 0)
+        backbone = case.backbone()
+        run = open_run(backbone, toy_drafter(backbone), case.prompt, sampling, case.length, draws)
+        with torch.no_grad(), pytest.raises(ContractError, match=r"logits of the (target|drafter) are NaN or infinite"):
+            decode(method, run)
+            pytest.fail(name)
 
 
 def test_one_bad_pass_is_enough_and_its_step_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,8 +252,10 @@ def test_scores_of_a_set_are_plain_finite_numbers_or_have_a_reason(
     stored = cells["sjd T=0"].meta["set_scores"]["known"]
     if reason is None:
         assert (stored["value"], stored["n"], stored["low"], stored["high"]) == (2.0, 3, 1.0, 4.0)
+        assert outcome.code == 0
     else:
         assert stored["value"] is None and reason in stored["reason"], stored
+        assert outcome.code == 1 and f"no known of {cells['sjd T=0'].meta['cell']}: scoring: " in outcome.err
 
 
 class Rearranges(OneByOne):

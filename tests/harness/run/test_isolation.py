@@ -65,17 +65,21 @@ def columns(cell: Any) -> Any:
 @pytest.mark.slow
 def test_what_ends_a_plugins_process_fails_its_cells_alone(tmp_path: Path, plugin: Path) -> None:
     reasons = {"segfault": "SIGSEGV", "exit": "exit code 0", "kill": "SIGKILL", "hang": "passed the limit of 5 s"}
-    methods = [word for fault in (*reasons, "none") for word in bad_day(fault)]
+    reasons |= {"close_files": "process (?:closed its connection|ended with exit code 1)"}
+    methods = [word for fault in (*reasons, "interrupt", "none") for word in bad_day(fault)]
     limits = ("--set", "sample_limit_s=5")
     outcome = stride("run", "--method", "sjd", *methods, *WORDS, *limits, "--out", tmp_path / "run")
     cells = by_label(Store.open(tmp_path / "run"))
-    assert (outcome.code, outcome.document["done"], outcome.document["failed"]) == (1, 7, 2 * len(reasons))
+    assert (outcome.code, outcome.document["done"], outcome.document["failed"]) == (1, 9, 2 * len(reasons) + 2)
     for fault, reason in reasons.items():
         cell = cell_of(cells, fault)
         assert counted(cell)["error"].str.contains(reason).all(), counted(cell)["error"].tolist()
         assert cell.meta["verdict"]["word"] is None
     starts = Counter(plugin.read_text().split())
     assert {fault: starts[fault] for fault in reasons} == dict.fromkeys(reasons, 1)  # the warm-up; no decode after it
+    interrupted = counted(cell_of(cells, "interrupt"))["error"].tolist()
+    assert all(error.startswith("KeyboardInterrupt") for error in interrupted), interrupted
+    assert "Traceback" not in outcome.err and "maybe because a plugin closed it" in outcome.err
     error = counted(cell_of(cells, "segfault"))["error"].iloc[0]
     log = tmp_path / "run" / error.partition("see ")[2].partition(" in the run")[0]
     assert "Fatal Python error: Segmentation fault" in log.read_text()

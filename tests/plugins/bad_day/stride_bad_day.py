@@ -9,12 +9,19 @@ from pathlib import Path as File
 
 from harness.core import Acceptance, Claim, Method, Path
 
+
+def interrupt():
+    raise KeyboardInterrupt
+
+
 FAULTS = {
     "none": lambda: None,
     "segfault": lambda: ctypes.string_at(0),
     "exit": lambda: os._exit(0),
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "hang": lambda: time.sleep(3600),
+    "interrupt": interrupt,
+    "close_files": lambda: os.closerange(3, 4096),
     "kill_run": lambda: os.kill(os.getppid(), signal.SIGKILL),
 }
 

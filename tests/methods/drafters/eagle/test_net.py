@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from harness.errors import WeightsError
 from methods.drafters.eagle.layers import rotate
@@ -36,6 +37,16 @@ def test_weights_of_another_shape_are_refused(tmp_path: Path) -> None:
     net = FeatureNet.load(tmp_path)
     FeatureNet(replace(net.shape, inner=8)).shape.write(tmp_path)
     with pytest.raises(WeightsError, match="holds no feature drafter"):
+        FeatureNet.load(tmp_path)
+
+
+def test_weights_that_are_not_finite_are_refused(tmp_path: Path) -> None:
+    folder_for(tiny(), tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    name = next(key for key, weight in weights.items() if weight.is_floating_point())
+    weights[name].view(-1)[0] = float("inf")
+    save_file(weights, tmp_path / "model.safetensors")
+    with pytest.raises(WeightsError, match=f"{name} holds NaN or infinite numbers"):
         FeatureNet.load(tmp_path)
 
 

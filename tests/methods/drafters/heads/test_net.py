@@ -65,3 +65,6 @@ class TestNets:
         heads.config.write(tmp_path)
         with pytest.raises(WeightsError, match="size mismatch"):
             Heads.load(tmp_path, tied_embeddings(heads))
+        heads.blocks[0].bias.data[0, 0, 1] = float("nan")
+        with pytest.raises(WeightsError, match=r"blocks\.0\.bias holds NaN or infinite numbers"):
+            Heads.load(saved(heads, tmp_path), tied_embeddings(heads))
