@@ -29,7 +29,7 @@ class RunReport:
         self.store = store
         self._read = reader(store)
         self.frame = summarise(store, self._read)
-        self._paper = PaperReport.of(store, self._read)
+        self._paper = PaperReport.of(store, self._read, self.frame)
 
     def write(self, folder: Path) -> list[Path]:
         """Write every report; returns the files."""

@@ -95,15 +95,18 @@ class Run:
     roles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
-def measured(store: Store, read: Callable[[str], FinishedCell] | None = None) -> list[Measured]:
+def measured(
+    store: Store, read: Callable[[str], FinishedCell] | None = None, frame: pd.DataFrame | None = None
+) -> list[Measured]:
     """Return a group for each backbone, type, temperature and task, in the order of the run.
 
     Args:
         store: the run.
         read: of ``summary.reader``, where the caller has read cells already.
+        frame: of ``summary.summarise``, where the caller has it already.
     """
     read = reader(store) if read is None else read
-    frame = summarise(store, read)
+    frame = summarise(store, read) if frame is None else frame
     done = frame[(frame["status"] == "done") & (frame["role"] != "floor")]
     done = done[done["n_ok"] > 0] if len(done) else done
     if done.empty:

@@ -56,15 +56,18 @@ class PaperReport:
     run: Run
 
     @staticmethod
-    def of(store: Store, read: Callable[[str], FinishedCell] | None = None) -> PaperReport:
+    def of(
+        store: Store, read: Callable[[str], FinishedCell] | None = None, frame: pd.DataFrame | None = None
+    ) -> PaperReport:
         """Read a run.
 
         Args:
             store: the run.
             read: of ``summary.reader``, where the caller has read cells already.
+            frame: of ``summary.summarise``, where the caller has it already.
         """
         contents = contents_of(store)
-        groups = measured(store, read) if contents.sheets or contents.figures else []
+        groups = measured(store, read, frame) if contents.sheets or contents.figures else []
         return PaperReport(contents, Run(store, groups, contents.roles))
 
     @cached_property
