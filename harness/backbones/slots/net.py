@@ -19,21 +19,43 @@ FIRST = 512
 """Entries allocated at first; a fuller buffer doubles, up to the context."""
 
 
+@dataclass
+class Extent:
+    """Number of entries of a sequence, of those that fit, and of those allocated at first; its layers share one.
+
+    Layers hold this and not their `Slots`: in a circle of references the buffers of a sequence that is over would wait
+    for Python's collector, which looks at old objects rarely.
+    """
+
+    length: int
+    context: int
+    first: int
+
+
 class Slots:
     """The layers of one sequence and the number of entries in them.
 
     Args:
         first: entries allocated at first; None: ``FIRST``, or the context where that is less.
-
-    Attributes:
-        length: number of entries; the rest of the buffers is free.
     """
 
     def __init__(self, layers: int, context: int, first: int | None = None) -> None:
-        self.length = 0
-        self.context = context
-        self.first = min(FIRST, context) if first is None else first
-        self.layers = [SlotLayer(self) for _ in range(layers)]
+        self._extent = Extent(0, context, min(FIRST, context) if first is None else first)
+        self.layers = [SlotLayer(self._extent) for _ in range(layers)]
+
+    @property
+    def length(self) -> int:
+        """Number of entries; the rest of the buffers is free."""
+        return self._extent.length
+
+    @length.setter
+    def length(self, value: int) -> None:
+        self._extent.length = value
+
+    @property
+    def context(self) -> int:
+        """Entries that fit."""
+        return self._extent.context
 
 
 class SlotLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers ships no types for it
@@ -43,9 +65,9 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers ships no
     keys: Tensor
     values: Tensor
 
-    def __init__(self, slots: Slots) -> None:
+    def __init__(self, extent: Extent) -> None:
         super().__init__()
-        self._slots = slots
+        self._extent = extent
         self._room = 0
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor | None = None) -> None:
@@ -53,7 +75,7 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers ships no
 
     def update(self, keys: Tensor, values: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Append N new entries; return views of the keys and values of all entries."""
-        start = self._slots.length
+        start = self._extent.length
         end = start + keys.shape[2]
         if end > self._room:
             self._grow(end, keys, values)
@@ -62,10 +84,10 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers ships no
         return self.keys[:, :, :end], self.values[:, :, :end]
 
     def _grow(self, needed: int, keys: Tensor, values: Tensor) -> None:
-        room = max(self._slots.first, self._room)
+        room = max(self._extent.first, self._room)
         while room < needed:
-            room = min(2 * room, max(self._slots.context, needed))
-        length = self._slots.length
+            room = min(2 * room, max(self._extent.context, needed))
+        length = self._extent.length
         grown = [new.new_zeros(*new.shape[:2], room, new.shape[3]) for new in (keys, values)]
         if self._room:
             grown[0][:, :, :length] = self.keys[:, :, :length]
@@ -84,21 +106,21 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers ships no
     def get_mask_sizes(self, query_length: Any) -> tuple[int, int]:
         """Entries after the pass, and the offset of the first; older transformers pass positions."""
         count = query_length if isinstance(query_length, int) else len(query_length)
-        return self._slots.length + count, 0
+        return self._extent.length + count, 0
 
     def get_seq_length(self) -> int:
         """Entries in the slots."""
-        return self._slots.length
+        return self._extent.length
 
     def get_max_length(self) -> int:
         """Entries that fit."""
-        return self._slots.context
+        return self._extent.context
 
     get_max_cache_shape = get_max_length
 
     def reset(self) -> None:
         """Forget all entries."""
-        self._slots.length = 0
+        self._extent.length = 0
 
 
 @dataclass(frozen=True, eq=False)
