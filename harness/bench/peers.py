@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import torch
 
-from harness.bench import scale
+from harness.bench import llama, scale
 from harness.bench.paired import LOOKUP, PAIRS, Result, Settings, at_most, build, compare, decoded, in_turn, prompt_ids
 from harness.bench.quantized import quantized
 from harness.bench.startup import startup
@@ -137,9 +137,11 @@ NAMED = {
     "windows bf16": windows("bf16"),
     "quantized int8": quantized("int8"),
     "quantized int4": quantized("int4"),
+    "llama-bench int4 autoregressive": llama.beside("autoregressive"),
+    "llama-bench int4 window of 8": llama.beside("window"),
     **scale.BENCHMARKS,
     "startup list": startup(("list",), 1.0),
     "startup dry run": startup(("run", "quick", "--dry-run"), 1.5),
 }
-"""Benchmarks that run only when they are named: windows stores what it measures, quantized loads a model twice, the
-others time no decoding."""
+"""Benchmarks that run only when they are named: windows stores what it measures, quantized loads a model twice,
+llama-bench is another project's program, the others time no decoding."""

@@ -59,6 +59,7 @@ def command(
     stride bench trees
     stride bench windows                          what passes cost here, for methods with sizing: measured
     stride bench quantized --pairs 24             weights in 8 and 4 bits beside bf16: speed, window, laws
+    stride bench llama-bench --pairs 24           int4 beside llama.cpp's own benchmark, where that is built
     stride bench startup                          seconds of stride list and of a dry run
     stride bench scale --figure growth.png        growth by prompts, cells, steps, context and vocabulary; large folders
     stride bench "executors ray"                  two Ray workers against one; "executors slurm": two local jobs

@@ -5,6 +5,7 @@ On a CPU a stamp is the host's clock. On CUDA it is the host's clock and an even
 
 from __future__ import annotations
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -94,8 +95,8 @@ class Span(NamedTuple):
     """When a pass ("target" or "draft") or a stage that a method named began and ended.
 
     Attributes:
-        peak: the sum of the largest logit of each row, on the device, where the loop checks logits. It is finite if and
-            only if no row holds NaN or plus infinity and no row is minus infinity throughout.
+        peak: a number on the device, where the loop checks logits. It is finite if and only if no row holds NaN or plus
+            infinity and no row is minus infinity throughout.
     """
 
     kind: str
@@ -120,8 +121,14 @@ class Stopwatch:
         """Close a span that began at ``begin``; ``logits``: of the pass that it is."""
         end = self.clock.stamp()
         checked = self.keeps_peaks and logits is not None and logits.numel() > 0
-        peak = logits.amax(-1).float().sum() if checked and logits is not None else None
-        self.spans.append(Span(kind, begin, end, peak))
+        self.spans.append(Span(kind, begin, end, _peak(logits) if checked and logits is not None else None))
+
+
+def _peak(logits: Tensor) -> Tensor:
+    """`Span.peak`: the sum of the largest logit of each row. On a CPU, the sum of all where that is finite already."""
+    if logits.device.type == "cpu" and math.isfinite(total := logits.sum(dtype=torch.float32).item()):
+        return torch.tensor(total)
+    return logits.amax(-1).float().sum()
 
 
 def clock_for(device: str) -> Clock:

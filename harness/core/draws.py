@@ -26,6 +26,8 @@ from harness.core.draft import Path
 from harness.errors import ContractError
 
 Stream = Literal["init", "draft", "accept", "resid", "noise"]
+BLOCK = 256
+"""Numbers of a stream that are made at once, because a call of the generator costs as much as many numbers."""
 FEW, LONG = 16_384, 2048
 """Entries of probabilities that numpy sums on the host; a row of more than ``LONG`` is thinned first."""
 LIVE_CLOCKS = 512
@@ -115,21 +117,21 @@ class SeededDraws(Draws):
     def __init__(self, seed: int, task: str, prompt: str, repetition: int, device: str = "cpu") -> None:
         self._root = _root(seed, task, prompt, repetition)
         self._device = torch.device(device)
-        self._generators: dict[str, np.random.Philox] = {}
+        self._streams: dict[str, _Stream] = {}
         self._clocks: dict[int, Tensor] = {}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SeededDraws:
         """Draws that go on as these would. Clocks are computed again from their counter when they are asked for."""
         twin = copy.copy(self)
         memo[id(self)] = twin
-        twin._generators, twin._clocks = copy.deepcopy(self._generators, memo), {}
+        twin._streams, twin._clocks = copy.deepcopy(self._streams, memo), {}
         return twin
 
     def uniforms(self, n: int, stream: str) -> Float[Tensor, " n"]:
         """n numbers in [0, 1) with 53 bits, in fp64, on the draws' device."""
-        if stream not in self._generators:
-            self._generators[stream] = _philox(f"{self._root}|{stream}")
-        host = torch.from_numpy(_unit(self._generators[stream], n))
+        if stream not in self._streams:
+            self._streams[stream] = _Stream(_philox(f"{self._root}|{stream}"))
+        host = torch.from_numpy(self._streams[stream].take(n))
         if self._device.type != "cuda":
             return host
         return host.pin_memory().to(self._device, non_blocking=True)  # pageable memory would wait for the forward
@@ -196,7 +198,9 @@ def _inverse_cdf(probs: NDArray[Any], u: NDArray[np.float64]) -> NDArray[np.int6
 
     A single long row is summed over its possible tokens alone, since zeros change no sum.
     """
-    possible = np.flatnonzero(probs[0] > 0) if len(probs) == 1 and probs.shape[1] > LONG else None
+    possible = (probs[0] > 0).nonzero()[0] if len(probs) == 1 and probs.shape[1] > LONG else None
+    if possible is not None and len(possible) == 1:  # as any greedy row
+        return possible
     running = np.cumsum(probs if possible is None else probs[:, possible], axis=1, dtype=np.float64)
     if possible is not None and not len(possible):
         return np.full(1, probs.shape[1] - 1)
@@ -209,9 +213,20 @@ def _inverse_cdf(probs: NDArray[Any], u: NDArray[np.float64]) -> NDArray[np.int6
 
 def chain_path(coins: Tensor, accept: Float[Tensor, " K"]) -> Path:
     """The path down a chain: the leading run of coins that show True."""
+    if accept.device.type == "cpu" and accept.dtype != torch.bfloat16:  # numpy has no bf16
+        return _host_chain(coins.numpy(), accept.numpy())
     index = torch.arange(accept.shape[0], device=accept.device)
     stop = coins.long().cumprod(0).sum()
     return Path(torch.where(index < stop, index, -1), stop, accept.cumprod(0).sum())
+
+
+def _host_chain(coins: NDArray[np.bool_], accept: NDArray[Any]) -> Path:
+    """`chain_path` on the host, in fewer calls."""
+    stop = len(coins) if coins.all() else int(coins.argmin())
+    nodes = np.arange(len(coins))
+    nodes[stop:] = -1
+    expected = np.cumprod(accept, dtype=np.float64).sum().astype(accept.dtype)
+    return Path(torch.from_numpy(nodes), torch.tensor(stop), torch.from_numpy(expected.reshape(1))[0])
 
 
 def tree_path(coins: Tensor, accept: Float[Tensor, " K"], parents: Int[Tensor, " K"]) -> Path:
@@ -247,6 +262,24 @@ def _root(seed: int, task: str, prompt: str, repetition: int) -> str:
 def _philox(key: str) -> np.random.Philox:
     digest = hashlib.blake2b(key.encode(), digest_size=16).digest()
     return np.random.Philox(key=np.frombuffer(digest, dtype=np.uint64))
+
+
+class _Stream:
+    """Numbers in [0, 1) in the order of a generator, which makes them in blocks."""
+
+    def __init__(self, generator: np.random.Philox) -> None:
+        self._generator = generator
+        self._block = np.zeros(0)
+        self._taken = 0
+
+    def take(self, n: int) -> NDArray[np.float64]:
+        """The next n."""
+        if self._taken + n > len(self._block):
+            left = self._block[self._taken :]
+            self._block = np.concatenate([left, _unit(self._generator, max(BLOCK, n))])
+            self._taken = 0
+        self._taken += n
+        return self._block[self._taken - n : self._taken]
 
 
 def _unit(generator: np.random.Philox, n: int) -> NDArray[np.float64]:

@@ -6,6 +6,7 @@ import copy
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import is_
 from typing import Any, NamedTuple
 
 import torch
@@ -222,7 +223,7 @@ class _Given(NamedTuple):
 
     @staticmethod
     def of(run: Run) -> _Given:
-        return _Given(*(getattr(run, name) for name in _Given._fields))
+        return _Given(run.target, run.draws, run.sampling, run.models, run.budget, run.emitted, run.eos)
 
     def refuse_changes(self, method: Method[Any], run: Run) -> None:
         """Refuse another value of any of them; no token ends a canvas, which a method may ask for at any time.
@@ -231,8 +232,11 @@ class _Given(NamedTuple):
             ContractError: the method wrote to the run.
         """
         before = self if run.filling is None else self._replace(eos=frozenset())
-        for name, value, now in zip(before._fields, before, _Given.of(run), strict=True):
-            if now is not value and now != value:
+        now = _Given.of(run)
+        if all(map(is_, before, now)):  # nearly always, and without a comparison of what they hold
+            return
+        for name, value, new in zip(before._fields, before, now, strict=True):
+            if new is not value and new != value:
                 raise ContractError(
                     f"{type(method).__name__} changed run.{name}, which the run decides; keep what the method needs in "
                     f"the state that `start` returns"

@@ -19,6 +19,8 @@ from harness.errors import UsageError
 
 SMALL = 4096
 """Vocabularies below it are sorted: that is cheaper than to look for likely tokens."""
+ON_HOST = (torch.bfloat16, torch.float32, torch.float64)
+"""Types of logits whose largest one numpy finds."""
 LIKELY = (1e-4, 1e-5, 1e-7, 0.0)
 """Probabilities from which on tokens are sorted: the next one where those before do not hold the mass."""
 
@@ -72,11 +74,20 @@ def warp(logits: Float[Tensor, "N V"], sampling: Sampling) -> Float[Tensor, "N V
 
 
 def _best(logits: Float[Tensor, "N V"]) -> Int[Tensor, "N 1"]:
-    """The lowest id of the largest logit; on a CPU several wide rows take one pass that torch computes in vectors."""
-    if logits.device.type != "cpu" or logits.shape[0] == 1 or logits.shape[1] < SMALL:
+    """The lowest id of the largest logit. On a CPU numpy looks for it, which compares numbers in vectors.
+
+    A row with NaN has any id: the loop refuses it.
+    """
+    host = logits.detach()
+    if host.device.type != "cpu" or host.dtype not in ON_HOST or not host.shape[1]:
         return logits.max(-1, keepdim=True).indices
-    largest = logits == logits.amax(-1, keepdim=True)
-    return torch.from_numpy(largest.numpy().argmax(-1))[:, None]
+    if host.dtype == torch.bfloat16:
+        bits = host.view(torch.int16).numpy()  # positive numbers are in the order of their bits
+        ids = bits.argmax(-1, keepdims=True)
+        if (np.take_along_axis(bits, ids, -1) > 0).all():
+            return torch.from_numpy(ids)
+        host = host.float()
+    return torch.from_numpy(host.numpy().argmax(-1, keepdims=True))
 
 
 def _is_wide(z: Float[Tensor, "N V"]) -> bool:
@@ -86,14 +97,36 @@ def _is_wide(z: Float[Tensor, "N V"]) -> bool:
 
 def _nucleus(z: Float[Tensor, "N V"], sampling: Sampling) -> Float[Tensor, "N V"]:
     """`warp` of wide rows with top-p alone: the last softmax is over the tokens that are kept."""
-    p, scores = z.softmax(-1).numpy(), z.numpy()
-    kept = torch.zeros_like(z)
-    for out, row, score in zip(kept.numpy(), p, scores, strict=True):
-        ids = np.flatnonzero(row >= _floor(row, sampling.top_p))
-        late = score[ids] if sampling.order == "temperature_first" else score[ids] / sampling.temperature
-        weights = np.exp(late - late.max(initial=-np.inf), dtype=np.float64)
-        out[ids] = weights / weights.sum()
+    p = z.softmax(-1).numpy()
+    places = _likely(p, sampling.top_p)
+    if places is None:
+        rows = (np.flatnonzero(row >= _floor(row, sampling.top_p)) + i * p.shape[1] for i, row in enumerate(p))
+        places = np.concatenate([np.zeros(0, np.int64), *rows])
+    row, kept = places // p.shape[1], torch.zeros_like(z)
+    late = z.numpy().ravel()[places]
+    late = late if sampling.order == "temperature_first" else late / sampling.temperature
+    begins = np.searchsorted(row, np.arange(len(p)))  # every row keeps its largest
+    weights = np.exp(late - np.maximum.reduceat(late, begins)[row], dtype=np.float64)
+    kept.numpy().ravel()[places] = weights / np.add.reduceat(weights, begins)[row]
     return kept
+
+
+def _likely(p: NDArray[np.float32], top_p: float) -> NDArray[np.int64] | None:
+    """Places in the flat ``p`` of all rows' nuclei; None: likely tokens alone do not hold ``top_p`` in some row."""
+    places = np.flatnonzero(p >= LIKELY[0])
+    row = places // p.shape[1]
+    counts = np.bincount(row, minlength=len(p))
+    if not counts.all():
+        return None
+    values = p.ravel()[places]
+    ordered = np.zeros((len(p), counts.max()), np.float32)
+    ordered[row, np.arange(len(row)) - (counts.cumsum() - counts)[row]] = -values
+    ordered.sort(1)  # negative, so that the largest come first and padding last
+    sums = np.cumsum(-ordered, axis=1, dtype=np.float64)
+    if not (sums[:, -1] >= top_p).all():
+        return None
+    floors = -ordered[np.arange(len(p)), (sums < top_p).sum(1)]
+    return places[values >= floors[row]]
 
 
 def _floor(row: NDArray[np.float32], top_p: float) -> np.float32:

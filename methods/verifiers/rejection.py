@@ -52,12 +52,11 @@ def judge(
     path = draws.path(accept_probs)
     stop = path.stop
     probs = p.index_select(0, stop.reshape(1))
+    if stop.device.type == "cpu" and int(stop) == len(x):  # nothing was rejected; reading a CPU waits for nothing
+        return Acceptance(path, draws.categorical(probs, "resid")[0])
     last = stop.clamp_max(len(x) - 1).reshape(1)
-    if q is None:
-        rejected = torch.zeros_like(probs).scatter_(1, x.index_select(0, last)[:, None], torch.inf)
-    else:
-        rejected = q.index_select(0, last).to(p.dtype)
-    probs = residual(probs, rejected.where(stop < len(x), 0.0))
+    rejected = x.index_select(0, last) if q is None else q.index_select(0, last).to(p.dtype)
+    probs = residual(probs, rejected).where(stop < len(x), probs)
     return Acceptance(path, draws.categorical(probs, "resid")[0])
 
 
@@ -87,8 +86,12 @@ def draft_probs(x: Int[Tensor, " K"], q: Float[Tensor, "K V"]) -> Float[Tensor, 
     return qx
 
 
-def residual(p: Float[Tensor, "N V"], q: Float[Tensor, "N V"]) -> Float[Tensor, "N V"]:
-    """(p - q)+ renormalised, row by row; p where nothing is left (p = q, and then nothing is rejected)."""
-    positive = (p - q).clamp_min(0.0)
+def residual(p: Float[Tensor, "N V"], q: Float[Tensor, "N V"] | Int[Tensor, " N"]) -> Float[Tensor, "N V"]:
+    """(p - q)+ renormalised, row by row; p where nothing is left (p = q, and then nothing is rejected).
+
+    Args:
+        q: distributions, or the ids of point masses: these leave p without the id.
+    """
+    positive = (p - q).clamp_min(0.0) if q.is_floating_point() else p.scatter(1, q[:, None], 0.0)
     mass = positive.sum(-1, keepdim=True)
     return torch.where(mass > 0, positive / mass, p)

@@ -142,7 +142,6 @@ class SlotCache(Cache):
             raise ContractError(f"{type(net).__name__} gives no hidden rows; ask a backbone that meets HIDDEN")
         return net.tapped(inputs, window.rows, window.taps)
 
-    @torch.inference_mode()
     def keep(self, length: int, entries: Sequence[int] = ()) -> None:
         """Set the length where the entries lie in place, else copy by index once for each layer."""
         slots, end = self._slots, length + len(entries)
@@ -154,8 +153,13 @@ class SlotCache(Cache):
         while placed < len(entries) and entries[placed] == placed:
             placed += 1
         if placed < len(entries):
-            keys = slots.layers[0].keys
-            index = torch.tensor(entries[placed:], device=keys.device) + length
-            for layer in slots.layers:
-                layer.gather(length + placed, index)
+            self._move(length, placed, entries)
         slots.length = end
+
+    @torch.inference_mode()
+    def _move(self, length: int, placed: int, entries: Sequence[int]) -> None:
+        """Copy the entries behind the first ``placed`` to where they belong."""
+        keys = self._slots.layers[0].keys
+        index = torch.tensor(entries[placed:], device=keys.device) + length
+        for layer in self._slots.layers:
+            layer.gather(length + placed, index)

@@ -84,3 +84,24 @@ def test_events_on_a_real_device() -> None:
     clock.finish()
     assert clock.device_ns(begin, middle) > 0
     assert clock.device_ns(begin, end) >= clock.device_ns(begin, middle)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("row", "finite"),
+    [
+        ([1.0, -2.0, 3.0], True),
+        ([-torch.inf, 0.5, -torch.inf], True),
+        ([60_000.0, 60_000.0, 60_000.0], True),
+        ([torch.nan, 1.0, 2.0], False),
+        ([-torch.nan, 1.0, 2.0], False),
+        ([torch.inf, 1.0, -torch.inf], False),
+        ([-torch.inf, -torch.inf, -torch.inf], False),
+    ],
+)
+def test_a_peak_is_finite_where_the_loop_can_go_on(row: list[float], finite: bool, dtype: torch.dtype) -> None:
+    stopwatch = Stopwatch(CpuClock())
+    stopwatch.keeps_peaks = True
+    stopwatch.add("target", Stamp(0), torch.tensor([[0.0, 1.0, 2.0], row], dtype=dtype))
+    peak = stopwatch.spans[0].peak
+    assert peak is not None and bool(torch.isfinite(peak)) is finite

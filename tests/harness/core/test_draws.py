@@ -5,6 +5,7 @@ Chi-square tests have a fixed seed; with a correct sampler one reseeding in a mi
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from harness.core.draft import Path
-from harness.core.draws import LIVE_CLOCKS, Draws, SeededDraws, chain_path, inverse_cdf, tree_path
+from harness.core.draws import BLOCK, LIVE_CLOCKS, LONG, Draws, SeededDraws, chain_path, inverse_cdf, tree_path
 from harness.errors import ContractError
 from harness.proof.enumerating_draws import EnumeratingDraws
 from tests.support.enumerated import enumerated
@@ -114,6 +115,20 @@ class TestKeys:
         parts = [pieces.uniforms(n, "draft") for n in (3, 0, 1, 6)]
         assert torch.equal(torch.cat(parts), at_once)
 
+    def test_pieces_that_pass_a_block_are_the_same_numbers(self) -> None:
+        at_once = seeded().uniforms(3 * BLOCK + 7, "draft")
+        pieces = seeded()
+        parts = [pieces.uniforms(n, "draft") for n in (BLOCK - 1, 2, BLOCK, 0, BLOCK + 6)]
+        assert torch.equal(torch.cat(parts), at_once)
+
+    def test_a_copy_within_a_block_goes_on_as_its_original(self) -> None:
+        draws = seeded()
+        draws.uniforms(5, "draft")
+        twin = copy.deepcopy(draws)
+        expected = draws.uniforms(2 * BLOCK, "draft")
+        assert torch.equal(twin.uniforms(3, "draft"), expected[:3])
+        assert torch.equal(twin.uniforms(2 * BLOCK - 3, "draft"), expected[3:])
+
     def test_the_dtype_of_the_probabilities_does_not_change_the_draws(self) -> None:
         probs = torch.tensor([[0.125, 0.5, 0.25, 0.125]]).expand(200, -1)
         draws = [seeded().categorical(probs.to(t), "draft") for t in (torch.float32, torch.float64, torch.bfloat16)]
@@ -165,6 +180,14 @@ class TestInverseCdf:
         allowed = [17 + 1000 * row for row in range(rows)]
         probs[torch.arange(rows), allowed] = 1
         assert inverse_cdf(probs, torch.full((rows,), 0.9, dtype=torch.float64)).tolist() == allowed
+
+    @pytest.mark.parametrize("size", [5, LONG + 3])
+    def test_a_row_of_one_possible_token_takes_a_number_and_gives_the_token(self, size: int) -> None:
+        draws, plain = seeded(), seeded()
+        token = draws.categorical(torch.zeros(1, size).index_fill_(1, torch.tensor([3]), 0.25), "resid")
+        plain.uniforms(1, "resid")
+        assert token.tolist() == [3]
+        assert torch.equal(draws.uniforms(4, "resid"), plain.uniforms(4, "resid"))
 
     def test_weights_of_any_total_are_normalised(self) -> None:
         u = torch.rand(100, dtype=torch.float64, generator=torch.Generator().manual_seed(0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -231,6 +232,53 @@ def test_a_wide_nucleus_equals_a_second_implementation(order: Any) -> None:
         if gap > 1e-6:
             assert ours.count_nonzero() == np.count_nonzero(expected)
             np.testing.assert_allclose(ours.numpy(), expected, rtol=1e-4, atol=1e-9)
+
+
+def plainly_cut(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
+    """`warp` with top-p alone, by a sort of whole rows."""
+    first = sampling.order == "temperature_first"
+    z = logits.float() / sampling.temperature if first else logits.float()
+    p = z.softmax(-1)
+    ordered = p.sort(descending=True).values
+    last = (ordered.double().cumsum(-1) < sampling.top_p).sum(-1, keepdim=True).clamp_max(p.shape[1] - 1)
+    z = z.masked_fill(p < ordered.gather(1, last), -torch.inf)
+    return (z if first else z / sampling.temperature).double().softmax(-1)
+
+
+def wide_logits(kind: str, dtype: torch.dtype) -> torch.Tensor:
+    """Three rows of the kind, over more ids than are sorted."""
+    noise = torch.randn(3, SMALL + 77, generator=torch.Generator().manual_seed(2))
+    rows = {"flat": noise * 0, "low": noise - 50, "sharp": noise * 30, "usual": noise * 4, "mixed": noise}[kind]
+    if kind == "mixed":  # a sharp row, a flat one whose likely ids hold too little, and one that forbids most ids
+        rows = torch.stack([noise[0] * 30, noise[1] * 0.01, noise[2].masked_fill(noise[2] < 2, -torch.inf)])
+    return rows.to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", ["flat", "low", "sharp", "usual", "mixed"])
+def test_cuts_without_a_sort_are_those_of_a_sort(kind: str, dtype: torch.dtype) -> None:
+    logits = wide_logits(kind, dtype)
+    for temperature, top_p, order in itertools.product((0.5, 1.0, 1.7), (0.05, 0.6, 0.95, 0.9999), ORDERS):
+        sampling = Sampling(temperature, top_p=top_p, order=order)  # type: ignore[arg-type]
+        probs, expected = warp(logits, sampling), plainly_cut(logits, sampling)
+        assert torch.equal(probs > 0, expected.float() > 0), sampling
+        torch.testing.assert_close(probs, expected.float(), rtol=2e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("size", [7, SMALL + 1])
+def test_the_greedy_id_is_the_first_of_the_largest_logit(size: int, dtype: torch.dtype) -> None:
+    """Also where all logits are negative, where zeros have both signs, and where ids are forbidden."""
+    noise = torch.randn(6, size, generator=torch.Generator().manual_seed(3)).to(dtype)
+    noise[1] = -noise[1].abs() - 1
+    noise[2] = torch.where(torch.arange(size) % 2 == 0, -0.0, 0.0)
+    noise[3, : size - 1] = -torch.inf
+    noise[4, [2, 5]] = 9.0
+    noise[5, [3, 6]] = -torch.inf
+    probs = warp(noise, Sampling(0.0))
+    for row, ids in zip(noise.tolist(), probs.argmax(-1).tolist(), strict=True):
+        assert ids == row.index(max(row))
+    assert probs.sum(-1).tolist() == [1.0] * 6 and probs.max() == 1
 
 
 def test_rows_on_another_device_are_sorted_there() -> None:
