@@ -198,7 +198,9 @@ def _inverse_cdf(probs: NDArray[Any], u: NDArray[np.float64]) -> NDArray[np.int6
 
     A single long row is summed over its possible tokens alone, since zeros change no sum.
     """
-    possible = (probs[0] > 0).nonzero()[0] if len(probs) == 1 and probs.shape[1] > LONG else None
+    possible: NDArray[np.int64] | None = None
+    if len(probs) == 1 and probs.shape[1] > LONG:
+        possible = (probs[0] > 0).nonzero()[0]
     if possible is not None and len(possible) == 1:  # as any greedy row
         return possible
     running = np.cumsum(probs if possible is None else probs[:, possible], axis=1, dtype=np.float64)

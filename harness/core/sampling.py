@@ -126,7 +126,8 @@ def _likely(p: NDArray[np.float32], top_p: float) -> NDArray[np.int64] | None:
     if not (sums[:, -1] >= top_p).all():
         return None
     floors = -ordered[np.arange(len(p)), (sums < top_p).sum(1)]
-    return places[values >= floors[row]]
+    nuclei: NDArray[np.int64] = places[values >= floors[row]]
+    return nuclei
 
 
 def _floor(row: NDArray[np.float32], top_p: float) -> np.float32:
