@@ -52,7 +52,7 @@ def beside(what: str) -> Callable[[str, Settings], Result]:
         rows = _in_turn(ours, lambda: _rate(command), settings.pairs)
         result = compare(name, rows, "tokens/s", GOALS[what])
         note = f"llama-bench {' '.join(command[3:])} of {file.name}; {settings.pairs} pairs in turn"
-        amx = "; its AMX kernels die with SIGILL here, so --repack 0 leaves them out" if "--repack" in command else ""
+        amx = "; its AMX kernels crash here, so --repack 0 leaves them out" if "--repack" in command else ""
         return replace(result, note=note + amx)
 
     return act
@@ -85,7 +85,7 @@ def _file(backbone: str) -> Path:
 def _without_amx(command: list[str]) -> list[str]:
     """Options with which llama-bench lives here: some builds have AMX kernels that some processors refuse."""
     tried = subprocess.run(command, capture_output=True, check=False).returncode
-    return ["--repack", "0"] if tried == -signal.SIGILL else []
+    return ["--repack", "0"] if tried in (-signal.SIGILL, -signal.SIGSEGV) else []
 
 
 def _rate(command: list[str]) -> float:
