@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -25,13 +26,19 @@ REFUTED = ("broken", "other weights or arithmetic", "other arithmetic", "refuted
 PASSED = ("same tokens", "not refuted")
 
 
-def report(store: Store, as_json: bool) -> pd.DataFrame:
-    """Write the engines' tables and print them; the rows."""
+def report(store: Store, as_json: bool, out: Path | None = None) -> pd.DataFrame:
+    """Write the engines' tables and print them; the rows.
+
+    Args:
+        out: the folder of the files; None: RUN/report.
+    """
+    folder = store.path / "report" if out is None else out
     frame = engines.summarise(store)
     beside, crossovers = side_by_side.rows(store), crossover.text_tables(store)
-    written = [*engines.write(frame, store.path / "report", crossovers)]
-    written += [*side_by_side.write(beside, store.path / "report"), *crossover.write(store, store.path / "report")]
-    store.publish("report")
+    written = [*engines.write(frame, folder, crossovers)]
+    written += [*side_by_side.write(beside, folder), *crossover.write(store, folder)]
+    if out is None:
+        store.publish("report")
     if not as_json:
         engines.terminal(frame, Console())
         for table in [*([side_by_side.table(beside)] if store.manifest["cells"] and len(beside) else []), *crossovers]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from harness.cli.main import emit
+from harness.errors import printable_line
 from reports.interchange.readers import read, table
 from reports.text_table import markdown_lines, number
 
@@ -40,6 +41,6 @@ def command(paths: tuple[Path, ...], as_json: bool) -> None:
     click.echo("\n".join(markdown_lines(titles, texts)))
     for row in rows:
         for setting, length in (row["golden"] or {}).items():
-            click.echo(f"{Path(row['source']).name}: {setting} drafts: {length:g}")
+            click.echo(printable_line(f"{Path(row['source']).name}: {setting} drafts: {length:g}"))
         for flaw in row["flaws"]:
-            click.echo(f"{Path(row['source']).name}: {flaw}")
+            click.echo(printable_line(f"{Path(row['source']).name}: {flaw}"))

@@ -75,7 +75,7 @@ def command(
         return
     store = Store.open(run)
     if store.manifest.get("engines"):
-        frame = engine_runs.report(store, as_json)
+        frame = engine_runs.report(store, as_json, out)
         if not store.manifest["cells"]:
             if as_json:
                 emit(engine_runs.rows(frame))

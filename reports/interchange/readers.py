@@ -19,6 +19,10 @@ from harness.record.requests import Request
 from reports.interchange import lint
 from reports.interchange.acceptance import Result
 
+NOT_OF_IT = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
+"""What reading a file as another layout raises."""
+LONGEST_STEP = 100_000
+"""Tokens of one step above which a figure is no length; a histogram holds an entry for each number below."""
 TOOLS = "AIPerf acceptance records, InferenceX golden YAML, vLLM bench JSON, specdec_bench folders, Spec-Bench JSONL"
 
 
@@ -32,7 +36,15 @@ def read(path: Path) -> Result:
         result = _folder(path) if path.is_dir() else _file(path)
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError, yaml.YAMLError) as error:
+    except (
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        ArithmeticError,
+        RecursionError,
+        yaml.YAMLError,
+    ) as error:
         detail = printable_line(f"{type(error).__name__}: {error}")[:200]
         raise UsageError(f"{path} is of no layout that can be read ({detail}). Known: {TOOLS}") from error
     return lint.checked(result)
@@ -55,7 +67,7 @@ def _aiperf(path: Path, rows: list[Any]) -> Result:
     requests, engines = [], set()
     for number, row in enumerate(rows):
         record = row.get("spec_decode_acceptance", row)
-        histogram = {int(kept): _whole(count) for kept, count in record["acceptance_histogram"].items()}
+        histogram = _histogram(record["acceptance_histogram"], 0)
         engines.add(str(record["engine"]))
         requests.append(
             Request(
@@ -77,9 +89,9 @@ def _aiperf(path: Path, rows: list[Any]) -> Result:
 
 def _golden(path: Path, document: Any) -> Result:
     models = {key: value for key, value in document.items() if not str(key).startswith("_")}
-    (label, modes) = next(iter(models.items()))
-    if len(models) > 1:
-        raise ValueError(f"it holds {len(models)} models; keep one a file")
+    if len(models) != 1:
+        raise ValueError(f"it holds {len(models)} models; a file holds one")
+    ((label, modes),) = models.items()
     lengths = {(str(mode), int(k)): _number(value) for mode, curve in modes.items() for k, value in curve.items()}
     return Result("InferenceX", str(path), str(label), golden=lengths)
 
@@ -106,7 +118,7 @@ def _folder(path: Path) -> Result:
     """Of specdec_bench: acceptance_rate.json holds a list, one entry a run that wrote into the folder."""
     runs = json.loads((path / "acceptance_rate.json").read_text(encoding="utf-8"))
     last = runs[-1]
-    histogram = {int(length): _whole(count) for length, count in last["Acceptance_Length_Histogram"].items()}
+    histogram = _histogram(last["Acceptance_Length_Histogram"], 1)
     steps = sum(histogram.values())
     accepted = sum((length - 1) * count for length, count in histogram.items())
     total = {"draft_steps": float(steps), "accepted": float(accepted), "told_length": _number(last["Average_AL"])}
@@ -127,7 +139,7 @@ def _spec_bench(path: Path, rows: list[Any]) -> Result:
     for row in rows:
         for choice in row["choices"]:
             lengths = [_whole(length) for length in choice.get("accept_lengths") or []]
-            kept = [max(length - 1, 0) for length in lengths]  # a length counts the target's own token too
+            kept = [_step(max(length - 1, 0), 0) for length in lengths]  # a length counts the target's own token too
             tokens, seconds = sum(map(_whole, choice["new_tokens"])), sum(map(_number, choice["wall_time"]))
             failed = "ERROR" in choice["turns"]
             requests.append(
@@ -146,6 +158,17 @@ def _spec_bench(path: Path, rows: list[Any]) -> Result:
                 )
             )
     return Result("Spec-Bench", str(path), str(rows[0].get("model_id") or ""), tuple(requests))
+
+
+def _histogram(told: Any, least: int) -> dict[int, int]:
+    """Steps by their number of tokens."""
+    return {_step(int(number), least): _whole(count) for number, count in told.items()}
+
+
+def _step(number: int, least: int) -> int:
+    if not least <= number <= LONGEST_STEP:
+        raise ValueError(f"found a step of {number:.3g} tokens; it is {least} to {LONGEST_STEP}")
+    return number
 
 
 def _number(value: Any) -> float:

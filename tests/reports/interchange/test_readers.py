@@ -130,3 +130,27 @@ def test_the_verb_prints_a_table_and_the_flaws(tmp_path: Path) -> None:
     (row,) = stride("import", path, "--json").document["results"]
     assert row["length_per_draft_pooled"] == 2.0
     assert "cannot be read" in refused("import", tmp_path / "none.json")
+
+
+@pytest.mark.parametrize(
+    ("name", "document"),
+    [
+        ("huge.jsonl", {**RECORD, "acceptance_histogram": {"1000000000000": 1}}),
+        ("negative.jsonl", {**RECORD, "acceptance_histogram": {"-1": 2}}),
+        ("digits.jsonl", {**RECORD, "num_spec_steps": 10**400}),
+        ("digits.json", {**BENCH, "duration": 10**400}),
+        ("no-model.yaml", {"_comment": "only"}),
+        ("empty.yaml", {}),
+    ],
+)
+def test_figures_that_no_step_has_are_one_message(tmp_path: Path, name: str, document: dict[str, Any]) -> None:
+    text = json.dumps(document)  # JSON is YAML too
+    (tmp_path / name).write_text(text)
+    assert "is of no layout that can be read" in refused("import", tmp_path / name)
+
+
+def test_control_characters_of_a_file_are_not_printed(tmp_path: Path) -> None:
+    record = {**RECORD, "request": "\x1b[31mred", "num_accepted_draft_tokens": 9}
+    (tmp_path / "a.jsonl").write_text(json.dumps(record))
+    done = stride("import", tmp_path / "a.jsonl")
+    assert done.code == 0 and "request" in done.out and "\x1b" not in done.out

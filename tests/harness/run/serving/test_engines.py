@@ -265,6 +265,10 @@ def test_a_run_of_engines_is_audited_and_reported_again(tmp_path: Path) -> None:
     (entry,) = stride("audit", tmp_path / "run", "--json").document["engines"]
     assert entry["audit_tokens"] == 3 * 12 * 24 and entry["audit_verdict"] == "refuted"
     assert "engines: tabular" in stride("report", tmp_path / "run").out
+    kept = [path.stat().st_mtime_ns for path in sorted((tmp_path / "run" / "report").iterdir())]
+    stride("report", tmp_path / "run", "--out", tmp_path / "elsewhere")
+    assert (tmp_path / "elsewhere" / "engines.md").is_file()
+    assert kept == [path.stat().st_mtime_ns for path in sorted((tmp_path / "run" / "report").iterdir())]
     (row,) = stride("report", tmp_path / "run", "--json").document
     assert row["label"] == "plain" and row["tokens_per_second"] > 0
 
