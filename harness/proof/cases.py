@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -94,6 +94,9 @@ CASES = (
 
 PUBLISHED = Case(2, 6, 29, Sampling(1.0), eos=(1,))
 """For a method at its published window: five drafts deep, and most texts end early."""
+
+PUBLISHED_GREEDY = replace(PUBLISHED, sampling=Sampling(0.0))
+"""The same for a method that claims equality at T = 0 only."""
 
 JOINT = Case(2, 2, 30, Sampling(1.0), prompt=(1, 1, 0, 0), batch=2, joint=True)
 """Both rows of a batch together. Each outcome decodes both anew: from a tenth of a second to 20 seconds of CPU time."""

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.core.capabilities import Requirement
-from harness.core.method import Method, label, parameters
+from harness.core.method import Claim, Method, label, parameters
 from harness.errors import said_by
 from harness.plan import contract
-from harness.proof.cases import PUBLISHED, Case, cases_to_verify
+from harness.proof.cases import PUBLISHED, PUBLISHED_GREEDY, Case, cases_to_verify
 from harness.proof.distance import QUICK, WHOLE, Effort, distance
 from harness.proof.kept_laws import sheet
 from harness.proof.mutants import try_one
@@ -84,7 +84,9 @@ def compute(piece: Piece, settings: Settings, outputs: int | None) -> dict[str, 
         return {"mutant": True, "method": piece.method, **vars(bug), "caught": bug.caught}
     if piece.kind == "published":
         method = published(settings[piece.method])
-        return proof_of(piece.method, method, (PUBLISHED,), mutants=False, effort=QUICK)
+        assert method is not None  # `pieces` asks for no other
+        case = PUBLISHED_GREEDY if method.claim is Claim.SAME_GREEDY else PUBLISHED
+        return proof_of(piece.method, method, (case,), mutants=False, effort=QUICK)
     method = settings[piece.method][piece.index]
     return proof_of(piece.method, method, cases_to_verify(method, outputs))
 

@@ -23,7 +23,7 @@ from harness.core.capabilities import Requirement
 from harness.core.clock import CpuClock, Stopwatch
 from harness.core.draws import SeededDraws
 from harness.core.loop import decode
-from harness.core.method import Claim, Method, Mutant, label
+from harness.core.method import Claim, Method, Mutant, label, parameters
 from harness.core.run import open_run
 from harness.core.sampling import Sampling
 from harness.core.session import Session
@@ -32,6 +32,7 @@ from harness.errors import ContractError
 from harness.plan import presets
 from harness.proof import cases as proof_cases
 from harness.proof.cases import CASES, GRID_CASES, Case, cases_of
+from harness.proof.catalogue import Piece, compute
 from harness.proof.distance import distance, method_law, reference_law, reference_of, total_variation, toy_drafter
 from harness.proof.divergence import diverge
 from harness.proof.enumerate import Law
@@ -158,6 +159,15 @@ class TestProofs:
 
         proof = prove(Greedy(window=3), SMALL, mutants=False)  # lossy above T = 0
         assert (proof.verdict, proof.total_variation) == ("exact", 0.0)
+
+    def test_the_published_setting_of_a_method_of_greedy_equality_is_enumerated_at_temperature_zero(self) -> None:
+        settings = {
+            name: METHODS.get(name).variants() for name in METHODS if METHODS.get(name).claim is Claim.SAME_GREEDY
+        }
+        assert settings
+        for name in settings:
+            row = compute(Piece("published", name), settings, None)
+            assert (row["verdict"], row["params"]) == ("exact", parameters(METHODS.get(name)()))
 
     def test_a_false_claim_is_broken(self) -> None:
         class Boasting(METHODS.get("sjdpp")):  # type: ignore[misc]  # a class found at run time
