@@ -56,11 +56,7 @@ class Server:
         self._client.close()
 
     def json(self, path: str) -> Any:
-        """The JSON of an endpoint.
-
-        Raises:
-            EngineFault: there is none.
-        """
+        """The JSON of an endpoint. EngineFault: there is none."""
         text = self.text(path)
         try:
             return json.loads(text)
@@ -68,11 +64,7 @@ class Server:
             raise self.fault("malformed", f"{self.url}{path} answered no JSON: ", repr(text)) from error
 
     def text(self, path: str) -> str:
-        """The text of an endpoint.
-
-        Raises:
-            EngineFault: there is none.
-        """
+        """The text of an endpoint. EngineFault: there is none."""
         with self._faults(path):
             response = self._read(path)
             self._check(response, path)
