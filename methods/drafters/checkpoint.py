@@ -100,7 +100,8 @@ def check_finite(folder: Path, module: nn.Module) -> None:
     Raises:
         WeightsError: one is NaN or infinite.
     """
-    damaged = [key for key, value in module.state_dict().items() if not bool(value.isfinite().all())]
+    state = {key: value for key, value in module.state_dict().items() if not value.is_meta}
+    damaged = [key for key, value in state.items() if not bool(value.isfinite().all())]
     if damaged:
         raise WeightsError(
             f"{folder}: {listed(damaged)} {'holds' if len(damaged) == 1 else 'hold'} NaN or infinite numbers, so "

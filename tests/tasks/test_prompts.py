@@ -111,9 +111,9 @@ def test_an_output_is_compared_with_its_reference() -> None:
     assert Prompts("f").score(Prompt("prompts/2", "x"), "y", ()) == {}
 
 
-def test_a_model_without_a_chat_template_refuses_messages() -> None:
+def test_weights_without_a_tokenizer_refuse_messages() -> None:
     prompt = Prompt("prompts/1", messages=({"role": "user", "content": "Hi"},))
-    with pytest.raises(UsageError, match="the tokenizer brings no chat template"):
+    with pytest.raises(UsageError, match="the weights come without a tokenizer"):
         tiny().open(prompt)
 
 

@@ -91,10 +91,11 @@ def test_scores_of_sets_reach_the_table_with_their_failures(tmp_path, monkeypatc
 
 
 @pytest.mark.slow
-def test_a_failing_scorer_leaves_a_reason_and_a_finished_run(tmp_path, monkeypatch):
+def test_a_failing_scorer_of_sets_leaves_a_reason_and_ends_the_finished_run_with_one(tmp_path, monkeypatch):
     monkeypatch.setattr(DigitPictures, "set_metrics", ("spread",))
     monkeypatch.setattr(DigitPictures, "score_set", lambda self, outputs: 1 / 0)
-    assert stride("run", "--method", "jacobi", *DIGITS, *QUICK, "--out", tmp_path / "r").code == 0
+    result = stride("run", "--method", "jacobi", *DIGITS, *QUICK, "--out", tmp_path / "r")
+    assert result.code == 1 and "scoring: ZeroDivisionError" in result.out
     assert "ZeroDivisionError" in cells(tmp_path / "r")[1][0].meta["set_scores"]["spread"]["reason"]
 
 

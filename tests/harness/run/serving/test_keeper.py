@@ -98,7 +98,7 @@ def test_a_stop_ends_children_that_ignore_sigterm_in_sessions_of_their_own(tmp_p
     assert len(alive(pids)) == 3
     launch.stop(process)
     assert not alive(pids) and process.returncode == -signal.SIGTERM
-    assert log.read_text() == ""
+    assert set(log.read_text().split()) <= {"Killed"}  # a shell says so of a child that ends before it
 
 
 def test_a_server_that_needs_a_moment_to_end_is_given_it(
