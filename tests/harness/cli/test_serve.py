@@ -14,6 +14,7 @@ import yaml
 
 from harness.run.serving.keeper import PROC, descendants
 from tests.support.cli import stride
+from tests.support.processes import alive
 
 SERVER = """
 import http.server, os, signal, subprocess, sys, time
@@ -64,7 +65,7 @@ def test_a_signal_is_the_normal_end_of_a_server_with_all_its_processes(tmp_path:
     command.send_signal(number)  # a second one changes nothing
     out, err = command.communicate(timeout=60)
     assert (command.returncode, err) == (0, "") and "openai and its processes have ended" in out
-    assert not [pid for pid in started if Path(f"/proc/{pid}").is_dir()]
+    assert not alive(started)
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ import pytest
 
 from harness.core.engine import EngineFault
 from harness.run.serving import keeper, launch
+from tests.support.processes import alive
 
 pytestmark = pytest.mark.skipif(not keeper.PROC.is_dir(), reason="other sessions are found in /proc alone")
 STUBBORN = "trap '' TERM; echo $$ >> {pids}; while :; do sleep 60; done"
@@ -51,18 +52,6 @@ def read(pids: Path, number: int = 3) -> list[int]:
             return [int(one) for one in found]
         time.sleep(0.005)
     raise AssertionError("the server did not start")
-
-
-def alive(pids: list[int]) -> list[int]:
-    """Those that have not ended; one that nobody has waited for yet has."""
-    return [pid for pid in pids if Path(f"/proc/{pid}").is_dir() and state(pid) not in "ZX"]
-
-
-def state(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return "X"
 
 
 def ended(pids: list[int], seconds: float = 60) -> bool:
