@@ -152,7 +152,7 @@ def in_turn(requests: pd.DataFrame, concurrency: int) -> pd.DataFrame:
 
 def text_tables(store: Store) -> list[TextTable]:
     """A table of each comparison."""
-    return [_table(title, comparison) for title, comparison in compared(store).items()]
+    return [speed_up_table(title, comparison) for title, comparison in compared(store).items()]
 
 
 def write(store: Store, folder: Path) -> list[Path]:
@@ -193,7 +193,8 @@ def _draw(axes: Any, title: str, tables: Tables) -> None:
     axes.set_title(title, fontsize=9)
 
 
-def _table(title: str, comparison: Comparison) -> TextTable:
+def speed_up_table(title: str, comparison: Comparison) -> TextTable:
+    """Tokens a second and speed-up at each concurrency, and where the speed-up ends."""
     columns = (
         Column("load", "concurrency", rank=0),
         Column("plain", "plain tokens/s", 1, rank=0),

@@ -20,7 +20,7 @@ import pandas as pd
 import torch
 
 from harness.backbones.checkpoints import sources
-from harness.bench.paired import Result, Settings, build, compare, decoded, prompt_ids
+from harness.bench.paired import Result, Settings, build, compare, decoded, order, prompt_ids
 from harness.core.backbone import Backbone
 from harness.core.clock import CpuClock
 from harness.core.task import Prompt
@@ -46,10 +46,10 @@ def beside(what: str) -> Callable[[str, Settings], Result]:
         command += (
             ["-p", "0", "-n", str(settings.tokens)] if what == "autoregressive" else ["-p", str(WINDOW), "-n", "0"]
         )
-        command += _without_amx(command)
+        command += without_amx(command)
         backbone = presets.load(f"{base}:weights=int4", "bf16")
-        ours = _steps(backbone, settings) if what == "autoregressive" else _window(backbone)
-        rows = _in_turn(ours, lambda: _rate(command), settings.pairs)
+        own = _steps(backbone, settings) if what == "autoregressive" else _window(backbone)
+        rows = rates_in_turn(own, lambda: rate_of(command), settings.pairs)
         result = compare(name, rows, "tokens/s", GOALS[what])
         note = f"llama-bench {' '.join(command[3:])} of {file.name}; {settings.pairs} pairs in turn"
         amx = "; its AMX kernels crash here, so --repack 0 leaves them out" if "--repack" in command else ""
@@ -82,13 +82,13 @@ def _file(backbone: str) -> Path:
     return file
 
 
-def _without_amx(command: list[str]) -> list[str]:
+def without_amx(command: list[str]) -> list[str]:
     """Options with which llama-bench lives here: some builds have AMX kernels that some processors refuse."""
     tried = subprocess.run(command, capture_output=True, check=False).returncode
     return ["--repack", "0"] if tried in (-signal.SIGILL, -signal.SIGSEGV) else []
 
 
-def _rate(command: list[str]) -> float:
+def rate_of(command: list[str]) -> float:
     """Tokens a second of one run of llama-bench.
 
     Raises:
@@ -120,14 +120,11 @@ def _window(backbone: Backbone) -> Measured:
     return lambda: 1e3 * WINDOW / min(one(WINDOW) for _ in range(REPEATS))
 
 
-def _in_turn(ours: Measured, peer: Measured, pairs: int) -> pd.DataFrame:
+def rates_in_turn(own: Measured, peer: Measured, pairs: int) -> pd.DataFrame:
     """The rates of both sides by pair, after a warm-up of each; which one goes first alternates."""
     with torch.inference_mode():
-        sides = (ours, peer)
+        sides = (own, peer)
         for side in sides:
             side()
-        rows = []
-        for index in range(pairs):
-            order = (0, 1) if index % 2 == 0 else (1, 0)
-            rows.append({f"rate{which}": sides[which]() for which in order})
+        rows = [{f"rate{which}": sides[which]() for which in order(index)} for index in range(pairs)]
     return pd.DataFrame(rows).assign(tokens0=0, repeats0=0.0)

@@ -103,7 +103,7 @@ def in_turn(sides: Sequence[Callable[[list[int]], Sequence[int]]], prompts: list
     rows: list[dict[str, float]] = []
     for index, ids in enumerate(prompts):
         row: dict[str, float] = {}
-        for which in (0, 1) if index % 2 == 0 else (1, 0):
+        for which in order(index):
             begin = time.perf_counter()
             tokens = sides[which](ids)
             row[f"rate{which}"] = len(tokens) / (time.perf_counter() - begin)
@@ -111,6 +111,11 @@ def in_turn(sides: Sequence[Callable[[list[int]], Sequence[int]]], prompts: list
             row[f"tokens{which}"] = len(tokens)
         rows.append(row)
     return pd.DataFrame(rows)
+
+
+def order(index: int) -> tuple[int, int]:
+    """Which of two sides goes first in a pair, and which second."""
+    return (0, 1) if index % 2 == 0 else (1, 0)
 
 
 def _repeats(tokens: Sequence[int]) -> float:

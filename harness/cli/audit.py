@@ -117,17 +117,17 @@ def _audit_kernels(names: list[str], trials: int, options: dict[str, Any], as_js
     if given := _of_tokens(options):
         raise UsageError(f"{given} goes with --tokens; a kernel is tried on distributions of its own")
     kernels = {name: KERNELS.get(name) for name in names}
-    found = {name: check_kernel(kernel, trials) for name, kernel in kernels.items()}
+    places_of = {name: check_kernel(kernel, trials) for name, kernel in kernels.items()}
     if as_json:
         documents = [
             {"kernel": name, "places": [vars(place) | {"biased": place.biased} for place in places]}
-            for name, places in found.items()
+            for name, places in places_of.items()
         ]
         emit(documents[0] if len(documents) == 1 else {"kernels": documents})
     else:
-        for name, places in found.items():
+        for name, places in places_of.items():
             _print_kernel(name, places)
-    raise SystemExit(1 if any(place.biased for places in found.values() for place in places) else 0)
+    raise SystemExit(1 if any(place.biased for places in places_of.values() for place in places) else 0)
 
 
 def _print_kernel(name: str, places: list[Place]) -> None:

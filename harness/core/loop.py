@@ -90,7 +90,7 @@ def decode(method: Method[Any], run: Run, keeps_drafts: bool = False) -> Decode:
     spans = [run.stopwatch.spans]
     try:
         return _decoded(method, run, keeps_drafts, spans)
-    except Exception:
+    except Exception:  # a method may raise anything; its error goes on, unless such logits made it
         _refuse_non_finite(spans)
         raise
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import cache
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from harness import discover
 from harness.backbones.tiny import PREFIX
@@ -128,6 +132,16 @@ def tokens_of(method: Method[Any], backbone: str, budget: int, temperature: floa
 
     run = open_run(target, drafter, prompt, Sampling(temperature), budget, SeededDraws(0, "stand-in", prompt.id, 0))
     return decode(method, run)
+
+
+@contextmanager
+def cache_in(folder: Path) -> Iterator[None]:
+    """Stand-ins and what is trained for them lie in a folder of their own meanwhile."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STRIDE_CACHE", str(folder))
+        loaded.cache_clear()
+        yield
+        loaded.cache_clear()
 
 
 @cache

@@ -136,12 +136,12 @@ def descendants(root: int) -> set[int]:
                 state, parent = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[:2]
                 below.setdefault(int(parent), []).append(int(folder.name))
                 ended |= {int(folder.name)} if state in "ZX" else set()
-    found, todo = set(), [root]
+    all_below, todo = set(), [root]
     while todo:
         children = below.get(todo.pop(), [])
-        found.update(children)
+        all_below.update(children)
         todo += children
-    return found - ended
+    return all_below - ended
 
 
 def main() -> int:

@@ -57,11 +57,8 @@ def test_there_are_96_cells_or_more_and_none_is_impossible() -> None:
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Components that learn for a step, each once a model."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("STRIDE_CACHE", str(tmp_path_factory.mktemp("cache")))
-        stand_ins.loaded.cache_clear()
+    with stand_ins.cache_in(tmp_path_factory.mktemp("cache")):
         yield
-        stand_ins.loaded.cache_clear()
 
 
 @pytest.mark.audit

@@ -26,11 +26,8 @@ LESSONS = [pytest.param(one, id=str(one), marks=() if str(one) in QUICK else pyt
 @pytest.fixture(scope="module", autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """One cache for all, so that stand-ins and first stages are made once."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("STRIDE_CACHE", str(tmp_path_factory.mktemp("cache")))
-        stand_ins.loaded.cache_clear()
+    with stand_ins.cache_in(tmp_path_factory.mktemp("cache")):
         yield
-        stand_ins.loaded.cache_clear()
 
 
 def test_every_recipe_and_every_family_that_can_be_drafted_for_is_here() -> None:

@@ -301,10 +301,10 @@ def test_every_row_of_the_papers_own_models_is_a_cell_of_the_suite(tiny: bool) -
     roles = resolved.suite.report.roles  # type: ignore[union-attr]  # the suite has one
     assert set(roles) == {"A", "B", "C", "D", "E", "C-tuned", "E-tuned", "rival"}
     for key, role in roles.items():
-        wanted = {**published("multi_head"), **role} if "heads" in role else dict(role)
-        backbone, name = wanted.pop("backbone"), "multi_head" if "heads" in role else "autoregressive"
+        setting = {**published("multi_head"), **role} if "heads" in role else dict(role)
+        backbone, name = setting.pop("backbone"), "multi_head" if "heads" in role else "autoregressive"
         assert any(
-            (own, method) == (backbone, name) and params.items() >= wanted.items() for own, method, params in cells
+            (own, method) == (backbone, name) and params.items() >= setting.items() for own, method, params in cells
         ), key
 
 

@@ -48,8 +48,8 @@ def read(pids: Path, number: int = 3) -> list[int]:
     """The processes of a server, once all have told their ids."""
     until = time.monotonic() + 60
     while time.monotonic() < until:
-        if pids.is_file() and len(found := pids.read_text().split()) == number:
-            return [int(one) for one in found]
+        if pids.is_file() and len(ids := pids.read_text().split()) == number:
+            return [int(one) for one in ids]
         time.sleep(0.005)
     raise AssertionError("the server did not start")
 
