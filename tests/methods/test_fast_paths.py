@@ -97,6 +97,6 @@ def test_tokens_and_counts_are_those_of_plain_arithmetic(
         monkeypatch.setattr(rejection, "judge", plain_judge)
         monkeypatch.setattr(clock, "_peak", lambda logits: logits.amax(-1).float().sum())
         plain = [ledger(backbone, *cell) for cell in cells]
-    for cell, ledger, expected in zip(cells, fast, plain, strict=True):
-        assert ledger == expected, cell
+    for cell, got, expected in zip(cells, fast, plain, strict=True):
+        assert got == expected, cell
     assert len({str(tokens) for tokens in plain}) > len(cells) / 2  # the settings differ, so that the test can fail
