@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import click
 from harness.cli.main import emit
 from harness.cli.overrides import read, suite_to_run
 from harness.discover import declare_all
+from harness.errors import UsageError
 from harness.plan import presets
 from harness.plan.cells import Plan, expand
 from harness.plan.estimate import estimate
@@ -125,8 +127,10 @@ def command(name: str | None, **options: Any) -> None:
     with restored(), stdout_on_stderr():  # methods and tasks of plugins are imported here
         declare_all()
         plan = expand(suite_to_run(name, read(options), options["out"], options["resume"]))
+        outcomes = _outcomes(plan) if options["dry_run"] else {}
     if options["dry_run"]:
-        _print_plan(plan, options["as_json"])
+        _print_plan(plan, outcomes, options["as_json"])
+        _refuse_idle(plan, outcomes)
         return
     from harness.cli import execution  # reads and writes stores and draws plots: nothing for a dry run
 
@@ -137,8 +141,20 @@ def command(name: str | None, **options: Any) -> None:
     execution.execute(plan, options)
 
 
-def _print_plan(plan: Plan, as_json: bool) -> None:
-    by_cell, most = _outcomes(plan), estimate(plan)
+def _refuse_idle(plan: Plan, by_cell: Mapping[str, Outcome]) -> None:
+    """A run of this plan would end so too, after it has tried to load its models.
+
+    Raises:
+        UsageError: no cell can run; says why the first cannot.
+    """
+    cannot = [outcome.reason for outcome in by_cell.values() if outcome.word == "cannot"]
+    if len(cannot) == len(by_cell) and not plan.runnable_engines:
+        raise UsageError(f"no cell can run: {next(iter(cannot), 'there is none')}")
+
+
+def _print_plan(plan: Plan, by_cell: Mapping[str, Outcome], as_json: bool) -> None:
+    running = [cell for cell in plan.cells if by_cell[cell.id].word != "cannot"]
+    most = estimate(plan, running)
     if as_json:
         rows = [(plan.meta(cell), by_cell[cell.id]) for cell in plan.cells]
         cells = [{**row, "outcome": outcome.word, "command": outcome.command} for row, outcome in rows]
@@ -155,7 +171,9 @@ def _print_plan(plan: Plan, as_json: bool) -> None:
     click.echo(", ".join(f"{counts[word]} {word}" for word in WORDS))
     if any(outcome.command.startswith("stride fetch") for outcome in by_cell.values()):
         click.echo("stride run fetches the weights that stride fetch names, unless --offline")
-    click.echo(f"{len(plan.runnable)} cells, {most.decodes} decodes of up to {most.tokens} tokens together")
+    if not running:
+        return
+    click.echo(f"{len(running)} cells, {most.decodes} decodes of up to {most.tokens} tokens together")
     if most.seconds is not None:
         machine = "on a CPU that reads 6 GB/s, at one token a pass"
         click.echo(f"about {_duration(most.seconds)} {machine}; proofs and scores come on top")

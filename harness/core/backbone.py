@@ -113,6 +113,15 @@ class Backbone(ABC):
         """What its outputs are: text, image, mesh or speech; tasks of another modality are skipped with that reason."""
         return "text"
 
+    @classmethod
+    def refuse_settings(cls, name: str, params: Mapping[str, Any]) -> None:
+        """Refuse weights that are here, as ``load`` would, where their settings alone say that they cannot be served.
+
+        Raises:
+            WeightsError: they are damaged, or of a model that this adapter cannot serve.
+        """
+        return
+
     @abstractmethod
     def cache(self) -> Cache:
         """A new, empty cache, without a condition.

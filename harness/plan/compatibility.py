@@ -76,7 +76,7 @@ def picture_tokens(spec: Spec) -> int | None:
 
 
 def _config(spec: Spec) -> dict[str, Any]:
-    """The configuration of the weights, where they are here; else empty."""
+    """The configuration of the weights, where they are here and it can be read; else empty."""
     entry = spec.params.get("source")
     if entry is None:
         return {}
@@ -85,10 +85,14 @@ def _config(spec: Spec) -> dict[str, Any]:
         return dict(source.fields["config"])
     if not sources.ready(source):
         return {}
-    config: dict[str, Any] = json.loads((sources.locate(spec.name, source) / "config.json").read_text(encoding="utf-8"))
-    return config
+    try:
+        config = json.loads((sources.locate(spec.name, source) / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}  # loading says what is wrong with it
+    return config if isinstance(config, dict) else {}
 
 
 def _size(config: dict[str, Any]) -> int | None:
-    size = config.get("vocab_size", config.get("text_config", {}).get("vocab_size"))
-    return None if size is None else int(size)
+    inner = config.get("text_config")
+    size = config.get("vocab_size", inner.get("vocab_size") if isinstance(inner, dict) else None)
+    return size if isinstance(size, int) else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.plan import presets
@@ -23,7 +24,7 @@ class Estimate:
     """Upper bounds: every decode as long as its budget or picture, and one token a pass.
 
     Args:
-        decodes: timed ones, of all runnable cells.
+        decodes: timed ones, of all these cells.
         tokens: that they emit at most.
         seconds: of these tokens on a CPU, proofs and scores apart; None: the size of a backbone is not known.
         unsized: backbones of pictures whose size is known only when they are loaded, so that the budget counts.
@@ -35,13 +36,14 @@ class Estimate:
     unsized: tuple[str, ...]
 
 
-def estimate(plan: Plan) -> Estimate:
-    """Of the runnable cells of a plan."""
-    specs = {cell.backbone: presets.resolve(cell.backbone) for cell in plan.runnable}
+def estimate(plan: Plan, cells: Sequence[Cell] | None = None) -> Estimate:
+    """Of some cells of a plan; not given, of the runnable ones."""
+    cells = plan.runnable if cells is None else cells
+    specs = {cell.backbone: presets.resolve(cell.backbone) for cell in cells}
     pictures = {name: picture_tokens(spec) for name, spec in specs.items()}
     decodes = tokens = 0
     seconds: float | None = 0.0
-    for cell in plan.runnable:
+    for cell in cells:
         count = len(plan.prompts[cell.task]) * plan.suite.suite.repetitions
         length = min(cell.max_new_tokens, pictures[cell.backbone] or cell.max_new_tokens)
         a_token = _seconds(cell, specs[cell.backbone])

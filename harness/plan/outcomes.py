@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from harness import discover
 from harness.core.method import Method
-from harness.errors import StrideError
+from harness.errors import StrideError, WeightsError
 from harness.plan import presets
 from harness.plan.compatibility import incompatibility
 from harness.plan.presets import Spec
@@ -41,7 +41,7 @@ class Outcome:
     @property
     def text(self) -> str:
         """In one line."""
-        return ": ".join(part for part in (self.word, self.command or self.reason) if part)
+        return " ".join(": ".join(part for part in (self.word, self.command or self.reason) if part).split())
 
 
 class Outcomes:
@@ -85,8 +85,11 @@ class Outcomes:
 def _weights(spec: Spec) -> list[Outcome]:
     """What is missing of a backbone; nothing too where that cannot be told before it is loaded."""
     try:
+        spec.refuse_settings()
         if spec.ready():
             return []
+    except WeightsError as error:  # in the words of a run that cannot load them
+        return [Outcome("cannot", f"{type(error).__name__}: {error}")]
     except StrideError as error:
         return [Outcome("cannot", str(error))]
     for name in (folder.partition("/")[0] for folder in spec.shipped()):

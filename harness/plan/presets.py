@@ -70,6 +70,14 @@ class Spec:
         """Whether it mixes two branches, decided without loading it."""
         return bool(self.params.get("guidance", 1.0) != 1.0)
 
+    def refuse_settings(self) -> None:
+        """Refuse weights that are here and that could not be loaded, as far as their settings tell.
+
+        Raises:
+            WeightsError: they are such weights.
+        """
+        BACKBONES.get(self.adapter).refuse_settings(self.name, self.params)
+
     def ready(self) -> bool:
         """Whether it can be loaded without a fetch."""
         if "lora" in self.params and not discover.tuned(str(self.params["lora"]), self.name).is_dir():

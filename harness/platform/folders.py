@@ -26,7 +26,7 @@ def remedy(path: Path) -> str:
 
 
 def reason(error: Exception) -> str:
-    """Why weights cannot be read. A reader of pickles advises to run their code, which is not repeated."""
+    """Why weights cannot be read. A reader of pickles advises to run their code, which is not repeated; in one line."""
     if isinstance(error, pickle.UnpicklingError):
         return "its pickle is damaged or holds more than tensors; nothing in it was run"
-    return str(error)
+    return " ".join(str(error).split())

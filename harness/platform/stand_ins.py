@@ -107,6 +107,16 @@ class _Finder(MetaPathFinder, Loader):
         """Nothing to run."""
 
 
+def refuse(library: str) -> None:
+    """For code that is about to compute with a library and would take a stand-in's error for one of its input.
+
+    Raises:
+        StandInUsedError: this process has a stand-in of it.
+    """
+    if installed():
+        raise StandInUsedError(f"{library} was not imported")
+
+
 def installed() -> bool:
     """Whether this process imports stand-ins."""
     return any(isinstance(finder, _Finder) for finder in sys.meta_path)

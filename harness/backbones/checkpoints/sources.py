@@ -63,6 +63,11 @@ class Source:
         return hashlib.sha256(json.dumps([self.kind, self.fields], sort_keys=True).encode()).hexdigest()[:12]
 
     @property
+    def foreign(self) -> bool:
+        """Whether it is a folder that others made: a user's, or a snapshot of the hub."""
+        return self.kind == "hub" or (self.kind == "folder" and not Path(self.fields["path"]).is_relative_to(SHIPPED))
+
+    @property
     def integer_minima(self) -> bool:
         """Whether the minima of its blocks are rounded."""
         return "minima" in self.fields or any("minima" in part for part in self.fields.get("parts", ()))

@@ -18,6 +18,7 @@ from harness.core.backbone import TiedEmbeddings
 from harness.core.capabilities import Capabilities, Requirement
 from harness.core.quantized_linear import Products
 from harness.errors import UsageError, WeightsError
+from harness.platform import stand_ins
 from harness.platform.folders import cache_folder, plain_name
 from harness.registry import BACKBONES
 
@@ -94,6 +95,18 @@ class HFCausal(LayeredAdapter, TokenizedAdapter):
         """Trees, drafters of its own vocabulary, hidden rows, and rows that read an adapter."""
         gates = {Requirement.GATE} if "device_map" not in params else set[Requirement]()
         return frozenset({Requirement.TREE_MASK, Requirement.DRAFTER, Requirement.HIDDEN, *gates})
+
+    @classmethod
+    def refuse_settings(cls, name: str, params: Mapping[str, Any]) -> None:
+        """Read the configuration of a user's folder or of a snapshot of the hub, and a tokenizer that needs code."""
+        source = sources.parse(name, params["source"]) if "source" in params else None
+        if source is None or not source.foreign or (source.kind == "hub" and not sources.ready(source)):
+            return
+        folder = sources.locate(name, source)
+        stand_ins.refuse("transformers")
+        transformers_models.read_config(name, folder)
+        if transformers_models.needs_code(folder):
+            transformers_models.read_tokenizer(folder)
 
     @classmethod
     def reads_text(cls, params: Mapping[str, Any]) -> bool:

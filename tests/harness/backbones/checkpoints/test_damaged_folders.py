@@ -175,6 +175,36 @@ def test_the_command_gives_one_message(folder: Path, tmp_path: Path) -> None:
     assert "Traceback" not in outcome.err
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        change("config.json", auto_map=AUTO, model_type="mine"),
+        change("tokenizer_config.json", auto_map={"AutoTokenizer": ["mine.Mine", None]}, tokenizer_class="Mine"),
+        change("config.json", model_type="t5", is_encoder_decoder=True),
+        change("config.json", vocab_size="many", text_config=3),
+        text("config.json", "[]"),
+        text("config.json", "{"),
+        lambda folder: (folder / "config.json").unlink(),
+    ],
+)
+def test_a_dry_run_refuses_a_folder_as_the_run_does(folder: Path, tmp_path: Path, damage: Damage) -> None:
+    damage(folder)
+    words = ("run", "--method", "sjd", "--backbone", folder, "--task", "{name: tabular, limit: 1}")
+    ran, planned = stride(*words, "--out", tmp_path / "run"), stride(*words, "--dry-run")
+    told, foretold = (outcome.err[outcome.err.rindex(": WeightsError: ") :] for outcome in (ran, planned))
+    assert (ran.code, planned.code, foretold) == (2, 2, told)
+    assert "0 runs, 0 needs a part, 0 needs weights, 2 cannot" in planned.out
+    assert "Traceback" not in planned.err
+    listed = stride(*words, "--dry-run", "--json")
+    assert {cell["outcome"] for cell in listed.document["cells"]} == {"cannot"} and listed.code == 2
+
+
+def test_a_dry_run_of_a_known_model_whose_folder_brings_code_runs(folder: Path) -> None:
+    change("config.json", auto_map=AUTO)(folder)
+    words = ("run", "--method", "sjd", "--backbone", folder, "--task", "{name: tabular, limit: 1}", "--dry-run")
+    assert "2 runs" in stride(*words).out
+
+
 @pytest.fixture(scope="module")
 def gguf_bytes(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return write_gguf(tmp_path_factory.mktemp("gguf") / "tiny.gguf").read_bytes()
