@@ -18,6 +18,7 @@ import pandas as pd
 
 from harness.errors import printable_line
 from harness.record import stats
+from harness.record.columns import SCORER_FAILED
 from harness.record.metrics import METRICS, totals, value
 
 if TYPE_CHECKING:
@@ -100,9 +101,17 @@ class FinishedCell:
 
     @property
     def scores(self) -> pd.DataFrame:
-        """The task's scores of each sample, one column a name."""
+        """The task's scores of each sample, one column a name; no column where the score of a sample failed."""
+        if self.unscored:
+            return pd.DataFrame(index=self.samples.index)
         rows = [json.loads(scores) if scores else {} for scores in self.samples["scores"]]
         return pd.DataFrame(rows, index=self.samples.index).astype(float)
+
+    @cached_property
+    def unscored(self) -> int:
+        """How many counted samples have no score because the task's scorer failed."""
+        errors = self.cell.samples.loc[~self.cell.samples["warmup"].astype(bool), "error"]
+        return int(errors.fillna("").str.startswith(SCORER_FAILED).sum())
 
     @property
     def role(self) -> str:
@@ -182,6 +191,8 @@ def measure(finished: FinishedCell, base: FinishedCell | None, floor: FinishedCe
     if drawn and base is not None and floor is not None:
         row |= _two_sample(finished, base, floor)
     row["unmeasured"] = _unmeasured(cell.meta)
+    if finished.unscored:
+        row["unmeasured"].append(f"scores not measured: the task's scorer failed on {finished.unscored} outputs")
     row |= {
         "flags": "; ".join(
             [*_flags(row, cell.samples, frame), *(_disturbed_flags(row, base, floor) or _mismatch(row))]

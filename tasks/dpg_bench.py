@@ -43,6 +43,7 @@ class DpgBench(PictureTask):
 
     source = "arXiv:2403.05135"
     set_metrics = (*FIGURES, *dpg.FIGURES)
+    optional_set_metrics = FIGURES
     own: ClassVar = {figure: partial(elsewhere, how=f"{JUDGE}tasks.metrics.dpg") for figure in dpg.FIGURES}
 
     def every(self) -> Sequence[Prompt]:

@@ -61,6 +61,7 @@ class EmojiScenes(Task):
     metrics = METRICS
     optional_metrics = ("count", "colour", "position")
     set_metrics = (*FAMILIES.values(), "swapped", *images.FIGURES)
+    optional_set_metrics = ("swapped", *images.FIGURES)
     eos = False
 
     def __post_init__(self) -> None:

@@ -39,6 +39,7 @@ class GenEval(PictureTask):
 
     source = "arXiv:2310.11513"
     set_metrics = (*FIGURES, *geneval.FIGURES)
+    optional_set_metrics = FIGURES
     own: ClassVar = {
         figure: partial(elsewhere, requirements=(geneval.DETECTOR,), how=f"{JUDGE}tasks.metrics.geneval")
         for figure in geneval.FIGURES

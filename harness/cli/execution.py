@@ -27,10 +27,10 @@ from harness.platform.device import check_device
 from harness.platform.malloc import keep_pages
 from harness.platform.quiet import stdout_on_stderr
 from harness.record import provenance, remote
+from harness.record.columns import SCORER_FAILED
 from harness.record.store import Store
 from harness.run.executors import EXECUTORS, check_executor
 from harness.run.options import Options
-from harness.run.scoring import SCORER_FAILED
 from harness.run.serving.engines import Stopped, run_engines
 from harness.run.summary import summary
 from tasks.metrics import sandbox

@@ -77,6 +77,8 @@ class Task(ABC):
     """False: fixed-length outputs, end-of-text is an ordinary token."""
     set_metrics: ClassVar[tuple[str, ...]] = ()
     """Names that ``score_set`` returns."""
+    optional_set_metrics: ClassVar[tuple[str, ...]] = ()
+    """Those of ``set_metrics`` that ``score_set`` leaves out where they do not apply, or nobody asked for them."""
 
     @abstractmethod
     def prompts(self) -> Sequence[Prompt]:
@@ -102,7 +104,8 @@ class Task(ABC):
         """Score all outputs of a cell together (FID, diversity, sub-scores by category). Pure, never timed.
 
         A metric that needs more outputs, or whose weights are absent, has the value None, and `SetScore.reason` says
-        why. It is never replaced by another.
+        why. It is never replaced by another. One that is left out, and is not optional, is a failed score. Nothing is
+        asked where the score of an output has failed.
         """
         return {}
 

@@ -25,7 +25,7 @@ from harness.plan.names import MethodUse, TaskUse
 from harness.plan.plugins import plugin_identity
 from harness.plan.suite import Resolved, samplings
 from harness.record.provenance import digest
-from harness.registry import METHODS
+from harness.registry import METHODS, TASKS
 
 BASELINE = "autoregressive"
 MASKED_BASELINE = "masked_diffusion"
@@ -147,6 +147,10 @@ class Plan:
         """Whether the cell runs in a worker process; baselines, whose outputs others need, never do."""
         isolation = self.suite.suite.isolation or ("process" if METHODS.from_plugin(cell.name) else "none")
         return cell.role == "method" and isolation == "process"
+
+    def scored_apart(self, cell: Cell) -> bool:
+        """Whether a worker process scores the outputs of the cell: those of tasks of other packages."""
+        return self.suite.suite.isolation != "none" and TASKS.from_plugin(cell.task.name)
 
     def floor(self, cell: Cell) -> Cell | None:
         """The second autoregressive set, where T > 0."""

@@ -56,6 +56,7 @@ ATTRIBUTES: Mapping[str, Mapping[str, tuple[Callable[[Any], bool], str]]] = {
         "metrics": (_each(_is_a(str)), "a tuple of names"),
         "optional_metrics": (_each(_is_a(str)), "a tuple of names"),
         "set_metrics": (_each(_is_a(str)), "a tuple of names"),
+        "optional_set_metrics": (_each(_is_a(str)), "a tuple of names"),
         "runs_code": (_is_a(bool), "True or False"),
         "eos": (_is_a(bool), "True or False"),
     },

@@ -108,7 +108,8 @@ class Suite(_Strict):
     ``beside`` in the file maps a backbone to those that run whenever it does, named on the command line or not.
     ``report`` names the paper's report that the run ends with.
     ``isolation: process`` runs the cells of methods in a worker process, ``none`` in the run's own; not given: process
-    for methods of other packages. The two limits are seconds of wall time; they hold for cells in a worker.
+    for methods of other packages. The two limits are seconds of wall time; they hold for cells in a worker,
+    and ``sample_limit_s`` for the scorer of every task.
     ``threads: auto``, also where not given, times passes with 1, 2, 4, ... threads once a backbone and takes the best.
     ``timing: off`` decodes without warm-up and shows no seconds, so that the workers of an executor may share a device.
     """

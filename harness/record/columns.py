@@ -8,6 +8,9 @@ from typing import Any
 
 from harness.errors import ContractError
 
+SCORER_FAILED = "scoring: "
+"""Prefix of a sample's error, or of the reason of a set's score, where a task's scorer failed or broke its contract."""
+
 
 @dataclass(frozen=True)
 class Step:

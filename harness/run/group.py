@@ -76,8 +76,8 @@ def _speeds(passes: Passes | None) -> dict[str, Any]:
 
 
 def _run(group: LoadedGroup, models: WarmModels, facts: Mapping[str, Any]) -> None:
-    scorer = Scorer(group)
     with IsolatedCells(group) as isolated:
+        scorer = Scorer(group, isolated)
         Schedule(group, scorer, isolated).run()
         if group.plan.suite.suite.prove:
             group.options.progress.say("proving: exact distributions by enumeration, greedy equality in fp32")

@@ -1,4 +1,5 @@
 """Isolated cells: a worker process decodes and proves them, so that what ends it fails the cells of one method only.
+It scores the outputs of tasks of other packages too.
 
 One warm worker (`harness.run.worker`) serves all isolated cells of a group. The run waits for each answer up to a
 limit. A worker that ends or passes the limit is killed; the rest of its cell fails with that reason, and a new worker
@@ -31,10 +32,10 @@ from harness.core.task import Prompt
 from harness.errors import RunIncomplete, StrideError, printable
 from harness.plan.cells import Cell
 from harness.proof.verdicts import unproved
-from harness.record.columns import Record, Sample
+from harness.record.columns import SCORER_FAILED, Record, Sample
 from harness.run.loading import LoadedGroup
 from harness.run.options import Options, Progress
-from harness.run.scoring import Baselines
+from harness.run.scoring import SET_SAMPLES, Baselines, no_scores
 
 Key = tuple[Prompt, int]
 """A prompt and a repetition of it."""
@@ -49,6 +50,8 @@ RUNS = 2
 """A cell in which so many runs ended is not started again."""
 PROOF_SAMPLES = 10
 """A proof may take as long as so many samples."""
+SLACK_S = 5.0
+"""How long after a limit a worker is killed that may pass it by itself, as the scorer of a task does."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,21 @@ class Decode:
 @dataclass(frozen=True)
 class Prove:
     """Answer with the verdict of a cell."""
+
+    cell: str
+
+
+@dataclass(frozen=True)
+class Score:
+    """Answer with a sample of a cell and its score."""
+
+    cell: str
+    sample: Sample
+
+
+@dataclass(frozen=True)
+class ScoreSet:
+    """Answer with the scores of all stored outputs of a cell."""
 
     cell: str
 
@@ -202,9 +220,10 @@ class IsolatedCells:
         self._group = group
         self._suite = group.plan.suite.suite
         self._cells = frozenset(cell for cell in group.cells if group.plan.isolated(cell))
-        marks = {cell: group.store.started(cell.id) for cell in self._cells}
+        served = [cell for cell in group.cells if cell in self._cells or group.plan.scored_apart(cell)]
+        marks = {cell: group.store.started(cell.id) for cell in served}
         self._failed: dict[Cell, str] = {}
-        self._runs = dict.fromkeys(self._cells, 0)
+        self._runs = dict.fromkeys(served, 0)
         """How many earlier runs ended while a worker was busy with a cell."""
         for cell, mark in marks.items():
             if mark is not None and (mark.runs is None or mark.runs >= RUNS):
@@ -248,6 +267,22 @@ class IsolatedCells:
             reason = self._unprovable[cell.method] = self._failed[cell]
         return unproved(cell, samples, reason or "")
 
+    def score(self, cell: Cell, sample: Sample) -> Sample:
+        """As `Scorer.score`, in the worker; where that ends, this sample and those after it have no score."""
+        doing = f"scored {sample.prompt} (repetition {sample.repetition})"
+        answer = None if cell in self._failed else self._ask(cell, Score(cell.id, sample), doing, self._slack(1))
+        if answer is None:
+            return replace(sample, status="failed", error=f"{SCORER_FAILED}{self._failed[cell]}")
+        scored: Sample = answer
+        return scored
+
+    def score_set(self, cell: Cell) -> dict[str, Any]:
+        """As `Scorer.score_set`, in the worker."""
+        count = len(self._group.store.pending(cell.id))
+        limit = self._slack(max(SET_SAMPLES, count))
+        answer = None if cell in self._failed else self._ask(cell, ScoreSet(cell.id), "scored all outputs", limit)
+        return no_scores(cell, count, self._failed[cell]) if answer is None else dict(answer)
+
     def _decode(self, cell: Cell, keys: Sequence[Key], request: Decode) -> None:
         if cell not in self._failed:
             stage = "warmed up on" if request.warmup else "decoded"
@@ -268,7 +303,7 @@ class IsolatedCells:
                 sample = Sample(prompt.id, repetition, warmup, "failed", error, prompt.category)
                 self._group.store.write(cell.id, Record(sample, ()))
 
-    def _ask(self, cell: Cell, request: Decode | Prove, doing: str, limit: Limit | None) -> Any:
+    def _ask(self, cell: Cell, request: Decode | Prove | Score | ScoreSet, doing: str, limit: Limit | None) -> Any:
         """The worker's answer; None where it ended, and the cell has failed."""
         store = self._group.store
         if limit is not None and limit.seconds <= 0:
@@ -293,8 +328,9 @@ class IsolatedCells:
                 store.unmark_started(cell.id)
 
     def _mark(self, cell: Cell, runs: int, doing: str) -> None:
-        again = f"{runs} runs ended while this method {doing}, so it is not started again"
-        reason = again if runs >= RUNS else f"a run ended while this method {doing}"
+        who = "its task" if doing.startswith("scored") else "this method"
+        again = f"{runs} runs ended while {who} {doing}, so it is not started again"
+        reason = again if runs >= RUNS else f"a run ended while {who} {doing}"
         self._group.store.mark_started(cell.id, reason, runs)
 
     def _sample_limit(self, samples: int) -> Limit | None:
@@ -302,6 +338,11 @@ class IsolatedCells:
         if seconds is None:
             return None
         return Limit(seconds * samples, f"{seconds * samples:g} s (sample_limit_s: {seconds:g})")
+
+    def _slack(self, samples: int) -> Limit | None:
+        """The limit of scores, which the worker passes itself unless it hangs in C."""
+        limit = self._sample_limit(samples)
+        return None if limit is None else Limit(limit.seconds + SLACK_S, limit.text)
 
     def _cell_limit(self, cell: Cell) -> Limit | None:
         """What is left to the decodes of the cell in this session."""

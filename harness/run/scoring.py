@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
-from typing import Any, SupportsFloat
+from typing import Any, Protocol
 
 import numpy.typing as npt
 import torch
@@ -13,34 +12,51 @@ import torch
 from harness.core.capabilities import Requirement
 from harness.core.draft import Draft
 from harness.core.run import Run
-from harness.core.task import Prompt, Scored, SetScore, Task
-from harness.errors import ContractError, OutputError, RunIncomplete, StoreError
+from harness.core.task import Prompt, Scored, SetScore
+from harness.errors import OutputError, RunIncomplete, StoreError
 from harness.plan.cells import Cell
 from harness.platform.surroundings import restored
+from harness.platform.time_limit import limited
 from harness.proof.divergence import diverge
 from harness.record import outputs
-from harness.record.columns import Record, Sample
+from harness.record.columns import SCORER_FAILED, Record, Sample
 from harness.record.origins import pieces
 from harness.run.attempt import NO_OUTPUT, Attempt, one_line
 from harness.run.auditing import audited_canvas, audited_sample
 from harness.run.drafter_health import checked_sample
 from harness.run.loading import LoadedGroup
+from harness.run.scores import checked_scores, checked_set_scores
 from harness.synthetic.speech import RATE
 
 LEADING = 16
 """Number of probabilities of a distribution in `Sample.leading`."""
 
-SCORER_FAILED = "scoring: "
-"""Prefix of the reason where a task's scorer raised an error or broke its contract."""
+SET_SAMPLES = 10
+"""The score of a set may take as long as the scores of its outputs, and of so many at least."""
 
 Baselines = dict[tuple[str, str, int], tuple[int, ...]]
 """Output ids by the baseline's cell, prompt and repetition."""
 
 
-class Scorer:
-    """Scores the decodes of a group and writes them."""
+class Elsewhere(Protocol):
+    """Scores outputs of tasks of other packages in another process."""
 
-    def __init__(self, group: LoadedGroup) -> None:
+    def score(self, cell: Cell, sample: Sample) -> Sample:
+        """As `Scorer.score`."""
+
+    def score_set(self, cell: Cell) -> dict[str, Any]:
+        """As `Scorer.score_set`."""
+
+
+class Scorer:
+    """Scores the decodes of a group and writes them.
+
+    Args:
+        elsewhere: scores the cells that `Plan.scored_apart` names; None: they are scored in this process.
+    """
+
+    def __init__(self, group: LoadedGroup, elsewhere: Elsewhere | None = None) -> None:
+        self._elsewhere = elsewhere
         self._plan, self._store, self._options = group.plan, group.store, group.options
         self._backbone, self._group = group.backbone, group
         self._baseline_tokens: Baselines = {}
@@ -74,26 +90,49 @@ class Scorer:
         sample, prompt = attempt.sample, attempt.prompt
         if cell.role == "baseline" and prompt.condition is not None:
             self._keep_condition(cell, prompt, prompt.condition)
-        if attempt.run is not None and sample.tokens:
-            try:
-                if Requirement.BIDIRECTIONAL not in self._backbone.capabilities.meets:
-                    sample = self._compare(cell, attempt, attempt.run, sample)
-                with restored():
-                    sample = self._score_output(cell, sample, prompt)
-            except (StoreError, RunIncomplete):
-                raise
-            except OutputError as error:  # the model's failure: the tokens are kept, there is no output
-                sample = replace(sample, status="failed", error=f"{NO_OUTPUT}{error}")
-            except BaseException as error:  # a task's scorer may raise anything
-                if isinstance(error, KeyboardInterrupt) and self._options.interruptible:
-                    raise
-                sample = replace(sample, status="failed", error=one_line(error, SCORER_FAILED))
+        run = attempt.run
+        if run is not None and sample.tokens:
+            if Requirement.BIDIRECTIONAL not in self._backbone.capabilities.meets:
+                sample = self._guarded(sample, lambda: self._compare(cell, attempt, run, sample))
+            if sample.status == "ok":
+                sample = self.score(cell, sample, prompt)
         self._store.write(cell.id, Record(sample, attempt.steps))
         if sample.status == "ok" and sample.tokens:
             nanoseconds = sample.start_ns + sum(step.wall_ns for step in attempt.steps)
             milliseconds = nanoseconds / 1e6 / len(sample.tokens)
             self._options.progress.timed(cell, prompt, sample.repetition, milliseconds)
         self._options.progress.done(cell, prompt)
+
+    def score(self, cell: Cell, sample: Sample, prompt: Prompt) -> Sample:
+        """The sample with its output and the task's score; a failed one where the scorer fails or takes too long."""
+        if self._elsewhere is not None and self._plan.scored_apart(cell):
+            return self._elsewhere.score(cell, sample)
+
+        def scored() -> Sample:
+            with restored(), limited(*self._limit(1)):
+                return self._score_output(cell, sample, prompt)
+
+        return self._guarded(sample, scored)
+
+    def _limit(self, samples: int) -> tuple[float | None, str]:
+        """The limit of a score in seconds, and in words."""
+        seconds = self._plan.suite.suite.sample_limit_s
+        if seconds is None:
+            return None, ""
+        return seconds * samples, f"{seconds * samples:g} s (sample_limit_s: {seconds:g})"
+
+    def _guarded(self, sample: Sample, scored: Callable[[], Sample]) -> Sample:
+        """What a scorer makes of a sample; a failed one where it raises anything."""
+        try:
+            return scored()
+        except (StoreError, RunIncomplete):
+            raise
+        except OutputError as error:  # the model's failure: the tokens are kept, there is no output
+            return replace(sample, status="failed", error=f"{NO_OUTPUT}{error}")
+        except BaseException as error:  # a task's scorer may raise anything
+            if isinstance(error, KeyboardInterrupt) and self._options.interruptible:
+                raise
+            return replace(sample, status="failed", error=one_line(error, SCORER_FAILED))
 
     def _keep_condition(self, cell: Cell, prompt: Prompt, condition: npt.NDArray[Any]) -> None:
         """Write what the model was conditioned on, for views of the output."""
@@ -112,16 +151,22 @@ class Scorer:
         if not task.set_metrics:
             return {}
         samples = self._store.pending(cell.id)
+        unscored = [sample.error for sample in samples if (sample.error or "").startswith(SCORER_FAILED)]
+        if unscored:  # never the figure of the rest
+            return no_scores(
+                cell, len(samples), f"{len(unscored)} of {len(samples)} outputs have no score: {unscored[0]}"
+            )
+        if self._elsewhere is not None and self._plan.scored_apart(cell):
+            return self._elsewhere.score_set(cell)
         scored = self._scored(cell, samples)
         failed = len(samples) - len(scored)
         try:
-            with restored():
-                scores = checked_set_scores(task, task.score_set(scored)) if scored else {}
-        except KeyboardInterrupt:
-            raise
+            with restored(), limited(*self._limit(max(SET_SAMPLES, len(scored)))):
+                scores = checked_set_scores(task, task.score_set(scored), len(scored)) if scored else {}
         except BaseException as error:  # a task's scorer may raise anything
-            reason = one_line(error, SCORER_FAILED)
-            scores = {name: SetScore(None, len(scored), reason=reason) for name in task.set_metrics}
+            if isinstance(error, KeyboardInterrupt) and self._options.interruptible:
+                raise
+            return no_scores(cell, len(scored), one_line(error), failed)
         return {name: asdict(replace(score, failures=score.failures + failed)) for name, score in scores.items()}
 
     def _baseline(self, cell: Cell, sample: Sample) -> tuple[int, ...] | None:
@@ -188,45 +233,7 @@ class Scorer:
         return scored
 
 
-def checked_scores(task: Task, scores: object) -> dict[str, float]:
-    """The scores of one output as plain numbers.
-
-    Raises:
-        ContractError: a name is missing or unknown, or a value is not a finite number.
-    """
-    if not isinstance(scores, Mapping):
-        raise ContractError(f"{type(task).__name__}.score returned {scores!r}; return a number for each of its metrics")
-    missing = [name for name in task.metrics if name not in scores and name not in task.optional_metrics]
-    unknown = [str(name) for name in scores if name not in task.metrics]
-    if missing or unknown:
-        lacks = f"lacks {', '.join(missing)}" if missing else f"names {', '.join(unknown)}"
-        raise ContractError(f"the answer of {type(task).__name__}.score {lacks}; metrics: {', '.join(task.metrics)}")
-    for name, value in scores.items():
-        if not isinstance(value, SupportsFloat) or not math.isfinite(float(value)):
-            raise ContractError(f"{type(task).__name__}.score returned {value!r} for {name!r}, not a finite number")
-    return {name: float(value) for name, value in scores.items()}
-
-
-def checked_set_scores(task: Task, scores: object) -> dict[str, SetScore]:
-    """The scores of a set of outputs.
-
-    Raises:
-        ContractError: they are no mapping of names to `SetScore`, a name is unknown, or a value is not finite.
-    """
-    if not isinstance(scores, Mapping):
-        raise ContractError(f"{type(task).__name__}.score_set returned {scores!r}; return a SetScore for each metric")
-    unknown = [str(name) for name in scores if name not in task.set_metrics]
-    if unknown:
-        known = ", ".join(task.set_metrics)
-        raise ContractError(f"{type(task).__name__}.score_set names {', '.join(unknown)}; set_metrics: {known}")
-    checked = {}
-    for name, score in scores.items():
-        numbers = (score.value, score.low, score.high) if isinstance(score, SetScore) else (math.nan,)
-        if not all(
-            number is None or (isinstance(number, SupportsFloat) and math.isfinite(number)) for number in numbers
-        ):
-            raise ContractError(f"{type(task).__name__}.score_set returned {score!r} for {name!r}; return a SetScore")
-        value, low, high = (None if number is None else float(number) for number in numbers)
-        counts = int(score.n), int(score.failures)
-        checked[name] = SetScore(value, *counts, low, high, str(score.reason))
-    return checked
+def no_scores(cell: Cell, outputs: int, reason: str, failed: int = 0) -> dict[str, Any]:
+    """Every score of a set with one reason why there is none."""
+    score = SetScore(None, outputs, failed, reason=f"{SCORER_FAILED}{reason}")
+    return {name: asdict(score) for name in cell.task.task.set_metrics}

@@ -22,7 +22,7 @@ from harness.platform.malloc import keep_pages
 from harness.platform.surroundings import restored
 from harness.proof.verdicts import Verdicts
 from harness.record.store import Store
-from harness.run.isolation import Decode, Setup
+from harness.run.isolation import Prove, Score, ScoreSet, Setup
 from harness.run.loading import LoadedGroup, load_models
 from harness.run.schedule import decode_batch, warm_up
 from harness.run.scoring import Scorer
@@ -61,12 +61,16 @@ class Service:
         self._cells = {cell.id: cell for cell in group.cells}
 
     def answer(self, request: Any) -> Any:
-        """None after a decode, the verdict after a proof."""
+        """None after a decode, the verdict after a proof, the sample or the scores after a score."""
         cell, store = self._cells[request.cell], self._group.store
-        if not isinstance(request, Decode):
+        if isinstance(request, ScoreSet):
+            return self._scorer.score_set(cell)
+        if isinstance(request, Prove):
             with restored():
                 return self._verdicts.of(cell, store.pending(cell.id))
         prompts = {prompt.id: prompt for prompt in self._group.plan.prompts[cell.task]}
+        if isinstance(request, Score):
+            return self._scorer.score(cell, request.sample, prompts[request.sample.prompt])
         keys = [(prompts[prompt], repetition) for prompt, repetition in request.keys]
         if request.warmup:
             return warm_up(self._group, cell, keys, store.done(cell.id))

@@ -23,7 +23,7 @@ from harness.record.stats import FloatArray
 from reports.gate import engine_cells
 from reports.gate.document import COUNTS, SCORE, fault
 from reports.qualities import LOWER_IS_BETTER, NEUTRAL
-from reports.summary import WAITING_STEPS, disturbed_share
+from reports.summary import WAITING_STEPS, FinishedCell, disturbed_share
 
 if TYPE_CHECKING:
     from harness.record.store import Cell, Store
@@ -139,7 +139,8 @@ def figures_of(store: Store, cell: Cell) -> pd.DataFrame:
     free = {name: sums[f"{FREE}{name}"] for name in (*COUNTS, "expected") if f"{FREE}{name}" in sums}
     sums = sums.assign(logprob=sums["logprob"].astype(float).where(measured), speedup=speedup, **free)
     counts = sums[[*COUNTS, "nfe"]].fillna(0).astype(int)  # a sample without steps has an empty output
-    scores = [json.loads(text) if text else {} for text in counted["scores"]]
+    scored = not FinishedCell.of(cell).unscored
+    scores = [json.loads(text) if text and scored else {} for text in counted["scores"]]
     table = pd.DataFrame(scores, index=counted.index).add_prefix(SCORE).astype(float)
     counts = counts.join(sums[["expected", "logprob", "speedup"]].astype(float)).join(table)
     return counts.join(counted["sha256"]).sort_index()

@@ -41,6 +41,7 @@ class PictureTask(Task):
     modality = "image"
     eos = False
     set_metrics = images.FIGURES
+    optional_set_metrics = images.FIGURES
     own: ClassVar[Mapping[str, images.Scorer]] = {}
     """The benchmark's own figures, computed whatever ``scorers`` says."""
 

@@ -6,6 +6,8 @@ import io
 import os
 import signal
 import sys
+import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -354,6 +356,15 @@ def test_a_relative_folder_is_that_of_the_start_whatever_a_task_changes_while_it
         ({"right": "high"}, "returned 'high' for 'right'"),
         ({"right": object()}, "for 'right', not a finite number"),
         ({"right": None}, "returned None for 'right'"),
+        ({"right": {"right": 1.0}}, "returned {'right': 1.0} for 'right'"),
+        ({"right": 1 + 0j}, "returned (1+0j) for 'right'"),
+        ({"right": np.str_("0.5")}, "for 'right', not a finite number"),
+        ({"right": np.ones(1)}, "returned array([1.]) for 'right'"),
+        ({"right": torch.ones(2)}, "returned tensor([1., 1.]) for 'right'"),
+        ({"right": 10**400}, "for 'right', not a finite number"),
+        ({"right": np.float32("inf")}, "for 'right', not a finite number"),
+        ({1: 0.5, "right": 0.5}, "names 1"),
+        ([("right", 1.0)], "returned [('right', 1.0)]"),
     ],
 )
 def test_a_score_that_is_no_number_fails_its_sample(
@@ -457,3 +468,107 @@ def test_a_pipe_in_a_run_folder_does_not_hang(tmp_path: Path) -> None:
     manifest.unlink()
     os.mkfifo(manifest)
     assert "is no regular file" in refused("report", tmp_path / "run")
+
+
+def scored_by(
+    monkeypatch: pytest.MonkeyPatch, path: Path, one: Any, together: Any = None, words: tuple[Any, ...] = ()
+) -> tuple[Outcome, dict[str, Any]]:
+    """A run of three prompts with a task's own scorers."""
+
+    class Asked(TASKS.get("tabular")):  # type: ignore[misc]  # a class found at run time
+        metrics = ("right",)
+        set_metrics = ("known", "other") if together else ()
+
+        def score(self, prompt: Prompt, *arguments: Any) -> Any:
+            return one(prompt)
+
+        def score_set(self, outputs: Any) -> Any:
+            return together(outputs)
+
+    register(monkeypatch, TASKS, "asked", Asked)
+    task = ("--backbone", "tabular", "--task", "{name: asked, limit: 3}", "--max-new-tokens", 4, "-t", 0, "--json")
+    return run(path, "sjd", words=(*task, "--set", "prove=false", *words))
+
+
+def test_where_one_output_has_no_score_there_is_no_mean_of_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+
+    def score(prompt: Prompt) -> dict[str, float]:
+        seen.append(prompt.id)
+        return {"right": 1.0} if len(set(seen)) != 2 else {"wrong": 1.0}
+
+    def together(outputs: Any) -> dict[str, SetScore]:
+        pytest.fail("the rest is scored together")
+
+    outcome, cells = scored_by(monkeypatch, tmp_path / "run", score, together)
+    assert (outcome.code, outcome.document["failed"]) == (1, 2)
+    for cell in cells.values():
+        reasons = {score["reason"] for score in cell.meta["set_scores"].values()}
+        assert len(reasons) == 1 and "scoring: 1 of 3 outputs have no score: scoring: ContractError" in reasons.pop()
+    rows = stride("report", tmp_path / "run", "--json").document
+    assert all("score.right" not in row or row["score.right"] is None for row in rows)
+    assert all("the task's scorer failed on 1 outputs" in row["flags"] for row in rows)
+
+
+def test_a_score_of_a_set_that_is_left_out_has_that_as_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def together(outputs: Any) -> dict[str, SetScore]:
+        return {"known": SetScore(2.0, 3)}
+
+    outcome, cells = scored_by(monkeypatch, tmp_path / "run", lambda prompt: {"right": np.bool_(True)}, together)
+    assert (outcome.code, outcome.document["failed"]) == (1, 0)
+    for cell in cells.values():
+        stored = cell.meta["set_scores"]
+        assert stored["known"]["value"] == 2.0 and counted(cell)["scores"].eq('{"right": 1.0}').all()
+        assert stored["other"] == {**stored["other"], "value": None, "n": 3}
+        assert stored["other"]["reason"] == "scoring: the answer of Asked.score_set lacks it"
+        assert f"no other of {cell.meta['cell']}: scoring: the answer of Asked.score_set lacks it" in outcome.err
+
+
+@pytest.mark.parametrize(("of_set", "limit"), [(False, "0.05 s"), (True, "0.5 s")])
+def test_a_scorer_that_hangs_in_the_runs_process_passes_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of_set: bool, limit: str
+) -> None:
+    def hang(*arguments: Any) -> Any:
+        while True:
+            with suppress(Exception):
+                time.sleep(60)
+
+    before = signal.getsignal(signal.SIGALRM)
+    scorers = (lambda prompt: {"right": 0.5}, hang) if of_set else (hang,)
+    words = ("--set", "sample_limit_s=0.05", "--limit", 1)
+    outcome, cells = scored_by(monkeypatch, tmp_path / "run", *scorers, words=words)
+    assert (outcome.code, outcome.document["failed"]) == (1, 0 if of_set else 2)
+    reason = f"scoring: TimeLimitPassed: passed the limit of {limit} (sample_limit_s: 0.05)"
+    for cell in cells.values():
+        told = cell.meta["set_scores"]["known"]["reason"] if of_set else counted(cell)["error"].iloc[0]
+        assert told.startswith(reason)
+    assert signal.getsignal(signal.SIGALRM) == before and signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+
+
+def test_what_a_scorer_changes_in_the_process_is_put_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def change(*arguments: Any) -> None:
+        print("a scorer prints")
+        os.chdir("/")
+        torch.set_default_dtype(torch.float16)
+        torch.set_num_threads(2)
+        sys.stdout = io.StringIO()
+
+    def score(prompt: Prompt) -> dict[str, float]:
+        change()
+        return {"right": 1.0}
+
+    def together(outputs: Any) -> dict[str, SetScore]:
+        change()
+        return {name: SetScore(1.0, 3) for name in ("known", "other")}
+
+    monkeypatch.chdir(tmp_path)
+    before = (torch.get_num_threads(), torch.get_default_dtype())
+    outcome, cells = scored_by(monkeypatch, Path("run"), score, together)
+    assert (outcome.code, outcome.document["run"]) == (0, str(tmp_path / "run"))
+    assert "a scorer prints" in outcome.err
+    assert (torch.get_num_threads(), torch.get_default_dtype()) == before and Path.cwd() == tmp_path
+    assert all(cell.meta["set_scores"]["other"]["value"] == 1.0 for cell in cells.values())

@@ -16,7 +16,7 @@ import pytest
 
 from harness.errors import RunIncomplete
 from harness.record.store import Store
-from harness.registry import METHODS
+from harness.registry import METHODS, TASKS
 from harness.run import isolation, worker
 from tests.support.cli import Outcome, stride
 from tests.support.one_by_one import OneByOne, register
@@ -39,10 +39,11 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (info / "entry_points.txt").write_text("".join(points))
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
     monkeypatch.syspath_prepend(folder)
-    for name in ("_items", "_source", "_broken"):
-        monkeypatch.setattr(METHODS, name, dict(getattr(METHODS, name)))
-    monkeypatch.setattr(METHODS, "_plugins", set())
-    monkeypatch.setattr(METHODS, "_loaded", False)
+    for registry in (METHODS, TASKS):
+        for name in ("_items", "_source", "_broken"):
+            monkeypatch.setattr(registry, name, dict(getattr(registry, name)))
+        monkeypatch.setattr(registry, "_plugins", set())
+        monkeypatch.setattr(registry, "_loaded", False)
     starts = tmp_path / "starts"
     monkeypatch.setenv("BAD_DAY_STARTS", str(starts))
     return starts
@@ -354,3 +355,125 @@ def test_our_methods_and_baselines_decode_in_the_runs_own_process(
 
 def test_what_a_worker_prints_holds_no_control_characters_but_a_bars_returns() -> None:
     assert isolation.shown("10%\r20%\n\tred \x1b[31m\x07") == "10%\r20%\n\tred \\x1b[31m\\x07"
+
+
+SCORED = ("--method", "sjd", "--backbone", "tabular", "--max-new-tokens", 4, "--json", "--set", "prove=false")
+
+
+def scored(tmp_path: Path, fault: str, *words: object, kind: str = "fault") -> tuple[Outcome, dict[str, Any]]:
+    """A run whose task is the plugin's, with one fault in its scorer."""
+    task = f"{{name: bad_scorer, {kind}: {fault}}}"
+    outcome = stride("run", *SCORED, "--task", task, *words, "--out", tmp_path / "run")
+    assert (tmp_path / "run").exists(), outcome
+    return outcome, by_label(Store.open(tmp_path / "run"))
+
+
+def errors(cell: Any) -> list[str]:
+    """The error of each sample, by prompt; empty where it has a score."""
+    return counted(cell).sort_values("prompt")["error"].fillna("").tolist()
+
+
+@pytest.mark.faults
+def test_a_scorer_that_ends_its_process_costs_the_scores_of_its_cell(tmp_path: Path, plugin: Path) -> None:
+    outcome, cells = scored(tmp_path, "exit")
+    assert (outcome.code, outcome.document["done"], outcome.document["failed"]) == (1, 2, 4)
+    for cell in cells.values():
+        first, second, third = errors(cell)
+        assert (first, second) == ("", third)
+        assert second.startswith("scoring: its process ended with exit code 0 while it scored b (repetition 0)")
+        assert cell.meta["set_scores"]["outputs"]["value"] is None
+        assert counted(cell)["tokens"].map(len).eq(4).all()  # no decode is lost
+    assert "score.length" not in stride("report", tmp_path / "run", "--json").out
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("segfault", "scoring: its process ended with SIGSEGV"),
+        ("kill", "scoring: its process ended with SIGKILL"),
+        ("close_files", "scoring: its process "),
+        ("hang_in_c", "scoring: its process passed the limit of 1 s"),
+    ],
+)
+def test_whatever_ends_the_process_of_a_scorer_costs_the_scores_of_its_cell(
+    tmp_path: Path, plugin: Path, fault: str, reason: str
+) -> None:
+    outcome, cells = scored(tmp_path, fault, "--set", "sample_limit_s=1")
+    assert outcome.code == 1 and "Traceback" not in outcome.err
+    for cell in cells.values():
+        assert [error.startswith(reason) for error in errors(cell)] == [False, True, True]
+    again = stride("run", *SCORED, "--task", f"{{name: bad_scorer, fault: {fault}}}", "--set", "sample_limit_s=1",
+                   "--out", tmp_path / "run", "--resume")  # fmt: skip
+    assert again.code == 1 and again.document["failed"] == 4
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("hang", "scoring: TimeLimitPassed: passed the limit of 1 s (sample_limit_s: 1)"),
+        ("raise", "scoring: IndexError: pop from empty list"),
+        ("leave", "scoring: SystemExit: 0"),
+        ("interrupt", "scoring: KeyboardInterrupt"),
+    ],
+)
+def test_what_a_scorer_raises_costs_the_score_of_its_sample(
+    tmp_path: Path, plugin: Path, fault: str, reason: str
+) -> None:
+    outcome, cells = scored(tmp_path, fault, "--set", "sample_limit_s=1")
+    assert (outcome.code, outcome.document["failed"]) == (1, 2)
+    for cell in cells.values():
+        assert [error.startswith(reason) for error in errors(cell)] == [False, True, False]
+        assert cell.meta["set_scores"]["outputs"]["reason"].startswith(
+            f"scoring: 1 of 3 outputs have no score: {reason}"
+        )
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("segfault", "scoring: its process ended with SIGSEGV while it scored all outputs"),
+        ("exit", "scoring: its process ended with exit code 0 while it scored all outputs"),
+        ("hang", "scoring: TimeLimitPassed: passed the limit of 1 s (sample_limit_s: 0.1)"),
+        ("leave", "scoring: SystemExit: 0"),
+    ],
+)
+def test_a_faulty_scorer_of_sets_costs_that_score(tmp_path: Path, plugin: Path, fault: str, reason: str) -> None:
+    outcome, cells = scored(tmp_path, fault, "--set", "sample_limit_s=0.1", kind="set_fault")
+    assert (outcome.code, outcome.document["done"], outcome.document["failed"]) == (1, 2, 0)
+    for cell in cells.values():
+        assert cell.meta["set_scores"]["outputs"]["reason"].startswith(reason)
+        assert not any(errors(cell))
+
+
+@pytest.mark.slow
+def test_scores_are_the_same_in_a_worker_and_in_the_runs_process(tmp_path: Path, plugin: Path) -> None:
+    tables = []
+    for isolation_words in ((), ("--set", "isolation=none")):
+        outcome, cells = scored(tmp_path / str(len(tables)), "none", *isolation_words)
+        assert outcome.code == 0, outcome.err
+        columns = ["prompt", "tokens", "text", "scores", "agreement", "logprobs"]
+        tables.append(
+            [(counted(cell).reset_index()[columns].to_json(), cell.meta["set_scores"]) for cell in cells.values()]
+        )
+    assert tables[0] == tables[1]
+
+
+@pytest.mark.faults
+def test_a_run_that_a_scorer_kills_twice_goes_on_without_it(
+    tmp_path: Path, plugin: Path, stride_env: dict[str, str]
+) -> None:
+    words = ("run", "--method", "autoregressive", *SCORED[2:], "--task", "{name: bad_scorer, fault: kill_run}")
+    site = os.pathsep.join([str(tmp_path / "site"), stride_env["PYTHONPATH"]])
+    command = [sys.executable, "-c", "from harness.cli.main import main; main()", *map(str, words)]
+    command += ["--out", str(tmp_path / "run"), "--resume"]
+    ended = [
+        subprocess.run(command, env={**stride_env, "PYTHONPATH": site}, capture_output=True, text=True)
+        for _ in range(3)
+    ]
+    assert [run.returncode for run in ended] == [-signal.SIGKILL, -signal.SIGKILL, 1], ended
+    (cell,) = by_label(Store.open(tmp_path / "run")).values()
+    reason = "scoring: 2 runs ended while its task scored b (repetition 0), so it is not started again"
+    assert errors(cell) == ["", reason, reason]

@@ -1,13 +1,15 @@
-"""A method from another package that ends or holds up its process."""
+"""A method and a task from another package that end or hold up their process."""
 
 import ctypes
 import os
 import signal
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path as File
 
 from harness.core import Acceptance, Claim, Method, Path
+from harness.core.task import Prompt, SetScore, Task
 
 
 def interrupt():
@@ -46,3 +48,31 @@ class BadDay(Method[None]):
             FAULTS[self.fault]()
         p = run.probs(run.target.forward())
         return Acceptance(Path.root(p), run.draws.categorical(p, "resid")[0])
+
+
+SCORERS = {**FAULTS, "hang_in_c": lambda: sum(range(10**13)), "raise": lambda: [].pop(), "leave": lambda: sys.exit(0)}
+
+
+@dataclass(frozen=True)
+class BadScorer(Task):
+    """Three prompts of ids. The scorer of the second one has the fault, or that of the whole set."""
+
+    fault: str = "none"
+    set_fault: str = "none"
+
+    source = "tests/plugins"
+    modality = "tabular"
+    metrics = ("length",)
+    set_metrics = ("outputs",)
+
+    def prompts(self):
+        return tuple(Prompt(name, tokens=(number,)) for number, name in enumerate("abc"))
+
+    def score(self, prompt, output, tokens):
+        if prompt.id == "b":
+            SCORERS[self.fault]()
+        return {"length": float(len(tokens))}
+
+    def score_set(self, outputs):
+        SCORERS[self.set_fault]()
+        return {"outputs": SetScore(float(len(outputs)), len(outputs))}
