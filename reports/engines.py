@@ -174,11 +174,17 @@ def terminal(frame: pd.DataFrame, console: Console) -> None:
 
 def audits(frame: pd.DataFrame, console: Console) -> None:
     """Print the audit of each cell: its verdict, its e-value, its tokens and what would have been seen."""
-    keys = {"label": "engine", "load": "load", "verdict": "verdict", "audit": "e (visible TV)"}
-    keys |= {"audit_tokens": "tokens", "audit_best": "best bet"}
-    columns = tuple(Column(key, title, 0, rank=0) for key, title in keys.items())
+    columns = (
+        Column("label", "engine", rank=0),
+        Column("load", "load", rank=5),
+        Column("verdict", "verdict", rank=0),
+        Column("audit", "e (visible TV)", rank=0),
+        Column("audit_tokens", "tokens", 0, rank=1),
+        Column("audit_best", "best bet", rank=4),
+    )
     rows = [
-        [str(row[c.key]) if c.key == "audit_best" else text_of(row, c) for c in columns] for _, row in frame.iterrows()
+        [str(row.get(c.key) or "-") if c.key == "audit_best" else text_of(row, c) for c in columns]
+        for _, row in frame.iterrows()
     ]
     print_table(TextTable("audit of the engines' tokens", columns, rows, []), console)
 

@@ -30,7 +30,7 @@ from harness.registry import BACKBONES, KERNELS
 from harness.run.auditing import MASKED
 from harness.run.options import Options
 from harness.run.stored_audit import AuditedCell, audit_store
-from reports import text_table
+from reports import engines, text_table
 
 CODES = {"not refuted": 0, "refuted": 1, "inconclusive": 4}
 COLUMNS = {
@@ -157,22 +157,38 @@ def _audit_run(run: Path, options: dict[str, Any], as_json: bool) -> None:
     if given := _of_tokens(options):
         raise UsageError(f"{given} goes with --tokens; a run says how it was sampled")
     store = Store.open(run)
-    code = engine_runs.audited(store, as_json) if store.manifest.get("engines") else None
-    if code is not None and not store.manifest["cells"]:
-        raise SystemExit(code)
+    document: dict[str, Any] = {"run": str(run)}
+    codes = []
+    if store.manifest.get("engines"):
+        drawn = engine_runs.drawn(store)
+        document["engines"] = engine_runs.audits(drawn)
+        codes.append(engine_runs.audit_code(drawn))
+        if not as_json:
+            engines.audits(drawn, Console())
+    if store.manifest["cells"]:
+        rows = _audit_methods(store, options)
+        document["cells"] = [facts_of(row) for row in rows]
+        codes.append(_code(rows))
+        if not as_json:
+            _print(rows)
+    if as_json:
+        emit(document)
+    raise SystemExit(1 if 1 in codes else max(codes, default=4))
+
+
+def _audit_methods(store: Store, options: dict[str, Any]) -> list[AuditedCell]:
     console = Console(stderr=True)
     with RunProgress(console, quiet=not console.is_terminal) as progress:
         how = Options(device=options["device"], fetch=not options["offline"], progress=progress)
-        rows = audit_store(store, options["dtype"], how)
-    if as_json:
-        emit({"run": str(run), "cells": [facts_of(row) for row in rows]})
-    else:
-        _print(rows)
+        return audit_store(store, options["dtype"], how)
+
+
+def _code(rows: list[AuditedCell]) -> int:
     claiming = [row for row in rows if row.claim.name == "SAME_LAW" and row.reason != MASKED]
     verdicts = {"inconclusive" if row.audit is None else row.audit.verdict for row in claiming}
     if any(row.refuted for row in rows):
-        raise SystemExit(1)
-    raise SystemExit(0 if verdicts == {"not refuted"} else 4)
+        return 1
+    return 0 if verdicts == {"not refuted"} else 4
 
 
 def _audit_tokens(path: Path, options: dict[str, Any], as_json: bool) -> None:

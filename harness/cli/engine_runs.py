@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -52,23 +51,22 @@ def engine_table(store: Store) -> pd.DataFrame:
     return engines.summarise(store)
 
 
-def audited(store: Store, as_json: bool) -> int:
-    """Print what a run's audit said of its engines at T > 0; the exit code, as of `stride audit`."""
+def drawn(store: Store) -> pd.DataFrame:
+    """The rows of finished cells at T > 0, whose tokens an audit judges."""
     frame = engines.summarise(store)
-    drawn = frame[(frame["temperature"] > 0) & (frame["status"] == "done")]
-    if as_json:
-        keys = [
-            "cell",
-            "label",
-            "load",
-            "verdict",
-            "same",
-            *(str(name) for name in drawn if str(name).startswith("audit_")),
-        ]
-        click.echo(json.dumps(strict({"run": str(store.path), "engines": drawn[keys].to_dict("records")}), indent=1))
-    else:
-        engines.audits(drawn, Console())
-    verdicts = set(drawn["verdict"])
+    return frame[(frame["temperature"] > 0) & (frame["status"] == "done")]
+
+
+def audits(frame: pd.DataFrame) -> Any:
+    """What an audit's JSON document says of the rows of `drawn`."""
+    told = [str(name) for name in frame if str(name).startswith("audit_")]
+    keys = [name for name in ("cell", "label", "load", "verdict", "same", *told) if name in frame]
+    return strict(frame[keys].to_dict("records"))
+
+
+def audit_code(frame: pd.DataFrame) -> int:
+    """The exit code of `stride audit` for the rows of `drawn`."""
+    verdicts = set(frame["verdict"])
     if verdicts & set(REFUTED):
         return 1
     return 0 if verdicts and verdicts <= set(PASSED) else 4
@@ -89,14 +87,18 @@ def _skipped(plan: Plan) -> list[Mapping[str, Any]]:
     return [{"label": cell.label, "load": cell.load, "reason": cell.skip} for cell in plan.engines if cell.skip]
 
 
-def finish(frame: pd.DataFrame, stopped: Sequence[Stopped], store: Store) -> int:
-    """The exit code of the engines' part: 1 where one is broken or a request failed.
+def check(stopped: Sequence[Stopped], store: Store) -> None:
+    """Refuse a run whose engines could not all finish.
 
     Raises:
-        RunIncomplete: an engine stopped.
+        RunIncomplete: says why each stopped.
     """
     if stopped:
         reasons = "; ".join(f"{one.label}: {one.fault}" for one in stopped)
         raise RunIncomplete(f"{reasons}. What was finished is kept; use --resume --out {store.address}")
+
+
+def exit_code(frame: pd.DataFrame) -> int:
+    """The exit code of the engines' rows: 1 where one is broken or a request failed."""
     failed = frame.get("n_failed", pd.Series(dtype=float)).fillna(0).sum()
-    return 1 if failed or set(frame["verdict"]) & set(BROKEN) else 0
+    return int(bool(failed) or bool(set(frame.get("verdict", [])) & set(BROKEN)))

@@ -67,26 +67,27 @@ def execute(plan: Plan, options: dict[str, Any]) -> None:
     stopped: list[Stopped] = []
     progress = RunProgress(Console(stderr=True), quiet=options["as_json"])
     store = perform(plan, request, progress, sys.argv, stopped)
-    if plan.engines:
-        _finish_engines(plan, store, options, stopped)
-    _finish(plan, store, options)
+    code = _report(plan, store, options)
+    check_finished(plan, store, stopped)
+    if code:
+        raise SystemExit(code)
 
 
-def _finish_engines(plan: Plan, store: Store, options: dict[str, Any], stopped: Sequence[Stopped]) -> None:
-    """Report the engines; a run without methods ends here.
-
-    Raises:
-        RunIncomplete: an engine stopped. SystemExit: one is broken or a request failed, or there are no methods.
-    """
-    frame = engine_runs.report(store, options["as_json"])
-    if options["as_json"] and not plan.cells:
-        emit({"run": store.address, **engine_runs.counts(plan, frame)})
+def _report(plan: Plan, store: Store, options: dict[str, Any]) -> int:
+    """Write and print what engines and methods did; the exit code that their rows ask for."""
+    engines = engine_runs.report(store, options["as_json"]) if plan.engines else pd.DataFrame()
     for cell in plan.engines:
         if cell.skip and not options["as_json"]:
             click.echo(f"skipped: {cell.label}, load {cell.load}: {cell.skip}")
-    code = engine_runs.finish(frame, stopped, store)
-    if code or not plan.cells:
-        raise SystemExit(code)
+    counts = {**(summary(plan, store) if plan.cells else {"run": store.address})}
+    if plan.engines:
+        counts |= engine_runs.counts(plan, engines)
+    code = engine_runs.exit_code(engines)
+    if counts.get("done"):
+        code = max(code, _report_methods(results.RunReport(store), counts, options))
+    if options["as_json"] and (plan.engines or counts["done"]):
+        emit(counts)
+    return code
 
 
 def perform(
@@ -136,18 +137,19 @@ def _warnings(plan: Plan, request: Request) -> list[str]:
     return [warning for warning in found if warning is not None]
 
 
-def check_finished(counts: Mapping[str, Any], frame: pd.DataFrame, store: Store) -> None:
+def check_finished(plan: Plan, store: Store, stopped: Sequence[Stopped]) -> None:
     """Refuse a run that is not finished.
 
     Args:
-        counts: of `harness.run.summary`.
-        frame: the summary of the run.
+        stopped: the engines that could not finish.
 
     Raises:
-        UsageError: no cell ran; says why the first did not. RunIncomplete: some cells did not.
+        UsageError: no cell ran; says why the first did not. RunIncomplete: some cells did not, or an engine stopped.
     """
-    if not counts["done"]:
-        reasons = [str(reason) for reason in frame["reason"].dropna()]
+    engine_runs.check(stopped, store)
+    counts = summary(plan, store)
+    if not counts["done"] and not plan.runnable_engines:
+        reasons = [str(reason) for reason in results.RunReport(store).frame["reason"].dropna()]
         raise UsageError(f"no cell ran: {reasons[0] if reasons else 'none could be finished'}")
     if counts["done"] + counts["skipped"] < counts["cells"]:
         raise RunIncomplete(f"some cells could not be finished; put that right and use --resume --out {store.address}")
@@ -205,33 +207,22 @@ def _default(name: str, resume: bool) -> Path:
     return Path("runs") / f"{slug}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
 
 
-def _finish(plan: Plan, store: Store, options: dict[str, Any]) -> None:
-    counts = summary(plan, store)
-    report = results.RunReport(store)
-    frame = report.frame
-    if counts["done"]:
-        _report(report, counts, options)
-    check_finished(counts, frame, store)
-    unscored = _failed_scorers(store)
-    for line in unscored[:NAMED]:
-        click.echo(f"stride: {line}", err=True)
-    if "broken" in set(frame["verdict"]) or counts["failed"] or unscored or _unchecked(store):
-        raise SystemExit(1)
-
-
-def _report(report: results.RunReport, counts: Mapping[str, Any], options: dict[str, Any]) -> None:
+def _report_methods(report: results.RunReport, counts: Mapping[str, Any], options: dict[str, Any]) -> int:
+    """Write and print the methods' reports; 1 where a claim is broken, or something failed."""
     store = report.store
     if options["append"]:
         results.append(options["append"], report.frame, store)
     written = report.write(store.path / "report")
     store.publish("report")
-    if options["as_json"]:
-        emit(counts)
-    else:
+    if not options["as_json"]:
         report.print()
         click.echo("\n".join(f"wrote {path}" for path in written))
         click.echo(f"run: {store.address} ({_counted(counts)})")
         click.echo("\n".join(next_steps(report.frame, store.address)))
+    unscored = _failed_scorers(store)
+    for line in unscored[:NAMED]:
+        click.echo(f"stride: {line}", err=True)
+    return int("broken" in set(report.frame["verdict"]) or bool(counts["failed"] or unscored) or _unchecked(store))
 
 
 def shortest_name(cell: str, cells: Sequence[str]) -> str:

@@ -39,7 +39,9 @@ FORMS = ("terminal", *ENDINGS)
 @click.option("--figure", help="With --pdf: the figure to write. pareto, or one of a paper such as sjdpp_fig5.")
 @click.option("--cells", multiple=True, help="Cells of the figure: an id or label, with * and ?. May be repeated.")
 @click.option("--pdf", type=click.Path(path_type=Path, dir_okay=False), help="The figure's file, with its fonts.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document: one row for each cell.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="One JSON document: a row for each cell of a method, then of an engine."
+)
 def command(
     runs: tuple[Path, ...], out: Path | None, pages: Path | None, as_json: bool, form: str, **asked: Any
 ) -> None:
@@ -74,20 +76,23 @@ def command(
         click.echo(f"wrote {write_pdf(Store.open(run), asked['figure'], asked['cells'], asked['pdf'])}")
         return
     store = Store.open(run)
-    if store.manifest.get("engines"):
-        frame = engine_runs.report(store, as_json, out)
-        if not store.manifest["cells"]:
-            if as_json:
-                emit(engine_runs.rows(frame))
-            return
-    report = RunReport(store)
-    written = report.write(out or run / "report")
+    rows = engine_runs.rows(engine_runs.report(store, as_json, out)) if store.manifest.get("engines") else []
+    if store.manifest["cells"] or not rows:
+        rows = [*_methods(store, as_json, out or run / "report"), *rows]
     if as_json:
-        frame = report.frame
-        emit(frame.astype(object).where(frame.notna(), None).to_dict("records"))
-        return
-    report.print()
-    click.echo("\n".join(f"wrote {path}" for path in written))
+        emit(rows)
+
+
+def _methods(store: Store, as_json: bool, out: Path) -> list[dict[str, Any]]:
+    """Write the methods' reports, and print them unless JSON is asked for; their rows as JSON values."""
+    report = RunReport(store)
+    written = report.write(out)
+    if not as_json:
+        report.print()
+        click.echo("\n".join(f"wrote {path}" for path in written))
+    frame = report.frame
+    rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
+    return [{str(name): value for name, value in row.items()} for row in rows]
 
 
 def _check(asked: Mapping[str, Any], pages: Path | None, as_json: bool) -> None:

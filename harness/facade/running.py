@@ -24,7 +24,7 @@ from harness.platform.quiet import stdout_on_stderr
 from harness.platform.surroundings import restored
 from harness.record.files import make, put
 from harness.record.remote import remote_run
-from harness.run.summary import summary
+from harness.run.serving.engines import Stopped
 
 Entry = str | Path | Mapping[str, Any]
 """A name, a folder, or a mapping with ``name`` and parameters."""
@@ -106,7 +106,7 @@ def run(
     Raises:
         UsageError: a name or value is wrong, or no cell can run; nothing is decoded.
         StoreError: the folder holds another run, or another process writes there.
-        RunIncomplete: some cells could not be finished; those that could are in the folder.
+        RunIncomplete: some cells or engines could not be finished; what was finished is in the folder.
     """
     command = ["stridebench.run", *([str(suite)] if suite is not None else []), *map(str, sorted(keys))]
     with restored():
@@ -122,10 +122,10 @@ def run(
             allow_code_execution=keys.get("allow_code_execution", False),
             offline=keys.get("offline", False),
         )
-        store = perform(plan, request, RunProgress(Console(stderr=True), quiet=not progress), command)
-    counts, stored = summary(plan, store), StoredRun(store.address)
-    check_finished(counts, stored.table, store)
-    return stored
+        stopped: list[Stopped] = []
+        store = perform(plan, request, RunProgress(Console(stderr=True), quiet=not progress), command, stopped)
+    check_finished(plan, store, stopped)
+    return StoredRun(store.address)
 
 
 def _overrides(keys: Mapping[str, Any], device: str) -> Overrides:

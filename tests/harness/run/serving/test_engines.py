@@ -12,6 +12,8 @@ import pytest
 import yaml
 
 from harness.core.engine import Reply
+from harness.errors import RunIncomplete
+from harness.facade.running import run as facade_run
 from harness.facade.stored_run import StoredRun
 from harness.record.request_store import RequestStore
 from harness.record.store import Store
@@ -343,6 +345,40 @@ def test_methods_and_engines_share_one_run(tmp_path: Path) -> None:
     beside = pd.read_csv(report / "side_by_side.csv").set_index("label")
     assert set(beside.index) == {"plain", "autoregressive", "prompt_lookup"}
     assert (beside["tokens_per_second"] > 0).all() and beside["times_estimate"].notna().tolist() == [False, False, True]
+    rows = stride("report", tmp_path / "run", "--json").document
+    assert [row["label"] for row in rows][-2:] == ["prompt_lookup", "plain"] and rows[-1]["n_ok"] == 2
+    document = run(path, "--resume", "--json").document
+    assert document["done"] == document["cells"] == len(rows) - 1
+    assert [row["label"] for row in document["engines"]] == ["plain"] and document["engines_skipped"] == []
+    audited = stride("audit", tmp_path / "run", "--json").document
+    assert [row["label"] for row in audited["engines"]] == ["plain"] and len(audited["cells"]) == document["cells"]
+
+
+def test_a_refuted_engine_ends_the_audit_of_a_mixed_run_and_its_report_still_has_the_methods(tmp_path: Path) -> None:
+    broken = {"label": "drafts", "plain": "plain", "bias": 0.9, "stream": 1}
+    path = suite(tmp_path, PLAIN, broken, methods=["prompt_lookup"], prove=False, **LONG)
+    done = run(path)
+    assert done.code == 1 and "broken" in done.out and "prompt_lookup" in done.out and "stride show" in done.out
+    assert (tmp_path / "run" / "report" / "summary.csv").is_file()
+    assert stride("audit", tmp_path / "run").code == 1
+
+
+def test_an_engine_that_stops_leaves_the_reports_of_the_methods(tmp_path: Path) -> None:
+    path = suite(tmp_path, {**PLAIN, "tag": "a"}, methods=["prompt_lookup"], prove=False)
+    FAILURES["a"] = [None, None, None, "server_died"]  # two to see whether the seed counts
+    stopped = run(path, "--json")
+    assert stopped.code == 3 and "stopped answering" in stopped.err
+    assert stopped.document["done"] == stopped.document["cells"] and stopped.document["engines"][0]["n_ok"] == 1
+    assert (tmp_path / "run" / "report" / "summary.csv").is_file()
+
+
+def test_the_facade_runs_a_suite_of_engines_alone_and_says_when_one_stopped(tmp_path: Path) -> None:
+    path = suite(tmp_path, {**PLAIN, "tag": "a"})
+    FAILURES["a"] = [None, "server_died"]
+    with pytest.raises(RunIncomplete, match="stopped answering"):
+        facade_run(path, out=tmp_path / "run")
+    stored = facade_run(path, out=tmp_path / "run", resume=True)
+    assert stored.engines["n_ok"].tolist() == [2] and (~stored.requests["warmup"]).sum() == 2
 
 
 def test_the_speed_up_by_concurrency_is_a_table_of_its_own(tmp_path: Path) -> None:
