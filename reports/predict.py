@@ -1,15 +1,17 @@
-"""What a stored run would gain on another machine: its counts, a roofline of each pass, and its host's time or none.
+"""What a stored run would gain on another machine: its counts, a model of each pass, and its host's time or none.
 
-A pass takes max(bytes / bandwidth, operations / rate) + launches. Counts (passes, rows, tokens) are the run's; they do
-not depend on the machine. The time of the host is the run's too, and is of the run's machine: each figure stands beside
-one without it. Everything else is an assumption of ``ASSUMPTIONS``, which `stride predict` prints.
+By a data sheet a pass takes max(bytes / bandwidth, operations / rate) + launches (a roofline): a sheet has peaks, and a
+GPU reads the next weights while it multiplies. By the passes of a measured CPU it takes the sum of both, and a time for
+each layer and each row of a layer. Counts (passes, rows, tokens) are the run's; they do not depend on the machine. The
+time of the host is the run's too, and is of the run's machine: each figure stands beside one without it. Everything
+else is an assumption of ``ASSUMPTIONS``, which `stride predict` prints.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,8 +31,10 @@ if TYPE_CHECKING:
 MACHINES = Path(__file__).parent / "data" / "machines"
 BYTES = {"fp32": 4.0, "fp64": 8.0, "bf16": 2.0, "fp16": 2.0, "int8": 1.0, "int4": 0.5}
 """Bytes of a parameter; scales of quantised weights are not counted."""
-KERNELS = 300
-"""Launches of a pass of the target, where nothing else is said."""
+KERNELS = 10
+"""Launches of a layer, where nothing else is said."""
+LAYERS = 30
+"""Layers of a backbone whose record does not tell them."""
 LARGEST = 4096
 """The largest batch at which a gain is sought; a power of two."""
 SMALLEST = 1e-6
@@ -39,7 +43,9 @@ _UNITS = {"k": 1e3, "M": 1e6, "B": 1e9}
 ASSUMPTIONS = (
     "A pass reads every parameter of its model once, in the type of the cell.",
     "It makes 2 operations a parameter and row. The KV cache is not counted.",
-    "A pass of the target launches {kernels} kernels; one of a drafter its share of them by size.",
+    "By a data sheet it takes the longer of the two. By measured passes: their sum, and a time for each layer and each "
+    "row of a layer.",
+    "A pass of the target launches {kernels}; one of a drafter its share of them by size.",
     "A drafter's size beside its target is the time of its pass beside that of a baseline's pass in the run.",
     "A drafter reads one row a pass. Guidance reads every row once a branch, those of a drafter too.",
     "The host takes as long a step as in the run, for each decode of a batch; `no host` leaves its time out.",
@@ -47,6 +53,23 @@ ASSUMPTIONS = (
     "Outputs that the cell and its baseline both finished are counted.",
     "Passes that a method makes before its first step are not counted. Counts do not change with the batch.",
 )
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What passes with weights of one type cost, fitted to timed ones.
+
+    Args:
+        bandwidth: bytes of weights a second.
+        rate: operations a second.
+        layer_s: seconds of a layer beside its products.
+        row_s: those of each row of a layer.
+    """
+
+    bandwidth: float
+    rate: float
+    layer_s: float
+    row_s: float
 
 
 @dataclass(frozen=True)
@@ -58,6 +81,7 @@ class Machine:
         rates: operations a second of matrix products, by type.
         launch_s: seconds of a launch.
         sources: where each figure comes from, by its name in the file.
+        measured: fitted to passes on the machine, by type of the weights; a type without it is a roofline.
     """
 
     name: str
@@ -65,16 +89,24 @@ class Machine:
     rates: Mapping[str, float]
     launch_s: float
     sources: Mapping[str, str]
+    measured: Mapping[str, Measured] = field(default_factory=dict)
 
-    def pass_s(self, parameters: float, stored: str, computed: str, rows: Any, kernels: float) -> Any:
+    def pass_s(
+        self, parameters: float, stored: str, computed: str, rows: Any, kernels: float, layers: float = LAYERS
+    ) -> Any:
         """Seconds of a pass.
 
         Args:
             stored: type of the weights. computed: type of the products.
+            kernels: launches of a roofline. layers: of a measured sum.
 
         Raises:
             UsageError: the profile has no rate of that type, or the type's bytes are not known.
         """
+        rows = np.asarray(rows)
+        if known := self.measured.get(stored):
+            products = parameters * (BYTES[stored] / known.bandwidth + 2 * rows / known.rate)
+            return products + layers * (known.layer_s + known.row_s * rows)
         if computed not in self.rates:
             raise UsageError(
                 f"the profile {self.name} has no rate of {computed} ({', '.join(self.rates)} only); "
@@ -83,7 +115,7 @@ class Machine:
         if stored not in BYTES:
             raise UsageError(f"the bytes of a parameter in {stored} are not known ({', '.join(BYTES)} only)")
         read = parameters * BYTES[stored] / self.bandwidth
-        return np.maximum(read, 2 * parameters * np.asarray(rows) / self.rates[computed]) + kernels * self.launch_s
+        return np.maximum(read, 2 * parameters * rows / self.rates[computed]) + kernels * self.launch_s
 
 
 def machines() -> list[str]:
@@ -110,6 +142,8 @@ def machine(name: str) -> Machine:
     rates = body.get("tflops")
     entries = {"bandwidth_gb_s": body.get("bandwidth_gb_s"), "launch_us": body.get("launch_us")}
     entries |= {f"tflops.{kind}": entry for kind, entry in (rates if isinstance(rates, dict) else {}).items()}
+    fitted = _fitted(body.get("measured"))
+    entries |= {f"measured.{kind}.{key}": entry for kind, of in fitted.items() for key, entry in of.items()}
     missing = [f"{key}{_hint(entry)}" for key, entry in entries.items() if not _is_figure(entry)]
     missing += [] if isinstance(rates, dict) and rates else ["tflops"]
     if missing:
@@ -119,8 +153,26 @@ def machine(name: str) -> Machine:
         )
     figures = {key: float(entry["value"]) for key, entry in entries.items() if entry}
     by_type = {key.partition(".")[2]: value * 1e12 for key, value in figures.items() if key.startswith("tflops.")}
-    sources = {key: str(entry["source"]) for key, entry in entries.items() if entry}
-    return Machine(path.stem, figures["bandwidth_gb_s"] * 1e9, by_type, figures["launch_us"] / 1e6, sources)
+    sources = {key: str(entry["source"]) for key, entry in entries.items() if entry and "measured." not in key}
+    sources |= {f"measured.{kind}": str(of["layer_us"]["source"]) for kind, of in fitted.items()}
+    measured = {kind: _sum({key: float(entry["value"]) for key, entry in of.items()}) for kind, of in fitted.items()}
+    return Machine(path.stem, figures["bandwidth_gb_s"] * 1e9, by_type, figures["launch_us"] / 1e6, sources, measured)
+
+
+def _fitted(body: Any) -> dict[str, dict[str, dict[str, Any]]]:
+    """The figures of each type under ``measured``, each as an entry with the source of its type."""
+    types = body if isinstance(body, dict) else {} if body is None else {"type": None}
+    names = ("bandwidth_gb_s", "tflops", "layer_us", "row_us")
+    of_type = {kind: entry if isinstance(entry, dict) else {} for kind, entry in types.items()}
+    return {
+        str(kind): {name: {"value": entry.get(name), "source": entry.get("source")} for name in names}
+        for kind, entry in of_type.items()
+    }
+
+
+def _sum(figures: Mapping[str, float]) -> Measured:
+    bandwidth, rate, layer, row = (figures[key] for key in ("bandwidth_gb_s", "tflops", "layer_us", "row_us"))
+    return Measured(bandwidth * 1e9, rate * 1e12, layer / 1e6, row / 1e6)
 
 
 def _is_figure(entry: Any) -> bool:
@@ -148,6 +200,7 @@ class Counts:
         draft_share: size of the drafter beside the target.
         tokens: output tokens of all steps.
         branches: how often guidance reads each row.
+        layers: of the target.
     """
 
     stored: str
@@ -160,9 +213,14 @@ class Counts:
     draft_share: float
     tokens: int
     branches: int = 1
+    layers: float = LAYERS
 
     def seconds_per_token(self, on: Machine, batch: int, kernels: float, host: bool = True) -> float:
-        """Of one of the decodes of a batch.
+        """Of one of the decodes of a batch; arguments and errors of ``seconds``."""
+        return float(self.seconds(on, batch, kernels, host).sum()) / self.tokens
+
+    def seconds(self, on: Machine, batch: int, kernels: float, host: bool = True) -> Any:
+        """Of each step of one of the decodes of a batch.
 
         Args:
             host: whether the host takes time.
@@ -172,11 +230,10 @@ class Counts:
         """
         copies = batch * self.branches
         rows = self.rows / np.maximum(self.passes, 1) * copies
-        target = self.passes * on.pass_s(self.parameters, self.stored, self.computed, rows, kernels)
-        small = self.parameters * self.draft_share
-        draft = on.pass_s(small, self.stored, self.computed, copies, kernels * self.draft_share)
-        total = target + self.drafts * draft + (self.host_s * batch if host else 0.0)
-        return float(total.sum()) / self.tokens
+        of, share = (self.stored, self.computed), self.draft_share
+        target = self.passes * on.pass_s(self.parameters, *of, rows, kernels, self.layers)
+        draft = on.pass_s(self.parameters * share, *of, copies, kernels * share, self.layers * share)
+        return target + self.drafts * draft + (self.host_s * batch if host else 0.0)
 
 
 def parameters_of(size: str | None) -> float | None:
@@ -193,7 +250,7 @@ def counts_of(cell: FinishedCell, outputs: pd.Index[Any], one_row_s: float | Non
         one_row_s: mean seconds of the baseline's passes over the same outputs; None: nothing was timed.
 
     Raises:
-        UsageError: no token was counted; the record does not tell whether pictures are guided; or a drafter's size
+        UsageError: an output has no token; the record does not tell whether pictures are guided; or a drafter's size
             would follow from its time, and nothing was timed.
     """
     steps = _steps(cell, outputs)
@@ -211,9 +268,17 @@ def counts_of(cell: FinishedCell, outputs: pd.Index[Any], one_row_s: float | Non
     share = float(steps["draft_ns"].sum()) / 1e9 / drafts / one_row_s if drafts and one_row_s else 0.0
     host = (steps["host_ns"] + steps["verify_ns"]).to_numpy() / 1e9
     passes, rows, made = (steps[name].to_numpy(dtype=float) for name in ("nfe", "rows", "draft_nfe"))
-    return Counts(
-        weights[1] if weights else dtype, dtype, parameters, passes, rows, made, host, share, tokens, branches
-    )
+    types, counted = (weights[1] if weights else dtype, dtype), (passes, rows, made, host, share, tokens)
+    return Counts(*types, parameters, *counted, branches, float(meta.get("layers") or LAYERS))
+
+
+def _by_output(cell: FinishedCell, outputs: pd.Index[Any], seconds: Any) -> Any:
+    """Seconds a token of each output, of those of its counted steps; NaN where an output has no token."""
+    steps = _steps(cell, outputs)
+    numbers = outputs.get_indexer(pd.MultiIndex.from_frame(steps[["prompt", "repetition"]]))
+    tokens = np.bincount(numbers, weights=steps["emitted"] - steps["overshoot"], minlength=len(outputs))
+    tokens = np.where(tokens > 0, tokens, np.nan)
+    return np.bincount(numbers, weights=seconds, minlength=len(outputs)) / tokens
 
 
 def _steps(cell: FinishedCell, outputs: pd.Index[Any]) -> pd.DataFrame:
@@ -222,18 +287,20 @@ def _steps(cell: FinishedCell, outputs: pd.Index[Any]) -> pd.DataFrame:
 
 
 def predict(
-    store: Store, on: Machine, batch: int = 1, kernels: float = KERNELS, measured: bool = False
+    store: Store, on: Machine, batch: int = 1, kernels: float | None = None, measured: bool = False
 ) -> pd.DataFrame:
     """One row a finished cell of a method: its predicted speed-up, and the batches that gain.
 
     Args:
+        kernels: launches of a pass; None: ``KERNELS`` a layer.
         measured: the run's own speed-up too; none where the run was not timed (``timing: off``).
 
     Returns:
         Columns cell, label, backbone, dtype, task, temperature, verdict (as a report words it), flags, predicted (with
-        the host's time; None where the run was not timed), predicted_no_host, host_share (of the predicted time),
-        gains and gains_no_host (ranges of batches, each [first, last]), outputs (how many are counted), measured, and
-        reason where a cell cannot be predicted.
+        the host's time; None where the run was not timed), predicted_median (of the outputs, which a measured speed-up
+        is too; predicted itself is of all tokens), predicted_no_host, host_share (of the predicted time), gains and
+        gains_no_host (ranges of batches, each [first, last]), outputs (how many are counted), measured, and reason
+        where a cell cannot be predicted.
     """
     read, sealed = reader(store), set(store.cells())
     rows = []
@@ -246,7 +313,9 @@ def predict(
         told = measure(cell, base, floor)
         row = {key: told[key] for key in ("cell", "label", "backbone", "dtype", "task", "temperature", "flags")}
         row["verdict"] = text(pd.Series(told), Column("verdict", "verdict"))
-        row |= dict.fromkeys(("predicted", "predicted_no_host", "host_share", "gains", "gains_no_host", "outputs"))
+        row |= dict.fromkeys(
+            ("predicted", "predicted_median", "predicted_no_host", "host_share", "gains", "gains_no_host", "outputs")
+        )
         row |= {"measured": told.get("speedup") if measured else None, "reason": None}
         try:
             row |= _figures(cell, base, _parameters(store, cell), on, batch, kernels)
@@ -268,7 +337,7 @@ def _parameters(store: Store, cell: FinishedCell) -> float:
 
 
 def _figures(
-    cell: FinishedCell, base: FinishedCell | None, parameters: float, on: Machine, batch: int, kernels: float
+    cell: FinishedCell, base: FinishedCell | None, parameters: float, on: Machine, batch: int, kernels: float | None
 ) -> dict[str, Any]:
     """The figures of a row; raises a UsageError where there are none."""
     if base is None:
@@ -282,16 +351,23 @@ def _figures(
     one_row_s = float(steps["target_ns"].sum()) / 1e9 / passes if timed and passes else None
     plain, ours = (counts_of(side, outputs, one_row_s, parameters) for side in (base, cell))
 
+    launches = KERNELS * ours.layers if kernels is None else kernels
+
     def gain(batch: int, host: bool) -> float:
-        seconds = [side.seconds_per_token(on, batch, kernels, host) for side in (plain, ours)]
+        seconds = [side.seconds_per_token(on, batch, launches, host) for side in (plain, ours)]
         return seconds[0] / seconds[1]
 
     figures: dict[str, Any] = {"outputs": len(outputs), "predicted_no_host": gain(batch, host=False)}
     figures["gains_no_host"] = gains(lambda batch: gain(batch, host=False))
     if timed:
-        without, total = (ours.seconds_per_token(on, batch, kernels, host) for host in (False, True))
+        without, total = (ours.seconds_per_token(on, batch, launches, host) for host in (False, True))
         figures |= {"predicted": gain(batch, host=True), "host_share": 1 - without / total}
         figures["gains"] = gains(lambda batch: gain(batch, host=True))
+        above, below = (
+            _by_output(side, outputs, counts.seconds(on, batch, launches))
+            for side, counts in ((base, plain), (cell, ours))
+        )
+        figures["predicted_median"] = float(np.nanmedian(above / below))
     return figures
 
 
@@ -330,7 +406,10 @@ def why_nothing(store: Store, frame: pd.DataFrame) -> str | None:
 
 @dataclass(frozen=True)
 class Scatter:
-    """Predicted against measured: the median and the largest of |predicted / measured - 1|, and whose that is."""
+    """Predicted against measured: the median and the largest of |predicted / measured - 1|, and whose that is.
+
+    Both are medians over outputs.
+    """
 
     cells: int
     median: float
@@ -340,9 +419,9 @@ class Scatter:
 
 def scatter(frame: pd.DataFrame) -> Scatter | None:
     """How far predictions are from measurements; None: no cell has both."""
-    both = frame.dropna(subset=["predicted", "measured"]) if len(frame) else frame
+    both = frame.dropna(subset=["predicted_median", "measured"]) if len(frame) else frame
     if not len(both):
         return None
-    errors = (both["predicted"].astype(float) / both["measured"].astype(float) - 1).abs()
+    errors = (both["predicted_median"].astype(float) / both["measured"].astype(float) - 1).abs()
     worst = int(errors.to_numpy().argmax())
     return Scatter(len(both), float(errors.median()), float(errors.max()), str(both["cell"].iloc[worst]))

@@ -22,6 +22,7 @@ import pandas as pd
 import torch
 
 from harness.backbones.base import Adapter
+from harness.backbones.tiny import PREFIX
 from harness.bench import machine_profile
 from harness.bench.paired import LOOKUP, Result, build, compare, in_turn, prompt_ids
 from harness.core.backbone import Backbone
@@ -36,6 +37,7 @@ from harness.core.task import Prompt
 from harness.errors import StrideError, UsageError
 from harness.plan import presets
 from harness.plan.cells import Cell, Plan, expand
+from harness.plan.suite import Overrides
 from harness.plan.suite import load as load_suite
 from harness.record.files import put
 from harness.record.provenance import machine
@@ -45,6 +47,7 @@ SUITES = ("trees", "embedded")
 RANDOM = "random-smollm2-135m"
 """Of the shape of SmolLM2-135M, where its weights cannot be had."""
 TRAINED, SHAPED, OWN_RANDOM = "trained", "random, of the same shape", "random"
+STAND_IN = "random, of a tiny stand-in"
 RESERVE_S = 10.0
 """Seconds that a row may take once the time is over."""
 NUCLEUS = Sampling(1.0, top_p=0.95)
@@ -58,6 +61,7 @@ class Settings:
         seconds: of the whole script.
         suites: whose methods are timed.
         whole: pictures and meshes are decoded whole, else up to ``tokens``.
+        tiny: stand-ins in place of published models, as `stride run --tiny` has them.
     """
 
     device: str
@@ -68,6 +72,7 @@ class Settings:
     seconds: float = 540.0
     suites: tuple[str, ...] = SUITES
     whole: bool = True
+    tiny: bool = False
 
     @classmethod
     def quick(cls, device: str, backbone: str, seconds: float) -> Settings:
@@ -321,7 +326,7 @@ def host(settings: Settings, document: Document) -> None:
 
 def methods(settings: Settings, document: Document) -> None:
     """Every method of the suites beside autoregressive decoding, by the cells' own prompts and sampling."""
-    cells = [(plan, cell) for plan in map(_plan, settings.suites) for cell in plan.cells if cell.role == "method"]
+    cells = [(plan, cell) for plan in plans(settings) for cell in plan.cells if cell.role == "method"]
     cells.sort(key=lambda entry: entry[1].group)
     for _, entries in groupby(cells, key=lambda entry: entry[1].group):
         _model.cache_clear()  # one backbone at a time
@@ -336,8 +341,9 @@ def methods(settings: Settings, document: Document) -> None:
             document.skip("methods", cell.id, reason)
 
 
-def _plan(suite: str) -> Plan:
-    return expand(load_suite(suite))
+def plans(settings: Settings) -> list[Plan]:
+    """The plan of each suite."""
+    return [expand(load_suite(suite, Overrides(tiny=settings.tiny))) for suite in settings.suites]
 
 
 def _method(settings: Settings, document: Document, plan: Plan, cell: Cell) -> None:
@@ -362,7 +368,8 @@ def _method(settings: Settings, document: Document, plan: Plan, cell: Cell) -> N
     emitted = sum(step.emitted - step.overshoot for step in steps) / len(steps)
     more = {"ms_a_step": wall / len(steps) / 1e6, "host_share": 1 - inside / wall, "tau": emitted}
     sampled = {"backbone": cell.backbone, "dtype": cell.dtype, "temperature": cell.sampling.temperature}
-    document.add("methods", TRAINED, replace(result, note=f"{cell.task.name}; {result.note}"), **more, **sampled)
+    weights = STAND_IN if cell.backbone.startswith(PREFIX) else TRAINED
+    document.add("methods", weights, replace(result, note=f"{cell.task.name}; {result.note}"), **more, **sampled)
 
 
 SECTIONS: dict[str, Callable[[Settings, Document], None]] = {

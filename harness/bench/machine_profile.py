@@ -1,24 +1,36 @@
-"""Figures of this machine for `stride predict`: what its memory, its matrix products and its launches do in torch."""
+"""Figures of this machine for `stride predict`: what its memory, its matrix products and its launches do in torch.
+
+On a CPU three models with random weights are timed too, because a pass there is not the longer of reading and
+multiplying: each product first waits for its weights, so that the two add up. The sum is fitted to these times.
+"""
 
 from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+import numpy as np
 import torch
 import yaml
+from scipy.optimize import nnls
 from torch import Tensor
 
-from harness.core.clock import Event
+from harness.core.clock import CpuClock, Event
+from harness.core.task import Prompt
 from harness.errors import UsageError
+from harness.plan import presets
 from harness.platform.device import check_device
 from harness.record.files import put
+from harness.run.passes import timed_pass, times_by_rows
 
 REPEATS = 5
 WIDTH = 4096
+LEAST_FIGURE = 1e-6
+"""Of what is fitted; the largest is its inverse, as in every profile."""
 MATRICES = 4
 """Matrices of a product of many rows."""
 CACHES, LEAST = 4, 256 * 1024**2
@@ -28,6 +40,14 @@ UNKNOWN_CACHES = 2 * 1000**3
 ROWS = {"cpu": 256, "cuda": 4096}
 TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 LAUNCHES = 1000
+MODELS = {"random-llama-1m": 1.05e6, "random-llama-5m": 5.4e6, "random-smollm2-135m": 134.5e6}
+"""Models whose passes are fitted, and their parameters."""
+FITTED = {"fp32": ("fp32", "", 4.0), "bf16": ("bf16", "", 2.0)}
+FITTED |= {form: ("bf16", f":weights={form}", size) for form, size in (("int8", 1.0), ("int4", 0.5))}
+"""By type of the weights: type of the products, ending of a backbone's name, bytes of a parameter."""
+PASS_ROWS = (1, 2, 4, 8, 16, 32, 64)
+BEHIND = 64
+"""Tokens before the rows of a timed pass."""
 CPUS = Path("/sys/devices/system/cpu")
 
 
@@ -56,6 +76,7 @@ def measure(device: str = "cpu") -> dict[str, object]:
         operations = 2 * MATRICES * WIDTH * WIDTH * ROWS[kind]
         rates[name] = operations / _best(_products(many, weights[:MATRICES]), kind)
         shapes[name] = f"{count} matrices of {WIDTH} x {WIDTH} in {name} ({count * size / 1e9:.2g} GB)"
+    measured = {"measured": {name: _fitted(name, words) for name in FITTED}} if kind == "cpu" else {}
     small = torch.zeros(8, device=device)
     launched = _best(lambda: [small.add_(1) for _ in range(LAUNCHES)], kind) / LAUNCHES
     fastest = max(bandwidths, key=lambda name: bandwidths[name])
@@ -65,7 +86,79 @@ def measure(device: str = "cpu") -> dict[str, object]:
         "bandwidth_gb_s": _figure(bandwidths[fastest] / 1e9, f"{words}: one row times {shapes[fastest]}"),
         "tflops": {name: _figure(rate / 1e12, f"{words}: {product}") for name, rate in rates.items()},
         "launch_us": _figure(launched * 1e6, f"{words}: {LAUNCHES} additions of 8 numbers"),
+        **measured,
     }
+
+
+@dataclass(frozen=True)
+class TimedRows:
+    """One timed pass of a model: its rows and milliseconds."""
+
+    parameters: float
+    layers: int
+    rows: int
+    ms: float
+
+
+@dataclass(frozen=True)
+class Sum:
+    """What a pass takes: bytes / bandwidth + 2 x parameters x rows / rate + layers x (layer + rows x row).
+
+    Args:
+        bandwidth_gb_s: 1e9 bytes of weights a second.
+        tflops: 1e12 operations of products a second.
+        layer_us: microseconds that a layer takes beside its products, whatever its rows.
+        row_us: those that a layer takes for each row.
+        error: the mean relative error of the fit.
+    """
+
+    bandwidth_gb_s: float
+    tflops: float
+    layer_us: float
+    row_us: float
+    error: float
+
+
+def fit(timed: Sequence[TimedRows], size: float) -> Sum:
+    """The sum that is nearest to some passes, by least squares of relative errors, with no figure below zero.
+
+    Args:
+        size: bytes of a parameter.
+    """
+    columns = [
+        [one.parameters * size, 2 * one.parameters * one.rows, one.layers, one.layers * one.rows] for one in timed
+    ]
+    seconds = np.array([one.ms / 1e3 for one in timed])
+    table = np.array(columns) / seconds[:, None]
+    scale = table.max(axis=0)
+    found = nnls(table / scale, np.ones(len(timed)))[0]
+    errors = np.abs(table / scale @ found - 1)
+    byte, operation, layer, row = np.maximum(found / scale, 1e-30)
+    figures = np.clip([1e-9 / byte, 1e-12 / operation, 1e6 * layer, 1e6 * row], LEAST_FIGURE, 1 / LEAST_FIGURE)
+    return Sum(*map(float, figures), float(errors.mean()))
+
+
+def timed_rows(name: str) -> list[TimedRows]:
+    """Passes of every model with weights of one type (a key of ``FITTED``)."""
+    dtype, ending, _ = FITTED[name]
+    timed = []
+    for model, parameters in MODELS.items():
+        backbone = presets.load(model + ending, dtype)
+        one = timed_pass(backbone, Prompt("profile", tokens=(7,) * BEHIND), CpuClock())
+        layers = backbone.capabilities.layers
+        timed += [TimedRows(parameters, layers, rows, ms) for rows, ms in times_by_rows(one, PASS_ROWS)]
+    return timed
+
+
+def _fitted(name: str, words: str) -> dict[str, object]:
+    timed = timed_rows(name)
+    found = fit(timed, FITTED[name][2])
+    models = f"{', '.join(MODELS)} with weights in {name}, passes of {', '.join(map(str, PASS_ROWS))} rows"
+    figures: dict[str, object] = {key: float(f"{value:.4g}") for key, value in asdict(found).items()}
+    passes = [
+        f"{one.parameters:.4g} parameters, {one.layers} layers, {one.rows} rows: {one.ms:.4g} ms" for one in timed
+    ]
+    return {**figures, "threads": torch.get_num_threads(), "source": f"{words}: {models}", "passes": passes}
 
 
 def write(path: Path, device: str = "cpu") -> dict[str, object]:

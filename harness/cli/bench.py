@@ -33,6 +33,9 @@ GPU = "gpu"
 @click.option("--device", help="Of `stride bench gpu`. Default: cuda where there is one, else cpu.")
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="The file of `stride bench gpu`.")
 @click.option("--quick", is_flag=True, help="Of `stride bench gpu`: one pair of short decodes of each kind.")
+@click.option(
+    "--tiny", is_flag=True, help="Of `stride bench gpu`: its suites on tiny models, as of `stride run --tiny`."
+)
 @click.option("--figure", type=click.Path(path_type=Path, dir_okay=False), help="A picture of `stride bench scale`.")
 @click.option("--minutes", type=click.FloatRange(0.1), help="Of `stride bench gpu`; 9 unless named.")
 def command(
@@ -45,6 +48,7 @@ def command(
     device: str | None,
     out: Path | None,
     quick: bool,
+    tiny: bool,
     figure: Path | None,
     minutes: float | None,
 ) -> None:
@@ -64,6 +68,7 @@ def command(
     stride bench scale --figure growth.png        growth by prompts, cells, steps, context and vocabulary; large folders
     stride bench "executors ray"                  two Ray workers against one; "executors slurm": two local jobs
     stride bench gpu --out h100.json              all timings of a GPU in one file; on a CPU a recorder checks
+    stride bench gpu --device cpu --quick --tiny --backbone random-llama-1m      every method on the recorder
     stride bench overhead --json
     """
     declare_all()
@@ -78,9 +83,9 @@ def command(
             chosen = gpu.Settings(_device(device), backbone, tokens=tokens, seconds=seconds)
             named = click.get_current_context().get_parameter_source("pairs") is not ParameterSource.DEFAULT
             chosen = replace(chosen, pairs=pairs) if named else chosen
-        _gpu(chosen, out, console, as_json)
+        _gpu(replace(chosen, tiny=tiny), out, console, as_json)
         return
-    of_gpu = {"device": device, "out": out, "minutes": minutes, "quick": quick}
+    of_gpu = {"device": device, "out": out, "minutes": minutes, "quick": quick, "tiny": tiny}
     if extra := [f"--{name}" for name, given in of_gpu.items() if given]:
         raise UsageError(f"{' and '.join(extra)} belongs to `stride bench {GPU}`; leave it out, or name {GPU}")
     settings = peers.Settings(backbone, pairs, tokens, threads)
@@ -121,6 +126,11 @@ def _device(named: str | None) -> str:
 
 def _gpu(settings: gpu.Settings, out: Path, console: Console, as_json: bool) -> None:
     """Write the file of `stride bench gpu` and print its rows."""
+    if settings.tiny:
+        from harness.cli.tiny_components import make  # trains
+
+        for plan in gpu.plans(settings):
+            make(plan)
     document = gpu.run(settings, out, lambda section: console.print(f"timing {section} ..."))
     if as_json:
         emit({**document.head, "rows": document.rows, "left_out": document.left_out})

@@ -25,35 +25,46 @@ COLUMNS = (
     Column("flags", "flags", rank=1),
     Column("gains", "gain at batch", rank=2),
     Column("gains_no_host", "gain at batch, no host", rank=3),
-    Column("measured", "measured", rank=1),
+    Column("predicted_median", "predicted, median", rank=1),
+    Column("measured", "measured, median", rank=1),
 )
+OF_MEASURED = ("predicted_median", "measured")
 
 
 @click.command(name="predict")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--machine", required=True, metavar="NAME", help="A profile that ships, or a .yaml file.")
 @click.option("--batch", type=click.IntRange(1), default=1, show_default=True, help="Decodes in lock step.")
-@click.option("--kernels", type=click.IntRange(0), default=predict.KERNELS, show_default=True, help="Launches a pass.")
+@click.option("--kernels", type=click.IntRange(0), help=f"Launches a pass.  [default: {predict.KERNELS} a layer]")
+@click.option("--figure", type=click.Path(path_type=Path, dir_okay=False), help="A picture of --measured: the scatter.")
 @click.option("--measured", is_flag=True, help="The run is of that machine: how far predictions are from it.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document: {machine, assumptions, cells, scatter}.")
-def command(run: Path, machine: str, batch: int, kernels: int, measured: bool, as_json: bool) -> None:
+def command(
+    run: Path, machine: str, batch: int, kernels: int | None, figure: Path | None, measured: bool, as_json: bool
+) -> None:
     """Predict the speed-ups of a run on a machine that is not here, and the batches that gain.
 
-    Counts and the host's time are the run's. A pass takes max(bytes / bandwidth, operations / rate) + launches, by the
-    profile. Each speed-up stands beside one without any time of the host. All assumptions are printed.
-    `stride doctor --profile FILE` measures this machine and writes its profile.
+    Counts and the host's time are the run's. By a data sheet a pass takes max(bytes / bandwidth, operations / rate) +
+    launches; by measured passes it takes their sum. Each speed-up stands beside one without any time of the host. All
+    assumptions are printed. `stride doctor --profile FILE` measures this machine and writes its profile.
 
     \b
     stride predict runs/mine --machine h100-sxm
     stride predict runs/mine --machine rtx-4090 --batch 16
-    stride predict runs/mine --machine here.yaml --measured
+    stride predict runs/mine --machine here.yaml --measured --figure scatter.png
     """
+    if figure is not None and not measured:
+        raise UsageError("--figure draws predictions beside measurements: add --measured, for a run of that machine")
     profile, store = predict.machine(machine), Store.open(run)
     frame = predict.predict(store, profile, batch, kernels, measured)
     if why := predict.why_nothing(store, frame):
         raise UsageError(f"{run}: nothing can be predicted: {why}")
     spread = predict.scatter(frame) if measured else None
-    assumptions = [text.format(kernels=kernels) for text in predict.ASSUMPTIONS]
+    if figure is not None:
+        _draw(frame, figure, f"{run.name} on {profile.name}")
+    launches = f"{predict.KERNELS} kernels a layer" if kernels is None else f"{kernels} kernels"
+    launches += f" (a record without its layers: {predict.LAYERS})"
+    assumptions = [text.format(kernels=launches) for text in predict.ASSUMPTIONS]
     if as_json:
         body = {"name": profile.name, "sources": dict(profile.sources)}
         cells = frame.astype(object).where(frame.notna(), None).to_dict("records")
@@ -71,7 +82,7 @@ def command(run: Path, machine: str, batch: int, kernels: int, measured: bool, a
 
 
 def _show(frame: pd.DataFrame, title: str, measured: bool) -> None:
-    columns = tuple(column for column in COLUMNS if measured or column.key != "measured")
+    columns = tuple(column for column in COLUMNS if measured or column.key not in OF_MEASURED)
     rows: list[dict[str, Any]] = [{str(key): item for key, item in row.items()} for row in frame.to_dict("records")]
     lines = [[_cell(row, column.key) for column in columns] for row in rows if row["reason"] is None]
     notes = [f"! {row['cell']}: {row[key]}" for row in rows for key in ("flags", "reason") if row[key]]
@@ -96,10 +107,23 @@ def _ranges(gains: list[tuple[int, int]]) -> str:
     return ", ".join(words) or "no gain"
 
 
+def _draw(frame: pd.DataFrame, path: Path, title: str) -> None:
+    """Write the picture of the scatter.
+
+    Raises:
+        UsageError: no cell has both figures.
+    """
+    from reports import predict_figure  # draws with matplotlib
+
+    if predict.scatter(frame) is None:
+        raise UsageError(f"--figure: {_said(None)}")
+    predict_figure.draw(frame, path, title)
+
+
 def _said(spread: predict.Scatter | None) -> str:
     if spread is None:
         return "no cell has a predicted and a measured speed-up (a run with `timing: off` has none)"
     return (
-        f"{spread.cells} cells, |predicted / measured - 1|: median {spread.median:.1%}, "
+        f"{spread.cells} cells, |predicted / measured - 1|, both medians over outputs: median {spread.median:.1%}, "
         f"worst {spread.worst:.1%} ({spread.worst_cell})"
     )

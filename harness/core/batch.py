@@ -16,6 +16,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from enum import IntEnum
+from queue import SimpleQueue
 from typing import Generic, NamedTuple, TypeVar, final
 
 import torch
@@ -54,13 +55,13 @@ class Slot:
         served: decodes that the last target pass of this one served, itself included.
     """
 
-    def __init__(self, back: threading.Semaphore) -> None:
+    def __init__(self, back: SimpleQueue[None]) -> None:
         self.served = 1
         self.stage = Stage.READY
         self.waiting_for: Pass | None = None
         self.answer: Rows | Exception | None = None
         self.over = self._stopped = False
-        self._back, self._turn = back, threading.Semaphore(0)
+        self._back, self._turn = back, SimpleQueue[None]()
 
     def cache(self, inner: Cache, kind: str) -> Cache:
         """The same cache, read in lock step; ``kind``: "target" or "draft", as of a session."""
@@ -82,29 +83,29 @@ class Slot:
 
     def _wait(self, stage: Stage, request: Pass | None) -> None:
         self.stage, self.waiting_for = stage, request
-        self._back.release()
+        self._back.put(None)
         self.enter()
 
     def enter(self) -> None:
         """Called by the decode: wait for its turn."""
-        self._turn.acquire()
+        self._turn.get()
         if self._stopped:
             raise Stopped
 
     def leave(self) -> None:
         """Called by the decode: it is over."""
         self.over = True
-        self._back.release()
+        self._back.put(None)
 
     def resume(self) -> None:
         """Called by the loop: let the decode go on until it waits again or leaves."""
-        self._turn.release()
-        self._back.acquire()
+        self._turn.put(None)
+        self._back.get()
 
     def stop(self) -> None:
         """Called by the loop: have the decode unwind at its next wait."""
         self._stopped = True
-        self._turn.release()
+        self._turn.put(None)
 
 
 @final
@@ -161,7 +162,7 @@ class _Round(Generic[T]):
     """One batch, from its start to the end of its last decode."""
 
     def __init__(self, jobs: Sequence[Callable[[Slot | None], T]]) -> None:
-        back = threading.Semaphore(0)
+        back = SimpleQueue[None]()
         self._jobs = jobs
         self._slots = [Slot(back) for _ in jobs]
         self._results: dict[Slot, T] = {}

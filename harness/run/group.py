@@ -106,5 +106,6 @@ def facts_of(group: LoadedGroup, cell: Cell) -> dict[str, Any]:
         "forward": backbone.forward_kind or type(backbone).__name__,
         "vocabulary": backbone.capabilities.vocabulary,
         "branches": backbone.capabilities.branches,
+        "layers": backbone.capabilities.layers,
         "grid": {"rows": grid.rows, "columns": grid.columns, "stride": grid.stride} if grid else None,
     }

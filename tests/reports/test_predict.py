@@ -130,11 +130,39 @@ class TestProfiles:
         monkeypatch.setattr(machine_profile, "WIDTH", 64)
         monkeypatch.setattr(machine_profile, "REPEATS", 1)
         monkeypatch.setattr(machine_profile, "_bytes_read", lambda kind: 100_000)
+        monkeypatch.setattr(machine_profile, "MODELS", {"random-llama-1m": 1.05e6})
+        monkeypatch.setattr(machine_profile, "PASS_ROWS", (1, 8))
+        monkeypatch.setattr(
+            machine_profile, "FITTED", {"bf16": ("bf16", "", 2.0), "int8": ("bf16", ":weights=int8", 1.0)}
+        )
         machine_profile.write(tmp_path / "here.yaml")
         machine = predict.machine(str(tmp_path / "here.yaml"))
+        assert set(machine.measured) == {"bf16", "int8"} and "random-llama-1m" in machine.sources["measured.int8"]
+        assert 1e-7 < machine.pass_s(1.05e6, "bf16", "bf16", 8, 0, layers=5) < 1
         assert machine.bandwidth > 0 and set(machine.rates) == {"fp32", "bf16"}
         assert "measured on" in machine.sources["launch_us"]
         assert re.search("one row times (7|13) matrices of 64 x 64", machine.sources["bandwidth_gb_s"])
+
+    @pytest.mark.parametrize(
+        ("measured", "says"),
+        [
+            (
+                {"bf16": {"bandwidth_gb_s": 1.0, "tflops": 1.0, "source": "x"}},
+                "measured.bf16.layer_us, measured.bf16.row_us:",
+            ),
+            ({"bf16": dict.fromkeys(("bandwidth_gb_s", "tflops", "layer_us", "row_us"), 1.0)}, "measured.bf16.row_us:"),
+            ({"bf16": 3}, "measured.bf16.bandwidth_gb_s"),
+            ([1], "measured.type.bandwidth_gb_s"),
+        ],
+        ids=["figures", "source", "number", "list"],
+    )
+    def test_measured_passes_that_lack_a_figure_are_one_error(
+        self, tmp_path: Path, measured: object, says: str
+    ) -> None:
+        figure = {"value": 1.0, "source": "a test"}
+        body = {"bandwidth_gb_s": figure, "tflops": {"bf16": figure}, "launch_us": figure, "measured": measured}
+        (tmp_path / "m.yaml").write_text(yaml.safe_dump(body))
+        assert says in refused("predict", tmp_path, "--machine", tmp_path / "m.yaml")
 
     @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
     def test_a_profile_of_a_gpu_that_is_not_here_is_one_error(self, tmp_path: Path) -> None:
@@ -192,6 +220,60 @@ class TestProfiles:
         (tmp_path / "m.yaml").write_text(yaml.safe_dump(body))
         outcome = stride("predict", stored(toy(), tmp_path / "run").path, "--machine", tmp_path / "m.yaml")
         assert outcome.code == 0 and "\x1b" not in outcome.out and r"launch_us: a \x1b[31mtest" in outcome.out
+
+
+class TestMeasuredPasses:
+    def test_the_sum_that_made_them_is_found(self) -> None:
+        """1 GB/s, 1 TFLOP/s, 40 us a layer and 2 us a row of it, in three sizes."""
+        timed = [
+            machine_profile.TimedRows(
+                size, layers, rows, 1e3 * (2 * size / 1e9 + 2 * size * rows / 1e12 + layers * (40e-6 + 2e-6 * rows))
+            )
+            for size, layers in ((1e6, 5), (5e6, 7), (1e8, 30))
+            for rows in (1, 4, 16, 64)
+        ]
+        found = machine_profile.fit(timed, 2.0)
+        figures = [found.bandwidth_gb_s, found.tflops, found.layer_us, found.row_us]
+        assert figures == pytest.approx([1.0, 1.0, 40.0, 2.0], rel=1e-6) and found.error < 1e-9
+
+    def test_a_cost_that_is_nothing_is_still_a_figure_of_a_profile(self) -> None:
+        timed = [machine_profile.TimedRows(1e6, 5, rows, 1.0) for rows in (1, 4, 16)]
+        found = machine_profile.fit(timed, 2.0)
+        assert found.row_us >= predict.SMALLEST and found.tflops <= 1 / predict.SMALLEST
+
+    def test_a_pass_is_their_sum_where_a_sheet_takes_the_longer(self) -> None:
+        costs = predict.Measured(bandwidth=1e9, rate=1e9, layer_s=1e-4, row_s=1e-5)
+        here = predict.Machine("here", 1e9, {"bf16": 1e9, "fp32": 5e8}, 1e-6, {}, {"bf16": costs})
+        assert here.pass_s(1e6, "bf16", "bf16", 4, 100, layers=10) == pytest.approx(0.002 + 0.008 + 0.001 + 0.0004)
+        assert here.pass_s(1e6, "fp32", "fp32", 4, 100) == SLOW.pass_s(1e6, "fp32", "fp32", 4, 100)
+
+    def test_layers_are_those_of_the_record(self) -> None:
+        costs = predict.Measured(bandwidth=1e15, rate=1e18, layer_s=1e-3, row_s=0.0)
+        here = predict.Machine("here", 1e15, {"bf16": 1e18}, 0.0, {}, {"bf16": costs})
+        few, many = (row_of(layered(layers), here)["host_share"] for layers in (2, 20))
+        assert few > many  # 1.8 ms of the host beside 2.16 and 21.6 ms of passes
+        assert few == pytest.approx(1.8 / (1.8 + 2 * 1.16)) and many == pytest.approx(1.8 / (1.8 + 20 * 1.16))
+
+
+def layered(layers: int) -> FakeStore:
+    store = toy(layers=layers)
+    store.add(meta("ar", role="baseline", layers=layers), BASE)
+    return store
+
+
+def test_a_speed_up_is_the_median_over_outputs_as_a_measured_one_is() -> None:
+    slow = [step(0, 2, ms=12.0)] * 10
+    uneven = [record(prompt, slow if prompt == "p0" else [step(1, 2, ms=12.0)] * 5) for prompt in PROMPTS]
+    row, even = row_of(toy().add(meta("m"), uneven)), row_of(toy())
+    assert row["predicted_median"] == pytest.approx(even["predicted_median"]) == even["predicted"]
+    assert row["predicted"] < 0.9 * even["predicted"]
+
+
+def test_the_picture_names_cells_that_are_far_from_what_was_measured(tmp_path: Path) -> None:
+    run = stored(toy(), tmp_path / "run").path
+    outcome = stride("predict", run, "--machine", "l4", "--measured", "--figure", tmp_path / "scatter.svg")
+    assert outcome.code == 0 and "predicted speed-up" in (tmp_path / "scatter.svg").read_text()
+    assert "add --measured" in refused("predict", run, "--machine", "l4", "--figure", tmp_path / "x.png")
 
 
 def toy(**changes: Any) -> FakeStore:
