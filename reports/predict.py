@@ -268,8 +268,8 @@ def counts_of(cell: FinishedCell, outputs: pd.Index[Any], one_row_s: float | Non
     share = float(steps["draft_ns"].sum()) / 1e9 / drafts / one_row_s if drafts and one_row_s else 0.0
     host = (steps["host_ns"] + steps["verify_ns"]).to_numpy() / 1e9
     passes, rows, made = (steps[name].to_numpy(dtype=float) for name in ("nfe", "rows", "draft_nfe"))
-    types, counted = (weights[1] if weights else dtype, dtype), (passes, rows, made, host, share, tokens)
-    return Counts(*types, parameters, *counted, branches, float(meta.get("layers") or LAYERS))
+    stored, layers = weights[1] if weights else dtype, float(meta.get("layers") or LAYERS)
+    return Counts(stored, dtype, parameters, passes, rows, made, host, share, tokens, branches, layers)
 
 
 def _by_output(cell: FinishedCell, outputs: pd.Index[Any], seconds: Any) -> Any:

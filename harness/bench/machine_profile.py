@@ -135,7 +135,8 @@ def fit(timed: Sequence[TimedRows], size: float) -> Sum:
     errors = np.abs(table / scale @ found - 1)
     byte, operation, layer, row = np.maximum(found / scale, 1e-30)
     figures = np.clip([1e-9 / byte, 1e-12 / operation, 1e6 * layer, 1e6 * row], LEAST_FIGURE, 1 / LEAST_FIGURE)
-    return Sum(*map(float, figures), float(errors.mean()))
+    bandwidth, rate, layer_us, row_us = map(float, figures)
+    return Sum(bandwidth, rate, layer_us, row_us, float(errors.mean()))
 
 
 def timed_rows(name: str) -> list[TimedRows]:

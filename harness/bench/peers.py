@@ -14,7 +14,7 @@ import torch
 from harness.bench import llama, scale
 from harness.bench.paired import LOOKUP, PAIRS, Result, Settings, at_most, build, compare, decoded, in_turn, prompt_ids
 from harness.bench.quantized import quantized
-from harness.bench.startup import startup
+from harness.bench.startup import first_token, peak_memory, startup
 from harness.bench.trees import fastest, large
 from harness.bench.windows import windows
 from harness.core.draws import SeededDraws
@@ -142,6 +142,8 @@ NAMED = {
     **scale.BENCHMARKS,
     "startup list": startup(("list",), 1.0),
     "startup dry run": startup(("run", "quick", "--dry-run"), 1.5),
+    "startup first token": first_token(4.0),
+    "startup peak memory": peak_memory,
 }
 """Benchmarks that run only when they are named: windows stores what it measures, quantized loads a model twice,
 llama-bench is another project's program, the others time no decoding."""

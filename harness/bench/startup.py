@@ -1,15 +1,19 @@
-"""How long the command line takes where nothing is decoded."""
+"""How long the command line takes where nothing is decoded, when a first token comes, and what memory a run takes."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from statistics import median
 
 from harness.bench.paired import PAIRS, Result, Settings
 from harness.errors import UsageError
+from harness.plan import presets
 
 ENTRY = "from harness.cli.main import main; main()"
 
@@ -31,6 +35,95 @@ def startup(words: tuple[str, ...], goal: float) -> Callable[[str, Settings], Re
         return Result(name, own, python, own / python, None, None, "s", f"<= {goal:g} s", verdict, len(rounds), note)
 
     return act
+
+
+FIRST = """
+import sys, time
+import harness.core.loop as loop
+step = loop.advance
+def first(*given):
+    result = step(*given)
+    loop.advance = step
+    print("first token at", time.time(), file=sys.stderr)
+    return result
+loop.advance = first
+"""
+"""Makes a run say when its first step has emitted a token."""
+DECODE = ("run", "--task", "{name: humaneval, limit: 2}", "-t", "0", "--dtype", "bf16")
+BESIDE_IMPORTS_MB = 300
+"""Memory that a run may take beside imports, weights and caches."""
+
+
+def first_token(goal: float) -> Callable[[str, Settings], Result]:
+    """Seconds from the command to the first token of a run without warm-up, beside those of its imports.
+
+    Args:
+        goal: seconds that the median may take.
+    """
+
+    def act(name: str, settings: Settings) -> Result:
+        rounds = [(_first(settings), _seconds("import torch, transformers")) for _ in range(settings.pairs + 1)][1:]
+        own, imports = (median(side) for side in zip(*rounds, strict=True))
+        verdict = ("pass" if own <= goal else "fail") if len(rounds) >= PAIRS else "inconclusive"
+        note = f"stride {' '.join(_decode('autoregressive', settings, Path('DIR')))}; peer: import torch, transformers"
+        return Result(name, own, imports, own / imports, None, None, "s", f"<= {goal:g} s", verdict, len(rounds), note)
+
+    return act
+
+
+def peak_memory(name: str, settings: Settings) -> Result:
+    """MB that a run of two prompts takes at most, beside what it may: imports, weights, the cache and 300 MB.
+
+    The greedy check reads the weights once more, in fp32. The cache is counted among the 300 MB.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        begin = time.perf_counter()
+        own = _peak_mb(ENTRY, *_decode("prompt_lookup", settings, Path(folder) / "run"))
+        seconds = time.perf_counter() - begin
+    imports = _peak_mb("import torch, transformers")
+    copy = presets.load(settings.backbone, "bf16").weights_bytes / 1e6
+    most = imports + copy / 2 + copy + BESIDE_IMPORTS_MB
+    verdict = "pass" if own <= most else "fail"
+    note = f"peer: {imports:.0f} MB of imports, {copy / 2:.0f} of weights, {copy:.0f} of the greedy check's in fp32, "
+    note += f"{BESIDE_IMPORTS_MB} besides; the run took {seconds:.1f} s"
+    return Result(name, own, most, own / most, None, None, "MB", "<= 1", verdict, 1, note)
+
+
+def _decode(method: str, settings: Settings, folder: Path) -> tuple[str, ...]:
+    own = ("--method", method, "--backbone", settings.backbone, "--max-new-tokens", str(settings.tokens))
+    return (*DECODE, *own, "--set", "warmup=0", "--out", str(folder))
+
+
+def _first(settings: Settings) -> float:
+    """Seconds until the first token.
+
+    Raises:
+        UsageError: the run failed or made none.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        words = _decode("autoregressive", settings, Path(folder) / "run")
+        begin = time.time()
+        done = subprocess.run(
+            [sys.executable, "-c", FIRST + ENTRY, *words], capture_output=True, text=True, check=False
+        )
+    said = [line.split()[-1] for line in done.stderr.splitlines() if line.startswith("first token at")]
+    if done.returncode or not said:
+        raise UsageError(f"stride {' '.join(words)} ended with {done.returncode}: {done.stderr.strip()[-200:]}")
+    return float(said[0]) - begin
+
+
+def _peak_mb(code: str, *words: str) -> float:
+    """The resident high-water mark of a process of its own.
+
+    Raises:
+        UsageError: it failed.
+    """
+    with subprocess.Popen([sys.executable, "-c", code, *words], stdout=subprocess.DEVNULL) as process:
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise UsageError(f"python -c ... {' '.join(words)} ended with exit code {process.returncode}")
+    return usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e6
 
 
 def _seconds(code: str, *words: str) -> float:

@@ -64,7 +64,7 @@ def command(
     stride bench windows                          what passes cost here, for methods with sizing: measured
     stride bench quantized --pairs 24             weights in 8 and 4 bits beside bf16: speed, window, laws
     stride bench llama-bench --pairs 24           int4 beside llama.cpp's own benchmark, where that is built
-    stride bench startup                          seconds of stride list and of a dry run
+    stride bench startup                          seconds of stride list, of a dry run and of a first token; peak memory
     stride bench scale --figure growth.png        growth by prompts, cells, steps, context and vocabulary; large folders
     stride bench "executors ray"                  two Ray workers against one; "executors slurm": two local jobs
     stride bench gpu --out h100.json              all timings of a GPU in one file; on a CPU a recorder checks

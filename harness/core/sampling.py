@@ -84,7 +84,7 @@ def _best(logits: Float[Tensor, "N V"]) -> Int[Tensor, "N 1"]:
     if host.dtype == torch.bfloat16:
         bits = host.view(torch.int16).numpy()  # positive numbers are in the order of their bits
         ids = bits.argmax(-1, keepdims=True)
-        if (np.take_along_axis(bits, ids, -1) > 0).all():
+        if all(row[best] > 0 for row, best in zip(bits, ids[:, 0], strict=True)):
             return torch.from_numpy(ids)
         host = host.float()
     return torch.from_numpy(host.numpy().argmax(-1, keepdims=True))

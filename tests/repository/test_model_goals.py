@@ -152,15 +152,37 @@ def test_eagle2_is_1_5_times_as_fast_as_one_token_at_a_time(tmp_path):
     assert rows.loc["eagle2", "speedup"] >= 1.5
 
 
-@pytest.mark.model
-@pytest.mark.xfail(strict=True, reason="2.7 to 7.5 % of a step, 0.3 and 0.7 ms; see reports/data/results/host.yaml")
-def test_the_host_takes_two_percent_of_a_step_four_with_top_p_and_half_a_millisecond():
-    """On an idle machine, in a process of its own."""
+def missed(row: str, figure: str):
+    """A goal of the host that is not reached, with what was measured on an idle machine."""
+    reason = f"{figure}; see reports/data/results/host.yaml"
+    return pytest.param(row, marks=pytest.mark.xfail(strict=True, reason=reason))
+
+
+@pytest.fixture(scope="module")
+def overhead():
+    """What a step costs outside passes, by benchmark; on an idle machine, in a process of its own."""
     command = [sys.executable, "-m", "harness.cli.main", "bench", "overhead", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    rows = {row["name"]: row for row in json.loads(done.stdout)}
-    print({name: (row["ours"], row["ratio"]) for name, row in rows.items()})
-    assert len(rows) == 6 and all(row["verdict"] == "pass" for row in rows.values())
+    rows = {row["name"].removeprefix("overhead "): row for row in json.loads(done.stdout)}
+    print({name: (row["ours"], row["ratio"], row["low"], row["high"]) for name, row in rows.items()})
+    return rows
+
+
+@pytest.mark.model
+@pytest.mark.parametrize(
+    "row",
+    [
+        missed("autoregressive T=0 bf16", "2.44 % [2.34, 2.59] of a step, 2 wanted"),
+        missed("prompt_lookup T=0 bf16", "3.88 % [3.73, 4.05] of a step, 2 wanted"),
+        "autoregressive T=1 top_p bf16",
+        missed("prompt_lookup T=1 top_p bf16", "6.02 % [5.78, 6.25] of a step, 4 wanted"),
+        "autoregressive random-llama-5m",
+        missed("sjd random-llama-5m", "0.656 ms [0.641, 0.679] a step, 0.5 wanted"),
+    ],
+)
+def test_the_host_takes_no_more_of_a_step_than_its_goal(overhead, row):
+    """The whole interval is below it: 2 % of a step, 4 % with top-p, 0.25 ms and 0.5 ms on the model of 5 M."""
+    assert overhead[row]["verdict"] == "pass"
 
 
 def test_zipar_is_three_times_as_fast_as_one_token_at_a_time(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 
 from harness.bench import gpu, machine_profile
 from harness.errors import UsageError
-from tests.support.cli import refused
+from tests.support.cli import refused, stride
 
 SUITE = """
 methods: [{name: sjd, window: 4}, {name: zipar, window: 4}]
@@ -43,6 +43,23 @@ def test_every_section_has_rows_and_what_has_none_says_why(settings: gpu.Setting
     methods = [row for row in body["rows"] if row["section"] == "methods"]
     assert methods and all(row["ms_a_step"] > 0 and row["tau"] >= 1 for row in methods)
     assert len(list(gpu.table(document))) == len(body["rows"])
+
+
+@pytest.mark.audit
+def test_every_method_of_both_suites_passes_on_the_recorder(tmp_path: Path) -> None:
+    """On tiny models; what has no row lacks a component that no recipe trains."""
+    out = tmp_path / "methods.json"
+    words = ("--quick", "--tiny", "--device", "cpu", "--backbone", "random-llama-1m", "--out", out)
+    assert stride("bench", "gpu", *words).code == 0
+    body = json.loads(out.read_text())
+    cells = {
+        cell.id for plan in gpu.plans(gpu.Settings("cpu", tiny=True)) for cell in plan.cells if cell.role == "method"
+    }
+    left_out = {entry["name"]: entry["reason"] for entry in body["left_out"] if entry["section"] == "methods"}
+    timed = [row for row in body["rows"] if row["section"] == "methods"]
+    assert len(timed) + len(left_out) == len(cells) >= 60
+    assert all("no recipe trains one" in reason for reason in left_out.values()), left_out
+    assert {row["weights"] for row in timed} == {gpu.TRAINED, gpu.STAND_IN}
 
 
 def test_a_time_that_is_over_leaves_rows_out_and_names_them(settings: gpu.Settings, tmp_path: Path) -> None:

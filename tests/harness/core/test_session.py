@@ -16,7 +16,7 @@ from harness.core.cache import Rows, Window
 from harness.core.capabilities import Tap
 from harness.core.draft import Draft
 from harness.core.hidden import HiddenRows
-from harness.core.session import Session
+from harness.core.session import Session, ancestors
 from harness.errors import ContractError, UsageError
 from tests.support import caches
 from tests.support.caches import acceptance, chains_of, drafts
@@ -257,6 +257,16 @@ class TestWindows:
             [1, 1, 0, 1, 0],
             [1, 1, 0, 1, 1],
         ]
+
+    @pytest.mark.parametrize("parents", [[], [-1], [-2, -1, 0, 2, -1, 4], [1, -1], [2, 2, -1]])
+    def test_ancestors_are_those_of_a_walk_also_out_of_order(self, parents: list[int]) -> None:
+        walked = []
+        for node in range(len(parents)):
+            line, at = [False] * len(parents), node
+            while at >= 0:
+                line[at], at = True, parents[at]
+            walked.append(line)
+        assert ancestors(torch.tensor(parents, dtype=torch.long)).tolist() == walked
 
     def test_new_nodes_see_their_ancestors_and_every_token_and_are_read_once(self) -> None:
         target, windows = watched([3, 1])
