@@ -86,9 +86,9 @@ def notes_of(requests: pd.DataFrame, meta: Mapping[str, Any], verdict: Mapping[s
     failed = requests[requests["status"] != "ok"]
     for fault, rows in failed.groupby("fault"):
         yield f"{len(rows)} x {fault}: {rows['error'].iloc[0]}"
-    if meta.get("role") == "speculative" and len(drafts := requests["drafted"].dropna()) and not drafts.sum():
-        yield "nothing was drafted, so this was a plain decode"
     counters = meta.get("counters") or {}
+    if meta.get("role") == "speculative" and _drafted(requests, counters) == 0:
+        yield "nothing was drafted, so this was a plain decode"
     if counters.get("problem"):
         yield f"counters: {counters['problem']}"
     yield from (f"counters: {line}" for line in counters.get("disagree") or [])
@@ -97,6 +97,13 @@ def notes_of(requests: pd.DataFrame, meta: Mapping[str, Any], verdict: Mapping[s
     if margins:
         outputs = "1 output differs" if len(margins) == 1 else f"{len(margins)} outputs differ"
         yield (f"{outputs} first where the reference's logits are {min(margins):.2g} to {max(margins):.2g} apart")
+
+
+def _drafted(requests: pd.DataFrame, counters: Mapping[str, Any]) -> float | None:
+    """Tokens that were drafted, as the requests tell them, else the server's counters; None: neither does."""
+    told = requests["drafted"].dropna()
+    counted = (counters.get("growth") or {}).get("drafted")
+    return float(told.sum()) if len(told) else None if counted is None else float(counted)
 
 
 def _speedups(frame: pd.DataFrame) -> list[float | None]:

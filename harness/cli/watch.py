@@ -136,4 +136,5 @@ def _text(line: dict[str, Any]) -> str:
         return f"{line['created']}  {line['error']}"
     names: Sequence[str] = (*MOVES, "ttft_ms", "tpot_ms", "tokens_per_second")
     figures = [f"{name} {number(line[name])}" for name in names if line.get(name) is not None]
-    return "  ".join([str(line["created"]), *figures])
+    note = ["the server was started again since the reading before"] if line.get("restarted") else []
+    return "  ".join([str(line["created"]), *figures, *note])

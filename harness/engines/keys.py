@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+from urllib.parse import quote
 
 from harness.errors import UsageError
 
@@ -32,5 +34,10 @@ class Key:
         return {"Authorization": f"Bearer {self._value}"} if self._value else {}
 
     def hidden(self, text: str) -> str:
-        """A text of the server or of the client, without the key."""
-        return text.replace(self._value, HIDDEN) if self._value else text
+        """A text of the server or of the client, without the key as it is or as JSON, Python or an address write it."""
+        if not self._value:
+            return text
+        forms = {self._value, json.dumps(self._value)[1:-1], repr(self._value)[1:-1], quote(self._value, safe="")}
+        for form in sorted(forms, key=len, reverse=True):
+            text = text.replace(form, HIDDEN)
+        return text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from harness.core.engine import (
@@ -62,11 +62,10 @@ class OpenAI(Engine):
         listed = self.server.json("/v1/models")
         entries = listed.get("data") if isinstance(listed, Mapping) else None
         names = [str(entry["id"]) for entry in entries or () if isinstance(entry, Mapping) and "id" in entry]
-        if self.model and self.model not in names:
-            raise EngineFault("not_served", f"{self.url} serves {', '.join(names) or 'nothing'}, not {self.model}")
-        if not names:
-            raise EngineFault("not_served", f"{self.url} lists no model")
-        self.served = self.model or names[0]
+        self.served = self.model or next(iter(names), "")
+        if self.served not in names:
+            told = ", ".join(names) or "nothing"
+            raise self.server.fault("not_served", f"{self.model or 'no model'}: {self.url} serves ", told)
 
     def close(self) -> None:
         """Close the connections."""
@@ -75,7 +74,7 @@ class OpenAI(Engine):
 
     def told(self) -> dict[str, Any]:
         """The name of the model."""
-        return {"model": self.served}
+        return {"model": self.server.hidden(self.served)}
 
     def counters(self) -> Counters | None:
         """Read from the server's metrics; None where it exports none of them."""
@@ -98,7 +97,8 @@ class OpenAI(Engine):
                 self.read(event, answer)
             except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
                 raise self.server.fault("malformed", f"{self.path} sent ({error}): ", str(event.data)) from error
-        return answer.reply(self.tells.gives_ids)
+        reply = answer.reply(self.tells.gives_ids)
+        return replace(reply, text=None if reply.text is None else self.server.hidden(reply.text))
 
     def fields(self, request: EngineRequest) -> dict[str, Any]:
         """The body of a request."""

@@ -127,7 +127,11 @@ class Server:
 
     def fault(self, kind: str, where: str, text: str) -> EngineFault:
         """A fault that quotes a text of the server or the client, without the key."""
-        return EngineFault(kind, where + self._key.hidden(text)[:LONGEST_QUOTE])
+        return EngineFault(kind, where + self.hidden(text)[:LONGEST_QUOTE])
+
+    def hidden(self, text: str) -> str:
+        """A text of the server without the key."""
+        return self._key.hidden(text)
 
     @contextmanager
     def _faults(self, path: str) -> Iterator[None]:

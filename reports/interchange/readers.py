@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,30 +36,42 @@ def read(path: Path) -> Result:
         result = _folder(path) if path.is_dir() else _file(path)
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
-    except (
-        LookupError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        ArithmeticError,
-        RecursionError,
-        yaml.YAMLError,
-    ) as error:
-        detail = printable_line(f"{type(error).__name__}: {error}")[:200]
+    except (*NOT_OF_IT, yaml.YAMLError) as error:
+        detail = printable_line(_what(error))[:200]
         raise UsageError(f"{path} is of no layout that can be read ({detail}). Known: {TOOLS}") from error
     return lint.checked(result)
 
 
+def _what(error: Exception) -> str:
+    """What is wrong with a file, in words."""
+    if isinstance(error, KeyError):
+        return f"it lacks {error}"
+    if isinstance(error, TypeError | AttributeError):
+        return f"a value is of another type: {error}"
+    return str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
+
+
 def _file(path: Path) -> Result:
-    text = path.read_text(encoding="utf-8")
+    text = path.read_text(encoding="utf-8-sig")  # Windows' programs write a byte order mark
+    if not text.strip():
+        raise ValueError("it is empty")
     if path.suffix in (".yaml", ".yml"):
-        return _golden(path, yaml.safe_load(text))
+        return _golden(path, _object(yaml.safe_load(text)))
     if path.suffix == ".jsonl":
-        rows = [json.loads(line) for line in text.split("\n") if line.strip()]
-        if not rows:
-            raise ValueError("it holds no line")
+        rows = [_object(json.loads(line), f"line {number}") for number, line in _lines(text)]
         return _spec_bench(path, rows) if "choices" in rows[0] else _aiperf(path, rows)
-    return _vllm_bench(path, json.loads(text))
+    return _vllm_bench(path, _object(json.loads(text)))
+
+
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+    """Lines that hold something, with their numbers from 1."""
+    return ((number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip())
+
+
+def _object(value: Any, place: str = "it") -> dict[Any, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{place} holds {value!r:.60} where an object belongs")
+    return value
 
 
 def _aiperf(path: Path, rows: list[Any]) -> Result:
@@ -116,8 +128,10 @@ def _vllm_bench(path: Path, document: Any) -> Result:
 
 def _folder(path: Path) -> Result:
     """Of specdec_bench: acceptance_rate.json holds a list, one entry a run that wrote into the folder."""
-    runs = json.loads((path / "acceptance_rate.json").read_text(encoding="utf-8"))
-    last = runs[-1]
+    runs = json.loads((path / "acceptance_rate.json").read_text(encoding="utf-8-sig"))
+    if not isinstance(runs, list) or not runs:
+        raise ValueError(f"acceptance_rate.json holds {runs!r:.60} where a list of runs belongs")
+    last = _object(runs[-1], "the last run")
     histogram = _histogram(last["Acceptance_Length_Histogram"], 1)
     steps = sum(histogram.values())
     accepted = sum((length - 1) * count for length, count in histogram.items())

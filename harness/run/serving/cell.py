@@ -9,6 +9,7 @@ from typing import Any
 
 from harness.core.engine import FAULTS, GONE, Counters, Engine, EngineFault
 from harness.core.task import Prompt
+from harness.errors import printable_line
 from harness.plan.engine_cells import EngineCell
 from harness.record.request_store import RequestStore
 from harness.record.requests import Request
@@ -63,7 +64,7 @@ class CellRun:
         drive.run(todo, self._cell.concurrency)
         if drive.gone is not None:
             raise _fault(drive.gone)
-        facts = {"counters": self._growth(before, rows)} if before is not None else {}
+        facts = {} if before is None else {"counters": self._growth(before, rows)}
         self._store.seal(self._cell.id, {"told": dict(self._engine.told()), **facts})
 
     def _todo(self) -> list[Asked]:
@@ -106,12 +107,26 @@ class CellRun:
         rows.append(row)
         self._store.write(self._cell.id, row)
 
-    def _counters(self) -> Counters | None:
-        return self._engine.counters() if self._engine.tells.counters else None
+    def _counters(self) -> Counters | EngineFault | None:
+        """The counters of now, or why they cannot be read, which no request hangs on.
 
-    def _growth(self, before: Counters, rows: Sequence[Request]) -> dict[str, Any]:
+        Raises:
+            EngineFault: the server is gone.
+        """
+        try:
+            return self._engine.counters() if self._engine.tells.counters else None
+        except EngineFault as fault:
+            if fault.kind in GONE:
+                raise
+            return fault
+
+    def _growth(self, before: Counters | EngineFault, rows: Sequence[Request]) -> dict[str, Any]:
         """What the server counted while the requests were made, held against what they told."""
         after = self._counters()
+        for reading in (before, after):
+            if isinstance(reading, EngineFault):
+                return {"problem": printable_line(str(reading))}
+        assert isinstance(before, Counters) and not isinstance(after, EngineFault), "faults are handled above"
         if after is None:
             return {"problem": "the server stopped to export its counters"}
         growth = after.since(before)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from harness.core.engine import Engine, EngineFault, Weights
+from harness.core.engine import Counters, Engine, EngineFault, Weights
 from harness.core.sampling import Sampling
 from harness.core.task import Prompt
 from harness.plan.engine_cells import EngineCell
@@ -36,9 +36,13 @@ class Watched:
         self._prompts = prompts
         sampling = Sampling(temperature=0.0)
         self._cell = EngineCell(use, use.name, "", task, sampling, tokens, ignore_eos=True, seed=0)
+        self._counted = Counters()
 
     def line(self) -> dict[str, Any]:
-        """One reading, a line of a history (`reports.history.series`). Where it failed: the fault and no figures."""
+        """One reading, a line of a history (`reports.history.series`). Where it failed: the fault and no figures.
+
+        ``restarted`` is there where the server's counters are below those of the reading before.
+        """
         use, created = self._cell.use, datetime.now(UTC).isoformat(timespec="milliseconds")
         facts: dict[str, Any] = {
             **{"created": created, "run": use.options["url"], "cell": f"watch.{use.name}", "label": use.label},
@@ -53,13 +57,16 @@ class Watched:
 
     def _read(self, engine: Engine) -> dict[str, Any]:
         before = engine.counters() if engine.tells.counters else None
+        restarted = before is not None and before.since(self._counted).backwards
         rows = list(self._ask(engine))
         after = engine.counters() if before is not None else None
+        self._counted = after or Counters()
         growth = after.since(before) if after is not None and before is not None else None
         if growth is not None and growth.backwards:
             raise EngineFault("server_died", "its counters went backwards between two probes")
         figures = measures(table(rows).to_pandas(), dict(growth.values) if growth is not None else {}, {})
         return {
+            **({"restarted": True} if restarted else {}),
             **{name: figures[f"{name}_pooled"] for name in TOLD},
             **{name.removesuffix("_p50"): figures[name] for name in SHOWN},
         }

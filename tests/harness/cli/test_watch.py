@@ -12,7 +12,12 @@ from typing import Any
 import pytest
 
 import harness.cli.watch as watch_module
+from harness.discover import declare_all
 from harness.errors import UsageError
+from harness.plan.engine_entries import EngineUse
+from harness.plan.names import TaskUse
+from harness.registry import TASKS
+from harness.run.serving.watching import Watched
 from tests.support.answer_server import Answers, answer_server
 from tests.support.cli import refused, stride
 
@@ -66,6 +71,23 @@ def test_a_server_that_is_gone_is_a_line_and_the_watch_goes_on(answers: Answers,
     assert line["status"] == "failed" and line["fault"] == "server_error"
     answers.status = 200
     assert watch(answers, history, "--for", "0.01s").code == 0
+
+
+def counted(tokens: int) -> str:
+    return f"# TYPE vllm:generation_tokens counter\nvllm:generation_tokens_total {tokens}\n"
+
+
+def test_a_restart_between_two_readings_is_told_and_one_within_is_a_fault(answers: Answers) -> None:
+    answers.metrics = [counted(number) for number in (100, 103, 0, 3, 9, 2)]
+    declare_all()
+    probes = TASKS.get("humaneval")()
+    use = EngineUse("vllm", "server", {"url": answers.url, "prompt": "text"})
+    watched = Watched(use, TaskUse("humaneval", probes, 1), probes.prompts()[:1], 3)
+    first, second, third = (watched.line() for _ in range(3))
+    assert first["status"] == second["status"] == "done" and "restarted" not in first and second["restarted"] is True
+    told = "was started again since the reading before"
+    assert told in watch_module._text(second) and told not in watch_module._text(first)
+    assert third["status"] == "failed" and "went backwards" in third["error"]
 
 
 def test_wrong_durations_and_engines_are_one_message(tmp_path: Path) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 import time
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -151,6 +153,26 @@ def test_a_key_that_a_server_repeats_is_hidden_and_one_that_no_header_carries_is
     assert answers.keys[-1] == "Bearer padded"
 
 
+def test_a_key_is_hidden_in_every_form_and_in_names_and_outputs_too(
+    answers: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = "sk-a\\b'c\"d/e"
+    monkeypatch.setenv("MY_KEY", key)
+    shown = [key, json.dumps(key), repr(key), quote(key, safe="")]
+    for text in shown:
+        answers.status, answers.body = 401, text
+        with pytest.raises(EngineFault) as caught:
+            ask(OpenAI, answers, key_env="MY_KEY")
+        assert "sk-a" not in str(caught.value) and "(key)" in str(caught.value)
+    answers.status, answers.events, answers.models = 200, [message(f"it is {key}", "stop")], (f"m-{key}",)
+    with OpenAI(url=answers.url, key_env="MY_KEY") as engine:
+        engine.open(Weights())
+        assert engine.generate(REQUEST).text == "it is (key)" and engine.told() == {"model": "m-(key)"}
+    with OpenAI(url=answers.url, key_env="MY_KEY", model="other") as engine, pytest.raises(EngineFault) as caught:
+        engine.open(Weights())
+    assert "other" in str(caught.value) and "m-(key)" in str(caught.value) and "sk-a" not in str(caught.value)
+
+
 def test_vllm_tells_ids_and_the_acceptance_of_a_request(answers: Answers) -> None:
     answers.events = VLLM_STREAM
     reply = ask(VLLM, answers)
@@ -246,6 +268,9 @@ def test_a_counter_that_is_nan_is_a_fault() -> None:
     with pytest.raises(EngineFault, match="NaN") as caught:
         read_counters("vllm:spec_decode_num_drafts_total NaN\n", VLLM.metrics)
     assert caught.value.kind == "not_a_number"
+    with pytest.raises(EngineFault, match="cannot be read") as caught:
+        read_counters(f'{VLLM.position_metric}{{position="x"}} 1\n', VLLM.metrics, VLLM.position_metric)
+    assert caught.value.kind == "malformed"
 
 
 FAULTS = [

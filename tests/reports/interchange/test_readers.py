@@ -123,6 +123,30 @@ def test_other_content_is_one_message(tmp_path: Path, content: str, name: str) -
         read(tmp_path / name)
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("x.json", "", "it is empty"),
+        ("x.jsonl", "\n\n", "it is empty"),
+        ("x.yaml", "null", "it holds None where an object belongs"),
+        ("x.json", "3", "it holds 3 where an object belongs"),
+        ("x.jsonl", f"{json.dumps(RECORD)}\n\n[1]\n", r"line 3 holds \[1\] where an object belongs"),
+        ("x.json", '{"a": 1}', "it lacks 'duration'"),
+        ("acceptance_rate.json", "[]", r"holds \[\] where a list of runs belongs"),
+        ("acceptance_rate.json", "[3]", "the last run holds 3 where an object belongs"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said_in_words(tmp_path: Path, name: str, content: str, said: str) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(UsageError, match=said):
+        read(tmp_path if name == "acceptance_rate.json" else tmp_path / name)
+
+
+def test_a_byte_order_mark_is_no_content(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text(json.dumps(RECORD) + "\n", encoding="utf-8-sig")
+    assert read(tmp_path / "x.jsonl").tool == "AIPerf"
+
+
 def test_the_verb_prints_a_table_and_the_flaws(tmp_path: Path) -> None:
     path = write(tmp_path / "b.json", {**BENCH, "failed": 1})
     out = stride("import", path).out

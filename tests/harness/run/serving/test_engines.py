@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from harness.core.engine import Reply
+from harness.core.engine import Counters, EngineFault, Reply
 from harness.errors import RunIncomplete
 from harness.facade.running import run as facade_run
 from harness.facade.stored_run import StoredRun
@@ -290,6 +291,25 @@ def test_counters_that_go_backwards_are_a_note(tmp_path: Path) -> None:
     ).out.replace("\n", " ")
 
 
+@pytest.mark.parametrize("reading", [1, 2])
+def test_counters_that_cannot_be_read_are_a_note_and_stop_no_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reading: int
+) -> None:
+    readings = 0
+
+    def unreadable(engine: TableEngine) -> Counters:
+        nonlocal readings
+        readings += 1
+        if readings == reading:
+            raise EngineFault("not_a_number", "the counter drafted is nan")
+        return engine.total
+
+    monkeypatch.setattr(TableEngine, "counters", unreadable)
+    done = run(suite(tmp_path, PLAIN))
+    assert done.code == 0 and "the counter drafted is nan" in done.out.replace("\n", " ")
+    assert (only(tmp_path / "suite.yaml")["status"] == "ok").all()
+
+
 def test_both_definitions_of_the_mean_acceptance_length_are_told(tmp_path: Path) -> None:
     path = suite(tmp_path, PLAIN)
     run(path)
@@ -396,6 +416,16 @@ def test_synthetic_acceptance_is_timed_and_not_audited(tmp_path: Path) -> None:
     store = cells(path)
     verdicts = {store.cell(name).meta["label"]: store.cell(name).meta["verdict"] for name in store.cells()}
     assert verdicts["by chance"]["verdict"] == "synthetic acceptance" and "audit" not in verdicts["by chance"]
+
+
+def test_counters_tell_where_nothing_was_drafted_and_the_requests_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = TableEngine.generate
+    monkeypatch.setattr(TableEngine, "counters", lambda engine: Counters({"drafted": 0.0}))
+    monkeypatch.setattr(TableEngine, "generate", lambda engine, asked: replace(answer(engine, asked), acceptance=None))
+    done = run(suite(tmp_path, PLAIN, {"label": "by chance", "plain": "plain", "method": "synthetic=2"}))
+    assert "by chance, load 1: nothing was drafted, so this was a plain decode" in done.out.replace("\n", " ")
 
 
 def test_wrong_entries_are_refused_with_their_line(tmp_path: Path) -> None:
