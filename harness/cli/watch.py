@@ -14,6 +14,7 @@ import click
 from harness.cli.main import emit, strict
 from harness.cli.paths import LocalPath
 from harness.discover import declare_all
+from harness.engines.keys import KEY_ENV
 from harness.errors import UsageError
 from harness.plan.engine_entries import EngineUse
 from harness.plan.names import TaskUse
@@ -51,6 +52,7 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # generic in newer v
 @click.option("--limit", type=click.IntRange(1), default=4, show_default=True, help="Probes of a reading.")
 @click.option("--max-new-tokens", type=click.IntRange(1), default=64, show_default=True, help="Of each probe.")
 @click.option("--history", type=LocalPath(), default=Path("watch.jsonl"), show_default=True, help="Lines are added.")
+@click.option("--key-env", default=KEY_ENV, show_default=True, help="The environment variable that holds its key.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document at the end: {readings, failed, moved}.")
 def command(
     url: str,
@@ -61,6 +63,7 @@ def command(
     limit: int,
     max_new_tokens: int,
     history: Path,
+    key_env: str,
     as_json: bool,
 ) -> None:
     """Probe a server again and again, add a line to a history each time, and say when its acceptance has moved.
@@ -80,7 +83,7 @@ def command(
             f"{engine} runs in this process and has no address to watch; `stride list engines` has servers"
         )
     probes: Any = TASKS.get(task)()
-    use = EngineUse(engine, f"{engine} at {url}", {"url": url, "prompt": "text"})
+    use = EngineUse(engine, f"{engine} at {url}", {"url": url, "prompt": "text", "key_env": key_env})
     prompts = probes.prompts()[:limit]
     watched = Watched(use, TaskUse(task, probes, limit), prompts, max_new_tokens)
     until, told, readings, failed = time.monotonic() + lasting, _moves(history), 0, 0

@@ -73,6 +73,18 @@ def test_a_server_that_is_gone_is_a_line_and_the_watch_goes_on(answers: Answers,
     assert watch(answers, history, "--for", "0.01s").code == 0
 
 
+def test_the_key_of_a_watched_server_comes_from_the_variable_that_is_named(
+    answers: Answers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_KEY", "sk-secret")
+    history = tmp_path / "watch.jsonl"
+    assert watch(answers, history, "--for", "0.01s", "--key-env", "MY_KEY").code == 0
+    assert answers.keys == ["Bearer sk-secret"]
+    answers.status, answers.body = 401, "no such key: sk-secret"
+    failed = watch(answers, history, "--for", "0.01s", "--key-env", "MY_KEY")
+    assert failed.code == 3 and "secret" not in failed.out + failed.err + history.read_text()
+
+
 def counted(tokens: int) -> str:
     return f"# TYPE vllm:generation_tokens counter\nvllm:generation_tokens_total {tokens}\n"
 
