@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib import rc_context
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 
 from reports.plot_style import COLOURS, MARKERS, STYLE
 from reports.predict import scatter
@@ -50,12 +51,14 @@ def draw(frame: pd.DataFrame, path: Path, title: str) -> None:
                 xytext=(4, 2),
                 textcoords="offset points",
             )
-        axes.set(
-            xscale="log", yscale="log", xlim=ends, ylim=ends, xlabel="measured speed-up", ylabel="predicted speed-up"
-        )
-        axes.set_title(
-            f"{title}: {spread.cells} cells, median error {spread.median:.1%}, worst {spread.worst:.0%}", fontsize=8
-        )
+        axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, aspect="equal")
+        axes.set(xlabel="measured speed-up", ylabel="predicted speed-up")
+        ticks = [2.0**power for power in range(-6, 7) if ends[0] <= 2.0**power <= ends[1]]
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
+            axis.set_minor_locator(NullLocator())
+        figures = f"{spread.cells} cells, median error {spread.median:.1%}, worst {spread.worst:.0%}"
+        axes.set_title(f"{title}: {figures}", fontsize=8)
         axes.legend(fontsize=7, frameon=False, loc="upper left")
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, metadata={"Software": None} if path.suffix == ".png" else None)
