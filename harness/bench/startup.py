@@ -62,8 +62,8 @@ def first_token(goal: float) -> Callable[[str, Settings], Result]:
     """
 
     def act(name: str, settings: Settings) -> Result:
-        rounds = [(_first(settings), _seconds("import torch, transformers")) for _ in range(settings.pairs + 1)][1:]
-        own, imports = (median(side) for side in zip(*rounds, strict=True))
+        rounds = [_first(settings) for _ in range(settings.pairs + 1)][1:]
+        own, imports = median(rounds), median(_seconds("import torch, transformers") for _ in range(3))
         verdict = ("pass" if own <= goal else "fail") if len(rounds) >= PAIRS else "inconclusive"
         note = f"stride {' '.join(_decode('autoregressive', settings, Path('DIR')))}; peer: import torch, transformers"
         return Result(name, own, imports, own / imports, None, None, "s", f"<= {goal:g} s", verdict, len(rounds), note)
