@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from harness.plan import presets
 from harness.plan.compatibility import picture_tokens
-from harness.plan.estimate import estimate
+from harness.plan.estimate import BANDWIDTH, PASS_S, estimate
 from tests.support.runs import plan_of
 
 
@@ -41,3 +44,14 @@ def test_a_backbone_without_a_stated_size_gives_no_seconds() -> None:
     plan = plan_of(methods=["prompt_lookup"], backbones=["hub:org/model"], tasks=[{"name": "humaneval", "limit": 2}])
     most = estimate(plan)
     assert most.seconds is None and most.tokens == 2 * 2 * 6
+
+
+def test_seconds_of_a_users_folder_follow_from_its_files(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    header = json.dumps({"__metadata__": {"format": "pt"}, "weight": {"shape": [1000, 3000]}, "bias": {"shape": [8]}})
+    (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header.encode())
+    common = {"methods": ["prompt_lookup"], "tasks": [{"name": "humaneval", "limit": 1}], "max_new_tokens": 10}
+    plan = plan_of(**common, backbones=[{"name": str(tmp_path), "dtype": "fp32"}])
+    assert estimate(plan).seconds == pytest.approx(2 * 10 * (PASS_S + 4 * 3_000_008 / BANDWIDTH))
+    (tmp_path / "model.safetensors").write_bytes(b"\xff" * 20)
+    assert estimate(plan).seconds is None

@@ -89,26 +89,33 @@ def workers(words: str) -> list[int]:
 class Killer(threading.Thread):
     """Kills the workers while they surely have a cell that is begun and not sealed, once some cells are sealed.
 
-    They stand still while the cells are looked at, so that none is sealed between the look and the kill.
+    They stand still while the cells are looked at, so that none is sealed between the look and the kill. Where so
+    many are spared, each worker has such a cell, so the ones that are killed do too.
     """
 
-    def __init__(self, path: Path, words: str, after: int) -> None:
+    def __init__(self, path: Path, words: str, after: int, spared: int = 0) -> None:
         super().__init__(daemon=True)
-        self._path, self._words, self._after = path, words, after
-        self.killed = False
+        self._path, self._words, self._after, self._spared = path, words, after, spared
+        self.killed: list[int] = []
+        self.survivors: list[int] = []
         self.niceness = -1
 
     def run(self) -> None:
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline and not self.killed:
-            if len(self._cells("cells")) >= self._after and self._begun() and (pids := workers(self._words)):
+            if len(self._cells("cells")) >= self._after and (pids := workers(self._words)) and self._ready(pids):
                 signalled(pids, signal.SIGSTOP)
-                if self._begun() and workers(self._words) == pids:
+                if workers(self._words) == pids and self._ready(pids):
                     self.niceness = os.getpriority(os.PRIO_PROCESS, pids[0])
-                    signalled(pids, signal.SIGKILL)
-                    self.killed = True
+                    self.killed, self.survivors = pids[self._spared :], pids[: self._spared]
+                    signalled(self.killed, signal.SIGKILL)
                 signalled(pids, signal.SIGCONT)
             time.sleep(0.01)
+
+    def _ready(self, pids: list[int]) -> bool:
+        """Whether the ones to kill surely have a cell that is begun; a worker has one at a time."""
+        begun = len(self._begun())
+        return begun == len(pids) > self._spared if self._spared else begun > 0
 
     def _begun(self) -> set[str]:
         return self._cells("records") - self._cells("cells")
@@ -158,6 +165,31 @@ def test_killed_workers_cost_no_cell(
         executors.serial(plan, serial, Options())
     assert outputs(store) == outputs(serial)
     assert any("lost_workers" in store.meta(name) for name in store.cells())
+
+
+@pytest.mark.faults
+def test_a_killed_worker_beside_one_that_lives_costs_no_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other worker keeps its cell, and the one cell that was lost names the loss."""
+    pytest.importorskip("ray")
+    monkeypatch.setenv("STRIDE_TEST_RUN", str(os.getpid()))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[3]))
+    plan = plan_of(**MANY)
+    store, said = start(tmp_path / "run", plan), Continues([])
+    killer = Killer(store.path, "ray::CellWorker", 1, spared=1)
+    killer.start()
+    executors.EXECUTORS["ray"](plan, store, Options(executor=check("ray", {"workers": 2}), progress=said))
+    killer.join(1)
+    assert (len(killer.killed), len(killer.survivors)) == (1, 1)
+    counts = summary(plan, store)
+    assert (counts["done"], counts["failed"]) == (len(plan.cells), 0)
+    lost = [name for name in store.cells() if "lost_workers" in store.meta(name)]
+    again = [text for text in said.said if text.startswith("runs again: ")]
+    assert len(lost) == len(again) == 1 and lost[0] in again[0]
+    assert len(store.meta(lost[0])["lost_workers"]) == 1
+    serial = start(tmp_path / "serial", plan)
+    with without_shape_checks():
+        executors.serial(plan, serial, Options())
+    assert outputs(store) == outputs(serial)
 
 
 class Continues(Progress):
