@@ -11,7 +11,7 @@ from harness.cli.main import emit
 from harness.cli.paths import LocalPath
 from harness.errors import UsageError
 from harness.record.store import Store
-from reports.gate.baseline import make_baseline, with_replay
+from reports.gate.baseline import failed_samples, make_baseline, with_replay
 
 
 @click.group(name="baseline")
@@ -68,6 +68,10 @@ def make(
 
         document = with_replay(document, replaying.record(store, document, device, fetch=not offline))
     out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    for name in document["cells"]:
+        left_out = failed_samples(store, name)
+        if left_out:
+            click.echo(f"stride: warning: the baseline lacks {left_out} failed samples of {name}", err=True)
     if as_json:
         emit({"baseline": str(out), "cells": list(document["cells"])})
     else:

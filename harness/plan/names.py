@@ -16,7 +16,7 @@ from harness.core.method import Method
 from harness.core.sampling import Sampling
 from harness.core.task import Task
 from harness.discover import PAIRS, names_of, plain, report_files
-from harness.errors import StrideError, UnknownNameError, did_you_mean
+from harness.errors import StrideError, UnknownNameError, did_you_mean, said_by
 from harness.plan import contract, presets
 from harness.plan.places import place_of
 from harness.plan.yaml_lines import Lines, Loc, parse
@@ -374,8 +374,10 @@ def build(kind: type[Any], name: str, params: Mapping[str, Any]) -> Any | list[t
         ]
     except StrideError as error:
         return [("", str(error))]
-    except TypeError as error:  # an abstract class, say
-        return [("", f"{name} cannot be made: {error}")]
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # an abstract class, or what a plugin's __post_init__ raises
+        return [("", f"{name} cannot be made: {said_by(error)}")]
 
 
 @functools.lru_cache(maxsize=256)

@@ -1,21 +1,27 @@
-"""What ends a process without a word: `os._exit`, called by a plugin in the process of a command."""
+"""What ends a process without a word: `os._exit` and `sys.exit`, called by a plugin in the process of a command."""
 
 from __future__ import annotations
 
 import os
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NoReturn
 
 from harness.errors import RunIncomplete, printable_line
+
+OWN = Path(__file__).resolve().parents[1]
+"""The package that holds the command line."""
 
 
 @contextmanager
 def exits_are_told() -> Iterator[None]:
     """`os._exit` in this process ends it with one message and the exit code of an incomplete run, also for code 0.
 
-    Processes that are forked inside end as they ask. Code in C that ends the process is not seen.
+    So does a `sys.exit` of code that is not the package's own. Processes that are forked inside end as they ask. Code
+    in C that ends the process is not seen.
     """
     owner, leave = os.getpid(), os._exit
 
@@ -23,16 +29,25 @@ def exits_are_told() -> Iterator[None]:
         if os.getpid() != owner:
             leave(status)
         caller = sys._getframe(1)
-        where = printable_line(f"{caller.f_code.co_filename}, line {caller.f_lineno}")
-        message = (
-            f"stride: os._exit({status}) in {where} ended this command. What a run has finished is kept. Mend or "
-            f"uninstall that package, then go on with the same command and --resume.\n"
-        )
-        os.write(2, message.encode(errors="backslashreplace"))
+        message = _message(f"os._exit({status})", caller.f_code.co_filename, caller.f_lineno)
+        os.write(2, f"stride: {message}\n".encode(errors="backslashreplace"))
         leave(RunIncomplete.exit_code)
 
     os._exit = told
     try:
         yield
+    except SystemExit as stop:
+        place = traceback.extract_tb(stop.__traceback__)[-1]
+        if os.getpid() != owner or Path(place.filename).is_relative_to(OWN):
+            raise
+        raise RunIncomplete(_message(f"sys.exit({stop.code!r:.80})", place.filename, place.lineno)) from stop
     finally:
         os._exit = leave
+
+
+def _message(call: str, file: str, line: int | None) -> str:
+    where = printable_line(f"{file}, line {line}")
+    return (
+        f"{call} in {where} ended this command. What a run has finished is kept. Mend or uninstall that package, then "
+        f"go on with the same command and --resume."
+    )

@@ -189,6 +189,14 @@ def make_baseline(store: Store, again: Sequence[Store] = ()) -> dict[str, Any]:
     return {**document, "sha256": digest(document)}
 
 
+def failed_samples(store: Store, name: str) -> int:
+    """Return how many counted samples of a cell failed, and are no part of its figures; 0 for a cell of an engine."""
+    if name not in store.cells():
+        return 0
+    samples = store.cell(name).samples
+    return int(((samples["status"] != "ok") & ~samples["warmup"].astype(bool)).sum())
+
+
 def _entry(label: str, figures: pd.DataFrame, reruns: Sequence[pd.DataFrame]) -> dict[str, Any]:
     columns = ["prompt", "repetition", *figures.columns]
     return {"label": label, "columns": columns, "samples": _rows(figures), "noise": noise(figures, reruns)}

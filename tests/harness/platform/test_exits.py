@@ -7,6 +7,10 @@ import sys
 
 import pytest
 
+from harness.cli import main
+from harness.errors import RunIncomplete
+from harness.platform.exits import exits_are_told
+
 PRELUDE = "import os\nfrom harness.platform.exits import exits_are_told\nwith exits_are_told():\n    "
 
 
@@ -26,3 +30,15 @@ def test_processes_that_are_forked_end_as_they_ask() -> None:
     waited = "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))"
     outcome = ended(f"child = os.fork()\n    if child == 0: os._exit(5)\n    {waited}")
     assert (outcome.returncode, outcome.stdout, outcome.stderr) == (0, "5\n", "")
+
+
+@pytest.mark.parametrize("code", ["", "0", "7", "'words'"])
+def test_what_another_package_exits_with_is_an_incomplete_run(code: str) -> None:
+    with pytest.raises(RunIncomplete, match=r"sys.exit\(.*\) in odd.py, line 1 ended this command"), exits_are_told():
+        exec(compile(f"import sys; sys.exit({code})", "odd.py", "exec"))
+
+
+def test_a_command_of_our_own_exits_as_it_asks() -> None:
+    with pytest.raises(SystemExit) as stopped, exits_are_told():
+        exec(compile("raise SystemExit(1)", main.__file__, "exec"))
+    assert stopped.value.code == 1

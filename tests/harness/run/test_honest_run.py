@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -572,3 +572,17 @@ def test_what_a_scorer_changes_in_the_process_is_put_back(tmp_path: Path, monkey
     assert "a scorer prints" in outcome.err
     assert (torch.get_num_threads(), torch.get_default_dtype()) == before and Path.cwd() == tmp_path
     assert all(cell.meta["set_scores"]["other"]["value"] == 1.0 for cell in cells.values())
+
+
+@pytest.mark.parametrize("error", [SystemExit(0), KeyError("column"), Cancelled()])
+def test_a_method_that_cannot_be_made_is_one_error(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    @dataclass(frozen=True)
+    class Unmade(OneByOne):
+        width: int = 1
+
+        def __post_init__(self) -> None:
+            raise error
+
+    register(monkeypatch, METHODS, "unmade", Unmade)
+    words = ("--method", "{name: unmade, width: 2}", "--backbone", "tabular", "--task", "tabular")
+    assert f"unmade cannot be made: {type(error).__name__}: " in refused("run", *words)
