@@ -87,6 +87,24 @@ def _skipped(plan: Plan) -> list[Mapping[str, Any]]:
     return [{"label": cell.label, "load": cell.load, "reason": cell.skip} for cell in plan.engines if cell.skip]
 
 
+HISTORY = {
+    **{f"length_per_{unit}": f"length_per_{unit}_pooled" for unit in ("draft", "pass")},
+    **{f"{time}_ms": f"{time}_ms_p50" for time in ("ttft", "tpot")},
+    **{name: name for name in ("acceptance", "speedup", "tokens_per_second", "audit_log_e", "n_ok", "n_failed")},
+}
+"""What a history keeps of an engine's cell, by the names that `stride watch` writes, and the columns that hold it."""
+
+
+def history(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Lines of a history (`reports.history.series`), one a finished cell of an engine."""
+    facts = ("cell", "label", "load", "backbone", "dtype", "temperature", "task", "role", "status", "verdict")
+    finished = frame[frame["status"] == "done"] if len(frame) else frame
+    return [
+        {**{name: row[name] for name in facts}, **{name: row.get(column) for name, column in HISTORY.items()}}
+        for _, row in finished.iterrows()
+    ]
+
+
 def check(stopped: Sequence[Stopped], store: Store) -> None:
     """Refuse a run whose engines could not all finish.
 

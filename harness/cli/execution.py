@@ -83,8 +83,14 @@ def _report(plan: Plan, store: Store, options: dict[str, Any]) -> int:
     if plan.engines:
         counts |= engine_runs.counts(plan, engines)
     code = engine_runs.exit_code(engines)
-    if counts.get("done"):
-        code = max(code, _report_methods(results.RunReport(store), counts, options))
+    report = results.RunReport(store) if counts.get("done") else None
+    lines: list[Mapping[Any, Any]] = [*engine_runs.history(engines)]
+    if report is not None:
+        lines = [*report.frame.to_dict("records"), *lines]
+    if options["append"] and lines:
+        results.append(options["append"], lines, store)
+    if report is not None:
+        code = max(code, _report_methods(report, counts, options))
     if options["as_json"] and (plan.engines or counts["done"]):
         emit(counts)
     return code
@@ -210,8 +216,6 @@ def _default(name: str, resume: bool) -> Path:
 def _report_methods(report: results.RunReport, counts: Mapping[str, Any], options: dict[str, Any]) -> int:
     """Write and print the methods' reports; 1 where a claim is broken, or something failed."""
     store = report.store
-    if options["append"]:
-        results.append(options["append"], report.frame, store)
     written = report.write(store.path / "report")
     store.publish("report")
     if not options["as_json"]:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from harness.cli import acceptance_layouts
-from harness.cli.show import match_cell
+from harness.cli import acceptance_layouts, show_engine
+from harness.cli.show import match_name
 from harness.discover import declare_all
 from harness.errors import UsageError
 from harness.record.store import Store
@@ -47,7 +47,8 @@ def command(run: Path, cell: str | None, layout: str, drafts: int | None, out: P
         raise UsageError(f"{layout} needs a CELL; `stride show {run}` lists them")
     declare_all()
     writer, store = LAYOUTS.get(layout)(), Store.open(run)
-    name = match_cell(store, cell)
+    if (name := match_name([*store.cells(), *show_engine.names(store)], cell)) not in store.cells():
+        raise UsageError(f"{name} is of an engine; {layout} takes outputs of a method. Its acceptance: --layout aiperf")
     folder = out or run / "export" / layout / name
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder} is not empty; give another --out, so that no old output is judged")

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 from rich.console import Console
 
 from harness.cli.main import strict
@@ -50,7 +49,7 @@ class RunReport:
         return "".join(tables.html(self.frame))
 
 
-def append(path: Path, frame: pd.DataFrame, store: Store) -> None:
+def append(path: Path, cells: Sequence[Mapping[Any, Any]], store: Store) -> None:
     """One JSON line a cell; a line that the file holds already, of a run that was resumed, is written anew."""
     stamp = {
         "run": str(store.path),
@@ -62,7 +61,7 @@ def append(path: Path, frame: pd.DataFrame, store: Store) -> None:
         "machine": (store.manifest.get("provenance") or {}).get("fingerprint"),
         "counting": store.manifest.get("schema", 1),
     }
-    rows = [json.dumps(strict({**stamp, **more, **row}), allow_nan=False) for row in frame.to_dict("records")]
+    rows = [json.dumps(strict({**stamp, **more, **row}), allow_nan=False) for row in cells]
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     others = [line for line in lines if not _of_run(line, stamp)]
     put(path.absolute(), "".join(f"{line}\n" for line in (*others, *rows)).encode())

@@ -374,6 +374,25 @@ def test_methods_and_engines_share_one_run(tmp_path: Path) -> None:
     assert [row["label"] for row in audited["engines"]] == ["plain"] and len(audited["cells"]) == document["cells"]
 
 
+def test_a_history_gets_lines_of_methods_and_engines(tmp_path: Path) -> None:
+    history = tmp_path / "history.jsonl"
+    path = suite(tmp_path, PLAIN, {"label": "drafts", "plain": "plain"}, methods=["prompt_lookup"], prove=False)
+    for folder in ("one", "two", "two"):  # a run that is resumed has its lines once
+        words = ("run", path, "--out", tmp_path / folder, "--append", history, "--resume")
+        assert stride(*words).code == 0
+    lines = [json.loads(line) for line in history.read_text().splitlines()]
+    labels = [line["label"] for line in lines if line["role"] != "floor"]
+    assert labels == 2 * ["autoregressive", "prompt_lookup", "plain", "drafts"]
+    assert [line["length_per_draft"] for line in lines if line["label"] == "drafts"] == [2.0, 2.0]
+    drawn = stride("history", history, "--out", tmp_path).out
+    assert "drafts" in drawn and "prompt_lookup" in drawn
+
+
+def test_an_engines_cell_is_refused_by_a_layout_of_outputs(tmp_path: Path) -> None:
+    assert run(suite(tmp_path, PLAIN)).code == 0
+    assert "is of an engine; human-eval takes" in refused("export", tmp_path / "run", "plain", "--layout", "human-eval")
+
+
 def test_a_refuted_engine_ends_the_audit_of_a_mixed_run_and_its_report_still_has_the_methods(tmp_path: Path) -> None:
     broken = {"label": "drafts", "plain": "plain", "bias": 0.9, "stream": 1}
     path = suite(tmp_path, PLAIN, broken, methods=["prompt_lookup"], prove=False, **LONG)
