@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from reports.plot_style import COLOURS, STYLE
 
@@ -32,6 +33,11 @@ def draw(curves: Sequence[Curve], path: Path) -> None:
             bounds = "" if low is None or high is None else f" [{low:.2f}, {high:.2f}]"
             axes.set(xscale="log", yscale="log", xlabel=title.rpartition(" ")[2], ylabel="seconds")
             axes.set_title(f"{title}: slope {slope:.2f}{bounds}", fontsize=8)
+            for axis in (axes.xaxis, axes.yaxis):  # the fonts of a plot have no superscripts
+                axis.set_major_locator(LogLocator(numticks=5))
+                axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+                axis.set_minor_formatter(NullFormatter())
+                axis.set_tick_params(labelsize=7)
             if np.isfinite(memory).all():
                 beside = axes.twinx()
                 beside.plot(sizes, memory, color=COLOURS[1], marker="s", ms=3, label="MB")

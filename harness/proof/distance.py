@@ -30,7 +30,7 @@ from harness.proof.kept_laws import kept, setting
 from harness.registry import METHODS
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def reference_law(backbone: Backbone, prompt: Sequence[int], length: int, sampling: Sampling) -> Law:
     """The chain rule, with a cache of its own for every prefix: no method's code, nothing to roll back."""
     law: Law = {}

@@ -68,7 +68,7 @@ class _Frontier:
         return self._nodes.pop(heapq.heappop(self._heap)[1])
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def output_law(method: Method[Any], open_run: Callable[[Draws], Run], draws: EnumeratingDraws | None = None) -> Law:
     """The exact law of the method's output.
 

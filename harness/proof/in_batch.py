@@ -64,7 +64,7 @@ def joined(outputs: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
     return sum(((BETWEEN, *output) for output in others), first)
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def _law(
     method: Method[Any],
     case: Case,

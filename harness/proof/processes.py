@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -110,6 +111,7 @@ def _begin(share: _Share, parent: int, stop: Event) -> None:
     threading.Thread(target=_end_with, args=(parent, stop), daemon=True).start()
     declare_all()
     _share = replace(share, keeper=replace(share.keeper, sheets={}))
+    gc.freeze()  # no collection looks at what was imported
 
 
 def _end_with(parent: int, stop: Event) -> None:
