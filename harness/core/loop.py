@@ -11,10 +11,12 @@ from typing import Any, NamedTuple
 
 import torch
 
+from harness.core.backbone import Backbone
 from harness.core.capabilities import Grid, Requirement
-from harness.core.clock import Clock, Span, Stamp
-from harness.core.draft import Draft, Fill, HostAcceptance
+from harness.core.clock import Clock, Span, Stamp, Stopwatch
+from harness.core.draft import Acceptance, Draft, Fill, HostAcceptance
 from harness.core.draws import Draws
+from harness.core.meter import Meter
 from harness.core.method import Method
 from harness.core.models import Models
 from harness.core.noise import GpuMeter, NoiseMeter, Waited
@@ -178,12 +180,14 @@ def begin_method(method: Method[Any], run: Run) -> Any:
     Raises:
         ContractError: the method ended the process, or wrote to the run.
     """
-    given = _Given.of(run)
+    given, contents, before, passes = _Given.of(run), _Contents.of(run), Tally.of(run), _own_passes(run)
     try:
         state = method.start(run)
     except SystemExit as stop:
         raise _ended_process(method, "start", stop) from stop
     given.refuse_changes(method, run)
+    contents.refuse_changes(method, run)
+    _refuse_lost_passes(method, run, before, passes)
     return state
 
 
@@ -217,13 +221,30 @@ class _Given(NamedTuple):
     draws: Draws
     sampling: Sampling
     models: Models
+    backbone: Backbone
+    meter: Meter
+    stopwatch: Stopwatch
+    clock: Clock
     budget: int
     emitted: int
     eos: frozenset[int]
 
     @staticmethod
     def of(run: Run) -> _Given:
-        return _Given(run.target, run.draws, run.sampling, run.models, run.budget, run.emitted, run.eos)
+        models, stopwatch = run.models, run.models.stopwatch
+        return _Given(
+            run.target,
+            run.draws,
+            run.sampling,
+            models,
+            models.backbone,
+            models.meter,
+            stopwatch,
+            stopwatch.clock,
+            run.budget,
+            run.emitted,
+            run.eos,
+        )
 
     def refuse_changes(self, method: Method[Any], run: Run) -> None:
         """Refuse another value of any of them; no token ends a canvas, which a method may ask for at any time.
@@ -238,9 +259,55 @@ class _Given(NamedTuple):
         for name, value, new in zip(before._fields, before, now, strict=True):
             if new is not value and new != value:
                 raise ContractError(
-                    f"{type(method).__name__} changed run.{name}, which the run decides; keep what the method needs in "
-                    f"the state that `start` returns"
+                    f"{type(method).__name__} changed run.{_PLACES.get(name, name)}, which the run decides; keep what "
+                    f"the method needs in the state that `start` returns"
                 )
+
+
+_PLACES = {
+    "backbone": "models.backbone",
+    "meter": "models.meter",
+    "stopwatch": "models.stopwatch",
+    "clock": "stopwatch.clock",
+}
+"""Where a method finds what `_Given` holds, by its name there; the others are attributes of the run."""
+
+
+class _Contents(NamedTuple):
+    """What objects that a run gives hold in themselves, and no method may write into."""
+
+    sampling: tuple[float, int, float, str]
+    end: float
+    attributes: tuple[int, int, int, int]
+
+    @staticmethod
+    def of(run: Run) -> _Contents:
+        sampling, draws = run.sampling, run.draws
+        return _Contents(
+            (sampling.temperature, sampling.top_k, sampling.top_p, sampling.order),
+            draws.end,
+            (len(vars(run)), len(vars(run.target)), len(vars(draws)), len(vars(run.models))),
+        )
+
+    def refuse_changes(self, method: Method[Any], run: Run) -> None:
+        """Refuse another sampling or end, and attributes of the method's own, which no proof copies or compares.
+
+        Raises:
+            ContractError: the method wrote into one of them.
+        """
+        now = _Contents.of(run)
+        if now == self:
+            return
+        name = type(method).__name__
+        if now.sampling != self.sampling:
+            raise ContractError(f"{name} wrote into run.sampling, which the run decides; leave it alone")
+        if now.end != self.end:
+            raise ContractError(f"{name} changed run.draws.end, which says where the output ends; leave it alone")
+        at = next(i for i, (old, new) in enumerate(zip(self.attributes, now.attributes, strict=True)) if old != new)
+        raise ContractError(
+            f"{name} set or deleted an attribute of {('run', 'run.target', 'run.draws', 'run.models')[at]}; keep what "
+            f"the method needs in the state that `start` returns"
+        )
 
 
 class Tally(NamedTuple):
@@ -290,6 +357,7 @@ def advance(method: Method[Any], run: Run, state: Any) -> Advance:
     """
     before, passes, first, given = Tally.of(run), _own_passes(run), len(run.target), _Given.of(run)
     run.draws.emitted, run.draws.end = first, run.filling.end if run.filling is not None else first + run.room
+    contents = _Contents.of(run)
     try:
         result = method.step(run, state)
     except SystemExit as stop:
@@ -299,7 +367,10 @@ def advance(method: Method[Any], run: Run, state: Any) -> Advance:
         raise ContractError(
             f"{type(method).__name__}.step changed run.draws.emitted, which says what noise is spent; leave it alone"
         )
+    contents.refuse_changes(method, run)
+    _refuse_lost_passes(method, run, before, passes)
     after, draft = Tally.of(run), run.target.draft
+    _refuse_other_kinds(method, result, draft)
     if _own_passes(run) == passes:
         raise ContractError(
             f"{type(method).__name__}.step made no target pass; call run.target.forward once, or run.canvas.read"
@@ -317,6 +388,26 @@ def advance(method: Method[Any], run: Run, state: Any) -> Advance:
         )
     resampled = result.resampled if isinstance(result, Fill) else 0
     return Advance(emitted, draft, read, before, after, run.capabilities.grid, first, places, resampled)
+
+
+def _refuse_other_kinds(method: Method[Any], result: Any, draft: Draft) -> None:
+    """Refuse a result or a draft of another class, whose counts could say anything."""
+    if type(result) is not Acceptance and type(result) is not Fill:
+        raise ContractError(
+            f"{type(method).__name__}.step returned a {type(result).__name__}; return an Acceptance, or a Fill of the "
+            f"canvas"
+        )
+    if type(draft) is not Draft:
+        raise ContractError(f"{type(method).__name__}.step drafted a {type(draft).__name__}; use a Draft")
+
+
+def _refuse_lost_passes(method: Method[Any], run: Run, before: Tally, passes: int) -> None:
+    """Refuse counts of passes that are below what the target alone has made since."""
+    if run.models.meter.passes - before.passes < _own_passes(run) - passes:
+        raise ContractError(
+            f"{type(method).__name__} lowered the count of passes, which the harness keeps; leave run.models.meter "
+            f"alone"
+        )
 
 
 def _own_passes(run: Run) -> int:

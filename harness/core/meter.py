@@ -30,6 +30,10 @@ class Meter:
     read: Counter[str] = field(default_factory=Counter)
     readings: list[tuple[Stamp, Stamp]] = field(default_factory=list)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Meter:
+        """Itself: a decode has one, so that passes of copied sessions and models are counted too."""
+        return self
+
 
 @final
 class MeteredCache(Cache):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
@@ -66,7 +66,8 @@ class Run:
     @classmethod
     def of(cls, models: Models, sampling: Sampling, budget: int, draws: Draws) -> Run:
         """A run over these models, whose target has read nothing yet; ``budget``: output tokens allowed."""
-        return cls(models.target(), draws, sampling, models.room(budget), models, models.capabilities.eos)
+        own = replace(sampling)  # the cell's stays as it is, whatever a method writes into this one
+        return cls(models.target(), draws, own, models.room(budget), models, models.capabilities.eos)
 
     @property
     def capabilities(self) -> Capabilities:

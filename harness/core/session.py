@@ -65,6 +65,7 @@ class Session:
         self.rows = 0
         self.device = torch.device(device)
         self._none = self._draft = Draft(torch.empty(0, dtype=torch.long, device=self.device))
+        self._scored = self._none.tokens
         self._cache = cache
         self._stopwatch = stopwatch
         self._host = list(tokens)
@@ -176,7 +177,7 @@ class Session:
             places[len(pending) :] = len(self) + seen.sum(1) - 1 - beside.long()
         gate = None if draft.gate is None else torch.cat([torch.zeros_like(pending, dtype=torch.bool), draft.gate])
         logits = self._extend(tokens, places, start, sees, len(draft) + 1, features, gate)
-        self._draft = draft
+        self._draft, self._scored = draft, tokens[len(pending) :]
         self._valid = len(self)
         return logits
 
@@ -203,19 +204,30 @@ class Session:
         visible = ancestors(joint.explicit_parents)[before:]
         places = len(self) + visible.sum(1) - 1
         logits = self._extend(draft.tokens, places, len(self), visible, len(draft), features)
-        self._draft = joint
+        self._draft, self._scored = joint, torch.cat([self._scored, draft.tokens])
         return logits
 
     def commit(self, acceptance: Acceptance) -> tuple[int, ...]:
-        """Emit the accepted path and the token after it; returns them. Reads the acceptance and the accepted ids."""
+        """Emit the accepted path and the token after it; returns them. Reads the acceptance and the accepted ids.
+
+        The ids are those that the pass scored, whatever was written into the draft since.
+
+        Raises:
+            ContractError: the draft has another length than it had in the pass.
+        """
         read = acceptance.read()
-        emitted = tuple(self.draft.tokens[list(read.path)].tolist()) if read.path else ()
+        if len(self._draft) != len(self._scored):
+            raise ContractError(
+                f"the pass scored a draft of {len(self._scored)} tokens, which has {len(self._draft)} now; leave a "
+                f"draft as it is once it is scored"
+            )
+        emitted = tuple(self._scored[list(read.path)].tolist()) if read.path else ()
         self._cache.keep(self._valid, read.path)
         self._hidden.keep(self._valid, read.path)
         self._valid += len(read.path)
         self._held = self._valid
         self.tokens.extend((*emitted, read.token))
-        self._draft = self._none
+        self._draft, self._scored = self._none, self._none.tokens
         return (*emitted, read.token)
 
     def append(self, tokens: Int[Tensor, " n"]) -> None:

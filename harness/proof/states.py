@@ -40,6 +40,15 @@ def _plain_data(thing: Any) -> bool:
     return is_dataclass(thing) and hasattr(thing, "__dict__") and not hasattr(thing, "__deepcopy__")
 
 
+def _values(thing: Any) -> list[Any]:
+    """All that a dataclass holds: its fields, or all attributes by name where they are more than the fields."""
+    names = [f.name for f in fields(thing)]
+    attributes = getattr(thing, "__dict__", {})
+    if len(attributes) > len(names):
+        return sorted(attributes.items())
+    return [getattr(thing, name) for name in names]
+
+
 def freeze(thing: Any) -> Any:
     """A hashable key; floats are rounded so that equal distributions merge."""
     if isinstance(thing, Tensor):
@@ -50,7 +59,7 @@ def freeze(thing: Any) -> Any:
     if isinstance(thing, Canvas):
         return (tuple(sorted(thing.tokens.items())), freeze(thing.cache_state))
     if is_dataclass(thing) and not isinstance(thing, type):
-        return tuple(freeze(getattr(thing, f.name)) for f in fields(thing))
+        return (type(thing), *(freeze(value) for value in _values(thing)))
     if isinstance(thing, dict):
         return tuple((freeze(key), freeze(value)) for key, value in sorted(thing.items(), key=repr))
     if isinstance(thing, list | tuple):

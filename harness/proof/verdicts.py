@@ -22,12 +22,15 @@ from harness.platform.memory import free_memory
 from harness.proof.cases import Case, cases_of
 from harness.proof.distance import QUICK
 from harness.proof.divergence import diverge
+from harness.proof.kept_laws import setting
 from harness.proof.prove import Proof, prove
 from harness.record.columns import Sample
 from harness.registry import METHODS
 
 TIE = 1e-3
 """Logit margin in fp32 below which two tokens tie: windows of different shapes are rounded differently."""
+ROUGH = {"bf16": 2.0, "fp16": 0.25}
+"""Logit margin beyond which no rounding of these types parts two greedy outputs; correct methods stay at an eighth."""
 OUTPUTS = 27
 """Largest number of outputs of a model in a run's own proof, so that it takes seconds. `stride verify` takes more."""
 
@@ -56,8 +59,8 @@ class Verdicts:
         self.fetch = fetch
         self._load_drafter = load_drafter
         self._drafters: dict[str, Backbone] = {}
-        self._proofs: dict[Method[Any], dict[str, Any]] = {}
-        self._greedy: dict[tuple[Method[Any], str, int], dict[str, Any]] = {}
+        self._proofs: dict[str, dict[str, Any]] = {}  # by `setting`: what a plugin calls equal does not count
+        self._greedy: dict[tuple[str, str, int], dict[str, Any]] = {}
         self._reference: dict[tuple[str, str], tuple[int, ...]] = {}
         self._fp32: Backbone | None = None
 
@@ -100,25 +103,26 @@ class Verdicts:
     def _enumerated(self, method: Method[Any]) -> dict[str, Any]:
         if not self.plan.suite.suite.prove:
             return {"word": "unverified", "note": "the suite says prove: false"}
-        if method not in self._proofs:
+        key = setting(method)
+        if key not in self._proofs:
             try:
                 cases = cases_of(method, OUTPUTS)
                 proof = prove(method, cases, mutants=False, effort=QUICK)
                 facts = {"total_variation": proof.total_variation, "case": proof.case}
-                self._proofs[method] = {"word": proof.verdict, "note": _extent(proof, cases), **facts}
+                self._proofs[key] = {"word": proof.verdict, "note": _extent(proof, cases), **facts}
             except EnumerationLimit as error:
-                self._proofs[method] = {"word": _unproved(method), "note": str(error)}
+                self._proofs[key] = {"word": _unproved(method), "note": str(error)}
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # a plugin may raise anything; its cells say why
                 text = said_by(error)
                 word = _unproved(method)
                 harmless = word == "approximate" and isinstance(error, UsageError)  # nothing is claimed
-                self._proofs[method] = {"word": word, "note": text, **({} if harmless else {"error": text})}
-        return self._proofs[method]
+                self._proofs[key] = {"word": word, "note": text, **({} if harmless else {"error": text})}
+        return self._proofs[key]
 
     def _greedy_equal(self, cell: Cell) -> dict[str, Any]:
-        key = (cell.method, cell.task.title, cell.batch)
+        key = (setting(cell.method), cell.task.title, cell.batch)
         if key not in self._greedy:
             self._greedy[key] = self._compare(cell)
         return self._greedy[key]
@@ -208,24 +212,29 @@ def _timed(samples: Sequence[Sample]) -> list[Sample]:
 
 
 def _timed_verdict(cell: Cell, timed: Sequence[Sample]) -> dict[str, Any]:
-    """What the timed outputs themselves refute: at T = 0 in fp32 each must equal the baseline's, but for ties."""
-    if cell.sampling.temperature > 0 or cell.dtype not in ("fp32", "fp64"):
+    """What the timed outputs themselves refute: at T = 0 each must equal the baseline's, but for ties.
+
+    In bf16 and fp16 rounding may part two outputs, by a small margin; a large one refutes there too.
+    """
+    bound = ROUGH.get(cell.dtype, TIE)
+    if cell.sampling.temperature > 0 or cell.dtype not in ("fp32", "fp64", *ROUGH):
         return {}
-    diverged = [sample for sample in timed if sample.diverged_at is not None and not _tied(sample.margin)]
+    diverged = [sample for sample in timed if sample.diverged_at is not None and not _tied(sample.margin, bound)]
     if not diverged:
         return {}
     first = diverged[0]
+    reason = "by more than it rounds" if cell.dtype in ROUGH else "and not at a tie"
     margin = "one output ends there" if first.margin is None else f"a logit margin of {abs(first.margin):.3g}"
     note = (
-        f"{len(diverged)} of {len(timed)} timed outputs differ from the baseline's in {cell.dtype}, and not at a tie: "
+        f"{len(diverged)} of {len(timed)} timed outputs differ from the baseline's in {cell.dtype}, {reason}: "
         f"prompt {first.prompt} at token {first.diverged_at} ({margin})"
     )
     return {"word": "broken", "note": note}
 
 
-def _tied(margin: float | None) -> bool:
+def _tied(margin: float | None, bound: float = TIE) -> bool:
     """Whether a divergence is a tie; one that has no margin, because an output ended there, is none."""
-    return margin is not None and abs(margin) <= TIE
+    return margin is not None and abs(margin) <= bound
 
 
 def _extent(proof: Proof, cases: Sequence[Case]) -> str:

@@ -36,7 +36,7 @@ class Setting:
 
 
 DIGITS = Setting("embedded-digits-l", "digits", 10, 3, 64, "embedded-digits-s")
-PICTURES = Setting("embedded-image-8x8", "emoji_scenes", 5, 3, 72)
+PICTURES = Setting("embedded-image-8x8:guidance=3", "emoji_scenes", 5, 3, 72)
 NUCLEUS = replace(PICTURES, sampling=Sampling(1.0, top_p=0.9))
 PROGRAMS = Setting("embedded-code", "programs", 12, 2, 64)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import FrozenInstanceError, dataclass, replace
 from typing import Any
@@ -11,10 +12,11 @@ import torch
 
 from harness.backbones.toy.tabular import Tabular
 from harness.core.cache import Window
-from harness.core.clock import Event, EventClock, Stopwatch
+from harness.core.clock import CpuClock, Event, EventClock, Stopwatch
 from harness.core.draft import Acceptance, Draft, Path
 from harness.core.draws import SeededDraws
 from harness.core.loop import Decode, Tally, decode, truncate
+from harness.core.meter import Meter
 from harness.core.method import Claim, Method
 from harness.core.models import Models
 from harness.core.run import Run
@@ -446,6 +448,79 @@ class TestRunBelongsToTheLoop:
         with pytest.raises(ContractError, match=r"Refreshes\.step changed run\.draws\.emitted"):
             greedy(Refreshes("toy"), 4)
 
+    @pytest.mark.parametrize(
+        ("place", "name", "value", "message"),
+        [
+            ("run.sampling", "temperature", 0.5, "wrote into run.sampling"),
+            ("run.draws", "end", float("inf"), "changed run.draws.end"),
+            ("run.models", "meter", Meter(), "changed run.models.meter"),
+            ("run.models", "backbone", Tabular("tabular", {"vocabulary": V, "seed": 9}), "changed run.models.backbone"),
+            ("run.stopwatch", "clock", CpuClock(), "changed run.stopwatch.clock"),
+            ("run.models.meter", "passes", -1, "lowered the count of passes"),
+            ("run", "memo", [1], "set or deleted an attribute of run;"),
+            ("run.target", "memo", [1], "set or deleted an attribute of run.target;"),
+            ("run.draws", "memo", [1], "set or deleted an attribute of run.draws;"),
+            ("run.models", "memo", [1], "set or deleted an attribute of run.models;"),
+        ],
+    )
+    def test_nothing_is_written_into_what_it_gives(self, place: str, name: str, value: Any, message: str) -> None:
+        class WritesInto(Hidden):
+            def hide(self, run: Run) -> None:
+                owner: Any = run
+                for part in place.split(".")[1:]:
+                    owner = getattr(owner, part)
+                object.__setattr__(owner, name, value)
+
+        with pytest.raises(ContractError, match=message):
+            greedy(WritesInto("toy"), 4)
+
+    def test_a_decode_has_a_sampling_of_its_own(self) -> None:
+        model, sampling = Tabular("tabular", {"vocabulary": V}), Sampling(0.0)
+        run = Run.of(Models(model, lambda name: model, (0, 1)), sampling, 4, SeededDraws(0, "t", "p", 0))
+        object.__setattr__(run.sampling, "temperature", 2.0)
+        assert sampling.temperature == 0
+
+    def test_an_acceptance_or_a_draft_of_another_class_is_refused(self) -> None:
+        class Counted(Draft):
+            pass
+
+        class Drafts(Hidden):
+            def step(self, run: Run, state: None) -> Acceptance:
+                return Acceptance(Path.root(run.target.forward(Counted(torch.tensor([1])))), torch.tensor(2))
+
+        class Read(Acceptance):
+            pass
+
+        class Reads(Hidden):
+            def step(self, run: Run, state: None) -> Acceptance:
+                return Read(Path.root(run.target.forward()), torch.tensor(2))
+
+        with pytest.raises(ContractError, match=r"Drafts\.step drafted a Counted; use a Draft"):
+            greedy(Drafts("toy"), 2)
+        with pytest.raises(ContractError, match=r"Reads\.step returned a Read; return an Acceptance, or a Fill"):
+            greedy(Reads("toy"), 2)
+
+    def test_a_draft_that_shrinks_once_it_is_scored_is_refused(self) -> None:
+        class Shrinks(Hidden):
+            def step(self, run: Run, state: None) -> Acceptance:
+                draft = Draft(torch.tensor([1, 2]))
+                logits = run.target.forward(draft)
+                draft.tokens.resize_(0)
+                return Acceptance(Path.root(logits), torch.tensor(2))
+
+        with pytest.raises(ContractError, match="scored a draft of 2 tokens, which has 0 now"):
+            greedy(Shrinks("toy"), 4)
+
+    def test_the_tokens_that_were_scored_are_emitted(self) -> None:
+        class Rewrites(Hidden):
+            def step(self, run: Run, state: None) -> Acceptance:
+                draft = Draft(torch.tensor([1]))
+                run.target.forward(draft)
+                draft.tokens[0] = 5
+                return Acceptance(Path(torch.tensor([0]), torch.tensor(1), torch.tensor(1.0)), torch.tensor(2))
+
+        assert greedy(Rewrites("toy"), 4).tokens == (1, 2, 1, 2)
+
     def test_a_drafter_in_the_targets_place_is_refused(self) -> None:
         class Retargets(Hidden):
             def hide(self, run: Run) -> None:
@@ -474,6 +549,15 @@ class TestRunBelongsToTheLoop:
 
 class TestMeter:
     """Every pass counts, whoever makes it and wherever."""
+
+    def test_passes_of_copied_models_are_counted(self) -> None:
+        class Copies(Hidden):
+            def hide(self, run: Run) -> None:
+                copied = copy.deepcopy(run.models).target()
+                copied.prefill()
+                copied.forward()
+
+        assert greedy(Copies("toy"), 1).steps[0].nfe == 3  # the second reading of the prompt is a pass too
 
     def test_a_method_that_decodes_in_start_is_charged_for_it(self) -> None:
         result = greedy(DecodesInStart(), 16)

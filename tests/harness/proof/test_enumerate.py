@@ -25,6 +25,7 @@ from harness.proof.cases import CASES, Case
 from harness.proof.distance import distance, reference_law, total_variation, toy_drafter
 from harness.proof.enumerate import output_law
 from harness.proof.enumerating_draws import EnumeratingDraws
+from harness.proof.states import freeze
 from harness.registry import METHODS
 from methods.drafters.jacobi.window import JacobiWindow
 from tests.support.enumerated import enumerated
@@ -206,7 +207,43 @@ class Remembering(Method[dict[str, int]]):
         return Acceptance(path, run.draws.categorical(probs[None], "resid")[0])
 
 
+@dataclass
+class Coin:
+    """A state whose coin is no field, so that a comparison by fields does not see it."""
+
+    steps: int = 0
+
+
+@dataclass(frozen=True)
+class Tossing(Method[Coin]):
+    """Tosses a coin in its first step and is greedy where it showed 1."""
+
+    claim = Claim.SAME_LAW
+    source = "this test"
+
+    def start(self, run: Run) -> Coin:
+        return Coin()
+
+    def step(self, run: Run, state: Coin) -> Acceptance:
+        p = run.probs(run.target.forward())
+        token = p[0].argmax() if getattr(state, "coin", 0) else run.draws.categorical(p, "resid")[0]
+        if not run.emitted:
+            setattr(state, "coin", int(run.draws.integers(1, 2, "init")))  # noqa: B010  # no field, on purpose
+        return Acceptance(Path.root(p), token)
+
+
 class TestOutputLaw:
+    def test_states_that_differ_in_more_than_their_fields_are_not_merged(self) -> None:
+        reference = reference_law(SMALL.backbone(), SMALL.prompt, SMALL.length, SMALL.sampling)
+        assert total_variation(output_law(Tossing(), opener(SMALL)), reference) > 0.01
+
+    def test_states_of_two_classes_are_not_merged(self) -> None:
+        @dataclass
+        class Other(Coin):
+            pass
+
+        assert freeze(Coin(1)) == freeze(Coin(1)) != freeze(Other(1))
+
     @pytest.mark.parametrize("case", [SMALL, Case(3, 2, 3, Sampling(0.7), eos=(2,))], ids=str)
     def test_a_method_with_memory_has_the_targets_distribution(self, case: Case) -> None:
         reference = reference_law(case.backbone(), case.prompt, case.length, case.sampling)

@@ -10,6 +10,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,10 +23,12 @@ from harness.core.draws import SeededDraws
 from harness.core.loop import decode
 from harness.core.method import Claim
 from harness.core.run import Run, open_run
+from harness.core.sampling import Sampling
 from harness.core.task import Prompt, SetScore, Task
 from harness.errors import ContractError, UsageError
 from harness.plan import contract
 from harness.platform.extras import install_command
+from harness.proof import verdicts
 from harness.proof.cases import cases_of
 from harness.proof.distance import toy_drafter
 from harness.record.store import Store
@@ -41,6 +44,19 @@ LARGE = ("--backbone", "random-llama-1m", "--task", "{name: tabular, limit: 2}",
 
 class WrongLateByDesign(WrongLate):
     claim = Claim.APPROXIMATE
+
+
+class Alike(OneByOne):
+    """Says that it is equal to an honest method, and is greedy."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OneByOne)
+
+    def __hash__(self) -> int:
+        return hash(OneByOne())
+
+    def token(self, run: Run, p: torch.Tensor) -> torch.Tensor:
+        return p[0].argmax()
 
 
 class Exits(OneByOne):
@@ -122,6 +138,26 @@ def test_timed_outputs_that_differ_from_the_baselines_break_an_enumerated_claim(
     assert "tabular/0 at token 6 (a logit margin of" in verdict["note"]
     assert outcome.code == 1
     assert cells["wrong_late_by_design T=0"].meta["verdict"]["word"] == "approximate"
+
+
+@pytest.mark.parametrize(("margin", "word"), [(0.25, None), (2.5, "broken"), (None, "broken")])
+def test_a_large_margin_breaks_a_claim_in_bf16_too(margin: float | None, word: str | None) -> None:
+    """Rounding parts two greedy outputs by 0.25 at most in all stored runs of exact methods."""
+    cell = SimpleNamespace(sampling=Sampling(0.0), dtype="bf16")
+    sample = SimpleNamespace(diverged_at=3, margin=margin, prompt="a")
+    verdict = verdicts._timed_verdict(cell, [sample])  # type: ignore[arg-type]
+    assert verdict.get("word") == word
+    assert word is None or "in bf16, by more than it rounds" in verdict["note"]
+
+
+def test_a_method_that_calls_itself_equal_to_another_is_proved_for_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(monkeypatch, METHODS, "honest", OneByOne)
+    register(monkeypatch, METHODS, "alike", Alike)
+    _, cells = run(tmp_path / "run", "honest", "alike", words=(*WORDS, "-t", 1))
+    assert cells["honest T=1"].meta["verdict"]["word"] == "exact"
+    assert cells["alike T=1"].meta["verdict"]["word"] == "broken"
 
 
 def test_an_error_while_a_claim_is_enumerated_does_not_skip_the_greedy_check(
