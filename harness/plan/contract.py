@@ -78,11 +78,19 @@ def class_of(registry: Registry[type[Any]], name: str) -> type[Any]:
     return kind
 
 
+def _compares_fields(kind: type[Any]) -> bool:
+    """Whether equal instances have equal fields, or are one object: `dataclass` wrote ``__eq__``, or nobody did."""
+    compare: Any = kind.__eq__
+    code = getattr(compare, "__code__", None)
+    return compare is object.__eq__ or (code is not None and code.co_filename == "<string>")
+
+
 def check(registry: Registry[type[Any]], name: str, instance: Any) -> None:
     """Read every attribute of a method or task that the harness reads.
 
     Raises:
-        PluginError: one is of another type or raises, or a parameter cannot be hashed or is left out of comparisons.
+        PluginError: one is of another type or raises, a parameter cannot be hashed or is left out of comparisons, or
+            the class compares its settings in a way of its own.
     """
     for attribute, (is_right, words) in ATTRIBUTES[registry.kind].items():
         value = _call(registry, name, attribute, partial(_read, instance, attribute))
@@ -97,6 +105,10 @@ def check(registry: Registry[type[Any]], name: str, instance: Any) -> None:
                     f"has the parameter {field.name} with compare=False, so that two settings of it would be one; "
                     f"leave compare out, or give the field init=False",
                 )
+        if not _compares_fields(type(instance)):
+            raise _fault(
+                registry, name, "has an __eq__ of its own, so that two settings could be one; leave it to the dataclass"
+            )
     try:
         hash(instance)
     except TypeError as error:

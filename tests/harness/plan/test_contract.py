@@ -37,6 +37,16 @@ class Uncompared(OneByOne):
     secret: int = field(default=0, compare=False)
 
 
+class Alike(OneByOne):
+    """Says that it is equal to an honest method, whose proof and cell it would share."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OneByOne)
+
+    def __hash__(self) -> int:
+        return hash(OneByOne())
+
+
 @dataclass(frozen=True)
 class WithoutClaim(Method[None]):
     start = step = lambda *arguments: None  # type: ignore[assignment]  # never called
@@ -66,6 +76,7 @@ WRONG_METHODS = {
     "no claim": (WithoutClaim, "cannot be made: variants raises TypeError"),
     "unhashable": (Unhashable, "has a parameter that cannot be hashed"),
     "uncompared": (Uncompared, "has the parameter secret with compare=False, so that two settings of it would be one"),
+    "alike": (Alike, "has an __eq__ of its own, so that two settings could be one; leave it to the dataclass"),
     "variants raises": (with_variants(raises), "cannot be made: variants raises KeyError: 'column'"),
     "variants exits": (with_variants(exits), "cannot be made: variants raises SystemExit"),
     "variants none": (with_variants(lambda: None), "cannot be made: variants raises TypeError"),

@@ -46,19 +46,6 @@ class WrongLateByDesign(WrongLate):
     claim = Claim.APPROXIMATE
 
 
-class Alike(OneByOne):
-    """Says that it is equal to an honest method, and is greedy."""
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, OneByOne)
-
-    def __hash__(self) -> int:
-        return hash(OneByOne())
-
-    def token(self, run: Run, p: torch.Tensor) -> torch.Tensor:
-        return p[0].argmax()
-
-
 class Exits(OneByOne):
     def token(self, run: Run, p: torch.Tensor) -> torch.Tensor:
         if run.emitted == 2:
@@ -148,16 +135,6 @@ def test_a_large_margin_breaks_a_claim_in_bf16_too(margin: float | None, word: s
     verdict = verdicts._timed_verdict(cell, [sample])  # type: ignore[arg-type]
     assert verdict.get("word") == word
     assert word is None or "in bf16, by more than it rounds" in verdict["note"]
-
-
-def test_a_method_that_calls_itself_equal_to_another_is_proved_for_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    register(monkeypatch, METHODS, "honest", OneByOne)
-    register(monkeypatch, METHODS, "alike", Alike)
-    _, cells = run(tmp_path / "run", "honest", "alike", words=(*WORDS, "-t", 1))
-    assert cells["honest T=1"].meta["verdict"]["word"] == "exact"
-    assert cells["alike T=1"].meta["verdict"]["word"] == "broken"
 
 
 def test_an_error_while_a_claim_is_enumerated_does_not_skip_the_greedy_check(
