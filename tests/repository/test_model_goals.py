@@ -293,21 +293,14 @@ def meshes():
     return figures
 
 
-FAR = pytest.mark.xfail(
-    strict=True, reason="1.9 times the floor and farther than retrieval; see the card of shapes-mesh"
-)
-
-
 def test_97_of_100_samples_are_meshes(meshes):
     assert meshes["valid"] >= 0.97
 
 
-@FAR
 def test_meshes_are_at_most_1_5_times_as_far_from_their_points_as_the_floor(meshes):
     assert meshes["chamfer"] <= 1.5 * meshes["floor_chamfer"]
 
 
-@FAR
 def test_meshes_are_closer_to_their_points_than_the_nearest_training_shape(meshes):
     assert meshes["chamfer"] < meshes["retrieval_chamfer"]
 

@@ -48,8 +48,8 @@ class ShapesMesh(Recipe):
 
     summary: str = "mesh decoder of procedural furniture on a grid, conditioned on points"
     source: str = "harness.synthetic.furniture, procedural (Apache-2.0)"
-    steps: int = 5300
-    hours: float = 2.0
+    steps: int = 13300
+    hours: float = 3.0
     rate: float = 2e-3
     warmup: int = 150
     fall: float = 0.7
