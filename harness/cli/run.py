@@ -144,12 +144,15 @@ def command(name: str | None, **options: Any) -> None:
 def _refuse_idle(plan: Plan, by_cell: Mapping[str, Outcome]) -> None:
     """A run of this plan would end so too, after it has tried to load its models.
 
+    A plan whose cells are all skipped (for prompts that are not here, say) is no error: the list says why.
+
     Raises:
-        UsageError: no cell can run; says why the first cannot.
+        UsageError: no cell that is not skipped can run; says why the first cannot.
     """
-    cannot = [outcome.reason for outcome in by_cell.values() if outcome.word == "cannot"]
-    if len(cannot) == len(by_cell) and not plan.runnable_engines:
-        raise UsageError(f"no cell can run: {next(iter(cannot), 'there is none')}")
+    outcomes = [by_cell[cell.id] for cell in plan.runnable]
+    cannot = [outcome.reason for outcome in outcomes if outcome.word == "cannot"]
+    if cannot and len(cannot) == len(outcomes) and not plan.runnable_engines:
+        raise UsageError(f"no cell can run: {cannot[0]}")
 
 
 def _print_plan(plan: Plan, by_cell: Mapping[str, Outcome], as_json: bool) -> None:
