@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tempfile
@@ -49,6 +48,13 @@ loop.advance = first
 """
 """Makes a run say when its first step has emitted a token, and end there."""
 DECODE = ("run", "--task", "{name: humaneval, limit: 2}", "-t", "0", "--dtype", "bf16")
+MEASURED = """
+import os, subprocess, sys
+process = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL)
+_, status, usage = os.wait4(process.pid, 0)
+print(usage.ru_maxrss, os.waitstatus_to_exitcode(status))
+"""
+"""Runs a command from a small process: Linux counts the memory of a process that forks to the peak of its child."""
 BESIDE_IMPORTS_MB = 300
 """Memory that a run may take beside imports, weights and caches."""
 
@@ -117,12 +123,12 @@ def _peak_mb(code: str, *words: str) -> float:
     Raises:
         UsageError: it failed.
     """
-    with subprocess.Popen([sys.executable, "-c", code, *words], stdout=subprocess.DEVNULL) as process:
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise UsageError(f"python -c ... {' '.join(words)} ended with exit code {process.returncode}")
-    return usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e6
+    command = [sys.executable, "-c", MEASURED, sys.executable, "-c", code, *words]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    peak, exit_code = map(int, done.stdout.split())
+    if exit_code:
+        raise UsageError(f"python -c ... {' '.join(words)} ended with exit code {exit_code}")
+    return peak * (1 if sys.platform == "darwin" else 1024) / 1e6
 
 
 def _seconds(code: str, *words: str) -> float:
