@@ -94,7 +94,8 @@ def test_a_server_that_needs_a_moment_to_end_is_given_it(
     tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launch, "PATIENCE_S", 30)
-    slow = f"trap 'sleep 0.2; echo ended > {tmp_path}/told; exit 3' TERM; echo $$ > {tmp_path}/pids; sleep 60 & wait"
+    slow = f"trap 'sleep 0.2; echo ended > {tmp_path}/told; exit 3' TERM; echo $$ > {tmp_path}/pids; "
+    slow += "while :; do sleep 0.05; done"  # a long child that is being forked may miss the signal
     process = start(log, ["sh", "-c", slow])
     read(tmp_path / "pids", 1)
     begun = time.monotonic()
