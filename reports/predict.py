@@ -267,9 +267,9 @@ def counts_of(cell: FinishedCell, outputs: pd.Index[Any], one_row_s: float | Non
     weights = re.search(r"weights=(int\d)", backbone)
     share = float(steps["draft_ns"].sum()) / 1e9 / drafts / one_row_s if drafts and one_row_s else 0.0
     host = (steps["host_ns"] + steps["verify_ns"]).to_numpy() / 1e9
-    passes, rows, made = (steps[name].to_numpy(dtype=float) for name in ("nfe", "rows", "draft_nfe"))
+    passes, rows, draft_passes = (steps[name].to_numpy(dtype=float) for name in ("nfe", "rows", "draft_nfe"))
     stored, layers = weights[1] if weights else dtype, float(meta.get("layers") or LAYERS)
-    return Counts(stored, dtype, parameters, passes, rows, made, host, share, tokens, branches, layers)
+    return Counts(stored, dtype, parameters, passes, rows, draft_passes, host, share, tokens, branches, layers)
 
 
 def _by_output(cell: FinishedCell, outputs: pd.Index[Any], seconds: Any) -> Any:

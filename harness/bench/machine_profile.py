@@ -131,9 +131,9 @@ def fit(timed: Sequence[TimedRows], size: float) -> Sum:
     seconds = np.array([one.ms / 1e3 for one in timed])
     table = np.array(columns) / seconds[:, None]
     scale = table.max(axis=0)
-    found = nnls(table / scale, np.ones(len(timed)))[0]
-    errors = np.abs(table / scale @ found - 1)
-    byte, operation, layer, row = np.maximum(found / scale, 1e-30)
+    scaled = nnls(table / scale, np.ones(len(timed)))[0]
+    errors = np.abs(table / scale @ scaled - 1)
+    byte, operation, layer, row = np.maximum(scaled / scale, 1e-30)
     figures = np.clip([1e-9 / byte, 1e-12 / operation, 1e6 * layer, 1e6 * row], LEAST_FIGURE, 1 / LEAST_FIGURE)
     bandwidth, rate, layer_us, row_us = map(float, figures)
     return Sum(bandwidth, rate, layer_us, row_us, float(errors.mean()))
@@ -153,9 +153,9 @@ def timed_rows(name: str) -> list[TimedRows]:
 
 def _fitted(name: str, words: str) -> dict[str, object]:
     timed = timed_rows(name)
-    found = fit(timed, FITTED[name][2])
+    fitted = fit(timed, FITTED[name][2])
     models = f"{', '.join(MODELS)} with weights in {name}, passes of {', '.join(map(str, PASS_ROWS))} rows"
-    figures: dict[str, object] = {key: float(f"{value:.4g}") for key, value in asdict(found).items()}
+    figures: dict[str, object] = {key: float(f"{value:.4g}") for key, value in asdict(fitted).items()}
     passes = [
         f"{one.parameters:.4g} parameters, {one.layers} layers, {one.rows} rows: {one.ms:.4g} ms" for one in timed
     ]

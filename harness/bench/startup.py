@@ -83,9 +83,9 @@ def peak_memory(name: str, settings: Settings) -> Result:
     """
     with tempfile.TemporaryDirectory() as folder:
         begin = time.perf_counter()
-        own = _peak_mb(ENTRY, *_decode("prompt_lookup", settings, Path(folder) / "run"))
+        own = peak_mb(ENTRY, *_decode("prompt_lookup", settings, Path(folder) / "run"))
         seconds = time.perf_counter() - begin
-    imports = _peak_mb("import torch, transformers")
+    imports = peak_mb("import torch, transformers")
     copy = presets.load(settings.backbone, "bf16").weights_bytes / 1e6
     most = imports + copy / 2 + copy + BESIDE_IMPORTS_MB
     verdict = "pass" if own <= most else "fail"
@@ -117,7 +117,7 @@ def _first(settings: Settings) -> float:
     return float(said[0]) - begin
 
 
-def _peak_mb(code: str, *words: str) -> float:
+def peak_mb(code: str, *words: str) -> float:
     """The resident high-water mark of a process of its own.
 
     Raises:

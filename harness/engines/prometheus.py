@@ -26,11 +26,11 @@ def read_counters(text: str, names: Mapping[str, str], position: str = "") -> Co
     places: dict[int, float] = {}
     try:
         samples = [sample for family in parser.text_string_to_metric_families(text) for sample in family.samples]
-        wanted = [sample for sample in samples if sample.name in fields or (position and sample.name == position)]
-        places_of = [int(sample.labels.get("position", 0)) for sample in wanted]
+        chosen = [sample for sample in samples if sample.name in fields or (position and sample.name == position)]
+        places_of = [int(sample.labels.get("position", 0)) for sample in chosen]
     except (ValueError, KeyError, IndexError) as error:
         raise EngineFault("malformed", f"the server's counters cannot be read: {error}") from error
-    for sample, place in zip(wanted, places_of, strict=True):
+    for sample, place in zip(chosen, places_of, strict=True):
         if not math.isfinite(sample.value):
             raise EngineFault("not_a_number", f"the counter {sample.name} is {sample.value}")
         if sample.name == position:

@@ -78,7 +78,7 @@ class Verdicts:
             return verdict
         if verdict["word"] != "broken" and cell.backbone != "tabular" and self.plan.suite.suite.prove:
             verdict |= self._greedy_verdict(cell, verdict)
-        return verdict | _timed_verdict(cell, timed)
+        return verdict | timed_verdict(cell, timed)
 
     def _greedy_verdict(self, cell: Cell, verdict: Mapping[str, Any]) -> dict[str, Any]:
         """What the greedy check changes in a verdict; it runs even where the enumeration failed."""
@@ -204,14 +204,14 @@ def unproved(cell: Cell, samples: Sequence[Sample], reason: str) -> dict[str, An
     if not timed:
         return dict(_NOTHING_TIMED)
     verdict = {**_NO_VERDICT, "word": _unproved(cell.method), "note": reason, "error": reason}
-    return verdict if cell.method.claim is Claim.APPROXIMATE else verdict | _timed_verdict(cell, timed)
+    return verdict if cell.method.claim is Claim.APPROXIMATE else verdict | timed_verdict(cell, timed)
 
 
 def _timed(samples: Sequence[Sample]) -> list[Sample]:
     return [sample for sample in samples if sample.status == "ok" and not sample.warmup]
 
 
-def _timed_verdict(cell: Cell, timed: Sequence[Sample]) -> dict[str, Any]:
+def timed_verdict(cell: Cell, timed: Sequence[Sample]) -> dict[str, Any]:
     """What the timed outputs themselves refute: at T = 0 each must equal the baseline's, but for ties.
 
     In bf16 and fp16 rounding may part two outputs, by a small margin; a large one refutes there too.

@@ -232,14 +232,14 @@ class TestMeasuredPasses:
             for size, layers in ((1e6, 5), (5e6, 7), (1e8, 30))
             for rows in (1, 4, 16, 64)
         ]
-        found = machine_profile.fit(timed, 2.0)
-        figures = [found.bandwidth_gb_s, found.tflops, found.layer_us, found.row_us]
-        assert figures == pytest.approx([1.0, 1.0, 40.0, 2.0], rel=1e-6) and found.error < 1e-9
+        fitted = machine_profile.fit(timed, 2.0)
+        figures = [fitted.bandwidth_gb_s, fitted.tflops, fitted.layer_us, fitted.row_us]
+        assert figures == pytest.approx([1.0, 1.0, 40.0, 2.0], rel=1e-6) and fitted.error < 1e-9
 
     def test_a_cost_that_is_nothing_is_still_a_figure_of_a_profile(self) -> None:
         timed = [machine_profile.TimedRows(1e6, 5, rows, 1.0) for rows in (1, 4, 16)]
-        found = machine_profile.fit(timed, 2.0)
-        assert found.row_us >= predict.SMALLEST and found.tflops <= 1 / predict.SMALLEST
+        fitted = machine_profile.fit(timed, 2.0)
+        assert fitted.row_us >= predict.SMALLEST and fitted.tflops <= 1 / predict.SMALLEST
 
     def test_a_pass_is_their_sum_where_a_sheet_takes_the_longer(self) -> None:
         costs = predict.Measured(bandwidth=1e9, rate=1e9, layer_s=1e-4, row_s=1e-5)

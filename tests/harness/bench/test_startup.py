@@ -26,7 +26,7 @@ def test_a_first_token_comes_between_the_imports_and_the_end(monkeypatch: pytest
 
 def test_memory_is_beside_imports_weights_and_their_copy_in_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
     peaks = {"import torch, transformers": 400.0, startup.ENTRY: 1500.0}
-    monkeypatch.setattr(startup, "_peak_mb", lambda code, *words: peaks[code])
+    monkeypatch.setattr(startup, "peak_mb", lambda code, *words: peaks[code])
     monkeypatch.setattr(startup.presets, "load", lambda name, dtype: SimpleNamespace(weights_bytes=500e6))
     result: Any = startup.peak_memory("startup peak memory", SETTINGS)
     assert result.peer == 400 + 250 + 500 + 300 and result.verdict == "fail"
@@ -35,6 +35,6 @@ def test_memory_is_beside_imports_weights_and_their_copy_in_fp32(monkeypatch: py
 
 
 def test_a_peak_is_of_the_process_alone() -> None:
-    assert startup._peak_mb("x = bytearray(60_000_000)") > startup._peak_mb("pass") + 50
+    assert startup.peak_mb("x = bytearray(60_000_000)") > startup.peak_mb("pass") + 50
     with pytest.raises(UsageError, match="exit code 3"):
-        startup._peak_mb("raise SystemExit(3)")
+        startup.peak_mb("raise SystemExit(3)")

@@ -132,7 +132,7 @@ def test_a_large_margin_breaks_a_claim_in_bf16_too(margin: float | None, word: s
     """Rounding parts two greedy outputs by 0.25 at most in all stored runs of exact methods."""
     cell = SimpleNamespace(sampling=Sampling(0.0), dtype="bf16")
     sample = SimpleNamespace(diverged_at=3, margin=margin, prompt="a")
-    verdict = verdicts._timed_verdict(cell, [sample])  # type: ignore[arg-type]
+    verdict = verdicts.timed_verdict(cell, [sample])  # type: ignore[arg-type]
     assert verdict.get("word") == word
     assert word is None or "in bf16, by more than it rounds" in verdict["note"]
 
