@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from harness.cli.main import emit
 from harness.cli.paths import LocalPath
+from harness.errors import UsageError
 from harness.platform.extras import optional
 from reports.history import report
-from reports.history.series import read, series
+from reports.history.series import METRICS, read, series
 
 
 @click.command(name="history")
@@ -18,22 +20,33 @@ from reports.history.series import read, series
 @click.option("--metric", "metrics", multiple=True, help="Only this metric, such as acceptance; may be repeated.")
 @click.option("--out", type=LocalPath(), help="Folder of history.md and history.png. Default: DIR.")
 @click.option("--html", "pages", type=LocalPath(), help="Write a page for a browser into this folder instead.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document: {series}, each with its changes.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document: {series}, each with its changes and verdict.")
 def command(folder: Path, metrics: tuple[str, ...], out: Path | None, pages: Path | None, as_json: bool) -> None:
     """Table and figure of each metric of each cell over the nights of a history, with its change points.
 
     A change is named with the commits before and after it. It is found on the third night after a step, and one odd
     night is none. DIR holds the lines of `stride nightly` or `stride run --append`; a single file is read as well.
 
+    A series of fewer than six nights, or without a value in the latest ones, is inconclusive. Exit codes: 0, 4 where no
+    figure has a value in two nights, 2 error.
+
     \b
     stride history nights
     stride history nights --metric acceptance --json
     stride history nights --html site                   open site/index.html
     """
+    if wrong := [name for name in metrics if name not in METRICS and not name.startswith(("score.", "set."))]:
+        raise UsageError(f"no metric {wrong[0]!r:.60}; there are {', '.join(METRICS)}, and score.NAME and set.NAME")
     results = report.findings([one for one in series(read(folder)) if not metrics or one.metric in metrics])
     if as_json:
         emit({"series": report.document(results)})
-        return
+    else:
+        _write(results, folder, out, pages)
+    raise SystemExit(0 if results else 4)
+
+
+def _write(results: Sequence[report.Finding], folder: Path, out: Path | None, pages: Path | None) -> None:
+    """Write the page for a browser, or the table and the figure; say where."""
     if pages is not None:
         for module in ("plotly", "itables"):
             optional(module, "a page for a browser", "html")

@@ -17,9 +17,10 @@ from harness.cli.main import emit
 from harness.cli.paths import LocalPath
 from harness.errors import RunIncomplete, StrideError, UsageError, printable
 from harness.platform.quiet import stdout_on_stderr
+from harness.record.files import put
 from harness.record.store import Store
 from reports.gate import decision, rendering
-from reports.gate.baseline import make_baseline
+from reports.gate.baseline import check_content, make_baseline
 from reports.history import report
 from reports.history.series import read, series
 
@@ -62,13 +63,14 @@ def command(
         raise UsageError(f"{taken[0]} is set by the night itself; leave it out")
     path = folder / "runs" / stamp()
     folder.mkdir(parents=True, exist_ok=True)
+    stored = _stored(folder)
     code, answer = _run([suite, *options, "--out", str(path), "--append", str(folder / LINES), "--json"])
     baseline = folder / "baseline.json"
-    result = _gate(path, baseline, margin) if baseline.exists() else None
+    result = None if stored is None else _gate(path, stored, margin)
     if result is None and code == 0:
         again = [_again([suite, *options], path, number + 1) for number in range(reruns)]
         document = make_baseline(Store.open(path), again)
-        baseline.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        put(baseline.absolute(), (json.dumps(document, indent=1) + "\n").encode())
     steps = _changes(folder)
     code = worst_code(code, 0 if result is None else result.exit_code)
     if as_json:
@@ -83,6 +85,22 @@ def command(
             click.echo(printable(f"changed: {step}"))
         click.echo(f"night: {path}, exit code {code}")
     raise SystemExit(code)
+
+
+def _stored(folder: Path) -> dict[str, Any] | None:
+    """The baseline of a history; None: there is none yet. Damage of it or of the lines is an error before the run."""
+    _lines(folder)
+    path = folder / "baseline.json"
+    if not path.exists():
+        return None
+    document = gate.read_baseline(path)
+    check_content(document)
+    return document
+
+
+def _lines(folder: Path) -> list[dict[str, Any]]:
+    """The lines of a history; none where no night has written any."""
+    return read(folder) if any(file.stat().st_size for file in folder.glob("*.jsonl")) else []
 
 
 def stamp() -> str:
@@ -128,17 +146,17 @@ def _again(words: list[str], night: Path, number: int) -> Store:
     return Store.open(path)
 
 
-def _gate(path: Path, baseline: Path, margin: float | None) -> decision.Result:
+def _gate(path: Path, stored: Any, margin: float | None) -> decision.Result:
     """The gate of a night."""
     store = Store.open(path)
-    result = decision.gate(store, gate.read_baseline(baseline), margin)
+    result = decision.gate(store, stored, margin)
     gate.write(result, store, None, None)
     return result
 
 
 def _changes(folder: Path) -> list[str]:
     """What changed in the history, newest first, in words."""
-    steps = [(step, one.series) for one in report.findings(series(read(folder))) for step in one.changes]
+    steps = [(step, one.series) for one in report.findings(series(_lines(folder))) for step in one.changes]
     steps.sort(key=lambda item: item[0].first.created, reverse=True)
     return [
         f"{one.label} ({one.setting}) {one.metric} {step.before:.3f} -> {step.after:.3f} "

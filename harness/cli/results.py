@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -62,15 +62,21 @@ def append(path: Path, cells: Sequence[Mapping[Any, Any]], store: Store) -> None
         "counting": store.manifest.get("schema", 1),
     }
     rows = [json.dumps(strict({**stamp, **more, **row}), allow_nan=False) for row in cells]
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    others = [line for line in lines if not _of_run(line, stamp)]
-    put(path.absolute(), "".join(f"{line}\n" for line in (*others, *rows)).encode())
+    lines = path.read_bytes().splitlines() if path.exists() else []
+    ids = {str(row.get("cell")) for row in cells}
+    others = [line for line in lines if not _of_run(line, stamp, ids)]
+    put(path.absolute(), b"".join(line + b"\n" for line in (*others, *(row.encode() for row in rows))))
 
 
-def _of_run(line: str, stamp: Mapping[str, Any]) -> bool:
-    """Whether a line is of a run; one that is no JSON object is nobody's and stays."""
+def _of_run(line: bytes, stamp: Mapping[str, Any], cells: Set[str]) -> bool:
+    """Whether a line is of a run, or of the same cell of it before its folder was moved.
+
+    One that is no JSON object is nobody's and stays.
+    """
     try:
-        entry = json.loads(line)
+        entry = json.loads(line.decode())
     except (ValueError, RecursionError):
         return False
-    return isinstance(entry, dict) and all(entry.get(key) == stamp[key] for key in ("run", "created"))
+    if not isinstance(entry, dict) or entry.get("created") != stamp["created"]:
+        return False
+    return entry.get("run") == stamp["run"] or entry.get("cell") in cells

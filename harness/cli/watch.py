@@ -116,7 +116,7 @@ def _append(history: Path, line: dict[str, Any]) -> None:
 
 def _moves(history: Path) -> list[str]:
     """Every change of acceptance in a history, in words."""
-    if not history.is_file():
+    if not history.is_file() or not history.stat().st_size:
         return []
     return [
         f"{one.label}: {one.metric} moved from {number(step.before)} to {number(step.after)} "

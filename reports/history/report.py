@@ -29,6 +29,20 @@ class Finding:
     series: Series
     changes: tuple[Change, ...]
 
+    @property
+    def verdict(self) -> str:
+        """`changed`, `no change`, or `inconclusive`: fewer than six nights, or the latest nights have no value."""
+        if self.changes:
+            return "changed"
+        return "inconclusive" if self.reason else "no change"
+
+    @property
+    def reason(self) -> str:
+        """Why nothing can be said of the latest nights; empty: something can."""
+        if self.series.missing:
+            return f"no value in the latest {self.series.missing} nights"
+        return f"under {FEWEST} nights" if len(self.series.nights) < FEWEST else ""
+
 
 def findings(series: Sequence[Series]) -> list[Finding]:
     """Each series with its changes."""
@@ -52,8 +66,8 @@ def table(results: Sequence[Finding]) -> list[str]:
         ]
         for one, change in steps
     ]
-    lines = ["# History", "", *(markdown_lines(titles, rows) if rows else ["No change was found."]), ""]
-    titles = ["cell", "setting", "metric", "nights", "holes", "first", "latest", "changes"]
+    lines = ["# History", "", *(markdown_lines(titles, rows) if rows else [_none(results)]), ""]
+    titles = ["cell", "setting", "metric", "nights", "holes", "first", "latest", "changes", "verdict"]
     rows = [
         [
             (one := finding.series).label,
@@ -63,11 +77,22 @@ def table(results: Sequence[Finding]) -> list[str]:
             str(one.holes),
             number(one.values[0], 3),
             number(one.values[-1], 3),
-            str(len(finding.changes)) if len(one.nights) >= FEWEST else f"under {FEWEST} nights",
+            str(len(finding.changes)),
+            finding.verdict + (f": {finding.reason}" if finding.reason else ""),
         ]
         for finding in results
     ]
     return [*lines, "## Series", "", *markdown_lines(titles, rows), "", *_notes(results)]
+
+
+def _none(results: Sequence[Finding]) -> str:
+    """What a history without a change says."""
+    if not results:
+        return "Inconclusive: no figure has a value in two nights, so no change can be found."
+    open_ones = sum(finding.verdict == "inconclusive" for finding in results)
+    if open_ones == len(results):
+        return "Inconclusive: no change can be found yet. The table says why."
+    return "No change was found." + (f" Of {open_ones} series nothing can be said." if open_ones else "")
 
 
 def _notes(results: Sequence[Finding]) -> list[str]:
@@ -86,7 +111,8 @@ def document(results: Sequence[Finding]) -> list[dict[str, Any]]:
     rows = []
     for finding in results:
         steps = [{**asdict(one), "relative": one.relative, "commits": one.commits} for one in finding.changes]
-        rows.append({**asdict(finding.series), "changes": steps})
+        found = {"changes": steps, "verdict": finding.verdict, "reason": finding.reason}
+        rows.append({**asdict(finding.series), **found})
     return rows
 
 

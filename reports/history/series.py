@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from codecs import BOM_UTF8
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,8 +22,17 @@ SECONDS = ("speedup", "ttft_ms", "tpot_ms")
 """Metrics that are compared between equal machines alone."""
 COUNTED = ("scr", "speedup", "expected_per_node")
 """Metrics that depend on what a version of the store counts."""
-TYPES: Mapping[str, tuple[type, ...]] = {"temperature": (int, float), "counting": (int,), "machine": (str,)}
-"""Types of what else is read; each may be null."""
+TYPES: Mapping[str, tuple[type, ...]] = {
+    **{"temperature": (int, float), "counting": (int,), "machine": (str,), "git": (dict,)},
+    **dict.fromkeys(("status", "role", "label", "suite", "run", "backbone", "dtype", "task"), (str,)),
+    **dict.fromkeys(METRICS, (int, float)),
+}
+"""Types of what else is read, which are those of scores too; each may be null."""
+INFINITE = ("inf", "-inf")
+"""How `stride run --append` writes an infinity, which is no value."""
+REMEDY = "remove the line, or restore the file from a copy"
+LARGEST = 1e15
+"""No figure is larger; a number above it is damage, and its square would leave the range of a float."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +61,8 @@ class Series:
         metric: a name of ``METRICS`` or of a score.
         nights: in the order of time.
         values: one a night.
-        holes: nights of the suite without a value.
+        holes: nights of the suite without a value, between those that have one.
+        missing: nights of the suite since the last value, in which no series of the same metric has one.
         counting: the schema version of the runs.
         machine: the machine of the runs, for seconds; None for counts.
     """
@@ -63,37 +74,55 @@ class Series:
     nights: tuple[Night, ...]
     values: tuple[float, ...]
     holes: int
+    missing: int
     counting: int
     machine: str | None
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The lines of a history's file, or of every ``*.jsonl`` of its folder.
+    """The lines of a history's file, or of every ``*.jsonl`` of its folder. A line that stands twice counts once.
 
     Raises:
-        UsageError: there is none, or a line is no JSON object with a cell and a time, or has another type elsewhere.
+        UsageError: there is none, a line is no JSON object with a cell and a time, it has another type or a damaged
+            number elsewhere, or two lines tell different things of one cell and time.
     """
     files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path] if path.is_file() else []
     if not files:
         raise UsageError(f"{path} holds no history (no *.jsonl); `stride nightly SUITE --history {path}` begins one")
-    lines = []
+    lines: dict[tuple[str, str], tuple[dict[str, Any], str]] = {}
     for file in files:
-        for number, text in enumerate(file.read_text(encoding="utf-8-sig", errors="replace").split("\n"), start=1):
+        for number, text in enumerate(file.read_bytes().removeprefix(BOM_UTF8).split(b"\n"), start=1):
             if text.strip():
-                lines.append(_line(text, f"{file}, line {number}"))
-    return lines
+                place = f"{file}, line {number}"
+                line = _line(text, place)
+                before, elsewhere = lines.setdefault((line["cell"], line["created"]), (line, place))
+                if not _same(before, line):
+                    raise UsageError(
+                        f"{place} and {elsewhere} tell different things of the cell {line['cell']!r:.60} and the time "
+                        f"{line['created']}; remove the wrong one"
+                    )
+    if not lines:
+        raise UsageError(f"{path} holds no history: no line is in it; `stride nightly SUITE --history DIR` adds some")
+    return [line for line, _ in lines.values()]
 
 
-def _line(text: str, place: str) -> dict[str, Any]:
+def _same(before: Mapping[str, Any], line: Mapping[str, Any]) -> bool:
+    """Whether two lines are equal; NaN equals NaN."""
+    return before is line or json.dumps(before, sort_keys=True) == json.dumps(line, sort_keys=True)
+
+
+def _line(text: bytes, place: str) -> dict[str, Any]:
     try:
-        line = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{place}: no JSON ({error}); remove the line, or restore the file from a copy") from error
+        line = json.loads(text.decode())
+    except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError
+        raise UsageError(f"{place}: no JSON ({error}); {REMEDY}") from error
     if not isinstance(line, dict) or not all(isinstance(line.get(key), str) for key in ("cell", "created")):
         raise UsageError(f"{place}: no line of a history, which names its cell and when its run was created")
-    for key, kinds in TYPES.items():
-        if (value := line.get(key)) is not None and not isinstance(value, kinds):
-            raise UsageError(f"{place}: {key} is {value!r:.60}; remove the line, or restore the file from a copy")
+    for key, kinds in {**TYPES, **dict.fromkeys(_scores(line), (int, float))}.items():
+        value = line.get(key)
+        wrong = value is not None and (not isinstance(value, kinds) or isinstance(value, bool))
+        if (wrong and value not in INFINITE) or (isinstance(value, int | float) and LARGEST < abs(value) < math.inf):
+            raise UsageError(f"{place}: {key} is {value!r:.60}; {REMEDY}")
     return {**line, "created": _utc(line["created"], place)}
 
 
@@ -109,6 +138,7 @@ def _utc(text: str, place: str) -> str:
 def series(lines: Sequence[Mapping[str, Any]]) -> list[Series]:
     """One series a cell, metric, version of counting and, for seconds, machine; at least two nights each."""
     nights = {line["created"]: _night(line) for line in sorted(lines, key=lambda line: str(line["created"]))}
+    suites = {line["created"]: line.get("suite") for line in lines}
     values: dict[tuple[Any, ...], dict[str, float]] = {}
     first: dict[str, Mapping[str, Any]] = {}
     for line in lines:
@@ -117,23 +147,35 @@ def series(lines: Sequence[Mapping[str, Any]]) -> list[Series]:
         first.setdefault(line["cell"], line)
         for metric in _metrics(line):
             number = line.get(metric)
-            if isinstance(number, int | float) and not isinstance(number, bool) and math.isfinite(number):
+            if isinstance(number, int | float) and math.isfinite(number):
                 counting = int(line.get("counting") or 1) if metric in COUNTED else 0
                 machine = line.get("machine") if metric in SECONDS else None
                 values.setdefault((line["cell"], metric, counting, machine), {})[line["created"]] = float(number)
+    valued: dict[tuple[str, str], set[str]] = {}
+    for (cell, metric, *_), by_night in values.items():
+        valued.setdefault((cell, metric), set()).update(by_night)
     return [
-        _series(first[key[0]], key, by_night, nights)
+        _series(first[key[0]], key, by_night, nights, _without(valued[key[:2]], suites))
         for key, by_night in sorted(values.items(), key=lambda item: _order(item[0], list(first)))
         if len(by_night) > 1
     ]
 
 
+def _without(valued: set[str], suites: Mapping[str, Any]) -> set[str]:
+    """The nights of the same suites that have no value of a cell's metric, in whichever series."""
+    own = {suites[created] for created in valued}
+    return {created for created, suite in suites.items() if suite in own and created not in valued}
+
+
 def _series(
-    line: Mapping[str, Any], key: tuple[Any, ...], by_night: Mapping[str, float], nights: Mapping[str, Night]
+    line: Mapping[str, Any],
+    key: tuple[Any, ...],
+    by_night: Mapping[str, float],
+    nights: Mapping[str, Night],
+    without: set[str],
 ) -> Series:
     cell, metric, counting, machine = key
     shared = [created for created in nights if created in by_night]
-    begun = [created for created in nights if shared[0] <= created <= shared[-1]]
     setting = f"{line.get('backbone')} {line.get('dtype')}, T = {line.get('temperature') or 0:g}, {line.get('task')}"
     return Series(
         cell,
@@ -142,7 +184,8 @@ def _series(
         metric,
         tuple(nights[created] for created in shared),
         tuple(by_night[created] for created in shared),
-        len(begun) - len(shared),
+        sum(shared[0] < created < shared[-1] for created in without),
+        sum(created > shared[-1] for created in without),
         counting,
         machine,
     )
@@ -155,8 +198,11 @@ def _order(key: tuple[Any, ...], cells: Sequence[str]) -> tuple[Any, ...]:
 
 
 def _metrics(line: Mapping[str, Any]) -> list[str]:
-    scores = [key for key in line if key.startswith(("score.", "set.")) and f"{key}_low" in line]
-    return [*METRICS, *scores]
+    return [*METRICS, *_scores(line)]
+
+
+def _scores(line: Mapping[str, Any]) -> list[str]:
+    return [key for key in line if key.startswith(("score.", "set.")) and f"{key}_low" in line]
 
 
 def _night(line: Mapping[str, Any]) -> Night:

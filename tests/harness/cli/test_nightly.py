@@ -59,7 +59,29 @@ def test_history_prints_changes_as_json_and_as_a_table(tmp_path):
     assert len(one["changes"]) == 1 and one["changes"][0]["relative"] < -0.02
     page = stride("history", tmp_path, "--metric", "acceptance", "--out", tmp_path / "pages")
     assert page.code == 0 and "eagle2" in page.out and (tmp_path / "pages" / "history.md").is_file()
-    assert stride("history", tmp_path, "--metric", "scr", "--json").document == {"series": []}
+    none = stride("history", tmp_path, "--metric", "scr", "--json")
+    assert (none.code, none.document) == (4, {"series": []})
+    assert "no metric 'acceptence'; there are scr, " in refused("history", tmp_path, "--metric", "acceptence")
+
+
+@pytest.mark.parametrize("values", [[0.6], [float("nan")] * 9], ids=["one night", "NaN"])
+def test_a_history_that_can_show_no_change_is_inconclusive(values: list[float], tmp_path):
+    write(tmp_path / "history.jsonl", [line(night, value) for night, value in enumerate(values)])
+    page = stride("history", tmp_path)
+    assert page.code == 4 and "Inconclusive" in page.out, page
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("history.jsonl", '{"cell": "c0", "crea'), ("baseline.json", '{"kind": 1}'), ("baseline.json", "{")],
+    ids=["half a line", "no baseline", "half a baseline"],
+)
+def test_damage_of_a_history_is_told_before_the_night_runs(name: str, text: str, tmp_path):
+    (tmp_path / "toy.yaml").write_text(SUITE)
+    (tmp_path / name).write_text(text)
+    message = refused("nightly", tmp_path / "toy.yaml", "--history", tmp_path)
+    assert name in message or "baseline make" in message
+    assert not (tmp_path / "runs").exists() and (tmp_path / name).read_text() == text
 
 
 def test_a_history_that_is_not_there_is_one_message(tmp_path):

@@ -112,6 +112,14 @@ DAMAGED = [
             {"temperature": "hot"},
             {"counting": [1]},
             {"machine": {"cores": 2}},
+            {"temperature": 10**400},
+            {"status": ["done"]},
+            {"git": "abc"},
+            {"acceptance": "0.6"},
+            {"acceptance": True},
+            {"acceptance": 10**400},
+            {"acceptance": -1e308},
+            {"score.right": {"mean": 1}, "score.right_low": 0.5},
         )
     ),
 ]
@@ -125,9 +133,59 @@ def test_a_damaged_line_is_an_error_that_names_it(text: str, tmp_path: Path) -> 
         read(tmp_path)
 
 
+@pytest.mark.parametrize("text", [b'{"cell": "c\xff"}', b'{"cell": "c0", "crea'], ids=["no UTF-8", "half a line"])
+def test_bytes_that_are_no_line_are_an_error_that_names_it(text: bytes, tmp_path: Path) -> None:
+    path = write(tmp_path / "history.jsonl", [line(0, 0.6)])
+    path.write_bytes(path.read_bytes() + text)
+    with pytest.raises(UsageError, match=r"history\.jsonl, line 2: no JSON"):
+        read(tmp_path)
+
+
 def test_a_folder_without_lines_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="stride nightly SUITE --history"):
         read(tmp_path)
+    (tmp_path / "history.jsonl").write_bytes(b"\n")
+    with pytest.raises(UsageError, match="no line is in it"):
+        read(tmp_path)
+
+
+def test_a_line_that_stands_twice_counts_once_and_two_that_differ_are_an_error(tmp_path: Path) -> None:
+    """A folder that was copied into itself; a NaN equals itself."""
+    lines = [line(night, value) for night, value in enumerate([0.5, float("nan"), 0.6])]
+    write(tmp_path / "a.jsonl", lines)
+    write(tmp_path / "b.jsonl", lines)
+    assert len(read(tmp_path)) == 3
+    write(tmp_path / "b.jsonl", [line(2, 0.7)])
+    with pytest.raises(UsageError, match=r"b\.jsonl, line 1 and .*a\.jsonl, line 3 tell different things"):
+        read(tmp_path)
+
+
+def test_nights_of_another_suite_are_no_holes() -> None:
+    own = [line(night, 0.6, suite="a") for night in (0, 2, 6, 8, 10, 12)]
+    other = [line(night, 0.3, suite="b", cell="c1") for night in (1, 3, 5, 7, 9, 11)]
+    assert [(one.holes, one.missing) for one in series([*own, *other])] == [(0, 0), (0, 0)]
+
+
+@pytest.mark.parametrize(
+    "lost", [{"acceptance": float("nan")}, {"acceptance": None}, {"acceptance": "inf"}, {"status": "failed"}], ids=str
+)
+def test_a_series_whose_latest_nights_have_no_value_is_inconclusive(lost: dict[str, object], tmp_path: Path) -> None:
+    lines = [line(night, 0.6) for night in range(8)] + [line(night, 0.6, **lost) for night in range(8, 10)]
+    results = report.findings(series(read(write(tmp_path / "history.jsonl", lines))))
+    assert [finding.series.missing for finding in results] == [2]
+    assert "Inconclusive" in report.table(results)[2]
+    (row,) = report.document(results)
+    assert (row["verdict"], row["reason"]) == ("inconclusive", "no value in the latest 2 nights")
+
+
+def test_a_figure_that_one_machine_ended_and_another_goes_on_with_is_not_missing() -> None:
+    lines = [line(night, 0.6, speedup=1.5, machine="a" if night < 7 else "b") for night in range(14)]
+    assert {one.missing for one in series(lines)} == {0}
+
+
+def test_the_verdict_of_a_series_says_whether_a_change_was_looked_for() -> None:
+    words = [report.findings([one(values)])[0].verdict for values in ([0.6] * 5, [0.6] * 6, [0.6] * 4 + [0.5] * 4)]
+    assert words == ["inconclusive", "no change", "changed"]
 
 
 def test_the_table_names_the_commits_and_the_figure_is_drawn(tmp_path: Path) -> None:
