@@ -24,9 +24,10 @@ SERVER = (
     "echo $$ >> $0; $2"
 )
 OWNER = """
-import os, sys
+import os, signal, sys
 import time
 from harness.run.serving import launch
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and so do its children
 launch.PATIENCE_S = 0.1
 launch.kept(sys.argv[3:], os.environ, sys.stderr)
 if sys.argv[2] == "forked" and os.fork() == 0:
@@ -142,7 +143,7 @@ def test_a_server_and_its_children_end_with_an_owner_that_is_killed(tmp_path: Pa
     assert owner.stdout is not None and owner.stdout.readline() == b"ready\n"
     pids = read(tmp_path / "pids")
     os.killpg(owner.pid, number)
-    owner.wait()
+    owner.wait(60)
     assert ended(pids)
 
 
