@@ -1,9 +1,12 @@
-"""The workflow files of examples/ci: valid by the vendored schemas, and every command and option of ours exists."""
+"""The workflow files of examples/ci: valid by the vendored schemas and by actionlint where it is installed, and every
+command and option of ours exists.
+"""
 
 from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -56,6 +59,17 @@ def test_a_wrong_workflow_is_noticed(name: str, tmp_path: Path) -> None:
     text = (FOLDER / name).read_text()
     wrong.write_text(text.replace("runs-on:", "runs_on:").replace("when: always", "when: 7"))
     assert check(wrong, FILES[name]).returncode == 1
+
+
+@pytest.mark.skipif(shutil.which("actionlint") is None, reason="no program actionlint on the path")
+@pytest.mark.parametrize("name", [name for name, schema in FILES.items() if "github" in schema])
+def test_actionlint_finds_nothing_in_a_workflow_and_notices_a_wrong_one(name: str, tmp_path: Path) -> None:
+    wrong = tmp_path / name
+    wrong.write_text((FOLDER / name).read_text().replace("runs-on:", "runs_on:"))
+    done = [
+        subprocess.run(["actionlint", str(path)], capture_output=True, text=True) for path in (FOLDER / name, wrong)
+    ]
+    assert [one.returncode for one in done] == [0, 1], done
 
 
 @pytest.mark.parametrize("name", sorted(FILES.keys() - {"audit-packages.yml"}))
