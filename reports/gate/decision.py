@@ -166,8 +166,8 @@ def gate(
         for cell in (map(store.cell, store.cells()) if seconds else ())
         if disturbed_share(cell.steps) > WAITING_STEPS
     ]
-    if not rows:
-        rows = [Row("", "all cells", "", "error", "the run and the baseline share no cell")]
+    if len(removed) == len(baseline["cells"]):
+        rows = [Row("", "all cells", "", "error", "the run and the baseline share no method"), *rows]
     return Result(worst(rows), tuple(rows), tuple(removed), added, tuple(notes))
 
 

@@ -495,10 +495,15 @@ def test_methods_of_one_side_alone_are_listed() -> None:
 
 
 def test_runs_without_a_shared_cell_are_an_error() -> None:
+    """Also where both have autoregressive decoding, whose e-value alone would pass."""
     before, after = run(Sim()), empty().add(meta("c9"), simulate(Sim(), 24))
     after.manifest["key"] = {**after.manifest["key"], "methods": ["another"]}
     result = gate(after, make_baseline(before))
-    assert (result.verdict, result.rows[0].why) == ("error", "the run and the baseline share no cell")
+    assert (result.verdict, result.rows[0].why) == ("error", "the run and the baseline share no method")
+    audited = {"claim": "SAME_LAW", "audit_log_e": -1.0, "audit_tokens": 100, "audit_visible_tv": 0.1}
+    after.add(meta("c8", **audited), simulate(Sim(), 24))
+    result = gate(after, make_baseline(before))
+    assert (result.verdict, [row.verdict for row in result.rows]) == ("error", ["error", "pass"])
 
 
 def test_annotations_are_workflow_commands_of_one_line() -> None:
