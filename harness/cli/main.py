@@ -11,6 +11,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, TextIO
 
@@ -21,6 +22,7 @@ from harness.discover import check_packages
 from harness.errors import PluginWarning, StrideError, WeightsWarning, did_you_mean, printable
 from harness.platform import stand_ins
 from harness.platform.exits import exits_are_told
+from harness.platform.quiet import open_closed_streams
 
 VERBS = {
     "list": "methods, tasks, backbones, suites, engines, or the matrix of methods and backbones",
@@ -66,6 +68,9 @@ GROUPS = {
 }
 """The verbs as `stride --help` shows them; a verb that no group names stands under "More"."""
 
+
+READING = ("list", "papers", "report", "show", "query", "compare", "cost", "predict", "layers")
+"""Verbs that only show: their exit code is no verdict."""
 
 MODULES = {"import": "import_results"}
 """Verbs whose module has another name."""
@@ -166,8 +171,26 @@ def _show_warning(
     click.echo(text or printable(warnings.formatwarning(message, category, filename, lineno).rstrip()), err=True)
 
 
+def _without_reader(arguments: Sequence[str]) -> int:
+    """End quietly where nobody reads the output; return the exit code, which is no success unless the verb only reads.
+
+    Otherwise `stride gate | head -1` would pass with its verdict unsaid.
+    """
+    null = os.open(os.devnull, os.O_WRONLY)
+    with suppress(OSError):
+        os.dup2(null, 1)  # what is left to print is thrown away
+    if only_lists(arguments) or arguments[:1] in [[verb] for verb in READING]:
+        return 0
+    with suppress(OSError):
+        click.echo("stride: nobody reads the output any more; what a run has finished is kept", err=True)
+    with suppress(OSError):
+        sys.stderr.flush()
+    return 3
+
+
 def main() -> None:
     """Entry point."""
+    open_closed_streams()
     for noisy in ("TRANSFORMERS_VERBOSITY", "HF_HUB_VERBOSITY"):
         os.environ.setdefault(noisy, "error")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -193,8 +216,7 @@ def main() -> None:
         click.echo("stride: interrupted; what was finished is kept", err=True)
         sys.exit(3)
     except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(0)
+        sys.exit(_without_reader(sys.argv[1:]))
     except OSError as error:
         click.echo(
             f"stride: {printable(str(error))}. Check the path, its permissions and the room on the disk.", err=True

@@ -20,8 +20,11 @@ OWN = Path(__file__).resolve().parents[1]
 def exits_are_told() -> Iterator[None]:
     """`os._exit` in this process ends it with one message and the exit code of an incomplete run, also for code 0.
 
-    So does a `sys.exit` of code that is not the package's own. Processes that are forked inside end as they ask. Code
-    in C that ends the process is not seen.
+    So does a `sys.exit` of code that is not the package's own.
+    Processes that are forked inside end as they ask. Code in C that ends the process is not seen.
+
+    Raises:
+        BrokenPipeError: nobody reads the output any more.
     """
     owner, leave = os.getpid(), os._exit
 
@@ -38,6 +41,8 @@ def exits_are_told() -> Iterator[None]:
         yield
     except SystemExit as stop:
         place = traceback.extract_tb(stop.__traceback__)[-1]
+        if Path(place.filename).parts[-2:] == ("click", "core.py") and place.name == "main":
+            raise BrokenPipeError("nobody reads the output") from stop  # click tells it by sys.exit(1)
         if os.getpid() != owner or Path(place.filename).is_relative_to(OWN):
             raise
         raise RunIncomplete(_message(f"sys.exit({stop.code!r:.80})", place.filename, place.lineno)) from stop

@@ -1,4 +1,4 @@
-"""Output of others that would run through ours: progress bars of transformers, prints of plugins."""
+"""Standard streams: those that are closed, and output of others: progress bars of transformers, prints of plugins."""
 
 from __future__ import annotations
 
@@ -6,6 +6,20 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
+
+
+def open_closed_streams() -> None:
+    """Send standard input, output and error that the caller closed to the null device.
+
+    Otherwise a file that a run opens gets their numbers, and what is printed goes there.
+    """
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # it gets the lowest free number, which is this one
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - as long as the process
 
 
 @contextmanager

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
 
+import click
 import pytest
 
 from harness.cli import main
@@ -42,3 +45,21 @@ def test_a_command_of_our_own_exits_as_it_asks() -> None:
     with pytest.raises(SystemExit) as stopped, exits_are_told():
         exec(compile("raise SystemExit(1)", main.__file__, "exec"))
     assert stopped.value.code == 1
+
+
+def test_a_reader_that_is_gone_is_no_exit_of_another_package() -> None:
+    with pytest.raises(BrokenPipeError), exits_are_told():
+        click.Command("list", callback=breaks).main([], standalone_mode=False)
+
+
+def breaks() -> None:
+    raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+
+@pytest.mark.parametrize(("words", "code"), [("list", 0), ("report", 0), ("run --dry-run", 0), ("gate", 3), ("run", 3)])
+def test_without_a_reader_a_verdict_is_no_success(
+    words: str, code: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "dup2", lambda *numbers: numbers)
+    assert main._without_reader(words.split()) == code
+    assert ("nobody reads the output" in capfd.readouterr().err) is (code == 3)

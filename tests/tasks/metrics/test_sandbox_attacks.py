@@ -106,8 +106,10 @@ def test_no_attack_succeeds(user, folder, layer):
 def test_the_attacks_succeed_without_the_filter(tmp_path, monkeypatch):
     monkeypatch.setattr(sandbox, "filter_rules", lambda: None)
     assert not sandbox.run("pass").isolation.calls
-    problems = " ".join(sandbox_attacks.attempt(tmp_path, False))
-    assert "bind" in problems, problems
+    # Attacks that do no harm: an ordinary user may limit, slow or kill the process of this test.
+    harmless = ("bind", "socket UNIX", "pair of packets", "code in memory")
+    problems = " ".join(sandbox_attacks.attempt(tmp_path, False, harmless))
+    assert all(title in problems for title in harmless), problems
 
 
 @pytest.mark.parametrize(
