@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.special import logsumexp
+import scipy  # its parts are read when they are used (see `stats`)
 
 from harness.audit.alternatives import argmax_boosted, distribution, leaking, powered, usable
 from harness.audit.outcomes import FloatArray, IntArray, Outcomes
@@ -189,7 +189,7 @@ def newton_path(tilts: FloatArray) -> FloatArray:
 def mixture(gains: FloatArray, wealth: FloatArray) -> FloatArray:
     """Log e-value: alternatives and tilts begin with equal shares of one unit. [..., J] and [..., D] give [...]."""
     joint = np.concatenate([gains, wealth], axis=-1)
-    total: FloatArray = logsumexp(joint, axis=-1) - np.log(joint.shape[-1])
+    total: FloatArray = scipy.special.logsumexp(joint, axis=-1) - np.log(joint.shape[-1])
     return total
 
 

@@ -9,14 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import pandas as pd
 import torch
 from rich.console import Console
 
-from harness.cli import engine_runs, results
 from harness.cli.main import emit
 from harness.cli.overrides import executor_values
 from harness.cli.run_progress import RunProgress
@@ -34,6 +33,9 @@ from harness.run.options import Options
 from harness.run.serving.engines import Stopped, run_engines
 from harness.run.summary import summary
 from tasks.metrics import sandbox
+
+if TYPE_CHECKING:
+    from harness.cli import results
 
 WARNING = (
     "--allow-code-execution: programs written by a language model will be executed in a child process with limits on "
@@ -75,6 +77,8 @@ def execute(plan: Plan, options: dict[str, Any]) -> None:
 
 def _report(plan: Plan, store: Store, options: dict[str, Any]) -> int:
     """Write and print what engines and methods did; the exit code that their rows ask for."""
+    from harness.cli import engine_runs, results  # imported after the decode: they import matplotlib
+
     engines = engine_runs.report(store, options["as_json"]) if plan.engines else pd.DataFrame()
     for cell in plan.engines:
         if cell.skip and not options["as_json"]:
@@ -152,6 +156,8 @@ def check_finished(plan: Plan, store: Store, stopped: Sequence[Stopped]) -> None
     Raises:
         UsageError: no cell ran; says why the first did not. RunIncomplete: some cells did not, or an engine stopped.
     """
+    from harness.cli import engine_runs, results  # as above
+
     engine_runs.check(stopped, store)
     counts = summary(plan, store)
     if not counts["done"] and not plan.runnable_engines:

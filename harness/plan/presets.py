@@ -25,6 +25,7 @@ from harness.core.capabilities import Requirement
 from harness.discover import declare_all, plain
 from harness.errors import StrideError, UnknownNameError, UsageError, WeightsError, said_by
 from harness.plan.yaml_lines import parse
+from harness.platform import malloc
 from harness.registry import BACKBONES
 
 SHIPPED = Path(__file__).parents[1] / "backbones" / "presets"
@@ -299,6 +300,7 @@ def load(name: str, dtype: str, device: str = "cpu", fetch: bool = True) -> Back
         raise WeightsError(
             f"the backbone {name!r} of {BACKBONES.source(spec.adapter)} could not be loaded: {said_by(error)}"
         ) from error
+    malloc.give_back()
     return backbone
 
 

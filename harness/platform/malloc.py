@@ -19,3 +19,12 @@ def keep_pages() -> bool:
     if mallopt is None:
         return False
     return bool(mallopt(_MMAP_THRESHOLD, 1 << 30)) and bool(mallopt(_TRIM_THRESHOLD, (1 << 31) - 1))
+
+
+def give_back() -> bool:
+    """Give freed pages back to the system, wherever they lie in the heap; False: not glibc, or there were none.
+
+    Reading and packing weights frees as much as it keeps, and nothing that a decode allocates is as large.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform.startswith("linux") else None
+    return trim is not None and bool(trim(0))

@@ -18,9 +18,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import scipy  # its parts are read when they are used: importing scipy.stats takes half a second
 from numpy.typing import NDArray
-from scipy import sparse
-from scipy.stats import beta, norm, t, ttest_1samp
 
 from harness.errors import UsageError
 
@@ -78,7 +77,7 @@ class Bootstrap:
         """The two-sided interval; each bound alone is a one-sided bound at (1 + level) / 2."""
         if not len(self.values):
             return Interval(self.estimate, None, None, self.n)
-        tail = norm.cdf(np.sqrt(self.n / (self.n - 1)) * t.ppf((1 - level) / 2, self.n - 1))
+        tail = scipy.stats.norm.cdf(np.sqrt(self.n / (self.n - 1)) * scipy.stats.t.ppf((1 - level) / 2, self.n - 1))
         low, high = np.quantile(self.values, [tail, 1 - tail])
         return Interval(self.estimate, float(low), float(high), self.n)
 
@@ -93,12 +92,14 @@ class Bootstrap:
             return None
         if not error:
             return float(self.estimate >= bound)
-        tail = float(t.cdf((self.estimate - bound) / error, self.n - 1))
+        student, normal = scipy.stats.t, scipy.stats.norm
+        tail = float(student.cdf((self.estimate - bound) / error, self.n - 1))
         beyond = int((self.values >= bound).sum())
         if not beyond:
             return tail
         share = (beyond + 1) / (len(self.values) + 1)
-        return max(tail, float(t.cdf(norm.ppf(min(share, 1 - 1e-9)) * np.sqrt((self.n - 1) / self.n), self.n - 1)))
+        by_resamples = normal.ppf(min(share, 1 - 1e-9)) * np.sqrt((self.n - 1) / self.n)
+        return max(tail, float(student.cdf(by_resamples, self.n - 1)))
 
 
 def bootstrap(frame: pd.DataFrame, statistic: Statistic, resamples: int = RESAMPLES, seed: int = 0) -> Bootstrap | None:
@@ -190,7 +191,7 @@ def _lower_bound(values: FloatArray, seed: int, alpha: float = 0.025) -> float:
     """A bound that the mean of a distribution on [0, 1] is below with probability at most ``alpha``."""
     n, ones = len(values), int(values.sum())
     if np.isin(values, (0.0, 1.0)).all():
-        return float(beta.ppf(alpha, ones, n - ones + 1)) if ones else 0.0
+        return float(scipy.stats.beta.ppf(alpha, ones, n - ones + 1)) if ones else 0.0
     return float(np.quantile(_uniform_weights(n, seed)[:, :n] @ values, alpha))
 
 
@@ -285,8 +286,9 @@ def equivalence(a: pd.Series[float], b: pd.Series[float], margin: float, alpha: 
     if spread <= 1e-12 * max(abs(mean), margin):  # t is 0 / 0 where all differences are one number
         low, high, p = mean, mean, float(abs(mean) >= margin)
     else:
-        above, below = ttest_1samp(gaps, -margin, alternative="greater"), ttest_1samp(gaps, margin, alternative="less")
-        bounds = ttest_1samp(gaps, 0.0).confidence_interval(1 - 2 * alpha)
+        tested = scipy.stats.ttest_1samp
+        above, below = tested(gaps, -margin, alternative="greater"), tested(gaps, margin, alternative="less")
+        bounds = tested(gaps, 0.0).confidence_interval(1 - 2 * alpha)
         low, high, p = float(bounds.low), float(bounds.high), float(max(above.pvalue, below.pvalue))
     outside = low >= margin or high <= -margin
     verdict = "equivalent" if p < alpha else "different" if outside else "inconclusive"
@@ -329,7 +331,7 @@ def unigram_test(a: pd.Series[Any], b: pd.Series[Any], seed: int = 0) -> TwoSamp
     tokens = np.unique(np.concatenate(outputs), return_inverse=True)[1]
     rows = np.repeat(np.arange(len(outputs)), [len(one) for one in outputs])
     shape = (len(outputs), int(tokens.max(initial=-1)) + 1)
-    counts = sparse.csr_array((np.ones(len(tokens)), (rows, tokens)), shape=shape)
+    counts = scipy.sparse.csr_array((np.ones(len(tokens)), (rows, tokens)), shape=shape)
     if not counts[: len(shared)].sum() or not counts[len(shared) :].sum():
         return None
 

@@ -13,6 +13,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
+from harness.backbones.checkpoints import streamed
 from harness.core import int8
 from harness.core.capabilities import Capabilities, Requirement
 from harness.errors import StrideError, WeightsError, WeightsWarning, listed
@@ -101,6 +102,11 @@ def read_model(name: str, folder: Path, config: Any, attn: str, dtype: torch.dty
     Raises:
         WeightsError: a file is damaged, or tensors are missing or of another shape.
     """
+    if not more:
+        with one_error(name, folder, "holds weights that cannot be loaded"):
+            model = streamed.read(folder, config, attn, dtype)
+        if model is not None:
+            return model
     options = {"config": config, "dtype": dtype, "attn_implementation": attn, **more}
     return read_whole(name, folder, AutoModelForCausalLM, **options)
 
