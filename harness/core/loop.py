@@ -279,6 +279,7 @@ class _Contents(NamedTuple):
     sampling: tuple[float, int, float, str]
     end: float
     attributes: tuple[int, int, int, int]
+    keeps_peaks: bool
 
     @staticmethod
     def of(run: Run) -> _Contents:
@@ -287,6 +288,7 @@ class _Contents(NamedTuple):
             (sampling.temperature, sampling.top_k, sampling.top_p, sampling.order),
             draws.end,
             (len(vars(run)), len(vars(run.target)), len(vars(draws)), len(vars(run.models))),
+            run.models.stopwatch.keeps_peaks,
         )
 
     def refuse_changes(self, method: Method[Any], run: Run) -> None:
@@ -303,6 +305,8 @@ class _Contents(NamedTuple):
             raise ContractError(f"{name} wrote into run.sampling, which the run decides; leave it alone")
         if now.end != self.end:
             raise ContractError(f"{name} changed run.draws.end, which says where the output ends; leave it alone")
+        if now.keeps_peaks != self.keeps_peaks:
+            raise ContractError(f"{name} changed run.stopwatch.keeps_peaks, which finds NaN in logits; leave it alone")
         at = next(i for i, (old, new) in enumerate(zip(self.attributes, now.attributes, strict=True)) if old != new)
         raise ContractError(
             f"{name} set or deleted an attribute of {('run', 'run.target', 'run.draws', 'run.models')[at]}; keep what "

@@ -8,8 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
 
+import torch
+
 from harness.core.cache import Cache, Rows, Window
 from harness.core.clock import Clock, Stamp
+from harness.errors import ContractError
 
 
 @dataclass
@@ -22,6 +25,7 @@ class Meter:
         drafts: passes of all other drafters.
         read: entries fed to each model, by its name.
         readings: begin and end of each reading of the prompt and of each loading of a drafter, which are not passes.
+        threads: that torch computes with, for the baseline as for every method.
     """
 
     passes: int = 0
@@ -29,6 +33,7 @@ class Meter:
     drafts: int = 0
     read: Counter[str] = field(default_factory=Counter)
     readings: list[tuple[Stamp, Stamp]] = field(default_factory=list)
+    threads: int = field(default_factory=torch.get_num_threads)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Meter:
         """Itself: a decode has one, so that passes of copied sessions and models are counted too."""
@@ -67,7 +72,16 @@ class MeteredCache(Cache):
         return self._inner.entries
 
     def extend(self, window: Window) -> Rows:
-        """As the inner cache, and counted."""
+        """As the inner cache, and counted.
+
+        Raises:
+            ContractError: torch computes with another number of threads than the decode began with.
+        """
+        if torch.get_num_threads() != self._meter.threads:
+            raise ContractError(
+                f"a pass has {torch.get_num_threads()} threads and the run {self._meter.threads}; leave "
+                f"torch.set_num_threads to the run, which gives all methods the same"
+            )
         self._meter.read[self._model] += len(window.tokens)
         if not window.rows and self._meter.read[self._model] < self._prompt:
             begin = self._clock.stamp()

@@ -55,7 +55,8 @@ class Models:
         self.slot = slot
         self.meter = Meter()
         self._load_drafter = load_drafter
-        self._prompt = prompt if isinstance(prompt, Prompt) else Prompt("", tokens=tuple(prompt))
+        own = prompt if isinstance(prompt, Prompt) else Prompt("", tokens=tuple(prompt))
+        self._prompt = replace(own, data={}) if own.data else own  # answers are for scorers alone
         self._encoded = backbone.open(self._prompt) if encoded is None else encoded
         self.capabilities = _placed(backbone.capabilities, len(self._encoded.tokens))
 

@@ -25,6 +25,7 @@ from harness.core.models import Models
 from harness.core.sampling import Sampling, warp
 from harness.core.session import Session
 from harness.core.task import Prompt
+from harness.errors import ContractError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -195,7 +196,13 @@ class Run:
         return self.models.costs(drafter)
 
     def timed(self, call: Callable[P, T], kind: str = "draft") -> Callable[P, T]:
-        """The same call, timed as drafting or as a stage of that name (see `Sample.stages`)."""
+        """The same call, timed as drafting or as a stage of that name (see `Sample.stages`).
+
+        Raises:
+            ContractError: the name is that of the target's passes, whose time is not the method's to add to.
+        """
+        if kind == "target":
+            raise ContractError("a stage is named target, as the target's passes are; give it another name")
 
         def stamped(*args: P.args, **kwargs: P.kwargs) -> T:
             begin = self.stopwatch.clock.stamp()

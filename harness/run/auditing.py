@@ -114,8 +114,16 @@ def columns(result: Audit | str | None) -> dict[str, Any]:
     return {} if result is None else {"audit_reason": result}
 
 
-def judged(cell: Cell, verdict: Mapping[str, Any], result: Audit | str | None) -> dict[str, Any]:
-    """The verdict of a cell, which is broken where it claims the target's distribution and its audit refutes that."""
+def judged(
+    cell: Cell, verdict: Mapping[str, Any], result: Audit | str | None, changed: str | None = None
+) -> dict[str, Any]:
+    """The verdict of a cell, which is broken where it claims the target's distribution and its audit refutes that.
+
+    Args:
+        changed: why its process computed with other weights; None: it did not.
+    """
+    if changed is not None:
+        return {**verdict, "word": "broken", "note": changed}
     refuted = isinstance(result, Audit) and result.verdict == "refuted" and claims_the_target(cell)
     return {**verdict, **({"word": "broken", "note": refutation(result)} if refuted else {})}
 

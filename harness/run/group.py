@@ -91,7 +91,8 @@ def _run(group: LoadedGroup, models: WarmModels, facts: Mapping[str, Any]) -> No
             result = audit_cell(group.plan, cell, samples)
             meta = group.plan.meta(cell) | {"status": "done"} | facts_of_models[cell] | columns(result)
             meta |= drafter_health.columns(cell, samples) | rounding | dict(facts)
-            meta |= {"verdict": judged(cell, verdict, result), "set_scores": scorer.score_set(cell)}
+            changed = scorer.other_weights(cell, samples) if cell in isolated else None
+            meta |= {"verdict": judged(cell, verdict, result, changed), "set_scores": scorer.score_set(cell)}
             group.store.seal(cell.id, meta)
 
 

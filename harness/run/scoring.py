@@ -9,9 +9,12 @@ from typing import Any, Protocol
 import numpy.typing as npt
 import torch
 
+from harness.audit.laws import MARGINS
 from harness.core.capabilities import Requirement
 from harness.core.draft import Draft
+from harness.core.models import Models
 from harness.core.run import Run
+from harness.core.session import Session
 from harness.core.task import Prompt, Scored, SetScore
 from harness.errors import OutputError, RunIncomplete, StoreError
 from harness.plan.cells import Cell
@@ -176,13 +179,12 @@ class Scorer:
         """Log-probabilities of the tokens that were timed, bets on them, their agreement with the baseline's, and the
         state of the drafter.
         """
-        session, prompt = run.target, attempt.prompt
-        session.rollback(sample.prompt_tokens)
+        prompt, session = attempt.prompt, self._reader(attempt.prompt, run)
         tokens = torch.tensor(sample.tokens, device=session.device)
+        context = [*session.tokens, *sample.tokens]
         logits = session.forward(Draft(tokens[:-1])).double()
         logprobs = logits.log_softmax(-1)
         chosen = logprobs.gather(1, tokens[:, None])[:, 0]
-        context = [*session.tokens[: sample.prompt_tokens], *sample.tokens]
         drafter = checked_sample(self._group, cell, attempt, context, logits)
         sample = replace(sample, logprobs=tuple(chosen.tolist()), drafter=drafter)
         if cell.role == "baseline" and self._backbone.capabilities.grid is not None:
@@ -201,6 +203,29 @@ class Scorer:
             row = logits[divergence.at]
             margin = float(row[baseline[divergence.at]] - row[sample.tokens[divergence.at]])
         return replace(sample, agreement=divergence.agreement, diverged_at=divergence.at, margin=margin)
+
+    def other_weights(self, cell: Cell, samples: Iterable[Sample]) -> str | None:
+        """Why the first output of a cell that a worker decoded was not read with these weights; None: it was."""
+        prompts = {prompt.id: prompt for prompt in self._plan.prompts[cell.task]}
+        for sample in (one for one in samples if one.status == "ok" and one.logprobs and one.prompt in prompts):
+            session = Models(self._backbone, self._group.load_drafter, prompts[sample.prompt]).target()
+            tokens = torch.tensor(sample.tokens, device=session.device)
+            logprobs = session.forward(Draft(tokens[:-1])).double().log_softmax(-1).gather(1, tokens[:, None])[:, 0]
+            gap = (logprobs.cpu() - torch.tensor(sample.logprobs, dtype=torch.float64)).abs().mean().item()
+            if gap <= MARGINS[self._backbone.dtype]:
+                return None
+            return (
+                f"the log-probabilities of the prompt {sample.prompt!r:.60} are {gap:.3g} nats a token from those of "
+                f"the weights: the method changed the target in its process"
+            )
+        return None
+
+    def _reader(self, prompt: Prompt, run: Run) -> Session:
+        """A new session of the target on the prompt: a method may have left anything in the cache of its own."""
+        session = Models(self._backbone, self._group.load_drafter, prompt).target()
+        if run.filling is None:  # a canvas has read its prompt elsewhere
+            session.prefill()
+        return session
 
     def _score_output(self, cell: Cell, sample: Sample, prompt: Prompt) -> Sample:
         """Decode the output, keep it where it is a picture or a mesh, and let the task score it.

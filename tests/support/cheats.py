@@ -131,3 +131,22 @@ class CopiesLate(Method[list[int]]):
         count = 1 if run.emitted < 12 else min(2, run.room)
         state[:] = range(state[-1] + 1, state[-1] + 1 + count)
         return Fill(torch.tensor(state), run.draws.categorical(p, "resid").expand(count))
+
+
+class ReadsAnotherPrompt(OneByOne):
+    """From its seventh token on it reads the text behind another first token, from a cache of its own making."""
+
+    def step(self, run: Run, state: None) -> Acceptance:
+        if run.emitted == 6:
+            first, *text = run.target.tokens
+            run.target.sync([(first + 1) % run.capabilities.vocabulary, *text])
+        return super().step(run, state)
+
+
+class ChangesWeights(OneByOne):
+    """Computes with another final norm than the target has; a toy has none."""
+
+    def start(self, run: Run) -> None:
+        backbone: Any = run.models.backbone
+        if not backbone.toy_drafters:
+            backbone._net._norm.mul_(1.5)

@@ -21,6 +21,7 @@ from harness.core.method import Claim, Method
 from harness.core.models import Models
 from harness.core.run import Run
 from harness.core.sampling import Sampling
+from harness.core.task import Prompt
 from harness.errors import ContractError
 from harness.record.columns import check
 
@@ -440,6 +441,32 @@ class TestRunBelongsToTheLoop:
         with pytest.raises(ContractError, match=f"Writes changed run.{name}, which the run decides"):
             greedy(Writes(name, value, in_start), 4)
 
+    def test_a_pass_has_the_threads_of_the_run(self) -> None:
+        class TakesThreads(Hidden):
+            def hide(self, run: Run) -> None:
+                torch.set_num_threads(before + 1)
+                try:
+                    run.target.forward()
+                finally:
+                    torch.set_num_threads(before)
+
+        before = torch.get_num_threads()
+        with pytest.raises(ContractError, match=f"a pass has {before + 1} threads and the run {before}"):
+            greedy(TakesThreads("toy"), 4)
+
+    def test_no_stage_is_named_as_the_passes_of_the_target(self) -> None:
+        class NamesATarget(Hidden):
+            def hide(self, run: Run) -> None:
+                run.timed(int, "target")()
+
+        with pytest.raises(ContractError, match="a stage is named target"):
+            greedy(NamesATarget("toy"), 4)
+
+    def test_the_answers_of_a_prompt_are_not_there(self) -> None:
+        model = Tabular("tabular", {"vocabulary": V})
+        models = Models(model, lambda name: model, Prompt("a", tokens=(0, 1), data={"answer": "42"}))
+        assert not vars(models)["_prompt"].data
+
     def test_spent_noise_cannot_be_called_fresh(self) -> None:
         class Refreshes(Hidden):
             def hide(self, run: Run) -> None:
@@ -457,6 +484,7 @@ class TestRunBelongsToTheLoop:
             ("run.models", "backbone", Tabular("tabular", {"vocabulary": V, "seed": 9}), "changed run.models.backbone"),
             ("run.stopwatch", "clock", CpuClock(), "changed run.stopwatch.clock"),
             ("run.models.meter", "passes", -1, "lowered the count of passes"),
+            ("run.stopwatch", "keeps_peaks", False, "changed run.stopwatch.keeps_peaks"),
             ("run", "memo", [1], "set or deleted an attribute of run;"),
             ("run.target", "memo", [1], "set or deleted an attribute of run.target;"),
             ("run.draws", "memo", [1], "set or deleted an attribute of run.draws;"),

@@ -13,7 +13,8 @@ from harness.core.method import Claim, Mutant
 from harness.proof.mutants import injected
 from harness.record.store import Cell, Store
 from harness.registry import ALTERNATIVES, METHODS
-from tests.support.cheats import BiasedLate, CopiesLate
+from tests.support.cheats import BiasedLate, CopiesLate, ReadsAnotherPrompt
+from tests.support.cli import stride
 from tests.support.one_by_one import register
 from tests.support.runs import by_label, finished, in_parts, plan_of, start
 
@@ -144,3 +145,22 @@ def test_a_run_in_parts_has_the_e_values_of_one_that_was_not_stopped(tmp_path: P
     whole = finished(tmp_path / "whole", methods=["speculative"], temperature=[1.0])
     for label, cell in by_label(Store.open(tmp_path / "parts")).items():
         assert cell.meta["audit_log_e"] == whole[label].meta["audit_log_e"]
+
+
+def test_what_a_method_leaves_in_its_cache_is_in_no_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Log-probabilities and bets come from a new cache, so they are those that `stride audit` computes from nothing."""
+    register(monkeypatch, METHODS, "reads_another_prompt", ReadsAnotherPrompt)
+    words = (
+        "--method",
+        "reads_another_prompt",
+        "--backbone",
+        "embedded-digits-l",
+        "--task",
+        "{name: digits, limit: 2}",
+    )
+    more = ("--max-new-tokens", 12, "-t", 1, "--set", "warmup=0", "--set", "timing=false", "--set", "prove=false")
+    assert stride("run", *words, *more, "--out", tmp_path / "run").code == 0
+    cell = by_label(Store.open(tmp_path / "run"))["reads_another_prompt T=1"]
+    rows = stride("audit", tmp_path / "run", "--json").document["cells"]
+    (e_value,) = (row["e_value"] for row in rows if row["label"] == "reads_another_prompt")
+    assert math.log(e_value) == pytest.approx(cell.meta["audit_log_e"], abs=1e-4)

@@ -18,6 +18,7 @@ from harness.errors import RunIncomplete
 from harness.record.store import Store
 from harness.registry import METHODS, TASKS
 from harness.run import isolation, worker
+from tests.support.cheats import ChangesWeights
 from tests.support.cli import Outcome, stride
 from tests.support.one_by_one import OneByOne, register
 from tests.support.runs import by_label, counted
@@ -205,6 +206,21 @@ def test_isolated_cells_decode_and_prove_as_others(tmp_path: Path, monkeypatch: 
         assert columns(cell) == columns(others[name])
         assert cell.meta["verdict"] == others[name].meta["verdict"]
         assert list(cell.samples["warmup"]) == list(others[name].samples["warmup"])
+
+
+def test_a_method_that_changes_the_weights_of_its_process_is_broken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own figures rest on the changed weights; those of the run's process tell."""
+    monkeypatch.setattr(isolation, "Worker", InThisProcess)
+    register(monkeypatch, METHODS, "changes_weights", ChangesWeights)
+    register(monkeypatch, METHODS, "one_by_one", OneByOne)
+    words = ("--backbone", "random-llama-1m", "--set", "isolation=process", "--set", "prove=false", "-t", 1)
+    _, honest = run(tmp_path / "honest", "--method", "one_by_one", *words)
+    assert honest["one_by_one T=1"].meta["verdict"]["word"] != "broken"
+    _, cells = run(tmp_path / "run", "--method", "changes_weights", *words)
+    verdict = cells["changes_weights T=1"].meta["verdict"]
+    assert verdict["word"] == "broken" and "the method changed the target in its process" in verdict["note"]
 
 
 def test_a_worker_that_ends_during_a_proof_leaves_the_samples_and_an_error(
