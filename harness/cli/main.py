@@ -20,7 +20,7 @@ import click
 from harness import __version__
 from harness.discover import check_packages
 from harness.errors import PluginWarning, StrideError, WeightsWarning, did_you_mean, printable
-from harness.platform import stand_ins
+from harness.platform import deferred, stand_ins
 from harness.platform.exits import exits_are_told
 from harness.platform.quiet import open_closed_streams
 
@@ -201,6 +201,8 @@ def main() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")  # the name of a file may hold any byte
     if only_lists(sys.argv[1:]):
         stand_ins.install()
+    else:
+        deferred.install()
     try:
         with exits_are_told():
             sys.exit(stride.main(standalone_mode=False) or 0)

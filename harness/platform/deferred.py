@@ -3,7 +3,8 @@
 transformers reads torch's compiler, its distributed tensors and accelerate for every model, which takes a second and
 80 MB in a process that decodes on one device. While one of the files in ``DEFERRED`` is imported, its imports of those
 names give stand-ins. A stand-in becomes the real object where it is called, read or subclassed. Nothing changes for a
-library that was imported before, for other files, and for names that are not listed.
+library that was imported before, for other files, and for names that are not listed. The command line alone asks for
+this: a program that imports this package, and the workers of other packages' methods, import as Python does.
 """
 
 from __future__ import annotations

@@ -100,10 +100,18 @@ def test_a_library_that_is_there_is_taken_as_it_is(library: Path) -> None:
         imported("deferred_user")
 
 
+def test_the_command_line_alone_defers() -> None:
+    code = "import sys, stridebench, harness.backbones; print([type(one).__module__ for one in sys.meta_path])"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert deferred.__name__ not in shown
+
+
 @pytest.mark.slow
 def test_reading_a_language_model_imports_no_compiler_and_no_distributed_tensors(tmp_path: Path) -> None:
     code = """
         import sys
+        from harness.platform import deferred
+        deferred.install()
         import harness.cli.execution, harness.cli.run, tasks.humaneval
         import harness.backbones
         from transformers import LlamaConfig
