@@ -290,6 +290,7 @@ def load(name: str, dtype: str, device: str = "cpu", fetch: bool = True) -> Back
     if fetch or spec.published is not None:
         _fetch(name)
     adapter = BACKBONES.get(spec.adapter)
+    malloc.give_back()  # what decodes before left
     try:
         backbone: Backbone = adapter.load(name, spec.params, dtype, device)
     except (StrideError, OSError, KeyboardInterrupt):

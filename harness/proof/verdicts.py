@@ -43,6 +43,7 @@ class Verdicts:
         load_drafter: loads a drafter of ``backbone`` by name.
         fetch: whether fp32 weights may be downloaded.
         release: gives the weights of ``backbone`` back, called where memory does not hold them beside those in fp32.
+        keeps: whether they stay where memory holds both, for cells that are decoded later.
     """
 
     def __init__(
@@ -52,8 +53,9 @@ class Verdicts:
         load_drafter: Callable[[str], Backbone],
         fetch: bool,
         release: Callable[[], None] = lambda: None,
+        keeps: bool = True,
     ) -> None:
-        self.plan = plan
+        self.plan, self._keeps = plan, keeps
         self._release = release
         self.backbone = backbone
         self.fetch = fetch
@@ -158,7 +160,7 @@ class Verdicts:
         if self._fp32 is None:
             model = self.backbone
             if model.dtype not in ("fp32", "fp64"):
-                if model.weights_bytes > free_memory(model.device):
+                if not self._keeps or model.weights_bytes > free_memory(model.device):
                     self._release()
                 model = presets.load(model.name, "fp32", model.device, self.fetch)
             self._fp32 = model

@@ -29,7 +29,11 @@ def run_group(plan: Plan, group: tuple[str, str], store: Store, options: Options
     Raises:
         RunIncomplete: the disk is full or the run was interrupted; what is finished stays.
     """
-    run_cells(plan, [cell for cell in plan.runnable if cell.group == group], store, options, WarmModels())
+    models = WarmModels(all_at_once=True)
+    try:
+        run_cells(plan, [cell for cell in plan.runnable if cell.group == group], store, options, models)
+    finally:
+        models.release()
 
 
 def run_cells(

@@ -11,6 +11,7 @@ from harness.discover import component
 from harness.errors import StoreError, UsageError, WeightsError
 from harness.plan import presets
 from harness.plan.cells import Cell, Plan
+from harness.platform import malloc
 from harness.proof.verdicts import Verdicts
 from harness.record.store import Store
 from harness.run.options import Options
@@ -33,9 +34,14 @@ class LoadedGroup:
 
 
 class WarmModels:
-    """The backbone of one group at a time with its drafters and proofs, which stay for the next cells of the group."""
+    """The backbone of one group at a time with its drafters and proofs, which stay for the next cells of the group.
 
-    def __init__(self) -> None:
+    Args:
+        all_at_once: every cell of a group comes in one call, so that proofs need no weights beside those in fp32.
+    """
+
+    def __init__(self, all_at_once: bool = False) -> None:
+        self._all_at_once = all_at_once
         self._loaded: LoadedGroup | None = None
         self._verdicts: Verdicts | None = None
 
@@ -47,18 +53,25 @@ class WarmModels:
             _refuse_other_weights(store, self._loaded.backbone, cells[0].group)
         return replace(self._loaded, plan=plan, store=store, options=options, cells=tuple(cells))
 
+    def release(self) -> None:
+        """Give their memory back."""
+        self._loaded = self._verdicts = None
+        malloc.give_back()
+
     def verdicts(self, group: LoadedGroup) -> Verdicts:
         """The proofs of the methods of the loaded group."""
         if self._verdicts is None:
 
             def release() -> None:
-                group.options.progress.say(
-                    f"{group.backbone.name} is read again in fp32, which fits after its weights alone"
-                )
+                if not self._all_at_once:
+                    group.options.progress.say(
+                        f"{group.backbone.name} is read again in fp32, which fits after its weights alone"
+                    )
                 group.backbone.release()
                 self._loaded = self._verdicts = None  # the next cells of the group load it again
 
-            self._verdicts = Verdicts(group.plan, group.backbone, group.load_drafter, group.options.fetch, release)
+            more = (group.options.fetch, release, not self._all_at_once)
+            self._verdicts = Verdicts(group.plan, group.backbone, group.load_drafter, *more)
         return self._verdicts
 
 

@@ -19,6 +19,8 @@ from torch.nn import init
 from torch.overrides import TorchFunctionMode
 from transformers import AutoModelForCausalLM, GenerationConfig
 
+from harness.platform import malloc
+
 DRAWS = frozenset({init.normal_, init.trunc_normal_, init.uniform_, init.kaiming_uniform_})
 """What fills the tensors of a new module."""
 MAPPED_BYTES = 64 << 20
@@ -27,8 +29,8 @@ SERVED = frozenset({"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM"
 """Architectures whose tensors have the names of their files, and whose tables follow from the configuration alone."""
 
 
-def read(folder: Path, config: Any, attn: str, dtype: torch.dtype) -> Any | None:
-    """A causal language model of a folder, in evaluation mode.
+def read(folder: Path, config: Any, attn: str, dtype: torch.dtype, device: str = "cpu") -> Any | None:
+    """A causal language model of a folder, in evaluation mode, whose weights are read when `fill` asks for them.
 
     Returns:
         None where the loader of transformers must read it: another architecture, another form of file, quantised
@@ -47,17 +49,50 @@ def read(folder: Path, config: Any, attn: str, dtype: torch.dtype) -> Any | None
     stored = {name: names for names in shared for name in names if name in places}
     if len(stored) != len(places) or len(stored) != len(shared) or any(buffer.is_meta for buffer in model.buffers()):
         return None
-    shapes = {name: tensor.shape for name, tensor in model.named_parameters(remove_duplicate=False)}
-    for name, tensor in _tensors(places):
-        if tensor.shape != shapes[name]:
-            return None
-        parameter = nn.Parameter(tensor.to(dtype, copy=True), requires_grad=False)
-        for alias in stored[name]:
-            module, _, leaf = alias.rpartition(".")
-            setattr(model.get_submodule(module), leaf, parameter)
+    shapes = {name: tuple(tensor.shape) for name, tensor in model.named_parameters(remove_duplicate=False)}
+    if any(shapes[name] != shape for name, shape in _shapes(places)):
+        return None
     if (folder / "generation_config.json").is_file():
         model.generation_config = GenerationConfig.from_pretrained(folder, local_files_only=True)
+    for name, buffer in model.named_buffers():
+        module, _, leaf = name.rpartition(".")
+        setattr(model.get_submodule(module), leaf, buffer.to(device))
+    model.fill = _Weights(places, list(stored.values()), device)
     return model.eval()
+
+
+def fill(model: Any, module: Any = None) -> Any:
+    """Read the weights of one of the model's modules, or of all; nothing where they are there. Gives the module."""
+    module = model if module is None else module
+    if (weights := getattr(model, "fill", None)) is not None:
+        weights(model, module)
+    return module
+
+
+class _Weights:
+    """Reads weights into a model. Those that several names share are one tensor."""
+
+    def __init__(self, places: Mapping[str, Path], names: list[list[str]], device: str) -> None:
+        self._places, self._device = places, device
+        self._read_bytes = 0
+        self._names = {name: shared for shared in names for name in shared}
+
+    def __call__(self, model: Any, module: Any) -> None:
+        prefix = next(name for name, part in model.named_modules() if part is module)
+        empty = [name for name, tensor in module.named_parameters() if tensor.is_meta]
+        wanted = {name: self._names[f"{prefix}.{name}" if prefix else name] for name in empty}
+        stored = {next(name for name in shared if name in self._places): shared for shared in wanted.values()}
+        for name, tensor in _tensors({name: self._places[name] for name in stored}):
+            like = model.get_parameter(name)
+            weight = tensor.to(device=self._device, dtype=like.dtype, copy=True)
+            parameter = nn.Parameter(weight, requires_grad=False)
+            self._read_bytes += tensor.nbytes
+            for alias in stored[name]:
+                holder, _, leaf = alias.rpartition(".")
+                setattr(model.get_submodule(holder), leaf, parameter)
+        if self._read_bytes > MAPPED_BYTES:  # of the modules before, whose weights were packed and freed
+            self._read_bytes = 0
+            malloc.give_back()
 
 
 def _places(folder: Path) -> dict[str, Path]:
@@ -70,6 +105,13 @@ def _places(folder: Path) -> dict[str, Path]:
         return {}
     named = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
     return {name: folder / part for name, part in named.items()}
+
+
+def _shapes(places: Mapping[str, Path]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    for path in set(places.values()):
+        with safe_open(path, "pt") as file:
+            held = [name for name, place in places.items() if place == path]
+            yield from ((name, tuple(file.get_slice(name).get_shape())) for name in held)
 
 
 def _names(model: Any) -> list[list[str]]:

@@ -96,17 +96,23 @@ def refuse(name: str, config: Any) -> None:
         )
 
 
-def read_model(name: str, folder: Path, config: Any, attn: str, dtype: torch.dtype, **more: Any) -> Any:
-    """The model of a folder, every tensor of it read from there; ``more``: options of the loader.
+def read_model(
+    name: str, folder: Path, config: Any, attn: str, dtype: torch.dtype, later: str = "", **more: Any
+) -> Any:
+    """The model of a folder, every tensor of it read from there.
+
+    Args:
+        later: a device, on which weights may be read when they are asked for (see `streamed.fill`).
+        more: options of the loader of transformers.
 
     Raises:
         WeightsError: a file is damaged, or tensors are missing or of another shape.
     """
     if not more:
         with one_error(name, folder, "holds weights that cannot be loaded"):
-            model = streamed.read(folder, config, attn, dtype)
-        if model is not None:
-            return model
+            model = streamed.read(folder, config, attn, dtype, later or "cpu")
+            if model is not None:
+                return model if later else streamed.fill(model)
     options = {"config": config, "dtype": dtype, "attn_implementation": attn, **more}
     return read_whole(name, folder, AutoModelForCausalLM, **options)
 
@@ -159,6 +165,13 @@ def read_whole(name: str, folder: Path, kind: Any, unused: tuple[str, ...] = (),
             stacklevel=2,
         )
     return model
+
+
+def place(model: Any, device: str, dtype: torch.dtype) -> Any:
+    """Move a model to a device and its weights into a type. Tables, such as frequencies of rotations, keep theirs."""
+    for weight in model.parameters():
+        weight.data = weight.data.to(dtype)
+    return model.to(device)
 
 
 def make_random(name: str, fields: Mapping[str, Any], attn: str) -> Any:

@@ -15,6 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional
 
+from harness.backbones.checkpoints import streamed
 from harness.backbones.slots import gated as gates
 from harness.backbones.slots.fused import FusedLayers
 from harness.backbones.slots.net import Net, SlotInputs, Tapped
@@ -70,7 +71,8 @@ class FusedLlama(FusedLayers, TappedNet):
     """The forward.
 
     Args:
-        model: one for which `incompatibility` is None. Its weights move layer by layer, so that memory holds them once.
+        model: one for which `incompatibility` is None. Its weights move layer by layer, so that memory holds them once;
+            those that were not read yet are read then (`streamed.fill`).
         products: makes the products of its weights.
     """
 
@@ -92,13 +94,13 @@ class FusedLlama(FusedLayers, TappedNet):
         self._width = int(attention.head_dim)
         self._scale = float(attention.scaling)
         self._eps = float(config.rms_norm_eps)
-        self._embed = self._like = model.model.embed_tokens.weight.data
+        self._embed = self._like = streamed.fill(model, model.model.embed_tokens).weight.data
         self._tied = model.lm_head.weight is model.model.embed_tokens.weight
         self._vocabulary = len(model.lm_head.weight)
-        self._head = products(model.lm_head.weight.data)
-        self._norm = model.model.norm.weight.data
+        self._head = products(streamed.fill(model, model.lm_head).weight.data)
+        self._norm = streamed.fill(model, model.model.norm).weight.data
         self._shapes = gates.shapes_of(gates.linears(model))
-        self._weights = [_fuse(layer, products) for layer in model.model.layers]
+        self._weights = [_fuse(streamed.fill(model, layer), products) for layer in model.model.layers]
         places = torch.arange(config.max_position_embeddings, device=self._embed.device)
         cos, sin = model.model.rotary_emb(self._embed, places[None])
         half = self._width // 2
@@ -200,7 +202,8 @@ def _fuse(layer: Any, products: Products) -> Layer:
 
 def _joined(products: Products, *linears: Any) -> Product:
     """One product whose outputs are those of the linears, side by side; the linears lose their weights."""
-    weight = torch.cat([linear.weight.data for linear in linears])
+    weights = [linear.weight.data for linear in linears]
+    weight = torch.cat(weights) if len(weights) > 1 else weights[0]
     biases = [linear.bias.data for linear in linears if linear.bias is not None]
     for linear in linears:
         linear.weight.data = linear.weight.new_empty(0)

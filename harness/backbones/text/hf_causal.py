@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, final
 
 from harness.backbones.base import TYPES, Identity, LayeredAdapter
-from harness.backbones.checkpoints import digests, sources, transformers_models
+from harness.backbones.checkpoints import digests, sources, streamed, transformers_models
 from harness.backbones.slots.cache import SlotCache
 from harness.backbones.slots.fused_llama import FusedLlama, incompatibility
 from harness.backbones.slots.net import Gates, Net, Released, Tapped
@@ -71,10 +71,11 @@ class HFCausal(LayeredAdapter, TokenizedAdapter):
             folder = sources.locate(name, source)
             config = transformers_models.read_config(name, folder)
             spread = _spread(name, params)
-            model = transformers_models.read_model(name, folder, config, attn, TYPES[dtype], **spread)
+            later = "" if spread else device
+            model = transformers_models.read_model(name, folder, config, attn, TYPES[dtype], later, **spread)
             tokenizer, fingerprint = transformers_models.read_tokenizer(folder), sources.digest(folder)
-        if "device_map" not in params:
-            model = model.to(device=device, dtype=TYPES[dtype])
+        if "device_map" not in params and not hasattr(model, "fill"):
+            model = transformers_models.place(model, device, TYPES[dtype])
         model = model.eval().requires_grad_(False)
         fp32 = 4 * sum(weight.numel() for weight in model.parameters())
         capabilities = transformers_models.capabilities(model, cls.meets(params))
@@ -181,6 +182,7 @@ def _net(model: Any, forward: str, attn: str, products: Products) -> Net:
     if forward == "fused" and attn == "sdpa" and incompatibility(model) is None:
         return FusedLlama(model, products)
     products.refuse(incompatibility(model) or "the entry asks for another")
+    streamed.fill(model)
     net = TransformersNet(model)
     if not honours_masks(net, model.device, model.dtype):
         raise WeightsError(

@@ -16,6 +16,7 @@ from harness.core.run import Run
 from harness.plan import presets
 from harness.record.store import Cell, Store
 from harness.registry import METHODS
+from harness.run.loading import WarmModels
 from methods.drafters.jacobi.window import JacobiWindow
 from reports.summary import summarise
 from tests.support.runs import by_label, counted, finished, in_parts, plan_of, start
@@ -115,9 +116,9 @@ def test_every_sample_has_its_memory_and_energy(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("room", [0.0, float("inf")])
-def test_the_check_in_fp32_gives_the_weights_of_the_run_back_first_where_memory_is_short(
-    room: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("room", "all_at_once"), [(0.0, False), (float("inf"), False), (float("inf"), True)])
+def test_the_check_in_fp32_gives_the_weights_of_the_run_back_first_unless_cells_may_follow_and_memory_holds_both(
+    room: float, all_at_once: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nets: list[Any] = []
     load = presets.load
@@ -125,13 +126,14 @@ def test_the_check_in_fp32_gives_the_weights_of_the_run_back_first_where_memory_
     def spied(name: str, dtype: str, *more: Any, **named: Any) -> Any:
         gc.collect()
         alive = [net for net in nets if net() is not None]
-        assert dtype != "fp32" or len(alive) == (room > 0), "the copy in bf16 is still there"
+        assert dtype != "fp32" or len(alive) == (room > 0 and not all_at_once), "the copy in bf16 is still there"
         model: Any = load(name, dtype, *more, **named)
         nets.append(weakref.ref(model._net))
         return model
 
     monkeypatch.setattr(presets, "load", spied)
     monkeypatch.setattr("harness.proof.verdicts.free_memory", lambda device: room)
+    monkeypatch.setattr("harness.run.group.WarmModels", lambda **named: WarmModels(all_at_once))
     backbones = [{"name": "random-llama-1m", "dtype": ["bf16"]}]
     tasks = [{"name": "tabular", "limit": 1}]
     data: dict[str, Any] = {"backbones": backbones, "tasks": tasks, "prove": True, "max_new_tokens": 4}

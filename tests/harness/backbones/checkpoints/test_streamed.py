@@ -14,6 +14,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config
 
 from harness.backbones.checkpoints import streamed, transformers_models
+from harness.backbones.slots.fused_llama import FusedLlama
+from harness.backbones.slots.net import SlotInputs, Slots
 from harness.errors import WeightsError
 
 SIZES = {
@@ -44,7 +46,8 @@ def saved(config: Any, folder: Path, **options: Any) -> Path:
 
 
 def read(folder: Path, dtype: torch.dtype) -> Any:
-    return streamed.read(folder, transformers_models.read_config("small", folder), "sdpa", dtype)
+    model = streamed.read(folder, transformers_models.read_config("small", folder), "sdpa", dtype)
+    return None if model is None else streamed.fill(model)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -106,3 +109,25 @@ def test_a_damaged_file_is_one_error(tmp_path: Path) -> None:
     config = transformers_models.read_config("small", folder)
     with pytest.raises(WeightsError, match="holds weights that cannot be loaded"):
         transformers_models.read_model("small", folder, config, "sdpa", torch.float32)
+
+
+@pytest.mark.parametrize("kind", ["tied", "qwen2"])
+def test_weights_that_are_read_while_they_are_packed_give_the_same_logits(kind: str, tmp_path: Path) -> None:
+    folder = saved(CONFIGS[kind](), tmp_path)
+    config = transformers_models.read_config("small", folder)
+    later = transformers_models.read_model("small", folder, config, "sdpa", torch.float32, "cpu")
+    assert all(weight.is_meta for weight in later.parameters())
+    now = transformers_models.read_model("small", folder, config, "sdpa", torch.float32)
+    assert not any(weight.is_meta for weight in now.parameters())
+    ids = torch.tensor([1, 5, 2, 30])
+    logits = [
+        FusedLlama(model)(SlotInputs(ids, torch.arange(4), None, Slots(2, 64).layers), 4) for model in (later, now)
+    ]
+    assert torch.equal(*logits)
+
+
+def test_tables_of_rotations_keep_their_type() -> None:
+    model = AutoModelForCausalLM.from_config(CONFIGS["llama"](), dtype=torch.float32)
+    placed = transformers_models.place(model, "cpu", torch.bfloat16)
+    assert {weight.dtype for weight in placed.parameters()} == {torch.bfloat16}
+    assert {table.dtype for table in placed.buffers()} == {torch.float32}
