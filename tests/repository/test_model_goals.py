@@ -199,15 +199,8 @@ def test_four_bits_are_as_fast_as_in_llama_cpp_and_a_window_is_faster():
     assert len(rows) == 2 and all(row["verdict"] == "pass" for row in rows.values())
 
 
-FIRST = pytest.mark.xfail(strict=True, reason="4.97 s of three starts; see reports/data/results/startup.yaml")
-MEMORY = pytest.mark.xfail(strict=True, reason="2,406 MB where 1,520 were wanted; see ARCHITECTURE.md")
-
-
 @pytest.mark.model
-@pytest.mark.parametrize(
-    "part",
-    [pytest.param("startup first token", marks=FIRST), pytest.param("startup peak memory", marks=MEMORY)],
-)
+@pytest.mark.parametrize("part", ["startup first token", "startup peak memory"])
 def test_what_surrounds_a_decode_keeps_its_bounds(part):
     """A first token within 4 s, and no more memory than imports, weights, the greedy check's copy and 300 MB."""
     assert all(row["verdict"] == "pass" for row in benchmarks(part).values())
