@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from harness.cli.main import emit
+from harness.cli.main import emit, say
 from harness.cli.paths import LocalPath
 from harness.errors import RunIncomplete, UsageError, printable
 from harness.platform import checkouts
@@ -60,7 +60,7 @@ def command(a: str, b: str, options: tuple[str, ...], rounds: int, seed: int, ou
         notes = _notes(sides)
         stores: list[tuple[Store, Store]] = []
         for turn in range(rounds):
-            click.echo(f"round {turn + 1} of {rounds}", err=True)
+            say(f"round {turn + 1} of {rounds}", err=True)
             stores.append(_round(sides, turn, seed + turn, folder, options))
             if not turn:
                 ab.check_suites(*stores[0])  # before the other rounds
@@ -73,9 +73,9 @@ def command(a: str, b: str, options: tuple[str, ...], rounds: int, seed: int, ou
         )
         return
     for letter, side in zip("ab", sides, strict=True):
-        click.echo(printable(f"{letter} = {side.words}"))
+        say(f"{letter} = {side.words}")
     print_table(ab.table(comparison), Console())
-    click.echo("\n".join(map(printable, [*notes, f"runs: {folder}"])))
+    say("\n".join(map(printable, [*notes, f"runs: {folder}"])))
 
 
 def run_turn(version: Version, words: Sequence[str]) -> tuple[int, str]:

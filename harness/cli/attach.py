@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from harness.cli.main import emit
+from harness.cli.main import emit, say
 from harness.cli.show import match_cell
 from harness.core.task import SetScore
 from harness.discover import declare_all
@@ -51,9 +51,7 @@ def command(run: Path, cell: str, other: tuple[str, ...], as_json: bool, **optio
         emit({figure: vars(score) for figure, score in scores.items()})
         return
     for figure, score in scores.items():
-        click.echo(
-            f"{figure} {score.value:.4g} of {score.n}" if score.value is not None else f"{figure}: {score.reason}"
-        )
+        say(f"{figure} {score.value:.4g} of {score.n}" if score.value is not None else f"{figure}: {score.reason}")
 
 
 def _files(value: str | tuple[str, ...]) -> dict[str, Path]:

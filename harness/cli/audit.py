@@ -17,7 +17,7 @@ from harness.audit.output import bets_on, drafter_logits, target_logits
 from harness.audit.tokens_file import read_outputs
 from harness.audit.verdict import Audit, audit
 from harness.cli import engine_runs
-from harness.cli.main import emit
+from harness.cli.main import emit, say
 from harness.cli.run_progress import RunProgress
 from harness.core.capabilities import Requirement
 from harness.core.sampling import Sampling
@@ -197,7 +197,7 @@ def _audit_tokens(path: Path, options: dict[str, Any], as_json: bool) -> None:
     if as_json:
         emit(document)
     else:
-        click.echo(_sentence(result, dtype))
+        say(_sentence(result, dtype))
     raise SystemExit(CODES[result.verdict])
 
 

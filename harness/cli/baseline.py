@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from harness.cli.main import emit
+from harness.cli.main import emit, say
 from harness.cli.paths import LocalPath
 from harness.errors import UsageError
 from harness.record.store import Store
@@ -71,8 +71,8 @@ def make(
     for name in document["cells"]:
         left_out = failed_samples(store, name)
         if left_out:
-            click.echo(f"stride: warning: the baseline lacks {left_out} failed samples of {name}", err=True)
+            say(f"stride: warning: the baseline lacks {left_out} failed samples of {name}", err=True)
     if as_json:
         emit({"baseline": str(out), "cells": list(document["cells"])})
     else:
-        click.echo(f"wrote {out}: {len(document['cells'])} cells, {len(again)} A/A reruns")
+        say(f"wrote {out}: {len(document['cells'])} cells, {len(again)} A/A reruns")

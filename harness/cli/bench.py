@@ -14,7 +14,7 @@ from rich.table import Table
 from harness.bench import gpu, peers
 from harness.cli.main import emit
 from harness.discover import declare_all
-from harness.errors import UsageError
+from harness.errors import UsageError, printable_line
 from harness.platform.device import check_device
 from harness.platform.malloc import keep_pages
 
@@ -144,7 +144,7 @@ def _gpu(settings: gpu.Settings, out: Path, console: Console, as_json: bool) -> 
     shown.print(table)
     for entry in document.left_out:
         shown.print(f"not timed: {entry['section']} {entry['name']}: {entry['reason']}", highlight=False, markup=False)
-    shown.print(f"passes: {document.head['passes']}; wrote {out}", highlight=False, markup=False)
+    shown.print(f"passes: {document.head['passes']}; wrote {printable_line(str(out))}", highlight=False, markup=False)
 
 
 def _show(results: list[peers.Result]) -> None:

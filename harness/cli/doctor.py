@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from harness.cli.main import emit
+from harness.cli.main import emit, say
 from harness.discover import load_all
 from harness.errors import StrideError, UsageError
 from harness.plan import presets
@@ -65,9 +65,9 @@ def command(noise: bool, profile: Path | None, device: str, as_json: bool) -> No
     else:
         for part in ("machine", "versions"):
             for key, item in document[part].items():
-                click.echo(f"{key:>24}  {item}")
+                say(f"{key:>24}  {item}")
         for check in checks:
-            click.echo(f"{'ok' if check['ok'] else check['level']:>24}  {check['what']}: {check['found']}")
+            say(f"{'ok' if check['ok'] else check['level']:>24}  {check['what']}: {check['found']}")
     if any(not check["ok"] and check["level"] == "error" for check in checks):
         raise SystemExit(1)
 

@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import click
 import pandas as pd
 from rich.console import Console
 
-from harness.cli.main import strict
+from harness.cli.main import say, strict
 from harness.errors import RunIncomplete
 from harness.plan.cells import Plan
 from harness.record.store import Store
@@ -42,7 +41,7 @@ def report(store: Store, as_json: bool, out: Path | None = None) -> pd.DataFrame
         engines.terminal(frame, Console())
         for table in [*([side_by_side.table(beside)] if store.manifest["cells"] and len(beside) else []), *crossovers]:
             print_table(table, Console())
-        click.echo("\n".join(f"wrote {path}" for path in written))
+        say("\n".join(f"wrote {path}" for path in written))
     return frame
 
 

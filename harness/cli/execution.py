@@ -11,12 +11,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
 import pandas as pd
 import torch
 from rich.console import Console
 
-from harness.cli.main import emit
+from harness.cli.main import emit, say
 from harness.cli.overrides import executor_values
 from harness.cli.run_progress import RunProgress
 from harness.errors import NAMED, RunIncomplete, UsageError
@@ -82,7 +81,7 @@ def _report(plan: Plan, store: Store, options: dict[str, Any]) -> int:
     engines = engine_runs.report(store, options["as_json"]) if plan.engines else pd.DataFrame()
     for cell in plan.engines:
         if cell.skip and not options["as_json"]:
-            click.echo(f"skipped: {cell.label}, load {cell.load}: {cell.skip}")
+            say(f"skipped: {cell.label}, load {cell.load}: {cell.skip}")
     counts = {**(summary(plan, store) if plan.cells else {"run": store.address})}
     if plan.engines:
         counts |= engine_runs.counts(plan, engines)
@@ -183,7 +182,7 @@ def _refuse(plan: Plan, request: Request) -> Any:
     executor_options = check_executor(request.executor, executor_values(request.executor_options))
     if _runs_code(plan, request):
         missing = sandbox.isolation().missing()
-        click.echo(WARNING + (f" Missing on this machine: {'; '.join(missing)}." if missing else ""), err=True)
+        say(WARNING + (f" Missing on this machine: {'; '.join(missing)}." if missing else ""), err=True)
     return executor_options
 
 
@@ -226,12 +225,12 @@ def _report_methods(report: results.RunReport, counts: Mapping[str, Any], option
     store.publish("report")
     if not options["as_json"]:
         report.print()
-        click.echo("\n".join(f"wrote {path}" for path in written))
-        click.echo(f"run: {store.address} ({_counted(counts)})")
-        click.echo("\n".join(next_steps(report.frame, store.address)))
+        say("\n".join(f"wrote {path}" for path in written))
+        say(f"run: {store.address} ({_counted(counts)})")
+        say("\n".join(next_steps(report.frame, store.address)))
     unscored = _failed_scorers(store)
     for line in unscored[:NAMED]:
-        click.echo(f"stride: {line}", err=True)
+        say(f"stride: {line}", err=True)
     return int("broken" in set(report.frame["verdict"]) or bool(counts["failed"] or unscored) or _unchecked(store))
 
 

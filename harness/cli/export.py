@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from harness.cli import acceptance_layouts, show_engine
+from harness.cli.main import say
 from harness.cli.show import match_name
 from harness.discover import declare_all
 from harness.errors import UsageError
@@ -41,7 +42,7 @@ def command(run: Path, cell: str | None, layout: str, drafts: int | None, out: P
     if layout in acceptance_layouts.FILES:
         if cell is not None:
             raise UsageError(f"{layout} holds all engines of a run; leave out {cell!r}")
-        click.echo(f"wrote {acceptance_layouts.write(run, layout, drafts, out)}")
+        say(f"wrote {acceptance_layouts.write(run, layout, drafts, out)}")
         return
     if cell is None:
         raise UsageError(f"{layout} needs a CELL; `stride show {run}` lists them")
@@ -55,5 +56,5 @@ def command(run: Path, cell: str | None, layout: str, drafts: int | None, out: P
     outputs = stored_outputs(store, name)
     folder.mkdir(parents=True, exist_ok=True)
     judge = writer.write(outputs, folder)
-    click.echo(f"wrote {len(outputs)} outputs of {name} to {folder}")
-    click.echo(f"judge them: {judge}")
+    say(f"wrote {len(outputs)} outputs of {name} to {folder}")
+    say(f"judge them: {judge}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from harness.cli.main import emit
+from harness.cli.main import emit, say
 from harness.plan import presets
 
 
@@ -23,11 +23,11 @@ def command(names: tuple[str, ...], as_json: bool) -> None:
     rows = []
     for name in names:
         spec = presets.resolve(name)
-        folder = presets.fetch(name, lambda text: click.echo(text, err=True))
+        folder = presets.fetch(name, lambda text: say(text, err=True))
         rows.append({"name": name, "folder": None if folder is None else str(folder)})
         if not {"source", "parts"} & set(spec.params):
-            click.echo(f"{name}: needs no weights", err=True)
+            say(f"{name}: needs no weights", err=True)
         elif not as_json:
-            click.echo(f"{name}: {folder or 'ready'}")
+            say(f"{name}: {folder or 'ready'}")
     if as_json:
         emit(rows)

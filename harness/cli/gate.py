@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from harness.cli.main import emit
+from harness.cli.main import emit, say
 from harness.cli.paths import LocalPath
 from harness.errors import UsageError
 from harness.record.store import Store
@@ -93,7 +93,7 @@ def command(
         lists = {"removed": result.removed, "added": result.added, "notes": result.notes}
         emit({"verdict": result.verdict, "rows": rows, **lists})
     else:
-        click.echo(rendering.markdown(result))
+        say(rendering.markdown(result))
     raise SystemExit(result.exit_code)
 
 
@@ -116,7 +116,7 @@ def _golden(run: Path | None, path: Path, setting: str, drafts: int | None, marg
         [row.label, number(row.reference), number(row.length), f"{number(row.low)} to {number(row.high)}", row.verdict]
         for row in rows
     ]
-    click.echo("\n".join(markdown_lines(titles, texts)))
+    say("\n".join(markdown_lines(titles, texts)))
     return code
 
 
@@ -182,4 +182,4 @@ def report_to_github(result: decision.Result) -> None:
             file.write(rendering.markdown(result) + "\n")
     if os.environ.get("GITHUB_ACTIONS") == "true":
         for line in rendering.github_annotations(result):
-            click.echo(line, err=True)  # standard output may be one JSON document
+            say(line, err=True)  # standard output may be one JSON document

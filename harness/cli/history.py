@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from harness.cli.main import emit
+from harness.cli.main import emit, say
 from harness.cli.paths import LocalPath
 from harness.errors import UsageError
 from harness.platform.extras import optional
@@ -53,12 +53,12 @@ def _write(results: Sequence[report.Finding], folder: Path, out: Path | None, pa
         from reports.html import assets, history
 
         assets.check_folder(pages)
-        click.echo(f"wrote {history.write(results, str(folder), pages)}")
+        say(f"wrote {history.write(results, str(folder), pages)}")
         return
     place = out or (folder if folder.is_dir() else folder.parent)
     place.mkdir(parents=True, exist_ok=True)
     text = "\n".join(report.table(results))
     (place / "history.md").write_text(text + "\n", encoding="utf-8")
-    click.echo(text)
+    say(text)
     drawn = report.figure(results, place / "history.png")
-    click.echo("\n".join(f"wrote {path}" for path in (place / "history.md", drawn) if path is not None))
+    say("\n".join(f"wrote {path}" for path in (place / "history.md", drawn) if path is not None))

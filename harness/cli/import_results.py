@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from harness.cli.main import emit
+from harness.cli.main import emit, say
 from harness.errors import printable_line
 from reports.interchange.readers import read, table
 from reports.text_table import markdown_lines, number
@@ -38,9 +38,9 @@ def command(paths: tuple[Path, ...], as_json: bool) -> None:
         + [number(row[name], 3) for name in names]
         for row in rows
     ]
-    click.echo("\n".join(markdown_lines(titles, texts)))
+    say("\n".join(markdown_lines(titles, texts)))
     for row in rows:
         for setting, length in (row["golden"] or {}).items():
-            click.echo(printable_line(f"{Path(row['source']).name}: {setting} drafts: {length:g}"))
+            say(printable_line(f"{Path(row['source']).name}: {setting} drafts: {length:g}"))
         for flaw in row["flaws"]:
-            click.echo(printable_line(f"{Path(row['source']).name}: {flaw}"))
+            say(printable_line(f"{Path(row['source']).name}: {flaw}"))

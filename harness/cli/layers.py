@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import track
 
 from harness.bench import layers
-from harness.cli.main import emit
+from harness.cli.main import emit, say
 from harness.core.backbone import DTYPES
 from harness.core.task import Prompt
 from harness.discover import component, declare_all
@@ -88,7 +88,7 @@ def command(
         emit(frame.to_dict("records"))
         return
     text_table.print_table(adapter_layers.table(frame, title), Console())
-    click.echo(f"wrote {out / CSV}\nwrote {out / PNG}")
+    say(f"wrote {out / CSV}\nwrote {out / PNG}")
 
 
 def _refuse(backbone: str, adapter: str, out: Path) -> None:

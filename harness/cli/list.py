@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from harness.cli import matrix
-from harness.cli.main import emit
+from harness.cli.main import emit, say
 from harness.discover import declare_all
 from harness.errors import UnknownNameError
 from harness.plan import contract, presets, suite
@@ -238,11 +238,11 @@ def _show_lines(console: Console, kind: str, rows: list[dict[str, Any]]) -> None
     heads = [HEADS.get(column, column) for column in LINES[kind]]
     cells = [heads, *([_line_cell(row, column) for column in LINES[kind]] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    click.echo(kind)
+    say(kind)
     for line in cells:
         text = "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        click.echo(text if len(text) <= console.width else f"{text[: console.width - 1]}…")
-    click.echo(f"more: stride list {kind} NAME, or --long\n")
+        say(text if len(text) <= console.width else f"{text[: console.width - 1]}…")
+    say(f"more: stride list {kind} NAME, or --long\n")
 
 
 def _line_cell(row: dict[str, Any], column: str) -> str:
@@ -251,14 +251,14 @@ def _line_cell(row: dict[str, Any], column: str) -> str:
 
 def _show_entry(row: dict[str, Any]) -> None:
     """Print everything about one entry, a field a line, and its parameters with their defaults."""
-    click.echo(f"{row['name']}: {row['summary']}")
+    say(f"{row['name']}: {row['summary']}")
     for key, value in row.items():
         if key not in ("name", "kind", "summary", "params", "claim") and (text := _cell(value)):
-            click.echo(f"  {HEADS.get(key, key)}: {text}")
+            say(f"  {HEADS.get(key, key)}: {text}")
     if row.get("params"):
-        click.echo("  parameters:")
+        say("  parameters:")
         for key, value in row["params"].items():
-            click.echo(f"    {key}: {value}")
+            say(f"    {key}: {value}")
 
 
 LINES = {

@@ -19,7 +19,7 @@ import click
 
 from harness import __version__
 from harness.discover import check_packages
-from harness.errors import PluginWarning, StrideError, WeightsWarning, did_you_mean, printable
+from harness.errors import PluginWarning, StrideError, UsageError, WeightsWarning, did_you_mean, printable
 from harness.platform import deferred, stand_ins
 from harness.platform.exits import exits_are_told
 from harness.platform.quiet import open_closed_streams
@@ -122,6 +122,11 @@ def stride() -> None:
     """
 
 
+def say(text: str, err: bool = False) -> None:
+    """Print a text with control characters as escapes: the name of a file, of a cell or of a plugin may hold any."""
+    click.echo(printable(text), err=err)
+
+
 def emit(document: Any) -> None:
     """One strict JSON document on standard output."""
     click.echo(json.dumps(strict(document), indent=1, allow_nan=False))
@@ -154,7 +159,7 @@ def only_lists(arguments: Sequence[str]) -> bool:
 
 def _show_error(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """As Python shows an error that nothing caught, with control characters as escapes."""
-    click.echo(printable("".join(traceback.format_exception(kind, error, trace)).rstrip()), err=True)
+    say("".join(traceback.format_exception(kind, error, trace)).rstrip(), err=True)
 
 
 def _show_warning(
@@ -169,6 +174,24 @@ def _show_warning(
     own = issubclass(category, PluginWarning | WeightsWarning)
     text = f"stride: warning: {printable(str(message))}" if own else None
     click.echo(text or printable(warnings.formatwarning(message, category, filename, lineno).rstrip()), err=True)
+
+
+def _check_current_folder() -> None:
+    """Refuse a current folder that was removed: libraries cannot be loaded there, and no relative path has a place.
+
+    Raises:
+        UsageError: the current folder is gone.
+    """
+    try:
+        os.getcwd()
+    except FileNotFoundError as error:
+        raise UsageError("the current folder is no longer there; change to another and run again") from error
+
+
+def _out_of_memory(error: Exception) -> bool:
+    """Whether memory is used up: Python's, a device's, or that for the pages of a library under `ulimit -v`."""
+    unmapped = isinstance(error, ImportError) and "failed to map segment" in str(error)
+    return unmapped or isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
 
 
 def _without_reader(arguments: Sequence[str]) -> int:
@@ -204,10 +227,11 @@ def main() -> None:
     else:
         deferred.install()
     try:
+        _check_current_folder()
         with exits_are_told():
             sys.exit(stride.main(standalone_mode=False) or 0)
     except StrideError as error:
-        click.echo(f"stride: {printable(str(error))}", err=True)
+        say(f"stride: {error}", err=True)
         sys.exit(error.exit_code)
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
@@ -220,14 +244,12 @@ def main() -> None:
     except BrokenPipeError:
         sys.exit(_without_reader(sys.argv[1:]))
     except OSError as error:
-        click.echo(
-            f"stride: {printable(str(error))}. Check the path, its permissions and the room on the disk.", err=True
-        )
+        say(f"stride: {error}. Check the path, its permissions and the room on the disk.", err=True)
         sys.exit(2)
     except Exception as error:
         if stand_ins.installed():  # a library is needed after all: start again with the real ones
             os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, stand_ins.OFF: "1"})
-        if not isinstance(error, MemoryError) and type(error).__name__ != "OutOfMemoryError":
+        if not _out_of_memory(error):
             raise
         click.echo("stride: out of memory; take a smaller backbone, fewer tokens, or bf16", err=True)
         sys.exit(3)

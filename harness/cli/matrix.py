@@ -6,10 +6,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import click
 from rich.console import Console
 from rich.table import Table
 
+from harness.cli.main import say
 from harness.plan import contract, presets
 from harness.plan.compatibility import LACKS
 from harness.plan.outcomes import WORDS, Outcomes
@@ -76,8 +76,8 @@ def _show_commands(pairs: list[dict[str, Any]]) -> None:
         if row["command"]:
             needing.setdefault(row["command"], []).append(row)
     for command, rows in needing.items():
-        click.echo(f"# {_first([row['name'] for row in rows], 2)} on {_first([row['backbone'] for row in rows], 1)}")
-        click.echo(_from_here(command).replace(" --out ", " \\\n    --out "))
+        say(f"# {_first([row['name'] for row in rows], 2)} on {_first([row['backbone'] for row in rows], 1)}")
+        say(_from_here(command).replace(" --out ", " \\\n    --out "))
 
 
 def _first(names: list[str], count: int) -> str:

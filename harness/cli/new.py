@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from harness.cli.main import say
 from harness.discover import declare_all
 from harness.errors import UsageError
 from harness.registry import METHODS
@@ -45,8 +46,8 @@ def method(name: str, out: Path | None) -> None:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder} is there already and not empty; name another folder with --out")
     for path in write_package(name, folder):
-        click.echo(f"wrote {path}")
-    click.echo(f"next:\n  pip install -e {folder} pytest\n  pytest {folder}\n  stride verify {name}")
+        say(f"wrote {path}")
+    say(f"next:\n  pip install -e {folder} pytest\n  pytest {folder}\n  stride verify {name}")
 
 
 def write_package(name: str, folder: Path) -> list[Path]:

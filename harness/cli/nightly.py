@@ -13,9 +13,9 @@ from typing import Any
 import click
 
 from harness.cli import gate, run
-from harness.cli.main import emit
+from harness.cli.main import emit, say
 from harness.cli.paths import LocalPath
-from harness.errors import RunIncomplete, StrideError, UsageError, printable
+from harness.errors import RunIncomplete, StrideError, UsageError
 from harness.platform.quiet import stdout_on_stderr
 from harness.record.files import put
 from harness.record.store import Store
@@ -80,10 +80,10 @@ def command(
         first = f"the first night: it is the baseline from now on, with {reruns} A/A reruns"
         none = first if baseline.exists() else "no baseline: the night did not end well, so the next one is the first"
         text = none if result is None else rendering.markdown(result)
-        click.echo(text)
+        say(text)
         for step in steps:
-            click.echo(printable(f"changed: {step}"))
-        click.echo(f"night: {path}, exit code {code}")
+            say(f"changed: {step}")
+        say(f"night: {path}, exit code {code}")
     raise SystemExit(code)
 
 
@@ -124,7 +124,7 @@ def _run(words: list[str]) -> tuple[int, Any]:
     except StrideError as error:
         if error.exit_code != 3:  # nothing ran
             raise
-        click.echo(f"stride: {printable(str(error))}", err=True)
+        say(f"stride: {error}", err=True)
         code = error.exit_code
     return code, json.loads(out.getvalue() or "null")
 

@@ -10,7 +10,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from harness.cli.main import emit
+from harness.cli.main import emit, say
 from harness.core.method import Method
 from harness.discover import declare_all
 from harness.plan import presets
@@ -46,7 +46,7 @@ def command(as_json: bool) -> None:
         table.add_row(one["paper"], one["item"], one["outcome"], _short(one["why"]))
     Console().print(table)
     counts = Counter(one["outcome"] for one in rows)
-    click.echo(f"{len(rows)} tables and figures: " + ", ".join(f"{counts[word]} {word}" for word in WORDS))
+    say(f"{len(rows)} tables and figures: " + ", ".join(f"{counts[word]} {word}" for word in WORDS))
 
 
 def _short(why: str) -> str:

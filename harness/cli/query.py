@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from harness.cli.main import emit, strict
+from harness.cli.main import emit, say, strict
 from harness.cli.run_folders import run_folders
 from harness.errors import UsageError, printable, printable_line
 from harness.platform.extras import optional
@@ -75,7 +75,7 @@ def answer_of(sql: str, runs: Sequence[Any]) -> Answer:
     named = [NamedRun(str(folder), Store.open(folder)) for folder in run_folders(runs)]
     answer = ask(sql, named)
     for line in _unfinished(named):
-        click.echo(line, err=True)
+        say(line, err=True)
     return answer
 
 
@@ -114,7 +114,7 @@ def _print_table(answer: Answer) -> None:
     Console().print(table)
     rows = len(answer.rows)
     shown = f"; the table has the first {SHOWN_ROWS}, and --csv or --json all of them" if rows > SHOWN_ROWS else ""
-    click.echo(f"{rows} {'row' if rows == 1 else 'rows'}{shown}", err=True)
+    say(f"{rows} {'row' if rows == 1 else 'rows'}{shown}", err=True)
 
 
 _NUMBERS = {"BIGINT", "HUGEINT", "INTEGER", "DOUBLE", "FLOAT", "DECIMAL", "SMALLINT", "TINYINT", "UBIGINT"}

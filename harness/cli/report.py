@@ -11,7 +11,7 @@ from rich.console import Console
 
 from harness.cli import engine_runs
 from harness.cli.evidence import evidence_of
-from harness.cli.main import emit
+from harness.cli.main import emit, say
 from harness.cli.results import RunReport
 from harness.errors import UsageError
 from harness.platform.extras import optional
@@ -62,7 +62,7 @@ def command(
     if pages is not None:
         if out is not None:
             raise UsageError("--html names its folder itself; leave --out to a second command")
-        click.echo(f"wrote {write_pages(runs, pages)}")
+        say(f"wrote {write_pages(runs, pages)}")
         return
     if len(runs) > 1:
         raise UsageError(f"{len(runs)} runs were named; add --html FOLDER for a page of them all, or name one run")
@@ -73,7 +73,7 @@ def command(
     if asked["figure"]:
         from reports.publication import write_pdf
 
-        click.echo(f"wrote {write_pdf(Store.open(run), asked['figure'], asked['cells'], asked['pdf'])}")
+        say(f"wrote {write_pdf(Store.open(run), asked['figure'], asked['cells'], asked['pdf'])}")
         return
     store = Store.open(run)
     rows = engine_runs.rows(engine_runs.report(store, as_json, out)) if store.manifest.get("engines") else []
@@ -89,7 +89,7 @@ def _methods(store: Store, as_json: bool, out: Path) -> list[dict[str, Any]]:
     written = report.write(out)
     if not as_json:
         report.print()
-        click.echo("\n".join(f"wrote {path}" for path in written))
+        say("\n".join(f"wrote {path}" for path in written))
     frame = report.frame
     rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
     return [{str(name): value for name, value in row.items()} for row in rows]
@@ -132,7 +132,7 @@ def _paper_table(store: Store, paper: str, number: str, form: str, out: Path | N
         for name, ending in ENDINGS.items():
             path = out / f"{paper}-table-{number}{ending}"
             path.write_text(texts[name], encoding="utf-8")
-            click.echo(f"wrote {path}")
+            say(f"wrote {path}")
     elif form == "terminal":
         for table in tables:
             print_table(table, Console())

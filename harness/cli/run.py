@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from harness.cli.main import emit
+from harness.cli.main import emit, say
 from harness.cli.overrides import read, suite_to_run
 from harness.discover import declare_all
 from harness.errors import UsageError
@@ -167,21 +167,21 @@ def _print_plan(plan: Plan, by_cell: Mapping[str, Outcome], as_json: bool) -> No
         emit({"cells": cells, "estimate": asdict(most), **({"engines": engines} if engines else {})})
         return
     for cell, outcome in by_cell.items():
-        click.echo(f"{cell}: {outcome.text}")
+        say(f"{cell}: {outcome.text}")
     for engine in plan.engines:
-        click.echo(f"{engine.id}: {engine.skip or 'runs'}")
+        say(f"{engine.id}: {engine.skip or 'runs'}")
     counts = Counter(outcome.word for outcome in by_cell.values())
-    click.echo(", ".join(f"{counts[word]} {word}" for word in WORDS))
+    say(", ".join(f"{counts[word]} {word}" for word in WORDS))
     if any(outcome.command.startswith("stride fetch") for outcome in by_cell.values()):
-        click.echo("stride run fetches the weights that stride fetch names, unless --offline")
+        say("stride run fetches the weights that stride fetch names, unless --offline")
     if not running:
         return
-    click.echo(f"{len(running)} cells, {most.decodes} decodes of up to {most.tokens} tokens together")
+    say(f"{len(running)} cells, {most.decodes} decodes of up to {most.tokens} tokens together")
     if most.seconds is not None:
         machine = "on a CPU that reads 6 GB/s, at one token a pass"
-        click.echo(f"about {_duration(most.seconds)} {machine}; proofs and scores come on top")
+        say(f"about {_duration(most.seconds)} {machine}; proofs and scores come on top")
     for name in most.unsized:
-        click.echo(f"the picture of {name} is known when it is loaded; until then its budget counts")
+        say(f"the picture of {name} is known when it is loaded; until then its budget counts")
 
 
 def _outcomes(plan: Plan) -> dict[str, Outcome]:

@@ -9,6 +9,7 @@ from types import FrameType
 
 import click
 
+from harness.cli.main import say
 from harness.run.serving import launch
 
 _LOOPBACK = "127.0.0.1"
@@ -43,7 +44,7 @@ def command(name: str | None, model: str, method: str, host: str, port: int | No
     """
     if name is None:
         for known in launch.names():
-            click.echo(f"{known}: {', '.join(launch.declared(known).ways) or 'no methods'}")
+            say(f"{known}: {', '.join(launch.declared(known).ways) or 'no methods'}")
         return
     server = launch.declared(name)
     server = server if wait is None else server.model_copy(update={"wait_s": wait})
@@ -51,11 +52,11 @@ def command(name: str | None, model: str, method: str, host: str, port: int | No
     words = server.words(model, method, host, at)
     url = f"http://{_LOOPBACK if host == '0.0.0.0' else host}:{at}"
     with _stopped_at_a_signal(), launch.started(server, words, url, _STANDARD_ERROR, method) as process:
-        click.echo(f"{server.engine} answers at {url}; ^C ends it")
+        say(f"{server.engine} answers at {url}; ^C ends it")
         code = process.wait()
-        click.echo(f"stride: {launch.ending(server, code)}", err=True)
+        say(f"stride: {launch.ending(server, code)}", err=True)
         raise SystemExit(0 if code == 0 else 1)
-    click.echo(f"{server.engine} and its processes have ended")
+    say(f"{server.engine} and its processes have ended")
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from harness.cli import show_engine
-from harness.cli.main import emit
+from harness.cli.main import emit, say
 from harness.cli.show_prompt import show_prompt
 from harness.errors import UnknownNameError, UsageError, printable
 from harness.record.metrics import METRICS, acceptance_by_depth, totals, value
@@ -44,7 +44,7 @@ def command(run: Path, cell: str | None, prompt: str | None, as_json: bool) -> N
         if as_json:
             emit(ids)
         else:
-            click.echo("\n".join(ids) or f"{run}: no finished cell")
+            say("\n".join(ids) or f"{run}: no finished cell")
         return
     name = match_name([*store.cells(), *of_engines], cell)
     if name in of_engines:

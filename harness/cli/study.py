@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from harness.cli.main import emit
+from harness.cli.main import emit, say
 from harness.cli.show import match_cell
 from harness.core.task import SetScore
 from harness.record.store import Store
@@ -44,7 +44,7 @@ def export(run: Path, cells: tuple[str, ...], cases: int, seed: int, out: Path |
     store = Store.open(run)
     ids = [match_cell(store, cell) for cell in cells]
     paths = user_study.export(store, ids, out or run / "study", cases, seed)
-    click.echo("\n".join(f"wrote {path}" for path in paths))
+    say("\n".join(f"wrote {path}" for path in paths))
 
 
 @command.command(name="tally")

@@ -6,10 +6,9 @@ import shutil
 from functools import cache
 from pathlib import Path
 
-import click
-
 from harness import discover
 from harness.backbones.tiny import PREFIX
+from harness.cli.main import say
 from harness.plan import presets
 from harness.plan.cells import Cell, Plan
 from harness.train import loop
@@ -68,7 +67,7 @@ def _train(recipe: str, layers: tuple[int, int] | None, name: str, backbone: str
     built = {}
     data = DATA[presets.resolve(backbone).modality()]
     settings = {**SMALL.get(recipe, {}), "steps": 2, **({"layers": layers} if layers else {})}
-    click.echo(f"training {name} of {backbone} for two steps", err=True)
+    say(f"training {name} of {backbone} for two steps", err=True)
     part = general(recipe, backbone, data, settings)
     for required in part.requires:
         built[required] = discover.trained(f"{required}-{backbone}")

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from harness.cli.main import emit
+from harness.cli.main import emit, say
 from harness.cli.overrides import yaml_value
 from harness.discover import declare_all, load_recipes, shipped, trained
 from harness.errors import UsageError
@@ -161,13 +161,13 @@ def _train(
         try:
             result = training.train(name, recipe, folder, built, seed, minutes, watch)
         except KeyboardInterrupt:
-            click.echo(f"interrupted; go on with the same command: the checkpoint is in {folder}", err=True)
+            say(f"interrupted; go on with the same command: the checkpoint is in {folder}", err=True)
             raise
     if as_json:
         emit({"folder": folder, "finished": result.finished, "step": result.step, "hours": result.hours})
     else:
         state = "finished" if result.finished else "not finished: the same command goes on"
-        click.echo(f"{folder}: step {result.step} of {recipe.steps}, {result.hours:.2f} h, {state}")
+        say(f"{folder}: step {result.step} of {recipe.steps}, {result.hours:.2f} h, {state}")
 
 
 class Watch:
@@ -194,7 +194,7 @@ class Watch:
             self._bar.update(self._task, completed=progress.step, description=text)
         elif time.monotonic() - self._said > EVERY_S or progress.step == progress.steps:
             self._said = time.monotonic()
-            click.echo(text, err=True)
+            say(text, err=True)
 
 
 def _recipe(kind: str, name: str) -> training.Recipe:

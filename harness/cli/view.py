@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from harness.cli.main import say
 from harness.errors import UsageError
 from harness.platform.extras import optional
 
@@ -32,6 +33,6 @@ def command(folder: Path, port: int) -> None:
     from reports.html.server import serve
 
     with serve(folder, port, evidence_of) as server:
-        click.echo(f"http://127.0.0.1:{server.server_port}/    ^C ends it")
+        say(f"http://127.0.0.1:{server.server_port}/    ^C ends it")
         with suppress(KeyboardInterrupt):
             server.serve_forever()

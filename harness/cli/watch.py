@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from harness.cli.main import emit, strict
+from harness.cli.main import emit, say, strict
 from harness.cli.paths import LocalPath
 from harness.discover import declare_all
 from harness.engines.keys import KEY_ENV
@@ -94,11 +94,11 @@ def command(
         _append(history, line)
         readings, failed = readings + 1, failed + (line["status"] != "done")
         if not as_json:
-            click.echo(_text(line))
+            say(_text(line))
         for move in _moves(history):
             if move not in told:
                 told.append(move)
-                click.echo(move, err=as_json)
+                say(move, err=as_json)
         if time.monotonic() + every >= until:
             break
         time.sleep(max(0.0, begun + every - time.monotonic()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from harness.cli.main import VERBS
+from harness.cli.main import stride as stride_group
+from harness.platform import stand_ins
 from harness.record.columns import Record, Sample
 from harness.record.store import Store
 from harness.registry import METHODS
@@ -443,3 +446,20 @@ def test_an_error_that_nothing_caught_is_shown_without_control_characters():
     assert ended.returncode == 1 and ended.stdout == ""
     assert ended.stderr.startswith("Traceback") and ended.stderr.endswith("RuntimeError: \\x1b[31mred\n")
     assert "\x1b" not in ended.stderr
+
+
+def test_a_current_folder_that_is_gone_is_one_message(monkeypatch):
+    def gone():
+        raise FileNotFoundError
+
+    monkeypatch.setattr(os, "getcwd", gone)
+    assert "the current folder is no longer there" in refused("list", "methods")
+
+
+def test_a_library_without_room_is_out_of_memory(monkeypatch):
+    def unmapped(**_):
+        raise ImportError("libx.so: failed to map segment from shared object")
+
+    monkeypatch.setattr(stride_group, "main", unmapped)
+    monkeypatch.setattr(stand_ins, "installed", lambda: False)
+    assert "out of memory" in refused("report", "x", code=3)

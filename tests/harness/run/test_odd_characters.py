@@ -22,7 +22,7 @@ from tests.support.one_by_one import OneByOne, register
 
 ODD = "\x1b[2J\ud800\x00\u2028\uffff[/red]$a_{$|\n<&>"
 SHOWN = r"\x1b[2J\ud800\x00\u2028\uffff[/red]$a_{$|\n<&>"
-CANNOT_BE_SHOWN = re.compile("[\x00-\x08\x0b-\x0c\x0e-\x1a\x1c-\x1f\u2028\ud800\uffff]|\x1b(?!\\[[0-9;]*m)")
+CANNOT_BE_SHOWN = re.compile("[\x00-\x08\x80-\x9f\x0b-\x0c\x0e-\x1a\x1c-\x1f\u2028\ud800\uffff]|\x1b(?!\\[[0-9;]*m)")
 WORDS = ("--backbone", "tabular", "--max-new-tokens", 6, "--set", "prove=false")
 
 
@@ -88,6 +88,25 @@ def test_every_view_of_a_run_shows_escapes(run: Path, tmp_path: Path) -> None:
         assert_shown(outcome.out + outcome.err)
         if "--json" in words:
             assert outcome.document
+
+
+def test_names_of_files_are_shown_with_escapes(tmp_path: Path) -> None:
+    folder = tmp_path / "a\x1b[2J\x07\x9b"
+    words = ("run", "--method", "sjd", "--task", "{name: tabular, limit: 1}", *WORDS, "--out", folder / "run")
+    commands = (
+        words,
+        ("report", folder / "run"),
+        ("baseline", "make", folder / "run", "--out", folder / "baseline.json"),
+        ("show", folder / "run"),
+        words,  # refused: the folder holds a run
+        ("report", folder / "none"),
+        ("run", folder / "none.yaml"),
+    )
+    for command in commands:
+        outcome = stride(*command)
+        assert "Traceback" not in outcome.err, outcome
+        assert_shown(outcome.out + outcome.err)
+        assert r"\x07" in outcome.out + outcome.err or command[0] == "show", outcome
 
 
 def test_every_file_of_a_report_shows_escapes(run: Path, tmp_path: Path) -> None:
