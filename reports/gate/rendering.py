@@ -11,10 +11,11 @@ from reports.text_table import markdown_lines, number
 
 def markdown(result: Result) -> str:
     """Return the verdict, a table of all rows, and the cells that only one side has."""
+    names = _names(result)
     titles = ["cell", "metric", "verdict", "before", "after", "change", "p", "visible drop", "prompts", "why"]
     rows = [
         [
-            row.label,
+            names[row.cell, row.label],
             row.title or row.metric,
             row.verdict,
             number(row.before, 3),
@@ -36,6 +37,21 @@ def markdown(result: Result) -> str:
     ]
     lines = markdown_lines(titles, rows)
     return "\n".join([f"# Gate: {result.verdict}", "", *lines, "", *(f"- {printable_line(n)}" for n in notes), ""])
+
+
+def _names(result: Result) -> dict[tuple[str, str], str]:
+    """What each cell is called: its label, and its setting too where several cells have that label."""
+    cells = {(row.cell, row.label) for row in result.rows}
+    labels = [label for _, label in cells]
+    return {
+        (cell, label): label if labels.count(label) == 1 else f"{label} ({_setting(cell, label)})"
+        for cell, label in cells
+    }
+
+
+def _setting(cell: str, label: str) -> str:
+    """The part of a cell's id behind the method: backbone, type, temperature and task."""
+    return cell.removeprefix(label.replace(" ", "-")).strip(".").rpartition("-")[0] or cell
 
 
 def _percent(value: float | None) -> str:
@@ -72,9 +88,9 @@ def junit(result: Result) -> str:
 
 def github_annotations(result: Result) -> list[str]:
     """Return workflow commands of GitHub: an error for each row that failed, a warning for each that is open."""
-    kinds = {"fail": "error", "error": "error", "inconclusive": "warning"}
+    kinds, names = {"fail": "error", "error": "error", "inconclusive": "warning"}, _names(result)
     return [
-        f"::{kinds[row.verdict]} title={_escaped(f'stride gate: {row.label}', ':,')}::"
+        f"::{kinds[row.verdict]} title={_escaped(f'stride gate: {names[row.cell, row.label]}', ':,')}::"
         + _escaped(f"{row.title or row.metric or 'cell'}: {_text(row)}")
         for row in result.rows
         if row.verdict in kinds

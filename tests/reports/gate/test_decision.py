@@ -12,7 +12,7 @@ import pytest
 
 from harness.errors import StoreError, UsageError
 from reports.gate.baseline import figures_of, make_baseline
-from reports.gate.decision import FAIL_ALPHA, gate
+from reports.gate.decision import FAIL_ALPHA, Result, Row, gate
 from reports.gate.document import COUNTS
 from reports.gate.rendering import github_annotations, junit, markdown
 from tests.support.fake_store import FakeStore, Sim, empty, meta, record, simulate, step
@@ -504,6 +504,17 @@ def test_runs_without_a_shared_cell_are_an_error() -> None:
     after.add(meta("c8", **audited), simulate(Sim(), 24))
     result = gate(after, make_baseline(before))
     assert (result.verdict, [row.verdict for row in result.rows]) == ("error", ["error", "pass"])
+
+
+def test_cells_of_one_label_are_told_apart_by_their_settings() -> None:
+    cells = [f"sjd-tau=0.5.tiny.en.fp32.T{temperature}.toy-0a1b" for temperature in (0, 1)]
+    rows = [Row(cell, "sjd tau=0.5", "scr", "fail", "a drop") for cell in cells]
+    rows.append(Row("zipar.tiny.en.fp32.T1.toy-0a1b", "zipar", "scr", "pass", "identical"))
+    result = Result("fail", tuple(rows))
+    page = markdown(result)
+    assert "| sjd tau=0.5 (tiny.en.fp32.T0.toy) |" in page and "| sjd tau=0.5 (tiny.en.fp32.T1.toy) |" in page
+    assert "| zipar |" in page
+    assert "title=stride gate%3A sjd tau=0.5 (tiny.en.fp32.T0.toy)::" in github_annotations(result)[0]
 
 
 def test_annotations_are_workflow_commands_of_one_line() -> None:
