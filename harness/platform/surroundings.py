@@ -40,15 +40,46 @@ def _torch_restored(torch: Any) -> Iterator[None]:
 
 
 @contextmanager
+def _descriptors_restored() -> Iterator[None]:
+    """Standard input, output and error are those of before: the next file that opens would get a closed one's number.
+
+    What is printed then would go into that file, which may be a record of the run.
+    """
+    saved: dict[int, int] = {}
+    for number in range(3):
+        with suppress(OSError):  # it is closed, or no descriptor is left
+            saved[number] = os.dup(number)
+    try:
+        yield
+    finally:
+        for number, copy in saved.items():
+            with suppress(OSError):
+                if not _refers_to(number, copy):
+                    os.dup2(copy, number)
+                os.close(copy)
+
+
+def _refers_to(descriptor: int, other: int) -> bool:
+    """Whether two descriptors are of one file; False where the first is closed."""
+    try:
+        return os.path.sameopenfile(descriptor, other)
+    except OSError:
+        return False
+
+
+@contextmanager
 def _process_restored() -> Iterator[None]:
     folder = None
     with suppress(OSError):  # it is gone
         folder = os.getcwd()
     streams = sys.stdout, sys.stderr
+    stack = ExitStack()
+    stack.enter_context(_descriptors_restored())
     handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
     try:
         yield
     finally:
+        stack.close()
         if folder is not None:
             with suppress(OSError):  # it is gone meanwhile
                 os.chdir(folder)

@@ -181,6 +181,7 @@ def timed_pass(backbone: Backbone, prompt: Prompt, clock: Clock) -> TimedPass:
             canvas.read(ids, range(canvas.end), "all")
 
     def one(rows: int) -> float:
+        models.meter.threads = torch.get_num_threads()  # which are tried here; a decode must keep its own
         read(rows)
         clock.finish()
         span = stopwatch.spans.pop()

@@ -187,6 +187,14 @@ def test_a_pass_is_timed_by_the_clock_it_is_given(masked: bool) -> None:
         assert [one(1), one(8)] == [1.0, 1.0]
 
 
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_pass_is_timed_with_each_number_of_threads(two_threads: None, masked: bool) -> None:
+    backbone = MaskedTabular("masked", {"vocabulary": 3}) if masked else Tabular("tabular", {"vocabulary": 3})
+    with torch.inference_mode():
+        one = passes.timed_pass(backbone, Prompt("", tokens=(1, 2)), Ticks())
+        assert passes.times_by_threads(one, (1, 2)) == ((1, 1.0), (2, 1.0))
+
+
 def test_the_cached_file_is_json(tmp_path: Path) -> None:
     file = tmp_path / "a" / "passes.json"
     result = Passes(2, ((1, 2.0), (2, 1.0)), ((1, 1.0), (16, 1.5)), {"eagle1": ((1, 0.1), (4, 0.2))})
