@@ -28,7 +28,7 @@ def command(folder: Path, metrics: tuple[str, ...], out: Path | None, pages: Pat
     night is none. DIR holds the lines of `stride nightly` or `stride run --append`; a single file is read as well.
 
     A series of fewer than six nights, or without a value in the latest ones, is inconclusive. Exit codes: 0, 4 where no
-    figure has a value in two nights, 2 error.
+    figure of several nights has a value in two of them, 2 error.
 
     \b
     stride history nights
@@ -37,12 +37,14 @@ def command(folder: Path, metrics: tuple[str, ...], out: Path | None, pages: Pat
     """
     if wrong := [name for name in metrics if name not in METRICS and not name.startswith(("score.", "set."))]:
         raise UsageError(f"no metric {wrong[0]!r:.60}; there are {', '.join(METRICS)}, and score.NAME and set.NAME")
-    results = report.findings([one for one in series(read(folder)) if not metrics or one.metric in metrics])
+    lines = read(folder)
+    results = report.findings([one for one in series(lines) if not metrics or one.metric in metrics])
     if as_json:
         emit({"series": report.document(results)})
     else:
         _write(results, folder, out, pages)
-    raise SystemExit(0 if results else 4)
+    nights = {line["created"] for line in lines}
+    raise SystemExit(4 if len(nights) > 1 and not results else 0)
 
 
 def _write(results: Sequence[report.Finding], folder: Path, out: Path | None, pages: Path | None) -> None:
