@@ -78,11 +78,12 @@ class _TimedStep(NamedTuple):
     waited: Waited
 
 
-def decode(method: Method[Any], run: Run, keeps_drafts: bool = False) -> Decode:
+def decode(method: Method[Any], run: Run, keeps_drafts: bool = False, watched: bool = True) -> Decode:
     """Decode until the budget, the context or an end-of-text token; a canvas until all its positions are filled.
 
     Args:
         keeps_drafts: return what some steps drafted, so that it can be drafted again.
+        watched: read how long each step waited for a core; False where no time is looked at.
 
     Raises:
         ContractError: a step emitted a token outside the vocabulary or none, ran no target pass, expected to keep more
@@ -91,13 +92,13 @@ def decode(method: Method[Any], run: Run, keeps_drafts: bool = False) -> Decode:
     """
     spans = [run.stopwatch.spans]
     try:
-        return _decoded(method, run, keeps_drafts, spans)
+        return _decoded(method, run, keeps_drafts, spans, watched)
     except Exception:  # a method may raise anything; its error goes on, unless such logits made it
         _refuse_non_finite(spans)
         raise
 
 
-def _decoded(method: Method[Any], run: Run, keeps_drafts: bool, spans: list[list[Span]]) -> Decode:
+def _decoded(method: Method[Any], run: Run, keeps_drafts: bool, spans: list[list[Span]], watched: bool) -> Decode:
     """`decode`; ``spans`` takes the spans of each step as it begins, behind those of the start."""
     stopwatch = run.stopwatch
     clock = stopwatch.clock
@@ -115,7 +116,7 @@ def _decoded(method: Method[Any], run: Run, keeps_drafts: bool, spans: list[list
     timed: list[_TimedStep] = []
     draws_before: dict[int, Draws] = {}
     ended = False
-    meter = NoiseMeter(gpu=GpuMeter.of(run.models.backbone.device))
+    meter = NoiseMeter(gpu=GpuMeter.of(run.models.backbone.device)) if watched else None
     while not ended and run.room > 0:
         if keeps_drafts and len(timed) and len(timed) & (len(timed) - 1) == 0:
             draws_before[len(timed)] = copy.deepcopy(run.draws)  # between two steps, which no clock sees
@@ -130,9 +131,11 @@ def _decoded(method: Method[Any], run: Run, keeps_drafts: bool, spans: list[list
         run.emitted += len(emitted)
         served = run.slot.served if run.slot is not None else 1
         overshoot = len(committed.emitted) - len(emitted)
-        timed.append(_TimedStep(step_begin, step_end, stopwatch.spans, committed, overshoot, served, meter.read()))
+        waited = Waited(0, 0) if meter is None else meter.read()
+        timed.append(_TimedStep(step_begin, step_end, stopwatch.spans, committed, overshoot, served, waited))
     clock.finish()
-    meter.close()
+    if meter is not None:
+        meter.close()
     _refuse_non_finite(spans)
     steps = tuple(_step(step, clock) for step in timed)
     check(steps, len(tokens))

@@ -81,7 +81,7 @@ def _law(
     def job(number: int, slot: Slot | None) -> tuple[int, ...]:
         own: Draws = rows[number] if number in rows else SeededDraws(case.seed, "proof", str(number), 0)
         models = Models(backbone, load_drafter, prompts[number], slot=slot)
-        return decode(method, Run.of(models, case.sampling, case.length, own)).tokens
+        return decode(method, Run.of(models, case.sampling, case.length, own), watched=False).tokens
 
     while scripts:
         script.replay(scripts.pop(), scripts)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from harness.core import loop
 from harness.core.method import Claim, Method, Mutant
 from harness.core.run import Run
 from harness.errors import UsageError
@@ -176,6 +177,14 @@ class TestRowsTogether:
         assert all(output[2] == -1 and len(output) == 5 for output in law)
         assert measure(Shy(), self.CASE).total_variation < EXACT
         assert measure(METHODS.get("speculative")(drafter="toy", gamma=1), self.CASE).total_variation < EXACT
+
+    def test_no_counters_of_the_machine_are_read_where_no_time_is_looked_at(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        read: list[object] = []
+        monkeypatch.setattr(loop, "NoiseMeter", lambda **named: read.append(named))
+        backbone = self.CASE.backbone()
+        assert len(joint_law(Shy(), self.CASE, lambda name: backbone)) == 16 and not read
 
     def test_a_bias_of_either_row_shows(self) -> None:
         assert measure(Shy("a batch"), self.CASE).total_variation > EXACT
