@@ -3,10 +3,10 @@
 Pictures are derived from Noto Color Emoji (SIL Open Font License 1.1; see data/emoji-licence.txt). Objects lie on a
 lattice of 8 pixels of 64. So the tokens of a tokenizer that shrinks 4 times (16x16 of a picture of 64 pixels, 8x8 of
 one of 32) depend on kind and colour, and hardly on the place. A caption leaves open where its arrangement stands
-(4 ways), which gradient or texture it has (8 colours, 8 directions), and every tile of a texture.
+(2 ways), which gradient or texture it has (8 colours, 8 directions), and every tile of a texture.
 
 The world is small enough to be learnt in an hour of one core: six kinds in six colours, arrangements of one to four
-equal objects, four relations of two different ones.
+equal objects, four relations of two different ones, and a texture behind one picture in seven.
 """
 
 from __future__ import annotations

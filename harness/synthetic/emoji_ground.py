@@ -1,8 +1,8 @@
 """Backgrounds of emoji scenes: smooth gradients, and textures of tiles that are drawn anew.
 
 A gradient's tokens follow from their neighbours, so a drafter predicts them easily. A tile of a texture does not. It
-has 0.7 bits in checks and stripes, where it is a token of 64 pixels or a quarter of a token of 32. In a mosaic it has
-2 bits and is four tokens, or one.
+has two shades: 0.5 bits in checks and stripes, where it is a token of 64 pixels or a quarter of a token of 32. In a
+mosaic it has 1 bit and is four tokens, or one.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ PALETTE = np.array(
 
 SMOOTH = ("gradient",)
 TEXTURED = ("mosaic", "stripes", "checks")
-ROUGH = 0.25
+ROUGH = 0.15
 """Share of textured grounds."""
-FLIPPED = 0.2
+FLIPPED = 0.1
 """Share of tiles that break the regular pattern of checks and stripes."""
 
 
@@ -61,7 +61,7 @@ class Ground:
 
 
 def draw(random: np.random.Generator) -> Ground:
-    """A background; a quarter are textured."""
+    """A background; its pattern is a gradient or, with the share ``ROUGH``, a texture."""
     pattern = TEXTURED[random.integers(3)] if random.random() < ROUGH else "gradient"
     near, direction = random.integers(0, (8, 8)).tolist()
     return Ground(pattern, near, (near + 3) % 8, direction, int(random.integers(2**31)))
@@ -75,7 +75,7 @@ def paint(ground: Ground) -> Float32[np.ndarray, "64 64 3"]:
         return smooth
     random = np.random.default_rng(ground.seed)
     if ground.pattern == "mosaic":
-        mix = random.integers(0, 4, (8, 8)).repeat(2, 0).repeat(2, 1) / 3
+        mix = random.integers(0, 2, (8, 8)).repeat(2, 0).repeat(2, 1).astype(np.float32)
     else:
         regular = _BOARD if ground.pattern == "checks" else _STRIPES[ground.direction % 2]
         mix = (regular ^ (random.random((16, 16)) < FLIPPED)).astype(np.float32)

@@ -1,6 +1,7 @@
-"""Where the objects of an emoji scene stand: few arrangements, each of which is moved by up to one place.
+"""Where the objects of an emoji scene stand: few arrangements, each of which is moved down by up to one place.
 
-Arrangements repeat, so a model sees the shape of a number and of a relation often enough to learn it.
+Arrangements repeat, so a model sees the shape of a number and of a relation often enough to learn it. They are not
+moved sideways: a model that draws row by row then often began the second of two objects at a wrong column.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ CELLS = 64 // STEP
 SIDE = 3
 """Side of an object in lattice steps: 24 pixels of 64, 12 of 32."""
 SHIFTS = 2
-"""An arrangement is moved by 0 or 1 step, down and to the right."""
+"""An arrangement is moved down by 0 or 1 step."""
 
 Corner = tuple[int, int]
 """Row and column of an object's upper left corner, in lattice steps."""
@@ -34,14 +35,13 @@ _RELATED: dict[str, tuple[Corner, Corner]] = {
 RELATIONS = tuple(_RELATED)
 
 
-def places(number: int, relation: str, down: int, right: int) -> list[Corner]:
+def places(number: int, relation: str, down: int) -> list[Corner]:
     """Corners of the objects, none of which overlap.
 
     Args:
         number: of the objects, 1 to 4.
         relation: of the first object to the second; "" for equal objects.
         down: how far all of them are moved, 0 or 1.
-        right: likewise.
     """
     corners = _RELATED[relation] if relation else ARRANGEMENTS[number][1]
-    return [(row + down, column + right) for row, column in corners]
+    return [(row + down, column) for row, column in corners]

@@ -94,14 +94,14 @@ def is_held_out(drawn: Scene) -> bool:
 def draw_scene(random: np.random.Generator, family: str) -> Scene:
     """A scene of one of GenEval's families, of either split."""
     kind, colour = int(random.integers(len(KINDS))), int(random.integers(len(COLOURS)))
-    down, right = random.integers(0, SHIFTS, 2).tolist()
+    down = int(random.integers(SHIFTS))
     if family in NUMBERS:
         number, relation = int(random.choice(NUMBERS[family])), ""
         looks = [(kind, colour)] * number
     else:
         number, relation = 2, RELATIONS[random.integers(len(RELATIONS))]
         looks = [(kind, colour), (_other(random, kind, len(KINDS)), _other(random, colour, len(COLOURS)))]
-    corners = places(number, relation, down, right)
+    corners = places(number, relation, down)
     things = tuple(
         Thing(KINDS[kind], COLOURS[colour], row, column)
         for (kind, colour), (row, column) in zip(looks, corners, strict=True)

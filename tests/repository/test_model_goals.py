@@ -24,10 +24,8 @@ from harness.core.task import Scored
 from harness.errors import OutputError
 from harness.plan import presets
 from harness.record import stats
-from harness.record.store import Store
 from harness.registry import METHODS
 from reports.papers.xspecmesh.quality import MARGIN
-from reports.summary import FinishedCell
 from tasks.emoji_scenes import EmojiScenes
 from tasks.shapes import Shapes
 
@@ -54,12 +52,10 @@ def pictures() -> list[Scored]:
     return outputs
 
 
-DRAWING = pytest.mark.xfail(strict=True, reason="captions are read, objects are not always drawn well; see the card")
+COUNT = pytest.mark.xfail(strict=True, reason="36 of 43 where 37 were wanted; see the card")
 
 
-@pytest.mark.parametrize(
-    "name", ["overall", *(pytest.param(name, marks=DRAWING) for name in GOALS if name != "overall")]
-)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[COUNT] * (name == "count")) for name in GOALS])
 def test_pictures_agree_with_their_captions(pictures, name):
     scores = [one.scores[name] for one in pictures if name in one.scores]
     print(name, np.mean(scores), "of", len(scores))
@@ -323,7 +319,7 @@ def test_an_adapter_makes_1_3_tokens_a_pass_and_keeps_the_targets_tokens(
 XSPECMESH = """
 methods:
   - {name: multi_head, heads: xspecmesh-cross-lora, backbones: embedded-mesh-cross-lora}
-backbones: [embedded-mesh, embedded-mesh-cross-lora]
+backbones: [embedded-mesh-cross-lora]
 tasks:
   - {name: shapes, limit: 64, sampling: {temperature: 0.5, top_k: 50, top_p: 0.95, order: filter_first}}
 max_new_tokens: 400
@@ -334,11 +330,11 @@ UNREACHED = pytest.mark.xfail(strict=True, reason="see the card of xspecmesh-cro
 
 @pytest.fixture(scope="module")
 def mesh_run(tmp_path_factory: pytest.TempPathFactory):
-    """64 shapes by row E of XSpecMesh's Table 3, and by its backbone and the base alone."""
+    """Rows of 64 shapes by row E of XSpecMesh's Table 3."""
     folder = tmp_path_factory.mktemp("xspecmesh")
     (folder / "suite.yaml").write_text(XSPECMESH)
     rows = summary(folder / "run", str(folder / "suite.yaml"))
-    return Store.open(folder / "run"), rows[rows["role"] == "method"].set_index("backbone")
+    return rows[rows["role"] == "method"].set_index("backbone")
 
 
 @pytest.fixture(scope="module")
@@ -361,20 +357,33 @@ def test_tuned_heads_make_1_8_tokens_a_pass(tuned):
 
 @UNREACHED
 def test_tuned_heads_gain_time(mesh_run):
-    _, rows = mesh_run
+    rows = mesh_run
     print(rows[["scr", "scr_low", "scr_high", "speedup", "speedup_low", "speedup_high"]])
     assert rows.loc["embedded-mesh-cross-lora", "speedup"] >= 1.1
 
 
-@UNREACHED
+@pytest.fixture(scope="module")
+def rebuilt():
+    """Scores of row E's meshes and of the base's, by shape: as many shapes as the power analysis asks for."""
+    task = Shapes(count=690)
+    method = METHODS.get("multi_head")(heads="xspecmesh-cross-lora")
+    outputs = {
+        "base": decoded("embedded-mesh", METHODS.get("autoregressive")(), task)[0],
+        "tuned": decoded("embedded-mesh-cross-lora", method, task)[0],
+    }
+    return {
+        name: pd.DataFrame({"prompt": one.prompt.id, "repetition": 0, **one.scores} for one in of_model).set_index(
+            ["prompt", "repetition"]
+        )
+        for name, of_model in outputs.items()
+    }
+
+
 @pytest.mark.parametrize("distance", ["chamfer", "hausdorff"])
-def test_meshes_of_tuned_heads_are_as_near_as_the_bases(mesh_run, distance):
+def test_meshes_of_tuned_heads_are_as_near_as_the_bases(rebuilt, distance):
     """Within the margin of the report, paired by shape."""
-    store, rows = mesh_run
-    cells = {store.cell(name).meta["backbone"]: name for name in store.cells() if "autoregressive." in name}
-    cell_names = (rows.loc["embedded-mesh-cross-lora", "cell"], cells["embedded-mesh"])
-    tuned, base = (FinishedCell.of(store.cell(name)).scores[distance].dropna() for name in cell_names)
+    tuned, base = rebuilt["tuned"][distance].dropna(), rebuilt["base"][distance].dropna()
     shared = tuned.index.intersection(base.index)
     equivalence = stats.equivalence(base[shared], tuned[shared], MARGIN * float(base[shared].mean()))
-    print(distance, equivalence)
+    print(distance, float(base[shared].mean()), float(tuned[shared].mean()), equivalence)
     assert equivalence.verdict == "equivalent"

@@ -10,7 +10,7 @@ import pytest
 
 from harness.errors import UsageError
 from harness.synthetic import emoji, emoji_make, emoji_sprites
-from harness.synthetic.emoji_ground import paint
+from harness.synthetic.emoji_ground import TEXTURED, paint
 from harness.synthetic.emoji_layout import ARRANGEMENTS, CELLS, STEP, places
 from tasks.metrics.geneval import relations
 from tasks.metrics.scene_truth import truth
@@ -79,12 +79,12 @@ def test_a_caption_states_every_object_its_colour_the_number_the_place_and_the_g
     ],
 )
 def test_captions_by_hand(number, look, caption):
-    things = tuple(emoji.Thing(*look, *corner) for corner in places(number, "", 1, 0))
+    things = tuple(emoji.Thing(*look, *corner) for corner in places(number, "", 1))
     assert emoji.caption(emoji.Scene("counting", things, emoji.Ground("checks", 0, 1, 0, 0))) == caption
 
 
 def test_a_position_caption_and_its_specification_name_the_same_relation():
-    corners = places(2, "left of", 0, 1)
+    corners = places(2, "left of", 0)
     looks = (("fish", "orange"), ("car", "blue"))
     things = tuple(emoji.Thing(*look, *corner) for look, corner in zip(looks, corners, strict=True))
     scene = emoji.Scene("position", things, emoji.Ground("gradient", 0, 1, 0, 0), "left of")
@@ -105,6 +105,16 @@ def test_a_counting_specification_excludes_one_object_more(drawn):
     specification = emoji.specification(scene)
     assert specification["include"] == [{"class": kind, "count": 3, "color": colour}]
     assert specification["exclude"] == [{"class": kind, "count": 4}]
+
+
+def test_arrangements_are_moved_down_and_never_sideways(drawn):
+    corners: dict[tuple[int, str], set[tuple[tuple[int, int], ...]]] = {}
+    for scene in drawn:
+        places = tuple((thing.row, thing.column) for thing in scene.things)
+        corners.setdefault((len(places), scene.relation), set()).add(places)
+    assert len(corners) == len(ARRANGEMENTS) + len(emoji.RELATIONS)
+    for first, second in map(sorted, corners.values()):
+        assert second == tuple((row + 1, column) for row, column in first)
 
 
 def test_stated_relations_hold_by_genevals_rule(drawn):
@@ -133,7 +143,7 @@ def test_no_composition_is_in_both_splits_whatever_the_seed():
 def test_scenes_equal_those_of_the_shipped_weights_training():
     """With another digest, tokenizer, detector and models must be trained again."""
     drawn = emoji.scenes(9, "held-out", 200)
-    assert zlib.crc32(repr(drawn).encode()) == 2912534617
+    assert zlib.crc32(repr(drawn).encode()) == 1794225579
     assert zlib.crc32(" ".join(emoji.VOCABULARY).encode()) == 982680080
 
 
@@ -180,16 +190,16 @@ def test_textures_are_rough_and_gradients_are_not(drawn):
     for scene in drawn[:300]:
         rough[scene.ground.textured].append(np.abs(np.diff(paint(scene.ground)[::2], axis=0)).mean())
     assert max(rough[False]) < 1.5 < min(rough[True])
-    assert 0.18 < len(rough[True]) / 300 < 0.32
+    assert 0.1 < len(rough[True]) / 300 < 0.21
 
 
-def test_a_tile_of_a_texture_has_one_colour_of_few():
-    """Four pixels of 64, so that a token has at most two bits."""
-    for pattern, colours in (("mosaic", 4), ("stripes", 2), ("checks", 2)):
+def test_a_tile_of_a_texture_has_one_colour_of_two():
+    """Four pixels of 64, so that a token has at most one bit."""
+    for pattern in TEXTURED:
         pixels = paint(emoji.Ground(pattern, 0, 3, 1, 5))
         tiles = pixels.reshape(16, 4, 16, 4, 3)
         assert (tiles == tiles[:, :1, :, :1]).all()
-        assert len(np.unique(tiles.reshape(-1, 3), axis=0)) == colours
+        assert len(np.unique(tiles.reshape(-1, 3), axis=0)) == 2
 
 
 @pytest.mark.parametrize("cells", [16, 8])
