@@ -109,6 +109,7 @@ def test_sjd_makes_1_8_tokens_a_pass(passes):
     assert tokens_per_pass.estimate >= 1.8
 
 
+@pytest.mark.xfail(strict=True, reason="+0.15 [-0.03, 0.35] of 24 captions; see ARCHITECTURE.md")
 @pytest.mark.parametrize("reuse", ["paper", "M", "G"])
 def test_reuse_makes_more_tokens_a_pass_than_sjd(passes, reuse):
     """Paired by caption; the lower bound is one-sided at 97.5 %."""
