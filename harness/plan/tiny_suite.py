@@ -2,11 +2,12 @@
 
 Published models become stand-ins of the same family (`harness.backbones.tiny`), and benchmarks a few lines in their
 published formats (`tasks/data/tiny`). The methods and their settings stay, but for windows wider than
-a small picture, and steps of a shorter canvas.
+a small picture, steps of a shorter canvas, and drafters of more layers than a stand-in has.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import fields
 from functools import partial
@@ -21,6 +22,8 @@ TOKENS = 40
 """Most new tokens of a prompt; a picture is drawn whole."""
 SMALLER = {"zipar": {"window": 2}, "mulo_sd": {"draft_window": 2}}
 """Most that these settings may be for pictures of 4 x 4 cells."""
+LAYERS = re.compile(r"^(self:(?:.*,)?layers=)\d+")
+"""A drafter of the target's own layers."""
 SHORTER = {"masked_diffusion": ("steps",)}
 """Settings that shrink with the number of new tokens."""
 
@@ -61,15 +64,25 @@ def _renamed(entry: Any) -> Any:
 
 def _fitting(entry: Any, backbones: list[dict[str, Any]], share: float) -> Any:
     """A method's entry with settings that short outputs and small pictures have, where it is for stand-ins."""
-    if not isinstance(entry, dict) or entry.get("name") not in (*SMALLER, *SHORTER):
+    if not isinstance(entry, dict):
         return entry
     own, name = entry.get("backbones") or [backbone["name"] for backbone in backbones], str(entry["name"])
     if not all(str(one).startswith(PREFIX) for one in (own if isinstance(own, list) else [own])):
+        return entry
+    entry = {key: _few_layers(value) for key, value in entry.items()}
+    if name not in (*SMALLER, *SHORTER):
         return entry
     values = {field.name: field.default for field in fields(METHODS.get(name))} | entry
     smaller = {key: _each(values[key], partial(min, most)) for key, most in SMALLER.get(name, {}).items()}
     shorter = {key: _each(entry[key], partial(_shorter, share)) for key in SHORTER.get(name, ()) if key in entry}
     return {**entry, **smaller, **shorter}
+
+
+def _few_layers(value: Any) -> Any:
+    """A drafter of some of the target's layers has two of a stand-in's three; each of a sweep; others stay."""
+    if isinstance(value, list):
+        return [_few_layers(one) for one in value]
+    return LAYERS.sub(r"\g<1>2", value) if isinstance(value, str) else value
 
 
 def _shorter(share: float, count: int) -> int:

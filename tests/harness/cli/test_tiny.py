@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from harness.backbones import tiny
 from harness.cli import tiny_components
 from harness.discover import suite_folder
 from harness.errors import UsageError
-from harness.plan import presets, suite
+from harness.plan import presets, suite, tiny_suite
 from harness.registry import METHODS
 from tests.support.cli import stride
 
@@ -54,6 +55,15 @@ def test_settings_that_small_pictures_and_short_canvases_do_not_have_shrink() ->
     assert steps == [40, 10, 5, 40, 2, 1], "1024, 256, 128 and 1024, 64, 16 of 1024 tokens"
     pictures = suite.load("papers/mulo_sd_500", suite.Overrides(tiny=True)).tasks
     assert {use.max_new_tokens for use in pictures} == {8192} and {use.limit for use in pictures} == {1}
+
+
+def test_a_drafter_of_the_targets_layers_has_no_more_than_a_stand_in() -> None:
+    plain: dict[str, Any] = {
+        "backbones": [{"name": "smollm2-135m"}],
+        "methods": [{"name": "speculative", "drafter": "self:layers=26"}, {"name": "sjd", "window": 8}],
+    }
+    tiny_suite.shrink(plain)
+    assert plain["methods"] == [{"name": "speculative", "drafter": "self:layers=2"}, {"name": "sjd", "window": 8}]
 
 
 def test_a_model_without_a_stand_in_is_one_message() -> None:
