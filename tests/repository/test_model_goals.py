@@ -217,6 +217,17 @@ def test_all_proofs_take_ninety_seconds_on_two_cores():
     assert done.returncode == 0 and seconds <= 90
 
 
+@pytest.mark.xfail(strict=True, reason="31 s where 10 are wanted; see ARCHITECTURE.md")
+def test_the_dearest_method_is_proved_in_ten_seconds_on_two_cores():
+    """As above, of the method whose settings branch most."""
+    begin = time.monotonic()
+    words = ("verify", "cross_regression", "--fresh")
+    done = subprocess.run([sys.executable, "-m", "harness.cli.main", *words], check=False)
+    seconds = time.monotonic() - begin
+    print("stride", *words, seconds)
+    assert done.returncode == 0 and seconds <= 10
+
+
 def test_predictions_of_this_machine_are_near(tmp_path):
     """Medians over outputs of at least 40 cells of text, pictures and meshes; on an idle machine."""
     stride = [sys.executable, "-m", "harness.cli.main"]
