@@ -111,8 +111,8 @@ def document(results: Sequence[Finding]) -> list[dict[str, Any]]:
     rows = []
     for finding in results:
         steps = [{**asdict(one), "relative": one.relative, "commits": one.commits} for one in finding.changes]
-        found = {"changes": steps, "verdict": finding.verdict, "reason": finding.reason}
-        rows.append({**asdict(finding.series), **found})
+        judged = {"changes": steps, "verdict": finding.verdict, "reason": finding.reason}
+        rows.append({**asdict(finding.series), **judged})
     return rows
 
 

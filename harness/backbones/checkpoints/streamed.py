@@ -80,8 +80,8 @@ class _Weights:
     def __call__(self, model: Any, module: Any) -> None:
         prefix = next(name for name, part in model.named_modules() if part is module)
         empty = [name for name, tensor in module.named_parameters() if tensor.is_meta]
-        wanted = {name: self._names[f"{prefix}.{name}" if prefix else name] for name in empty}
-        stored = {next(name for name in shared if name in self._places): shared for shared in wanted.values()}
+        aliases = [self._names[f"{prefix}.{name}" if prefix else name] for name in empty]
+        stored = {next(name for name in shared if name in self._places): shared for shared in aliases}
         for name, tensor in _tensors({name: self._places[name] for name in stored}):
             like = model.get_parameter(name)
             weight = tensor.to(device=self._device, dtype=like.dtype, copy=True)
