@@ -127,7 +127,7 @@ def reference(prompt: Prompt) -> Mesh:
 
 def nearest(goal: Surface, protocol: Protocol, data: str = "furniture") -> Distances:
     """Return the distances of a surface to the nearest training shape of some data; see ``COARSE``."""
-    pool, coarse = _pool(protocol, data)
+    pool, coarse = known_shapes(protocol, data)
     few = goal.points[:COARSE].astype(np.float32)
     squares = (few**2).sum(1)[:, None] + (coarse**2).sum(1) - 2 * few @ coarse.T
     squares = squares.reshape(len(few), len(pool), -1).clip(0)  # [goal's points, shapes, points]
@@ -137,7 +137,8 @@ def nearest(goal: Surface, protocol: Protocol, data: str = "furniture") -> Dista
 
 
 @lru_cache(maxsize=2)
-def _pool(protocol: Protocol, data: str = "furniture") -> tuple[list[Surface], npt.NDArray[np.float32]]:
+def known_shapes(protocol: Protocol, data: str = "furniture") -> tuple[list[Surface], npt.NDArray[np.float32]]:
+    """Training shapes that a reference is compared with, and ``COARSE`` points of each, [``POOL`` * ``COARSE``, 3]."""
     random = np.random.default_rng([protocol.seed, 1])
     pool = [sample(DATA[data](random, "train", None).mesh, protocol) for _ in range(POOL)]
     return pool, np.concatenate([surface.points[:COARSE] for surface in pool]).astype(np.float32)

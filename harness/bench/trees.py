@@ -70,7 +70,7 @@ def fastest(dtype: str, goal: float) -> Callable[[str, Settings], Result]:
 
     def act(name: str, settings: Settings) -> Result:
         backbone = presets.load(settings.backbone, dtype)
-        trial, prompts = _halves(prompt_ids(backbone, TRIALS + settings.pairs))
+        trial, prompts = in_halves(prompt_ids(backbone, TRIALS + settings.pairs))
         methods, missing = _opened(RIVALS, backbone)
         tokens = settings.tokens
         speeds = {label(m): compare(name, _beside(m, backbone, trial, tokens), "", None).ratio for m in methods}
@@ -92,7 +92,7 @@ def large(dtype: str) -> Callable[[str, Settings], Result]:
     def act(name: str, settings: Settings) -> Result:
         backbone = presets.load(settings.backbone, dtype)
         methods, missing = _opened(LARGE, backbone)
-        prompts = _halves(prompt_ids(backbone, TRIALS + settings.pairs))[1]
+        prompts = in_halves(prompt_ids(backbone, TRIALS + settings.pairs))[1]
         result = compare(name, _beside(methods[0], backbone, prompts, settings.tokens), "tokens/s", None)
         steps = [s for ids in prompts for s in decoded(methods[0], backbone, ids, settings.tokens, False).steps]
         wall = sum(step.wall_ns for step in steps)
@@ -104,7 +104,7 @@ def large(dtype: str) -> Callable[[str, Settings], Result]:
     return act
 
 
-def _halves(prompts: list[list[int]]) -> tuple[list[list[int]], list[list[int]]]:
+def in_halves(prompts: list[list[int]]) -> tuple[list[list[int]], list[list[int]]]:
     """Prompts to choose on, evenly spread, and the rest."""
     chosen = {(2 * i + 1) * len(prompts) // (2 * TRIALS) for i in range(TRIALS)}
     sides = ([p for i, p in enumerate(prompts) if (i in chosen) is side] for side in (True, False))

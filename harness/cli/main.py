@@ -194,7 +194,7 @@ def _out_of_memory(error: Exception) -> bool:
     return unmapped or isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
 
 
-def _without_reader(arguments: Sequence[str]) -> int:
+def without_reader(arguments: Sequence[str]) -> int:
     """End quietly where nobody reads the output; return the exit code, which is no success unless the verb only reads.
 
     Otherwise `stride gate | head -1` would pass with its verdict unsaid.
@@ -242,7 +242,7 @@ def main() -> None:
         click.echo("stride: interrupted; what was finished is kept", err=True)
         sys.exit(3)
     except BrokenPipeError:
-        sys.exit(_without_reader(sys.argv[1:]))
+        sys.exit(without_reader(sys.argv[1:]))
     except OSError as error:
         say(f"stride: {error}. Check the path, its permissions and the room on the disk.", err=True)
         sys.exit(2)

@@ -8,6 +8,8 @@ from typing import Any, Protocol
 
 import numpy.typing as npt
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from harness.audit.laws import MARGINS
 from harness.core.capabilities import Requirement
@@ -180,11 +182,10 @@ class Scorer:
         state of the drafter.
         """
         prompt, session = attempt.prompt, self._reader(attempt.prompt, run)
-        tokens = torch.tensor(sample.tokens, device=session.device)
         context = [*session.tokens, *sample.tokens]
-        logits = session.forward(Draft(tokens[:-1])).double()
+        logits = _logits(session, sample)
         logprobs = logits.log_softmax(-1)
-        chosen = logprobs.gather(1, tokens[:, None])[:, 0]
+        chosen = _chosen(logprobs, sample)
         drafter = checked_sample(self._group, cell, attempt, context, logits)
         sample = replace(sample, logprobs=tuple(chosen.tolist()), drafter=drafter)
         if cell.role == "baseline" and self._backbone.capabilities.grid is not None:
@@ -209,8 +210,7 @@ class Scorer:
         prompts = {prompt.id: prompt for prompt in self._plan.prompts[cell.task]}
         for sample in (one for one in samples if one.status == "ok" and one.logprobs and one.prompt in prompts):
             session = Models(self._backbone, self._group.load_drafter, prompts[sample.prompt]).target()
-            tokens = torch.tensor(sample.tokens, device=session.device)
-            logprobs = session.forward(Draft(tokens[:-1])).double().log_softmax(-1).gather(1, tokens[:, None])[:, 0]
+            logprobs = _chosen(_logits(session, sample).log_softmax(-1), sample)
             gap = (logprobs.cpu() - torch.tensor(sample.logprobs, dtype=torch.float64)).abs().mean().item()
             if gap <= MARGINS[self._backbone.dtype]:
                 return None
@@ -262,3 +262,13 @@ def no_scores(cell: Cell, outputs: int, reason: str, failed: int = 0) -> dict[st
     """Every score of a set with one reason why there is none."""
     score = SetScore(None, outputs, failed, reason=f"{SCORER_FAILED}{reason}")
     return {name: asdict(score) for name in cell.task.task.set_metrics}
+
+
+def _logits(session: Session, sample: Sample) -> Float[Tensor, "n V"]:
+    """Logits of each token of an output, from one pass."""
+    return session.forward(Draft(torch.tensor(sample.tokens[:-1], dtype=torch.long, device=session.device))).double()
+
+
+def _chosen(logprobs: Float[Tensor, "n V"], sample: Sample) -> Float[Tensor, " n"]:
+    """Log-probabilities of the tokens of an output."""
+    return logprobs.gather(1, torch.tensor(sample.tokens, device=logprobs.device)[:, None])[:, 0]

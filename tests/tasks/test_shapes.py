@@ -17,7 +17,7 @@ from harness.registry import TASKS
 from harness.synthetic import furniture
 from harness.synthetic import shapes as world
 from tasks.point_clouds import PointClouds, read
-from tasks.shapes import Shapes, _pool, nearest, reference
+from tasks.shapes import Shapes, known_shapes, nearest, reference
 
 CLOUD = b"""ply
 format ascii 1.0
@@ -91,7 +91,7 @@ def test_the_order_of_the_outputs_does_not_matter_to_the_floor_and_one_output_ca
 def test_retrieval_finds_a_shape_that_is_in_the_pool() -> None:
     """Retrieval compares all shapes by few points first; the shape itself with other points must pass."""
     protocol = SMALL.protocol()
-    pool, _ = _pool(protocol)
+    pool, _ = known_shapes(protocol)
     for index in (0, 100, 511):
         assert nearest(pool[index], protocol).chamfer == 0
 
@@ -216,7 +216,7 @@ def test_furniture_has_prompts_and_a_pool_of_its_own(monkeypatch: pytest.MonkeyP
     steps = (np.concatenate([reference(prompt).vertices for prompt in prompts]) + 1) * 64 - 0.5
     np.testing.assert_allclose(steps % 2, 0, atol=1e-9)
     protocol = task.protocol()
-    pool, _ = _pool(protocol, "furniture")
+    pool, _ = known_shapes(protocol, "furniture")
     assert nearest(pool[3], protocol, "furniture").chamfer == 0 < nearest(pool[3], protocol, "shapes").chamfer
 
 

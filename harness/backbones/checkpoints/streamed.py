@@ -110,8 +110,8 @@ def _places(folder: Path) -> dict[str, Path]:
 def _shapes(places: Mapping[str, Path]) -> Iterator[tuple[str, tuple[int, ...]]]:
     for path in set(places.values()):
         with safe_open(path, "pt") as file:
-            held = [name for name, place in places.items() if place == path]
-            yield from ((name, tuple(file.get_slice(name).get_shape())) for name in held)
+            names = [name for name, place in places.items() if place == path]
+            yield from ((name, tuple(file.get_slice(name).get_shape())) for name in names)
 
 
 def _names(model: Any) -> list[list[str]]:

@@ -61,5 +61,5 @@ def test_without_a_reader_a_verdict_is_no_success(
     words: str, code: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(os, "dup2", lambda *numbers: numbers)
-    assert main._without_reader(words.split()) == code
+    assert main.without_reader(words.split()) == code
     assert ("nobody reads the output" in capfd.readouterr().err) is (code == 3)
