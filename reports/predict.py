@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from harness.record.store import Store
 
 MACHINES = Path(__file__).parent / "data" / "machines"
-BYTES = {"fp32": 4.0, "fp64": 8.0, "bf16": 2.0, "fp16": 2.0, "int8": 1.0, "int4": 0.5}
+BYTES = {"fp32": 4.0, "fp64": 8.0, "bf16": 2.0, "fp16": 2.0, "int8": 1.0, "int4": 0.5, "nf4": 0.5}
 """Bytes of a parameter; scales of quantised weights are not counted."""
 KERNELS = 10
 """Launches of a layer, where nothing else is said."""
@@ -264,7 +264,7 @@ def counts_of(cell: FinishedCell, outputs: pd.Index[Any], one_row_s: float | Non
     if branches is None:
         raise UsageError("its record does not say whether guidance reads every row twice; it is older, run it again")
     dtype, backbone = str(meta["dtype"]), str(meta["backbone"])
-    weights = re.search(r"weights=(int\d)", backbone)
+    weights = re.search(r"weights=(int\d|nf4)", backbone)
     share = float(steps["draft_ns"].sum()) / 1e9 / drafts / one_row_s if drafts and one_row_s else 0.0
     host = (steps["host_ns"] + steps["verify_ns"]).to_numpy() / 1e9
     passes, rows, draft_passes = (steps[name].to_numpy(dtype=float) for name in ("nfe", "rows", "draft_nfe"))

@@ -195,7 +195,11 @@ def measure(finished: FinishedCell, base: FinishedCell | None, floor: FinishedCe
         row["unmeasured"].append(f"scores not measured: the task's scorer failed on {finished.unscored} outputs")
     row |= {
         "flags": "; ".join(
-            [*_flags(row, cell.samples, frame), *(_disturbed_flags(row, base, floor) or _mismatch(row))]
+            [
+                *_flags(row, cell.samples, frame),
+                *_adapter_flags(cell.meta),
+                *(_disturbed_flags(row, base, floor) or _mismatch(row)),
+            ]
         ),
         "valid": row["n_failed"] <= FAILED_SHARE * row["n_run"],
     }
@@ -372,6 +376,12 @@ def _flags(row: Row, samples: pd.DataFrame, frame: pd.DataFrame) -> list[str]:
         if p is not None and p <= SIGNIFICANT:
             flags.append(f"{what} are distributed unlike autoregressive ones: two-sample test, p = {p:.2g}")
     return flags
+
+
+def _adapter_flags(meta: Mapping[str, Any]) -> list[str]:
+    """Return the flag of an adapter that is added to rounded weights."""
+    form = _plain(meta.get("adapter_on"))
+    return [f"its adapter was trained for full weights and is added to {form} ones"] if form else []
 
 
 def _drafter_flags(row: Row) -> list[str]:

@@ -35,6 +35,7 @@ class Models:
         stopwatch: shared by the target and the drafters; by default a new one on the CPU's clock.
         encoded: the prompt as ``backbone`` has read it already.
         slot: the place of the decode in a batch; None: it decodes alone.
+        new_cache: makes an empty cache of a model for a prompt.
 
     Attributes:
         capabilities: of the target; its grid begins behind the prompt.
@@ -49,12 +50,14 @@ class Models:
         stopwatch: Stopwatch | None = None,
         encoded: EncodedPrompt | None = None,
         slot: Slot | None = None,
+        new_cache: Callable[[Backbone, EncodedPrompt], Cache] | None = None,
     ) -> None:
         self.backbone = backbone
         self.stopwatch = Stopwatch(CpuClock()) if stopwatch is None else stopwatch
         self.slot = slot
         self.meter = Meter()
         self._load_drafter = load_drafter
+        self._new_cache = new_cache or (lambda model, encoded: encoded.cache())
         own = prompt if isinstance(prompt, Prompt) else Prompt("", tokens=tuple(prompt))
         self._prompt = replace(own, data={}) if own.data else own  # answers are for scorers alone
         self._encoded = backbone.open(self._prompt) if encoded is None else encoded
@@ -126,7 +129,7 @@ class Models:
 
     def _session(self, model: Backbone, encoded: EncodedPrompt, name: str) -> Session:
         return Session(
-            self._metered(encoded.cache(), name, self._is_target(model)),
+            self._metered(self._new_cache(model, encoded), name, self._is_target(model)),
             model.capabilities,
             self._encoded.tokens,
             stopwatch=self.stopwatch,
@@ -136,7 +139,7 @@ class Models:
 
     def _canvas(self, model: Backbone, encoded: EncodedPrompt, length: int, name: str) -> Canvas:
         return Canvas(
-            self._metered(encoded.cache(), name, self._is_target(model)),
+            self._metered(self._new_cache(model, encoded), name, self._is_target(model)),
             _placed(model.capabilities, len(encoded.tokens)),
             encoded.tokens,
             length=length,

@@ -36,6 +36,8 @@ NF4 = (
 """Its values, as bitsandbytes has them (QLoRA, appendix E)."""
 BLOCK = 16
 """Rows of a matrix come in blocks of this size in torch's kernel for 4 bits."""
+MANY = 512
+"""A pass of more rows unpacks a matrix of 8 bits, because the kernel takes as long for each row."""
 MIDDLE = 8
 """The code of an entry that equals its group's offset, as torch's kernel has it."""
 
@@ -96,6 +98,8 @@ def _int8(weight: Tensor, bias: Tensor | None) -> Product:
     factors, multiply = scale.to(weight.dtype), torch._weight_int8pack_mm
 
     def product(x: Tensor) -> Tensor:
+        if len(x) > MANY:
+            return functional.linear(x, codes.to(x.dtype).mul_(factors[:, None]), bias)
         out: Tensor = multiply(x, codes, factors)
         return out if bias is None else out.add_(bias)
 
@@ -129,6 +133,9 @@ def _int4(weight: Tensor, bias: Tensor | None) -> Product:
     factors = functional.pad(torch.stack([scale, offset]), more).permute(2, 1, 0).contiguous().to(weight.dtype)
 
     def product(x: Tensor) -> Tensor:
+        if len(x) > 2 * width:  # the kernel's product with the unit vectors are the weights
+            unpacked = multiply(torch.eye(width, dtype=x.dtype, device=x.device), packed, GROUP, factors)
+            return functional.linear(x, unpacked[:, :rows].T, bias)
         out: Tensor = multiply(x.contiguous(), packed, GROUP, factors)
         out = out if len(whole) == rows else out[:, :rows].contiguous()
         return out if bias is None else out.add_(bias)

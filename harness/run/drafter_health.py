@@ -22,6 +22,7 @@ from harness.plan.cells import Cell
 from harness.record.columns import Sample
 from harness.run.attempt import Attempt, one_line
 from harness.run.loading import LoadedGroup
+from harness.run.read_prompts import ReadPrompts
 
 PROMPTS = 3
 """Prompts of a task, its first ones, whose first decode is checked."""
@@ -38,7 +39,12 @@ def is_checked(prompts: Sequence[Prompt], prompt: Prompt, repetition: int) -> bo
 
 
 def checked_sample(
-    group: LoadedGroup, cell: Cell, attempt: Attempt, context: Sequence[int], logits: Float[Tensor, "N V"]
+    group: LoadedGroup,
+    cell: Cell,
+    attempt: Attempt,
+    context: Sequence[int],
+    logits: Float[Tensor, "N V"],
+    prompts: ReadPrompts,
 ) -> dict[str, Any]:
     """The comparison of one decode, for `Sample.drafter`: sums over places, or ``{reason}``.
 
@@ -48,6 +54,7 @@ def checked_sample(
         attempt: the decode, which is over.
         context: prompt and output.
         logits: of the target, for each token of the output.
+        prompts: makes the caches; what it lent before is used no more.
     """
     if not attempt.drafts or attempt.run is None:
         return {}
@@ -61,10 +68,14 @@ def checked_sample(
         p = warp(logits, cell.sampling)
         places: list[Compared] = []
         for step in attempt.drafts:
-            anew = drafted_anew(group, cell, attempt.prompt, attempt.run, step, context[: step.first], start)
+            prompts.begin(attempt.prompt, context[:start])
+            text = context[: step.first]
+            anew = drafted_anew(group, cell, attempt, step, text, start, prompts)
             places += compare(step, anew, p[step.first - start :])
     except (Exception, SystemExit) as error:  # a method may raise anything; the cell says why
         return {"reason": one_line(error, "drafter: ")}
+    finally:
+        prompts.keep_only(group.backbone)
     sums = [sum(values) for values in zip(*places, strict=True)] if places else [0] * len(Compared._fields)
     return {"places": len(places), **dict(zip(Compared._fields, sums, strict=True))}
 
@@ -79,7 +90,13 @@ def uncheckable(cell: Cell, run: Run) -> str | None:
 
 
 def drafted_anew(
-    group: LoadedGroup, cell: Cell, prompt: Prompt, run: Run, step: KeptDraft, text: Sequence[int], start: int
+    group: LoadedGroup,
+    cell: Cell,
+    attempt: Attempt,
+    step: KeptDraft,
+    text: Sequence[int],
+    start: int,
+    prompts: ReadPrompts,
 ) -> Draft:
     """The draft of a step, by new models and a new state that read the text up to the step.
 
@@ -87,16 +104,18 @@ def drafted_anew(
     a prompt, because its places are counted from the prompt's end; they are appended after the start.
 
     Args:
-        run: the decode whose step it is.
+        attempt: the decode whose step it is.
         text: prompt and output before the step.
         start: length of the prompt.
+        prompts: makes the caches.
     """
-    backbone = group.backbone
+    backbone, prompt, run = group.backbone, attempt.prompt, attempt.run
+    assert run is not None, "a decode that failed keeps no drafts"
     in_prompt = backbone.capabilities.grid is None and backbone.capabilities.branches == 1
     encoded = backbone.open(prompt)
     if in_prompt:
         encoded = replace(encoded, tokens=tuple(text))
-    models = Models(backbone, group.load_drafter, prompt, encoded=encoded)
+    models = Models(backbone, group.load_drafter, prompt, encoded=encoded, new_cache=prompts.cache)
     emitted = step.first - start
     again = Run.of(models, cell.sampling, run.budget - (emitted if in_prompt else 0), step.draws)
     again.eos = run.eos

@@ -63,6 +63,8 @@ def run_cells(
         with torch.inference_mode():
             loaded = load_group(plan, left, store, options, models)
             if loaded is not None and loaded.cells:
+                for note in quantisation.adapter_notes(loaded.cells):
+                    options.progress.say(note)
                 _run(loaded, models, _speeds(settle(loaded)) | dict(facts))
     except KeyboardInterrupt as stop:
         raise RunIncomplete(
@@ -112,5 +114,6 @@ def facts_of(group: LoadedGroup, cell: Cell) -> dict[str, Any]:
         "vocabulary": backbone.capabilities.vocabulary,
         "branches": backbone.capabilities.branches,
         "layers": backbone.capabilities.layers,
+        **({"adapter_on": form} if (form := quantisation.adapted(cell)) else {}),
         "grid": {"rows": grid.rows, "columns": grid.columns, "stride": grid.stride} if grid else None,
     }

@@ -23,13 +23,37 @@ from harness.run.loading import LoadedGroup
 
 OUTPUTS = 4
 """Outputs that are read; each is one pass of both models."""
+FORMAT = re.compile(r"weights=(int\d|nf4)")
+
+
+def format_of(name: str) -> str | None:
+    """The format of a backbone's weights, by its name; None: they are not quantised."""
+    base = plain(name)
+    pairs = name[len(base) + 1 :].split(",") if name != base else []
+    return next((match[1] for pair in pairs if (match := FORMAT.fullmatch(pair))), None)
+
+
+def adapted(cell: Cell) -> str | None:
+    """The format of the weights to which a cell adds an adapter that was trained for full ones; None: it does not."""
+    adapts = any(kind == "adapter" for kind, _ in cell.method.components)
+    return format_of(cell.backbone) if adapts else None
+
+
+def adapter_notes(cells: Sequence[Cell]) -> list[str]:
+    """A line for each method that adds an adapter to rounded weights."""
+    pairs = {(cell.name, cell.backbone): form for cell in cells if (form := adapted(cell))}
+    return [
+        f"{method}: its adapter was trained for full weights and is added to the {form} ones of {plain(backbone)}, "
+        f"which may cost acceptance"
+        for (method, backbone), form in pairs.items()
+    ]
 
 
 def unquantised(name: str) -> str | None:
     """The name of the same backbone without its format of weights; None: it has none."""
     base = plain(name)
     pairs = name[len(base) + 1 :].split(",") if name != base else []
-    kept = [pair for pair in pairs if not re.fullmatch(r"weights=int\d", pair)]
+    kept = [pair for pair in pairs if not FORMAT.fullmatch(pair)]
     if len(kept) == len(pairs):
         return None
     return base + (f":{','.join(kept)}" if kept else "")

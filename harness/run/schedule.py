@@ -20,6 +20,8 @@ from harness.run.loading import LoadedGroup
 from harness.run.scoring import Scorer
 
 WARMUP_TOKENS = 8
+WARMUP_PROMPT = 256
+"""Tokens that a warm-up reads of a prompt whose length the task names."""
 
 Todo = Mapping[Cell, set[tuple[str, int]]]
 """Prompt ids and repetitions that each cell still has to decode."""
@@ -117,7 +119,8 @@ def decode_batch(group: LoadedGroup, cell: Cell, keys: Sequence[Key]) -> list[At
 def warm_up(group: LoadedGroup, cell: Cell, keys: Sequence[Key], done: Container[tuple[str, int, bool]]) -> None:
     """Short decodes of one batch, which are written unless they are in ``done``."""
     short = replace(cell, max_new_tokens=min(WARMUP_TOKENS, cell.max_new_tokens))
-    for decoded in decode_batch(group, short, keys):
+    prompts = [(replace(prompt, last=min(prompt.last, WARMUP_PROMPT)), repetition) for prompt, repetition in keys]
+    for decoded in decode_batch(group, short, prompts):
         sample = replace(decoded.sample, warmup=True)
         if (sample.prompt, sample.repetition, True) not in done:
             group.store.write(cell.id, Record(sample, decoded.steps))

@@ -30,6 +30,7 @@ from harness.run.attempt import NO_OUTPUT, Attempt, one_line
 from harness.run.auditing import audited_canvas, audited_sample
 from harness.run.drafter_health import checked_sample
 from harness.run.loading import LoadedGroup
+from harness.run.read_prompts import ReadPrompts
 from harness.run.scores import checked_scores, checked_set_scores
 from harness.synthetic.speech import RATE
 
@@ -65,6 +66,7 @@ class Scorer:
         self._plan, self._store, self._options = group.plan, group.store, group.options
         self._backbone, self._group = group.backbone, group
         self._baseline_tokens: Baselines = {}
+        self._read = ReadPrompts()
 
     def read_baselines(self, cells: Sequence[Cell]) -> None:
         """Read the stored outputs of the baselines of these cells."""
@@ -186,7 +188,7 @@ class Scorer:
         logits = _logits(session, sample)
         logprobs = logits.log_softmax(-1)
         chosen = _chosen(logprobs, sample)
-        drafter = checked_sample(self._group, cell, attempt, context, logits)
+        drafter = checked_sample(self._group, cell, attempt, context, logits, self._read)
         sample = replace(sample, logprobs=tuple(chosen.tolist()), drafter=drafter)
         if cell.role == "baseline" and self._backbone.capabilities.grid is not None:
             leading = logprobs.topk(min(LEADING, logprobs.shape[1])).values.exp()
@@ -222,7 +224,10 @@ class Scorer:
 
     def _reader(self, prompt: Prompt, run: Run) -> Session:
         """A new session of the target on the prompt: a method may have left anything in the cache of its own."""
-        session = Models(self._backbone, self._group.load_drafter, prompt).target()
+        encoded = self._backbone.open(prompt)
+        self._read.begin(prompt, encoded.tokens)
+        models = Models(self._backbone, self._group.load_drafter, prompt, encoded=encoded, new_cache=self._read.cache)
+        session = models.target()
         if run.filling is None:  # a canvas has read its prompt elsewhere
             session.prefill()
         return session

@@ -25,13 +25,19 @@ def lines(run: Run) -> Iterator[tuple[str, pd.DataFrame]]:
     frames: dict[str, list[pd.DataFrame]] = {}
     for group in run.groups:
         rows = group.rows[group.rows["role"] == "method"]
-        lengths = [run.store.cell(str(name)).samples[LENGTH].median() for name in rows.index]
+        lengths = [_length(run, str(name)) for name in rows.index]
         title = f"{group.backbone} {group.dtype}, T = {group.temperature:g}, {group.task.partition(' ')[0]}"
         frames.setdefault(title, []).append(rows.assign(**{LENGTH: lengths}))
     for title, parts in frames.items():
         joined = pd.concat(parts)
         if joined[LENGTH].nunique() > 1:
             yield title, joined.sort_values(LENGTH, kind="stable")
+
+
+def _length(run: Run, cell: str) -> float:
+    """The median over the prompts of a cell. A warm-up reads less of its prompt."""
+    samples = run.store.cell(cell).samples
+    return float(samples.loc[~samples["warmup"].astype(bool), LENGTH].median())
 
 
 @sheet("prompt_lengths")

@@ -19,7 +19,7 @@ from reports.qualities import is_quality
 from reports.text_table import Column, TextTable, measured_text, number
 
 PANELS = {"acceptance": "acceptance rate", "tau": "tokens a step (tau)", "speedup": "speed-up, same weights"}
-FORM = re.compile(r"[:,]weights=(int\d)")
+FORM = re.compile(r"[:,]weights=(int\d|nf4)")
 NOTES = (
     "speed-up: over autoregressive decoding with the same rounded weights; verdicts are relative to them too",
     "KL and agreement: of the rounded weights beside the weights as they are, on outputs of the baseline",

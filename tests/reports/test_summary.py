@@ -75,6 +75,12 @@ def test_a_dead_drafter_raises_an_alarm() -> None:
     assert "dead drafter" not in flags(tiny().add(meta("m"), few))
 
 
+def test_an_adapter_on_rounded_weights_is_flagged() -> None:
+    some = [record(f"p{i}", [step(1, 2)] * 5) for i in range(4)]
+    assert "full weights and is added to int4 ones" in flags(tiny().add(meta("m", adapter_on="int4"), some))
+    assert "full weights" not in flags(tiny().add(meta("m"), some))
+
+
 def test_more_than_a_tenth_failed_makes_a_cell_invalid() -> None:
     good = [record(f"p{i}", [step(1, 2)] * 5) for i in range(9)]
     bad = [record(f"q{i}", [], status="failed", error="boom") for i in range(2)]

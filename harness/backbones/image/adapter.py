@@ -62,7 +62,7 @@ class ImageModel(Adapter):
         cls.check(name, params, dtype)
         scale, products = _scale(name, params.get("guidance", 1.0)), Products(name, params.get("weights", "full"))
         model, weights_digest = _model(name, params, dtype)
-        model = model.to(device=device, dtype=TYPES[dtype]).eval().requires_grad_(False)
+        model = transformers_models.place(model, device, TYPES[dtype]).eval().requires_grad_(False)
         layout = Layout.read(name, model.config)
         palette = _palette(name, params, layout)
         capabilities = Capabilities(

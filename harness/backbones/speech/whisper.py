@@ -155,7 +155,7 @@ def read(name: str, params: Mapping[str, Any], dtype: str, device: str) -> Loade
         folder = sources.locate(name, source)
         model = read_model(name, folder, TYPES[dtype])
         tokenizer, weights_digest = transformers_models.read_tokenizer(folder), sources.digest(folder)
-    model = model.to(device=device, dtype=TYPES[dtype]).eval().requires_grad_(False)
+    model = transformers_models.place(model, device, TYPES[dtype]).eval().requires_grad_(False)
     generation, config = model.generation_config, model.config
     prompt = prompt_ids(name, generation, params.get("language", "en"))
     never, first = (suppressed(generation, key, config.vocab_size) for key in SUPPRESSED)

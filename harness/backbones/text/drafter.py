@@ -55,7 +55,7 @@ class Drafter(TokenizedAdapter):
         target = sources.locate(name, sources.parse(name, params["source"]))
         body = drafter_files.folder_of(str(params["body"]))
         model, ids = drafter_files.read(name, target, body)
-        model = model.to(device=device, dtype=TYPES[dtype]).eval().requires_grad_(False)
+        model = transformers_models.place(model, device, TYPES[dtype]).eval().requires_grad_(False)
         capabilities = replace(
             transformers_models.capabilities(model, cls.meets(params)), vocabulary=len(model.model.embed_tokens.weight)
         )

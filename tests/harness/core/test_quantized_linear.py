@@ -33,7 +33,7 @@ def test_weights_are_the_same_in_every_type(name: str, dtype: torch.dtype) -> No
 
 @pytest.mark.parametrize("name", ["int8", "int4", "nf4"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-@pytest.mark.parametrize("rows", [1, 5, 40])
+@pytest.mark.parametrize("rows", [1, 5, 40, 600])
 def test_a_product_is_that_of_the_rounded_weights(name: str, dtype: torch.dtype, rows: int) -> None:
     weight, bias = weights(), torch.randn(93, generator=torch.Generator().manual_seed(1))
     x = torch.randn(rows, 64, generator=torch.Generator().manual_seed(2)).to(dtype)

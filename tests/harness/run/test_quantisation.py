@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from harness.core.method import Method
+from harness.core.sampling import Sampling
 from harness.core.task import Prompt
-from harness.run.quantisation import distance, unquantised
+from harness.plan.cells import Cell
+from harness.plan.names import TaskUse
+from harness.registry import METHODS
+from harness.run.quantisation import adapted, adapter_notes, distance, unquantised
+from tasks.long_context import LongContext
 from tests.support.tiny_text import tiny
+
+
+def cell_of(method: Method[Any], backbone: str, length: int) -> Cell:
+    return Cell(method, backbone, "bf16", TaskUse("long_context", LongContext(), None), Sampling(0.0), length, True, 0)
+
 
 SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "head_dim": 16}
 
@@ -24,6 +37,20 @@ SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "
 )
 def test_the_same_backbone_without_its_format(name: str, full: str | None) -> None:
     assert unquantised(name) == full
+
+
+@pytest.mark.parametrize(("form", "note"), [("int4", "is added to the int4 ones of smollm2-135m"), ("", "")])
+def test_an_adapter_on_rounded_weights_is_said_once(form: str, note: str) -> None:
+    backbone = "smollm2-135m" + f":weights={form}" * bool(form)
+    method, other = (METHODS.get(name)() for name in ("cross_regression", "prompt_lookup"))
+    cells = [cell_of(one, backbone, length) for one in (method, other) for length in (8, 16)]
+    assert [adapted(cell) for cell in cells] == [form or None] * 2 + [None] * 2
+    notes = adapter_notes(cells)
+    assert len(notes) == bool(note) and all(note in one and one.startswith("cross_regression: ") for one in notes)
+
+
+def test_the_format_that_memory_alone_gains_from_is_one_too() -> None:
+    assert unquantised("smollm2-135m:weights=nf4") == "smollm2-135m"
 
 
 def test_fewer_bits_move_the_distributions_further() -> None:

@@ -13,6 +13,7 @@ PROMPTS = 6
 
 def add(store: FakeStore, name: str, accepted: int, ms: float, length: int, **changes: object) -> None:
     outputs = [record(f"p{n}", [step(accepted, 3, ms=ms)] * 4, prompt_tokens=length) for n in range(PROMPTS)]
+    outputs += [record("p0", [step(accepted, 3, ms=ms)], prompt_tokens=7, warmup=True)] * (PROMPTS + 1)
     store.add(meta(name, **changes), outputs)
 
 

@@ -236,5 +236,20 @@ class TestLoading:
             assert len({one.capabilities.vocabulary for one in models}) <= 1
 
 
+def test_rotations_in_bf16_are_those_of_fp32_at_the_end_of_the_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Frequencies that were rounded to bf16 turn the last position by another angle."""
+    turns, fuse, context = [], image.forward_of, 1024
+
+    def turned(model: Any, products: Any) -> Any:
+        turns.append(model.model.rotary_emb(torch.empty(1, dtype=torch.float32), torch.tensor([[context - 1]])))
+        return fuse(model, products)
+
+    monkeypatch.setattr(image, "forward_of", turned)
+    for dtype in ("fp32", "bf16"):
+        ImageModel.load("tiny", params(max_position_embeddings=context), dtype, "cpu")
+    (whole, rounded) = turns
+    assert all(torch.equal(*tables) for tables in zip(whole, rounded, strict=True))
+
+
 def test_the_adapter_is_registered_under_its_name() -> None:
     assert image.BACKBONES.get("image") is ImageModel
