@@ -53,14 +53,15 @@ class Prompts(Task):
             raise UsageError("the task prompts needs a file: --prompts FILE, or {name: prompts, file: FILE}")
         name = self.file.removeprefix(PACKAGE) if self.file.startswith(PACKAGE) else ""
         prompts: dict[str, Prompt] = {}
+        places: dict[str, int] = {}
         rows = list(_of_package(name) if name else _rows(Path(self.file).expanduser()))
         if not rows:
             raise UsageError(f"{Path(self.file).expanduser()} has a header and no row; write a row for each prompt")
         for where, row in rows:
             prompt = _prompt(where, row)
             if prompt.id in prompts:
-                raise where.fault(f"the id {prompt.id!r} is there twice; every prompt needs its own")
-            prompts[prompt.id] = prompt
+                raise _taken(where, row, prompt, places[prompt.id])
+            prompts[prompt.id], places[prompt.id] = prompt, where.number
         return tuple(prompts.values())
 
     def score(self, prompt: Prompt, output: Output, tokens: Sequence[int]) -> dict[str, float]:
@@ -70,6 +71,14 @@ class Prompts(Task):
             return {}
         text = str(output).strip()
         return {"exact_match": float(text == reference), "contains_reference": float(reference in text)}
+
+
+def _taken(where: Where, row: Row, prompt: Prompt, first: int) -> UsageError:
+    """The error of an id that an earlier row has."""
+    name = prompt.id.removeprefix("prompts/")
+    own = _text(where, row, "id") is not None
+    why = "every prompt needs its own" if own else "it is the number of the row, which has no id; give it one"
+    return where.fault(f"the id {name!r} is that of {where.unit} {first} already; {why}")
 
 
 def _of_package(name: str) -> Iterator[tuple[Where, Row]]:
@@ -113,6 +122,8 @@ def _of_table(where: Where, row: Row) -> tuple[Where, Row]:
 def _prompt(where: Where, row: Row) -> Prompt:
     texts = {key: _text(where, row, key) for key in KEYS if key != "messages"}
     messages = _messages(where, row)
+    if texts["prompt"] is None and messages == () and {"prompt", "messages"} & set(row):
+        raise where.fault(f"{'prompt' if 'prompt' in row else 'messages'} is null")
     if (texts["prompt"] is None) == (messages == ()):
         raise where.fault(f"a row has either prompt or messages; found the fields {field_names(row)}{_hint(row)}")
     reference = texts["reference"]

@@ -23,6 +23,7 @@ from harness.plan.cells import Plan
 from harness.platform import arithmetic, contention
 from harness.platform.device import check_device
 from harness.platform.malloc import keep_pages
+from harness.platform.programs import typed
 from harness.platform.quiet import stdout_on_stderr
 from harness.record import provenance, remote
 from harness.record.columns import SCORER_FAILED
@@ -251,15 +252,16 @@ def next_steps(frame: pd.DataFrame, address: str) -> list[str]:
     row = (methods if len(methods) else done).iloc[0]
     cell = shortest_name(str(row["cell"]), list(frame["cell"]))
     place = Path(address)
+    stride = typed("stride")
     run = shlex.quote(str(place.relative_to(Path.cwd())) if place.is_relative_to(Path.cwd()) else address)
     steps = {
-        f"stride show {run} {shlex.quote(cell)}": "one cell, its outputs and acceptance by depth",
-        f"stride report {run}": "this table and its plots again",
+        f"{stride} show {run} {shlex.quote(cell)}": "one cell, its outputs and acceptance by depth",
+        f"{stride} report {run}": "this table and its plots again",
     }
     if (done["temperature"] > 0).any():
-        steps[f"stride audit {run}"] = "were these tokens drawn from the model's distribution"
+        steps[f"{stride} audit {run}"] = "were these tokens drawn from the model's distribution"
     if len(methods):
-        steps[f"stride verify {row['method']}"] = "the proof behind a verdict"
+        steps[f"{stride} verify {row['method']}"] = "the proof behind a verdict"
     return ["next:", *(f"  {command}    {purpose}" for command, purpose in steps.items())]
 
 

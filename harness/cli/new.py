@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import keyword
 import re
+import shlex
 from pathlib import Path
 
 import click
@@ -11,6 +12,7 @@ import click
 from harness.cli.main import say
 from harness.discover import declare_all
 from harness.errors import UsageError
+from harness.platform.programs import typed
 from harness.registry import METHODS
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -47,12 +49,18 @@ def method(name: str, out: Path | None) -> None:
         raise UsageError(f"{folder} is there already and not empty; name another folder with --out")
     for path in write_package(name, folder):
         say(f"wrote {path}")
-    say(f"next:\n  pip install -e {folder} pytest\n  pytest {folder}\n  stride verify {name}")
+    place = shlex.quote(str(folder))
+    commands = (
+        f"{typed('pip')} install -e {place} pytest",
+        f"{typed('pytest')} {place}",
+        f"{typed('stride')} verify {name}",
+    )
+    say("\n  ".join(("next:", *commands)))
 
 
 def write_package(name: str, folder: Path) -> list[Path]:
     """Write the package of a method into a folder; returns the files."""
-    words = {"NAME": name, "DASHED": name.replace("_", "-"), "CLASS": "".join(map(str.capitalize, name.split("_")))}
+    words = {"NAME": name, "DASHED": name.replace("_", "-"), "CLASS": _class_name(name)}
     paths = []
     for template, target in FILES.items():
         text = (TEMPLATES / f"{template}.txt").read_text(encoding="utf-8")
@@ -65,13 +73,22 @@ def write_package(name: str, folder: Path) -> list[Path]:
     return paths
 
 
+def _class_name(name: str) -> str:
+    """The name of the class: that of the method in CamelCase, with Method behind it where the file means another."""
+    camel = "".join(map(str.capitalize, name.split("_")))
+    template = (TEMPLATES / "method.py.txt").read_text(encoding="utf-8")
+    return f"{camel}Method" if re.search(rf"\b{camel}\b", template) else camel
+
+
 def _check(name: str) -> None:
     """Refuse a name that cannot be registered.
 
     Raises:
         UsageError: it is not lower_snake_case, a word of Python, or taken.
     """
-    if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name) or keyword.iskeyword(name):
+    if keyword.iskeyword(name):
+        raise UsageError(f"the method name {name!r} is a word of Python; take one such as my_method")
+    if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name):
         raise UsageError(f"the method name {name!r} is not lower_snake_case; take one such as my_method")
     if name in METHODS:
         raise UsageError(f"there is a method {name!r} already; every method needs a name of its own")

@@ -5,7 +5,9 @@ import sys
 try:
     from harness import __version__
 except ImportError as error:
-    place = getattr(sys.modules.get("harness"), "__file__", None) or "another module"
+    place = getattr(sys.modules.get("harness"), "__file__", None)
+    if place is None:  # our own, which something else beside the notebook keeps from its imports
+        raise
     raise ImportError(
         f"{place} is imported in the place of stridebench's package 'harness'. "
         "Rename it, or start Python in another folder."

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from harness.errors import UsageError
+from harness.platform.programs import typed
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 """The folder of the packages: a work tree, or the site-packages that a wheel was installed to."""
@@ -19,8 +20,8 @@ def install_command(extra: str) -> str:
     """The command that adds an extra: of the work tree in use or installed from, else of the package index."""
     folder = CHECKOUT if (CHECKOUT / "pyproject.toml").is_file() else _installed_from()
     if folder is None:
-        return f"pip install 'stridebench[{extra}]'"
-    return f"pip install '{'.' if Path.cwd() == folder else folder}[{extra}]'"
+        return f"{typed('pip')} install 'stridebench[{extra}]'"
+    return f"{typed('pip')} install '{'.' if Path.cwd() == folder else folder}[{extra}]'"
 
 
 def _installed_from() -> Path | None:

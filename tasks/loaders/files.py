@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import importlib
+import io
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -53,7 +54,8 @@ def read(path: Path, what: str, origin: str) -> str:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        raise UsageError(f"{what}: {path} is not UTF-8 ({error}); save it as UTF-8") from error
+        line = error.object[: error.start].count(b"\n") + 1
+        raise UsageError(f"{what}: {path} is not UTF-8 (line {line}: {error}); save it as UTF-8") from error
     except OSError as error:
         raise missing(path, what, origin, error) from error
     if not text.strip():
@@ -103,30 +105,38 @@ def json_file(path: Path, what: str, origin: str) -> Any:
 
 
 def table(path: Path, what: str, origin: str, delimiter: str) -> list[tuple[Where, Row]]:
-    """Read the rows of a table with a header as dictionaries, each with the line that it ends on.
+    """Read the rows of a table with a header as dictionaries, each with the line that it begins on.
 
     A tab-separated table has no quoting. A comma-separated table has the usual quoting.
 
     Raises:
-        UsageError: see `read`; or a row has more or fewer fields than the header.
+        UsageError: see `read`; or the header names a field twice, a row has more or fewer fields than the header, or
+            a quotation mark is never closed.
     """
-    text = read(path, what, origin).splitlines(keepends=True)
+    text = io.StringIO(read(path, what, origin))
     csv.field_size_limit(max(csv.field_size_limit(), LONGEST_FIELD))
     if delimiter == "\t":
         reader = csv.reader(text, delimiter=delimiter, quoting=csv.QUOTE_NONE)
     else:
-        reader = csv.reader(text, delimiter=delimiter)
+        reader = csv.reader(text, delimiter=delimiter, strict=True)
     out: list[tuple[Where, Row]] = []
+    begin = 1
     try:
         header = next(reader)
-        for row in filter(None, reader):
-            where = Where(path, reader.line_num)
-            if len(row) != len(header):
-                raise where.fault(f"{len(row)} fields where the header has {len(header)}")
-            out.append((where, dict(zip(header, row, strict=True))))
+        if twice := sorted({name for name in header if header.count(name) > 1}):
+            raise Where(path, begin).fault(f"the header names {twice[0]!r} twice")
+        while True:
+            begin = reader.line_num + 1
+            row = next(reader, None)
+            if row is None:
+                return out
+            if row:
+                where = Where(path, begin)
+                if len(row) != len(header):
+                    raise where.fault(f"{_counted(len(row))} where the header has {len(header)}")
+                out.append((where, dict(zip(header, row, strict=True))))
     except csv.Error as error:
-        raise Where(path, reader.line_num).fault(f"not a table: {error}") from error
-    return out
+        raise Where(path, begin).fault(f"not a table: {_of_quotes(str(error))}") from error
 
 
 def parquet(path: Path, what: str, origin: str) -> list[tuple[Where, Row]]:
@@ -184,9 +194,27 @@ def text_of(row: Row, key: str, where: Where) -> str:
     return value.strip()
 
 
+def _counted(fields: int) -> str:
+    return "1 field" if fields == 1 else f"{fields} fields"
+
+
+def _of_quotes(error: str) -> str:
+    """The error of a row in the words of a table."""
+    return "a quotation mark is opened and never closed" if "end of data" in error else error
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> Row:
+    """An object of JSON. ValueError: it has a key twice."""
+    entry = dict(pairs)
+    if len(entry) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r} is there twice")
+    return entry
+
+
 def _object(line: str, where: Where) -> Row:
     try:
-        entry = json.loads(line)
+        entry = json.loads(line, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
         raise where.fault(f"not JSON: {_first(error)}") from error
     if not isinstance(entry, dict):

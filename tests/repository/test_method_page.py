@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import os
 import re
@@ -95,11 +96,28 @@ def test_nothing_is_overwritten(package, tmp_path):
     assert "is there already" in refused("new", "method", "other_name", "--out", tmp_path / "file")
 
 
+@pytest.mark.parametrize("name", ["draft", "acceptance", "method", "usage_error"])
+def test_a_class_never_hides_what_its_file_imports(name, tmp_path):
+    assert stride("new", "method", name, "--out", tmp_path).code == 0
+    tree = ast.parse((tmp_path / f"stride_{name}.py").read_text())
+    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
+    classes = {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
+    assert len(classes) == 1 and not classes & imported
+
+
+def test_the_next_commands_quote_a_folder_with_a_space(tmp_path):
+    outcome = stride("new", "method", "echo_last", "--out", tmp_path / "two words")
+    assert (
+        f"pip install -e '{tmp_path}/two words' pytest" in outcome.out
+        and f"pytest '{tmp_path}/two words'" in outcome.out
+    )
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [
         ("My-Method", "not lower_snake_case"),
-        ("class", "not lower_snake_case"),
+        ("class", "a word of Python"),
         ("sjd", "there is a method 'sjd' already"),
     ],
 )

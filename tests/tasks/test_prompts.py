@@ -59,7 +59,7 @@ class TestFiles:
             ("mine.jsonl", '{"messages": []}', "messages is .*, not a list of messages"),
             ("mine.jsonl", '{"messages": [{"role": "user"}]}', "a message is .* with two texts"),
             ("mine.jsonl", '{"messages": [{"role": "assistant", "content": "x"}]}', "of the role 'assistant'"),
-            ("mine.jsonl", '{"prompt": "x", "id": 1}\n{"prompt": "y", "id": 1}', "l:2: .*prompts/1' is there twice"),
+            ("mine.jsonl", '{"prompt": "x", "id": 1}\n{"prompt": "y", "id": 1}', "the id '1' is that of line 1 "),
             ("mine.jsonl", "{not json}", "mine.jsonl:1: not JSON"),
             ("mine.jsonl", "9" * 5_000, "mine.jsonl:1: not JSON"),
             ("mine.jsonl", "[" * 100_000, "mine.jsonl:1: not JSON"),
@@ -70,10 +70,18 @@ class TestFiles:
             ("mine.csv", "messages\nhello\n", "mine.csv:2: messages is no JSON"),
             ("mine.jsonl", '{"prompt": "x", "id": true}', "id is True, neither a text nor a whole number"),
             ("mine.jsonl", '{"prompt": "x", "reference": 1.5}', "reference is 1.5, neither a text nor a whole number"),
+            ("mine.jsonl", '{"prompt": "x", "id": 2}\n{"prompt": "y"}', "l:2: .*of the row, which has no id"),
+            ("mine.jsonl", '{"prompt": null}', "mine.jsonl:1: prompt is null"),
+            ("mine.jsonl", '{"messages": null}', "mine.jsonl:1: messages is null"),
+            ("mine.jsonl", '{"prompt": "x", "prompt": "y"}', "mine.jsonl:1: not JSON: the key 'prompt' is there twice"),
+            ("mine.csv", "prompt,prompt\na,b\n", "mine.csv:1: the header names 'prompt' twice"),
+            ("mine.csv", 'id,prompt\na,"x\nb,y\n', "mine.csv:2: .*a quotation mark is opened and never closed"),
+            ("mine.csv", 'id,prompt\na,"x\ny"\nb\n', "mine.csv:4: 1 field where the header has 2"),
+            ("mine.csv", 'id,prompt\na,x\n\na,"y\nz"\n', "mine.csv:4: the id 'a' is that of line 2 already"),
             ("mine.txt", " \n", "is empty"),
             ("mine.yaml", "x", "prompts are read from .txt, .jsonl or .csv; found .yaml"),
         ],
-        ids=range(21),
+        ids=range(29),
     )  # fmt: skip
     def test_a_malformed_file_names_the_line(self, tmp_path: Path, name: str, text: str, message: str) -> None:
         with pytest.raises(UsageError, match=message):
@@ -92,8 +100,15 @@ class TestFiles:
 
     def test_a_file_that_is_not_utf_8_says_what_to_do(self, tmp_path: Path) -> None:
         (tmp_path / "mine.txt").write_text("x", encoding="utf-16")
-        with pytest.raises(UsageError, match=r"mine.txt is not UTF-8 .* save it as UTF-8"):
+        with pytest.raises(UsageError, match=r"mine.txt is not UTF-8 .line 1: .* save it as UTF-8"):
             Prompts(str(tmp_path / "mine.txt")).prompts()
+        (tmp_path / "mine.csv").write_bytes(b"prompt\nplain\ncaf\xe9\n")
+        with pytest.raises(UsageError, match=r"mine.csv is not UTF-8 .line 3: "):
+            Prompts(str(tmp_path / "mine.csv")).prompts()
+
+    def test_a_line_of_a_table_ends_at_a_newline_alone(self, tmp_path: Path) -> None:
+        prompts = written(tmp_path, "mine.csv", "id,prompt\na,one\u2028still one\nb,two\x0c\n").prompts()
+        assert [prompt.text for prompt in prompts] == ["one\u2028still one", "two\x0c"]
 
     def test_a_prompt_of_a_table_may_be_long(self, tmp_path: Path) -> None:
         (prompt,) = written(tmp_path, "mine.csv", "prompt\n" + "a" * 2**20 + "\n").prompts()
@@ -166,7 +181,7 @@ class TestPackages:
         [
             ("broken", r"the dataset 'broken' of table 1\.0 \(table:rows\) fails: RuntimeError: no such table"),
             ("odd", r"dataset:odd:2: a row is a mapping with prompt or messages; found \['prompt'\]"),
-            ("twice", r"dataset:twice:2: the id 'prompts/1' is there twice"),
+            ("twice", r"dataset:twice:2: the id '1' is that of line 1 already"),
             ("none", "dataset:none has a header and no row"),
             ("mien", "did you mean 'mine'"),
         ],

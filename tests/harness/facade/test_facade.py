@@ -200,6 +200,16 @@ def test_a_file_of_the_user_called_harness_is_named(tmp_path):
     assert last.startswith(f"ImportError: {tmp_path / 'harness.py'} is imported in the place of stridebench's package")
 
 
+def test_a_file_of_the_user_that_hides_another_module_is_shown_as_it_is(tmp_path):
+    (tmp_path / "random.py").write_text("MINE = 1\n")
+    module = ROOT / "harness" / "facade" / "stridebench.py"
+    code = f"import runpy; runpy.run_path({str(module)!r})"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 1 and str(tmp_path / "random.py") in done.stderr
+    assert "in the place of stridebench's package" not in done.stderr
+
+
 def test_the_command_line_names_such_a_file_too(tmp_path, monkeypatch):
     (tmp_path / "tasks.py").write_text("MINE = 1\n")
     monkeypatch.syspath_prepend(tmp_path)
