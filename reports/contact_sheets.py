@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 ROWS, COLUMNS = 8, 10
 """Prompts and methods on one sheet at most; the sheet says how many were left out."""
+CAPTION = 80
+"""Characters of a prompt that stands beside its pictures."""
 
 
 @dataclass(frozen=True)
@@ -111,8 +113,14 @@ def _sheet(store: Store, group: Group, path: Path) -> None:
                 if row == 0:
                     axes.set_title(fill(str(cell.meta["label"]), 20), fontsize=7)
                 if column == 0:
-                    name_row(axes, prompt)
+                    name_row(axes, row_name(group.sample(cell, prompt), prompt))
         figure.savefig(path, metadata={"Software": None})
+
+
+def row_name(sample: pd.Series[Any] | None, prompt: str) -> str:
+    """The text of a prompt where it is short, such as a caption; else its id."""
+    text = None if sample is None else sample.get("prompt_text")
+    return text if isinstance(text, str) and 0 < len(text) <= CAPTION else prompt
 
 
 def name_row(axes: Any, name: str) -> None:

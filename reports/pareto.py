@@ -2,7 +2,7 @@
 
 A panel for each group of comparable cells and each quality measured there: agreement with the baseline at
 T = 0, log-probability less the baseline's at T > 0, and the task's scores, of each output and of all together. A score
-of fewer than six prompts has no panel where the speed-up is of more.
+of fewer than six prompts has no panel where the speed-up is of more. Neither has one that is the same for all cells.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ def panels(frame: pd.DataFrame) -> Iterator[Panel]:
             fidelity = ("agreement", "agreement with AR")
         for key, label in (fidelity, *((score, title_of(score)) for score in scores)):
             measured = rows[rows[key].notna()] if key in rows else rows.iloc[:0]
-            if len(measured) < 2 or _of_few(measured, key):
+            alike = key != fidelity[0] and measured[key].nunique() == 1  # nothing to weigh against speed
+            if len(measured) < 2 or _of_few(measured, key) or alike:
                 continue
             floor = measured[measured["role"] == "floor"]
             cells = measured[measured["role"] != "floor"].reset_index(drop=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ SETTING = ("backbone", "dtype", "temperature", "top_k", "task", "max_new_tokens"
 GROUP = (*SETTING, "batch")
 HALF = ("bf16", "fp16")
 """Types whose rounding turns near ties of real models."""
+PERCENT = re.compile(r"\d+%")
 ROUNDING = 1e-12
 """Total variation of distributions that are equal but for rounding; `harness.proof.prove` has the same limit."""
 
@@ -124,27 +126,37 @@ def text_tables(frame: pd.DataFrame) -> Iterator[TextTable]:
         columns = tuple(column for column in candidates if set(cells[column]) - {"-"} or column.rank == 0)
         columns = tuple(column for column in columns if column.key not in redundant)
         table = [list(row) for row in zip(*(cells[column] for column in columns), strict=True)]
-        yield TextTable(title, columns, table, [*_notes(rows), *rounding_notes(done)])
+        yield TextTable(title, columns, table, [*cell_notes(rows), *rounding_notes(done)])
 
 
-def _notes(rows: pd.DataFrame) -> list[str]:
+def cell_notes(rows: pd.DataFrame) -> list[str]:
     """Say why cells are missing, and list the flags of the others. Cells with the same reason or flags share a note."""
     done = [row for _, row in rows.iterrows() if row["status"] == "done"]
     missing: dict[tuple[str, str], list[str]] = {}
     for _, row in rows[rows["status"] != "done"].iterrows():
         missing.setdefault((row["status"], row["reason"] or "not finished"), []).append(str(row["label"]))
     notes = [f"{status}: {', '.join(labels)}: {reason}" for (status, reason), labels in missing.items()]
-    labels_by_flag: dict[str, list[str]] = {}
+    alike: dict[str, list[str]] = {}  # by their text without percentages
+    labels: dict[str, list[str]] = {}
     for row in done:
         for flag in filter(None, row["flags"].split("; ")):
-            labels_by_flag.setdefault(flag, []).append(str(row["label"]))
+            alike.setdefault(PERCENT.sub("%", flag), []).append(flag)
+            labels.setdefault(PERCENT.sub("%", flag), []).append(str(row["label"]))
     flags_by_labels: dict[tuple[str, ...], list[str]] = {}
-    for flag, labels in labels_by_flag.items():
-        flags_by_labels.setdefault(tuple(labels), []).append(flag)
+    for text, texts in alike.items():
+        flags_by_labels.setdefault(tuple(labels[text]), []).append(_one_flag(texts))
     for cells, flags in flags_by_labels.items():
         names = "all cells" if 1 < len(cells) == len(done) else ", ".join(cells)
         notes.append(f"! {names}: {'; '.join(flags)}")
     return notes
+
+
+def _one_flag(texts: Sequence[str]) -> str:
+    """One text for flags that differ in a percentage at most: its least and its greatest value stand in it."""
+    if len(set(texts)) == 1:
+        return texts[0]
+    shares = [int(match.group()[:-1]) for flag in texts for match in PERCENT.finditer(flag)]
+    return PERCENT.sub(f"{min(shares)} to {max(shares)}%", texts[0])
 
 
 def rounding_notes(done: pd.DataFrame) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from functools import cache, partial
 from pathlib import Path
@@ -289,15 +290,23 @@ def _sentence(result: Audit, dtype: str) -> str:
 
 
 def _print(rows: list[AuditedCell]) -> None:
+    limit = f"refuted from e = {rows[0].audit.threshold:g} on, " if rows and rows[0].audit else ""
+    say(f"audit: {limit}distributions in {', '.join(dict.fromkeys(row.dtype for row in rows))}\n")
+    for setting, group in itertools.groupby(rows, lambda row: row.setting):
+        _print_group(setting, list(group))
+
+
+def _print_group(setting: str, rows: list[AuditedCell]) -> None:
+    """Print the audits of one backbone, type, temperature and task."""
     lines, notes = [], []
     for row in rows:
         if row.audit is None:
             notes.append(f"not audited: {row.label}: {printable_line(row.reason or '')}")
             continue
+        if row.audit.verdict == "refuted" and not row.refuted:
+            notes.append(f"{row.label}: no fault, since it claims another distribution than the model's")
         visible = "-" if row.audit.visible_tv is None else f"{row.audit.visible_tv:.2g}"
         numbers = [_power(row.audit.log_e), str(row.audit.tokens), str(row.audit.near), visible, row.audit.best]
         lines.append([row.label, row.audit.verdict, *numbers, row.claim.name])
     columns = tuple(text_table.Column(key, key, rank=rank) for key, rank in COLUMNS.items())
-    title = "audit: " + (f"refuted from e = {rows[0].audit.threshold:g} on, " if rows and rows[0].audit else "")
-    title += "distributions in " + ", ".join(dict.fromkeys(row.dtype for row in rows))
-    text_table.print_table(text_table.TextTable(title, columns, lines, notes), Console())
+    text_table.print_table(text_table.TextTable(setting, columns, lines, notes), Console())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,8 @@ def show(console: Console, pairs: list[dict[str, Any]]) -> None:
             marked.setdefault(tuple(MARKS.get(word, MARKS["cannot"]) for word in words), []).extend(backbones)
         alike = marked
     table = Table(title="matrix", title_justify="left", header_style="bold")
+    if _are_marks(alike):
+        table.box, table.padding = None, (0, 1, 0, 0)
     table.add_column("method", no_wrap=True)
     for index in range(len(alike)):
         table.add_column(_letter(index), overflow="fold")
@@ -62,11 +65,15 @@ def show(console: Console, pairs: list[dict[str, Any]]) -> None:
     for index, backbones in enumerate(alike.values()):
         names.add_row(_letter(index), ", ".join(backbones))
     console.print(names)
-    if any(column[0] in MARKS.values() for column in alike):
+    if _are_marks(alike):
         console.print(", ".join(f"{mark} {word}" for word, mark in MARKS.items()) + "; why: stride list matrix --json")
     counts = Counter(row["outcome"] for row in pairs)
     console.print(f"{len(pairs)} pairs: " + ", ".join(f"{counts[word]} {word}" for word in WORDS))
     _show_commands(pairs)
+
+
+def _are_marks(alike: Iterable[tuple[str, ...]]) -> bool:
+    return any(column[0] in MARKS.values() for column in alike)
 
 
 def _show_commands(pairs: list[dict[str, Any]]) -> None:

@@ -98,7 +98,9 @@ def suite_of(name: str | None, overrides: Overrides, words: Mapping[str, str] = 
     if overrides.options.get("tasks") in ("--prompts", "prompts"):
         overrides = replace(overrides, values={"methods": list(ANY_TEXT), "name": "prompts", **overrides.values})
     if absent := [word for key, word in words.items() if key not in overrides.values]:
-        raise UsageError(f"name a suite (see `stride list suites`), or give {', '.join(absent)} too")
+        prompts = "prompts" if words["tasks"] == "tasks" else "--prompts FILE"
+        instead = f"; beside {words['backbones']}, {prompts} is enough" if "backbones" in overrides.values else ""
+        raise UsageError(f"name a suite (see `stride list suites`), or give {', '.join(absent)} too{instead}")
     return from_options(overrides)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from harness.errors import StrideError
 from harness.plan import contract, presets
-from harness.registry import METHODS, TASKS
+from harness.registry import BACKBONES, METHODS, TASKS
 
 ENTRIES = {
     "dtype": "a backbone's entry: backbones: [{name: NAME, dtype: bf16}]",
@@ -33,13 +33,13 @@ def place_of(key: str, data: Mapping[str, Any] | None = None) -> str:
 
     Args:
         key: the key.
-        data: of the suite, to look for a parameter of its entries; None: the key stands in an entry, and is none.
+        data: of the suite, whose own entries are looked at first; None: the key stands in an entry.
     """
     place = ENTRIES.get(key) or ("the suite itself, at its top level" if key in SUITE else "")
     if not place and key in OPTIONS:
         place = f"the command line: stride run --{key.replace('_', '-')}"
-    if not place and data is not None:
-        place = _entry_with(key, data)
+    if not place:
+        place = _entry_with(key, data or {})
     return f"; {key} belongs to {place}" if place else ""
 
 
@@ -52,12 +52,19 @@ def _entry_with(key: str, data: Mapping[str, Any]) -> str:
             continue
         if known:
             return f"a backbone's entry: backbones: [{{name: {backbone}, {key}: ...}}]"
+    if key in _of_backbones():
+        return f"a backbone's entry: backbones: [{{name: NAME, {key}: ...}}]"
     owners = [(kind, name) for kind in ("methods", "tasks") for name in _names(data, kind)]
     owners += [("methods", name) for name in METHODS] + [("tasks", name) for name in TASKS]
     for kind, name in owners:
         if key in _parameters(kind, name):
             return f"a {kind[:-1]}'s entry: {kind}: [{{name: {name}, {key}: ...}}]"
     return ""
+
+
+def _of_backbones() -> set[str]:
+    """Names of the parameters of all adapters but the source of their weights."""
+    return {key for adapter in BACKBONES for key in getattr(BACKBONES.get(adapter), "parameters", ())} - {"source"}
 
 
 def _names(data: Mapping[str, Any], kind: str) -> list[str]:

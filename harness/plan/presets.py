@@ -30,6 +30,8 @@ from harness.registry import BACKBONES
 
 SHIPPED = Path(__file__).parents[1] / "backbones" / "presets"
 TEXTS = ("size", "licence", "note")
+BESIDE = {"dtype", "resources"}
+"""Keys of a backbone's entry in a suite that are no parameters of its adapter."""
 
 
 @dataclass(frozen=True)
@@ -226,6 +228,9 @@ def parameters(spec: Spec) -> list[str]:
 def _changed(spec: Spec, name: str) -> Spec:
     """A spec with the parameters of ``NAME:key=value,...``, whose values are YAML."""
     changes = {key: yaml.safe_load(value) for key, value in _split(name)[1].items()}
+    for key in BESIDE & set(changes):
+        example = f"{{name: {plain(name)}, {key}: {changes[key]}}}"
+        raise UsageError(f"{name}: {key} is no parameter of the adapter and stands beside the name: {example}")
     check_parameters(f"{name}: {spec.adapter}", changes, parameters(spec))
     return replace(spec, name=name, params={**spec.params, **changes})
 

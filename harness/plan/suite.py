@@ -264,6 +264,8 @@ def load(name: str, overrides: Overrides = NOTHING) -> Resolved:
     path = Path(name)
     if path.suffix not in (".yaml", ".yml"):
         suites = shipped()
+        if name not in suites and path.is_dir():
+            raise UsageError(f"{name} is a folder and no suite; the folder of a model is given as --backbone {name}")
         if name not in suites:
             raise UnknownNameError("suite", name, suites)
         path = suites[name]

@@ -14,6 +14,8 @@ from harness.errors import RunIncomplete, printable_line
 
 OWN = Path(__file__).resolve().parents[1]
 """The package that holds the command line."""
+WITHOUT_READER = (("click", "core.py", "main"), ("rich", "console.py", "on_broken_pipe"))
+"""Functions of libraries that tell by ``sys.exit(1)`` that nobody reads the output."""
 
 
 @contextmanager
@@ -41,8 +43,8 @@ def exits_are_told() -> Iterator[None]:
         yield
     except SystemExit as stop:
         place = traceback.extract_tb(stop.__traceback__)[-1]
-        if Path(place.filename).parts[-2:] == ("click", "core.py") and place.name == "main":
-            raise BrokenPipeError("nobody reads the output") from stop  # click tells it by sys.exit(1)
+        if (*Path(place.filename).parts[-2:], place.name) in WITHOUT_READER:
+            raise BrokenPipeError("nobody reads the output") from stop
         if os.getpid() != owner or Path(place.filename).is_relative_to(OWN):
             raise
         raise RunIncomplete(_message(f"sys.exit({stop.code!r:.80})", place.filename, place.lineno)) from stop

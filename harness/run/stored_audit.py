@@ -30,6 +30,7 @@ class AuditedCell:
 
     Args:
         dtype: in which the distributions were computed.
+        setting: backbone, type, temperature and task, as the run's table names them.
     """
 
     name: str
@@ -38,6 +39,7 @@ class AuditedCell:
     dtype: str
     audit: Audit | None
     reason: str | None = None
+    setting: str = ""
 
     @property
     def refuted(self) -> bool:
@@ -111,7 +113,8 @@ def _audit_group(
                 f"{cell.id} in {store.path} was made with other weights of {cell.backbone} than those at hand now; "
                 f"audit it where its weights are"
             )
-        yield _audit_cell(group, cell)
+        setting = f"{cell.backbone} {cell.dtype}, T = {cell.sampling.temperature:g}, {cell.task.title}"
+        yield replace(_audit_cell(group, cell), setting=setting)
 
 
 def _audit_cell(group: LoadedGroup, cell: Cell) -> AuditedCell:

@@ -79,6 +79,14 @@ def test_panels_hold_the_quality_that_was_measured(frame: pd.DataFrame) -> None:
     assert pareto.write(summarise(empty()), Path("unused")) == []
 
 
+def test_a_score_that_is_the_same_for_all_cells_has_no_panel(frame: pd.DataFrame) -> None:
+    cells = frame[(frame["temperature"] == 1) & (frame["status"] == "done") & frame["speedup"].notna()].head(2)
+    for key, values in {"score.count": [1.0, 1.0], "score.colour": [1.0, 0.9]}.items():
+        cells = cells.assign(**{key: values, f"{key}_low": 0.5, f"{key}_high": 1.0, f"{key}_n": 6})
+    drawn = {panel.quality for panel in pareto.panels(cells)}
+    assert "score.colour" in drawn and "score.count" not in drawn
+
+
 def test_a_score_of_a_few_prompts_of_many_has_no_panel(frame: pd.DataFrame) -> None:
     cells = frame[(frame["temperature"] == 1) & (frame["status"] == "done") & frame["speedup"].notna()].head(2)
     for key, size in {"score.count": 5, "score.colour": 6}.items():

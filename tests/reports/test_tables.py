@@ -36,6 +36,14 @@ def test_write_makes_three_files(tmp_path: Path) -> None:
         assert not line.startswith("|") or line.endswith("|")
 
 
+def test_flags_that_differ_in_a_percentage_are_one_note() -> None:
+    flag = "disturbed timing: threads waited for a core in {}% of the steps"
+    rows = pd.DataFrame({"status": "done", "label": list("abc"), "flags": [flag.format(n) for n in (87, 96, 90)]})
+    assert tables.cell_notes(rows) == [f"! all cells: {flag.format('87 to 96')}"]
+    rows["flags"] = [flag.format(87), "slow", flag.format(87)]
+    assert tables.cell_notes(rows) == [f"! a, c: {flag.format(87)}", "! b: slow"]
+
+
 @pytest.mark.parametrize(
     ("variation", "note", "words"),
     [
@@ -112,7 +120,7 @@ def test_what_several_cells_share_is_said_once() -> None:
             "reason": ["", "", "", "no weights"],
         }
     )
-    assert tables._notes(rows) == ["skipped: d: no weights", "! all cells: no judge", "! a, b: slow"]
+    assert tables.cell_notes(rows) == ["skipped: d: no weights", "! all cells: no judge", "! a, b: slow"]
 
 
 @pytest.mark.parametrize(

@@ -139,6 +139,28 @@ class TestCommand:
         assert result.code == 0, result.out
         assert "prompt_lookup.smollm2-135m" in result.out and "lookahead" in result.out
 
+    @pytest.mark.parametrize(
+        ("arguments", "words"),
+        [
+            (("--backbone", "./absent"), "there is no folder ./absent; give the folder of a transformers model"),
+            (("--backbone", "./mine.txt"), "./mine.txt is a file; give the folder of a transformers model"),
+            (("--backbone", "."), ". holds no config.json; give the folder of a transformers model"),
+            ((".",), ". is a folder and no suite; the folder of a model is given as --backbone ."),
+        ],
+    )
+    def test_what_is_no_model_is_named(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], words: str
+    ) -> None:
+        (tmp_path / "mine.txt").write_text("Once upon a time\n")
+        monkeypatch.chdir(tmp_path)
+        result = stride("run", *arguments, "--prompts", "mine.txt", "--dry-run")
+        assert result.code == 2 and words in result.err
+
+    def test_a_backbone_alone_is_told_of_prompts(self) -> None:
+        result = stride("run", "--backbone", "tabular")
+        assert result.code == 2
+        assert "or give --method, --task too; beside --backbone, --prompts FILE is enough" in result.err
+
     def test_prompts_replace_the_tasks_of_a_suite(self, tmp_path: Path) -> None:
         (tmp_path / "mine.txt").write_text("Once upon a time\n")
         result = stride("run", "quick", "--prompts", str(tmp_path / "mine.txt"), "--dry-run")

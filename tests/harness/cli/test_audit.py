@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -10,7 +11,9 @@ import numpy as np
 import pytest
 import torch
 
+from harness.audit.bets import Bets
 from harness.audit.outcomes import FloatArray, Outcomes
+from harness.audit.verdict import Audit, audit
 from harness.backbones.toy.tabular import Tabular
 from harness.core.draws import SeededDraws
 from harness.core.loop import decode
@@ -67,6 +70,21 @@ def test_the_table_names_every_cell(run: Path) -> None:
     assert "refuted from e = 3000 on, distributions in fp64" in outcome.out
     for label in ("autoregressive (other seeds)", "speculative", "sjdpp", "not refuted", "APPROXIMATE"):
         assert label in outcome.out
+
+
+def test_cells_stand_under_their_setting_and_an_approximate_one_may_be_refuted(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    title = "tabular fp64, T = 1, tabular"
+    assert stride("audit", run).out.count(title) == 1
+
+    def far_off(bets: list[Bets], audits: int = 1) -> Audit:
+        return dataclasses.replace(audit(bets, audits), threshold=1e-300)
+
+    monkeypatch.setattr("harness.run.stored_audit.audit", far_off)
+    out = " ".join(stride("audit", run).out.split())
+    assert "sjdpp: no fault, since it claims another distribution than the model's" in out
+    assert out.count("no fault") == 1
 
 
 def test_a_cell_that_cannot_be_audited_is_no_pass(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -188,3 +189,22 @@ def test_backbones_with_equal_outcomes_share_a_column(monkeypatch: pytest.Monkey
     lines = [line.split() for line in console.export_text().splitlines()]
     assert ["A", "one,", "two"] in lines and ["B", "odd"] in lines
     assert ["│", "sjd", "│", "runs", "│", "lacks", "GRID", "│"] in lines
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_a_narrow_matrix_keeps_every_column(width: int) -> None:
+    """Seventeen groups of backbones, each with another method that runs."""
+    from rich.console import Console
+
+    names = [f"a_method_{i}" for i in range(17)]
+    runs, cannot = {"outcome": "runs", "reason": None}, {"outcome": "cannot", "reason": "no"}
+    pairs = [
+        {"name": name, "backbone": f"b{i}", "command": ""} | (runs if names[i] == name else cannot)
+        for name in names
+        for i in range(17)
+    ]
+    console = Console(width=width, record=True, file=io.StringIO())
+    matrix.show(console, pairs)
+    lines = [line.split() for line in console.export_text().splitlines()]
+    assert ["method", *"ABCDEFGHIJKLMNOPQ"] in lines
+    assert [names[3], *("x" if i == 3 else "-" for i in range(17))] in lines

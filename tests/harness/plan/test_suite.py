@@ -162,6 +162,14 @@ def test_a_methods_entry_says_where_another_entrys_key_belongs(write):
     ("entry", "words"),
     [
         ("{name: sjd, temperature: 1}", "'temperature'; temperature belongs to the suite itself, at its top level"),
+        (
+            "{name: sjd, weights: int8}",
+            "'weights'; weights belongs to a backbone's entry: backbones: [{name: NAME, weights",
+        ),
+        (
+            "{name: sjd, prompt_chars: 8}",
+            "'prompt_chars'; prompt_chars belongs to a task's entry: tasks: [{name: continuation",
+        ),
         ("{name: sjd, device: cuda}", "'device'; device belongs to the command line: stride run --device"),
         ("{name: sjd, windw: 1}", "'windw'; did you mean 'window'"),
     ],

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import subprocess
 import sys
 
 import click
 import pytest
+from rich.console import Console
 
 from harness.cli import main
 from harness.errors import RunIncomplete
@@ -50,6 +52,16 @@ def test_a_command_of_our_own_exits_as_it_asks() -> None:
 def test_a_reader_that_is_gone_is_no_exit_of_another_package() -> None:
     with pytest.raises(BrokenPipeError), exits_are_told():
         click.Command("list", callback=breaks).main([], standalone_mode=False)
+
+
+def test_a_table_that_nobody_reads_any_more_is_none_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Closed(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr(os, "dup2", lambda *numbers: numbers)
+    with pytest.raises(BrokenPipeError), exits_are_told():
+        Console(file=Closed()).print("a line")
 
 
 def breaks() -> None:
