@@ -8,18 +8,15 @@ target's.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-
-import torch
+from dataclasses import dataclass
 
 from harness.core.capabilities import Requirement
-from harness.core.draft import Acceptance, Draft
+from harness.core.draft import Acceptance
 from harness.core.method import Claim, Method
 from harness.core.run import Run
 from harness.errors import UsageError
 from harness.registry import METHODS
 from methods.trees.sampled import BranchingDrafter
-from methods.trees.structure import trie
 from methods.verifiers.k_seq import verify_k_seq
 from methods.verifiers.mutants import (
     K_SEQ_CORRECTION_FROM_TARGET,
@@ -62,19 +59,12 @@ class SpecTr(Method[BranchingDrafter]):
 
     def start(self, run: Run) -> BranchingDrafter:
         widths = (self.k, *[1] * (self.gamma - 1))
-        return BranchingDrafter([run.open(self.drafter)], widths, replacement=True)
+        return BranchingDrafter([run.open(self.drafter)], widths, replacement=True, continuations=self.k)
 
     def step(self, run: Run, state: BranchingDrafter) -> Acceptance:
-        draft = self._merged(state.propose(run))
+        draft = state.propose(run)
         p = run.probs(run.target.forward(draft))
         return verify_k_seq(draft, p, run.draws, self.k)
-
-    def _merged(self, draft: Draft) -> Draft:
-        """Continuations that begin alike share their first nodes."""
-        if not len(draft):
-            return draft
-        parents, first = trie(draft.tokens.view(-1, self.k))
-        return replace(draft, parents=parents, repeats=first != torch.arange(len(draft), device=first.device))
 
     @classmethod
     def variants(cls) -> Sequence[SpecTr]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 from rich.cells import cell_len
 from rich.console import Console, Group
 from rich.markup import escape
@@ -18,6 +17,8 @@ from rich.table import Table
 from harness.errors import printable
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from harness.record.stats import Interval
 
 UNMEASURED = "not measured"
@@ -72,7 +73,7 @@ def number(value: Any, digits: int = 2) -> str:
     return f"{value:.{digits}f}"
 
 
-def interval(row: pd.Series[Any], key: str, digits: int = 2) -> str:
+def interval(row: pd.Series[Any] | Mapping[str, Any], key: str, digits: int = 2) -> str:
     """Format an estimate as ``1.42 [1.31, 1.55]``, or ``1.42 (n=3)`` where the prompts are too few for an interval."""
     value, low, high = (number(row.get(key + suffix), digits) for suffix in ("", "_low", "_high"))
     if value != "-" and low == "-" and number(row.get(f"{key}_n")) != "-":
@@ -85,13 +86,14 @@ def estimate_text(estimate: Interval | None, digits: int = 2) -> str:
     if estimate is None:
         return UNMEASURED
     values = {"x": estimate.estimate, "x_low": estimate.low, "x_high": estimate.high, "x_n": estimate.n}
-    return interval(pd.Series(values), "x", digits)
+    return interval(values, "x", digits)
 
 
 def measured_text(row: pd.Series[Any] | None, *keys: str, digits: int = 2) -> str:
     """Format the first of these figures that was measured, with its interval."""
     for key in keys:
-        if row is not None and key in row.index and pd.notna(row[key]):
+        value = None if row is None else row.get(key)
+        if row is not None and value is not None and value == value:  # NaN is unlike itself
             return interval(row, key, digits) if f"{key}_low" in row.index else f"{row[key]:.{digits}f}"
     return UNMEASURED
 

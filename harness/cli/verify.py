@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -15,7 +16,7 @@ from harness.discover import declare_all
 from harness.errors import UsageError
 from harness.plan import contract
 from harness.plan.names import build
-from harness.proof.catalogue import Piece, Settings, pieces
+from harness.proof.catalogue import Piece, Settings, joined, pieces
 from harness.proof.kept_laws import Keeper, folder
 from harness.proof.mutants import CAUGHT
 from harness.proof.processes import Done, computed, processors
@@ -87,10 +88,10 @@ def command(
         _random(settings, number, seed, budget, as_json)
         return
     outputs = QUICK if quick else None
-    asked = pieces(settings, whole=not quick and not params, bugs=not params)
+    asked = pieces(settings, not quick and not params, not params, outputs)
     keeper = Keeper(folder(), fresh, uuid.uuid4().hex)
     done = _computed(asked, settings, outputs, keeper, processes or processors(), as_json)
-    rows = [row for piece in asked if (row := done[piece].row) and piece.kind in ("setting", "published")]
+    rows = [_row(piece, done) for piece in asked if piece.kind in ("setting", "published")]
     bugs = _bugs(asked, done, rows)
     if as_json:
         emit([*rows, *bugs])
@@ -116,6 +117,13 @@ def _computed(
             if one.error is not None and one.piece.kind != "bug":
                 raise one.error
     return done
+
+
+def _row(piece: Piece, done: Mapping[Piece, Done]) -> dict[str, Any]:
+    """The row of a setting, of all its cases."""
+    row, dear = done[piece].row, done.get(replace(piece, kind="dear"))
+    assert row is not None, "an error of a setting ends the command"
+    return joined(row, dear.row if dear is not None and piece.kind == "setting" else None)
 
 
 def _bugs(asked: Sequence[Piece], done: Mapping[Piece, Done], rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -98,6 +99,9 @@ PUBLISHED = Case(2, 6, 29, Sampling(1.0), eos=(1,))
 PUBLISHED_GREEDY = replace(PUBLISHED, sampling=Sampling(0.0))
 """The same for a method that claims equality at T = 0 only."""
 
+DEAR_SEEDS = (11, 17, 18)
+"""Of the texts that branch most."""
+
 JOINT = Case(2, 2, 30, Sampling(1.0), prompt=(1, 1, 0, 0), batch=2, joint=True)
 """Both rows of a batch together. Each outcome decodes both anew: from a tenth of a second to 20 seconds of CPU time."""
 
@@ -127,6 +131,12 @@ def joint_case_of(method: Method[Any]) -> tuple[Case, ...]:
 def cases_to_verify(method: Method[Any], outputs: int | None = None) -> tuple[Case, ...]:
     """The cases of `stride verify`: without a limit of outputs a batch whose rows are enumerated together as well."""
     return (*cases_of(method, outputs), *(joint_case_of(method) if outputs is None else ()))
+
+
+def halves(cases: Sequence[Case]) -> tuple[tuple[Case, ...], tuple[Case, ...]]:
+    """The cases in two parts that take some equal time: all others, and those that branch most."""
+    dear = tuple(case for case in cases if case.joint or case.seed in DEAR_SEEDS)
+    return tuple(case for case in cases if case not in dear), dear
 
 
 def cases_of(method: Method[Any], outputs: int | None = None) -> tuple[Case, ...]:

@@ -11,7 +11,7 @@ from harness.core.capabilities import Requirement
 from harness.core.method import Claim, Method, label, parameters
 from harness.errors import said_by
 from harness.plan import contract
-from harness.proof.cases import PUBLISHED, PUBLISHED_GREEDY, Case, cases_to_verify
+from harness.proof.cases import PUBLISHED, PUBLISHED_GREEDY, Case, cases_to_verify, halves
 from harness.proof.distance import QUICK, WHOLE, Effort, distance
 from harness.proof.kept_laws import sheet
 from harness.proof.mutants import try_one
@@ -27,7 +27,8 @@ class Piece:
     """One of the enumerations.
 
     Args:
-        kind: "setting" (of ``settings``), "published" (the defaults of a method), "bug" or "floor".
+        kind: "setting" (of ``settings``), "dear" (its cases that branch most), "published" (the defaults of a method),
+            "bug" or "floor".
         method: its name.
         index: of the setting, or of the method's injected bug.
     """
@@ -37,16 +38,20 @@ class Piece:
     index: int = 0
 
 
-def pieces(settings: Settings, whole: bool, bugs: bool) -> list[Piece]:
+def pieces(settings: Settings, whole: bool, bugs: bool, outputs: int | None = None) -> list[Piece]:
     """All enumerations in the order of the rows.
 
     Args:
         whole: published settings too.
         bugs: the injected bugs of each method too.
+        outputs: largest number of outputs of a model; None: any.
     """
     out: list[Piece] = []
     for name, variants in settings.items():
-        out += [Piece("setting", name, index) for index in range(len(variants))]
+        for index, method in enumerate(variants):
+            out.append(Piece("setting", name, index))
+            if method.claim is not Claim.SAME_GREEDY and halves(cases_to_verify(method, outputs))[1]:
+                out.append(Piece("dear", name, index))
         if whole and published(variants) is not None:
             out.append(Piece("published", name))
     if bugs:
@@ -88,16 +93,36 @@ def compute(piece: Piece, settings: Settings, outputs: int | None) -> dict[str, 
         case = PUBLISHED_GREEDY if method.claim is Claim.SAME_GREEDY else PUBLISHED
         return proof_of(piece.method, method, (case,), mutants=False, effort=QUICK)
     method = settings[piece.method][piece.index]
-    return proof_of(piece.method, method, cases_to_verify(method, outputs))
+    others, dear = halves(cases_to_verify(method, outputs))
+    if piece.kind == "dear":
+        return proof_of(piece.method, method, dear, mutants=False, part="dear")
+    return proof_of(piece.method, method, others, later=dear if method.claim is not Claim.SAME_GREEDY else ())
+
+
+def joined(row: dict[str, Any], dear: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The row of a setting from those of its two pieces."""
+    if dear is None:
+        return row
+    seconds = {"seconds": row["seconds"] + dear["seconds"]}
+    if "unverified" in (row["verdict"], dear["verdict"]):
+        return {**(row if row["verdict"] == "unverified" else dear), **seconds}
+    worst = max(row, dear, key=lambda one: one["total_variation"])
+    return {**row, **{key: worst[key] for key in ("total_variation", "case", "verdict")}, **seconds}
 
 
 def proof_of(
-    name: str, method: Any, cases: Sequence[Case], mutants: bool = True, effort: Effort = WHOLE
+    name: str,
+    method: Any,
+    cases: Sequence[Case],
+    mutants: bool = True,
+    effort: Effort = WHOLE,
+    later: Sequence[Case] = (),
+    part: str = "",
 ) -> dict[str, Any]:
-    """One row of the table: the verdict of a setting, its total variation, and its injected bugs."""
+    """One row of the table: the verdict of a setting, its total variation, and its injected bugs (see `prove`)."""
     begin = time.monotonic()
     try:
-        plain = prove(method, cases, mutants, effort).plain(name)
+        plain = prove(method, cases, mutants, effort, later, part).plain(name)
     except Exception as error:  # a plugin may raise anything, and a setting may branch too much: its row says so
         plain = unverified(name, method, said_by(error))
     return plain | {"seconds": time.monotonic() - begin}

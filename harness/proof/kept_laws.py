@@ -88,13 +88,16 @@ def keeping(keeper: Keeper) -> Iterator[Keeper]:
 
 
 @contextmanager
-def sheet(method: Method[Any], mutant: Mutant | None = None) -> Iterator[None]:
-    """While inside, the laws that are asked for belong to this setting and this bug."""
+def sheet(method: Method[Any], mutant: Mutant | None = None, part: str = "") -> Iterator[None]:
+    """While inside, the laws that are asked for belong to this setting, this bug and this part of the cases.
+
+    Processes that enumerate at the same time have sheets of their own.
+    """
     global _open
     if _keeper is None:
         yield
         return
-    before, _open = _open, _sheet_of(_keeper, method, mutant)
+    before, _open = _open, _sheet_of(_keeper, method, mutant, part)
     try:
         yield
     finally:
@@ -140,11 +143,11 @@ def _decoded(body: Any) -> Law:
     return {tuple(tokens): weight for tokens, weight in body}
 
 
-def _sheet_of(keeper: Keeper, method: Method[Any], mutant: Mutant | None) -> Sheet:
-    """The sheet of a setting and a bug: of this process, else of the disk, else an empty one."""
+def _sheet_of(keeper: Keeper, method: Method[Any], mutant: Mutant | None, part: str) -> Sheet:
+    """The sheet of a setting, a bug and a part: of this process, else of the disk, else an empty one."""
     kind = type(method)
     modules: tuple[str, ...] = (kind.__module__,)
-    what = setting(method)
+    what = setting(method) + (f" {part}" if part else "")
     if mutant is not None:
         modules += (mutant.where.partition(":")[0],)
         what += f" {mutant.where} {mutant.old!r} {mutant.new!r}"

@@ -67,7 +67,7 @@ def computed(
 
 def _order(piece: Piece) -> int:
     """Long ones first, so that none of them ends alone; bugs last, since they ask for laws of the settings."""
-    return ("published", "setting", "floor", "bug").index(piece.kind)
+    return ("published", "dear", "setting", "floor", "bug").index(piece.kind)
 
 
 @dataclass(frozen=True)

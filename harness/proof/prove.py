@@ -9,7 +9,7 @@ from typing import Any
 from harness.core.method import Claim, Method, label, parameters
 from harness.errors import UsageError
 from harness.proof.cases import Case, cases_of
-from harness.proof.distance import WHOLE, Effort, measure
+from harness.proof.distance import WHOLE, Effort, Measured, measure
 from harness.proof.kept_laws import sheet
 from harness.proof.mutants import TriedMutant, try_mutant
 
@@ -58,9 +58,18 @@ class Proof:
 
 
 def prove(
-    method: Method[Any], cases: Sequence[Case] | None = None, mutants: bool = True, effort: Effort = WHOLE
+    method: Method[Any],
+    cases: Sequence[Case] | None = None,
+    mutants: bool = True,
+    effort: Effort = WHOLE,
+    later: Sequence[Case] = (),
+    part: str = "",
 ) -> Proof:
     """Enumerate a method on every case, and try its mutants until one is caught.
+
+    Args:
+        later: cases of another proof of this setting, on which the mutants are tried that ``cases`` do not catch.
+        part: which part of the cases of the setting these are, for what is kept.
 
     Raises:
         EnumerationLimit: the setting branches too much; verify it at a smaller window.
@@ -69,18 +78,30 @@ def prove(
     cases = [case for case in cases if claim is not Claim.SAME_GREEDY or case.sampling.temperature == 0]
     if not cases:
         raise UsageError("a method that claims greedy equality only needs a case at T = 0, and none was given")
-    with sheet(method):
-        measured = [measure(method, case, effort) for case in cases]
+    measured = _measured(method, cases, effort, part)
     worst = max(measured, key=lambda result: result.total_variation)
-    clean = {str(result.case): result.total_variation for result in measured}
+    tried = _tried(method, measured, effort) if mutants else []
+    if mutants and later and not any(mutant.caught for mutant in tried):
+        tried = _tried(method, [*measured, *_measured(method, later, effort, part)], effort)
+    verdict = verdict_of(claim, worst.total_variation)
     enumerated = tuple(result.case for result in measured)
+    return Proof(method, claim, worst.total_variation, str(worst.case), verdict, tuple(tried), enumerated)
+
+
+def _measured(method: Method[Any], cases: Sequence[Case], effort: Effort, part: str) -> list[Measured]:
+    with sheet(method, part=part):
+        return [measure(method, case, effort) for case in cases]
+
+
+def _tried(method: Method[Any], measured: Sequence[Measured], effort: Effort) -> list[TriedMutant]:
+    """The mutants of a method, up to the first that is caught."""
+    clean = {str(result.case): result.total_variation for result in measured}
     tried: list[TriedMutant] = []
-    for mutant in method.mutants if mutants else ():
-        tried.append(try_mutant(method, mutant, enumerated, clean, effort))
+    for mutant in method.mutants:
+        tried.append(try_mutant(method, mutant, [result.case for result in measured], clean, effort))
         if tried[-1].caught:
             break
-    verdict = verdict_of(claim, worst.total_variation)
-    return Proof(method, claim, worst.total_variation, str(worst.case), verdict, tuple(tried), enumerated)
+    return tried
 
 
 def verdict_of(claim: Claim, total_variation: float) -> str:

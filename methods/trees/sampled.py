@@ -18,7 +18,7 @@ from harness.core.draws import Draws
 from harness.core.run import Run
 from harness.core.session import Session
 from methods.trees.shapes import Shape, branching
-from methods.trees.structure import repeats, space
+from methods.trees.structure import repeats, space, trie
 
 
 class Siblings(NamedTuple):
@@ -48,12 +48,14 @@ class BranchingDrafter:
         sessions: of the drafters, on the same prompt.
         widths: w of each level.
         replacement: of a drafter's draws.
+        continuations: k, which are merged where they begin alike; 0: a tree.
         shape: of the last tree, with all drafters' nodes.
     """
 
     sessions: list[Session]
     widths: tuple[int, ...]
     replacement: bool
+    continuations: int = 0
     shape: Shape = field(init=False)
 
     def __post_init__(self) -> None:
@@ -82,4 +84,8 @@ class BranchingDrafter:
 
     def _joined(self, tokens: Sequence[Tensor], probs: Sequence[Tensor]) -> Draft:
         ids, parents = torch.cat(list(tokens)), self.shape.parents
+        if self.continuations:
+            parents, first = trie(ids.view(-1, self.continuations))
+            repeated = first != torch.arange(len(ids), device=first.device)
+            return Draft(ids, torch.cat(list(probs)), parents, repeats=repeated)
         return Draft(ids, torch.cat(list(probs)), parents, repeats=repeats(ids, parents))
