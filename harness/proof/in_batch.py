@@ -16,6 +16,7 @@ from harness.core.method import Method
 from harness.core.models import Models
 from harness.core.run import Run
 from harness.errors import EnumerationLimit
+from harness.platform.one_core import on_one_core
 from harness.proof.cases import Case
 from harness.proof.enumerate import Law
 from harness.proof.enumerating_draws import EnumeratingDraws
@@ -83,18 +84,21 @@ def _law(
         models = Models(backbone, load_drafter, prompts[number], slot=slot)
         return decode(method, Run.of(models, case.sampling, case.length, own), watched=False).tokens
 
-    while scripts:
-        script.replay(scripts.pop(), scripts)
-        for draws in rows.values():
-            draws.begin({})
-        results = Batch[tuple[int, ...]](case.batch).run([partial(job, number) for number in range(case.batch)])
-        if failed := next((result for result in results if isinstance(result, Exception)), None):
-            raise failed
-        outputs = [result for result in results if isinstance(result, tuple)]
-        output = joined(outputs[row] for row in rows)
-        law[output] = law.get(output, 0.0) + script.weight
-        decodes += 1
-        if decodes + len(scripts) > MOST:
-            of = "one row" if len(rows) < case.batch else "all rows"
-            raise EnumerationLimit(f"over {MOST} outcomes of {of} in a batch of {case.batch}; take a shorter output")
+    with on_one_core():  # the rows take turns, and are handed over thousands of times
+        while scripts:
+            script.replay(scripts.pop(), scripts)
+            for draws in rows.values():
+                draws.begin({})
+            results = Batch[tuple[int, ...]](case.batch).run([partial(job, number) for number in range(case.batch)])
+            if failed := next((result for result in results if isinstance(result, Exception)), None):
+                raise failed
+            outputs = [result for result in results if isinstance(result, tuple)]
+            output = joined(outputs[row] for row in rows)
+            law[output] = law.get(output, 0.0) + script.weight
+            decodes += 1
+            if decodes + len(scripts) > MOST:
+                of = "one row" if len(rows) < case.batch else "all rows"
+                raise EnumerationLimit(
+                    f"over {MOST} outcomes of {of} in a batch of {case.batch}; take a shorter output"
+                )
     return law

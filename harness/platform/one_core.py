@@ -1,0 +1,31 @@
+"""Threads that take turns, on one core: waking a thread there takes a tenth of the time that another core takes."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+
+@contextmanager
+def on_one_core() -> Iterator[None]:
+    """While inside, this thread and those that it starts stay on the core where it runs now.
+
+    Nothing is changed where the system cannot tell that core, or forbids it.
+    """
+    before = _cores()
+    try:
+        if len(before) > 1:
+            with suppress(OSError, AttributeError):
+                os.sched_setaffinity(0, {ctypes.CDLL(None).sched_getcpu()})
+        yield
+    finally:
+        if len(before) > 1:
+            with suppress(OSError):
+                os.sched_setaffinity(0, before)
+
+
+def _cores() -> set[int]:
+    """Those that this thread may use; none where the system does not tell."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
