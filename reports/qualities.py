@@ -16,7 +16,7 @@ LOWER_IS_BETTER = frozenset(
 )
 NEUTRAL = frozenset(
     {
-        *("tokens", "units", "answered"),
+        *("tokens", "units", "answered", "faces", "components"),
         *("floor_chamfer", "retrieval_chamfer", "swapped_chamfer", "swapped"),
         *("diversity_lpips", "diversity_efflite0"),
     }

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from harness.cli import show_engine
 from harness.cli.main import emit, say
-from harness.cli.show_prompt import show_prompt
+from harness.cli.show_prompt import file_of, show_prompt
 from harness.errors import UnknownNameError, UsageError, printable
 from harness.record.metrics import METRICS, acceptance_by_depth, totals, value
 from harness.record.store import Cell, Store
@@ -27,8 +27,8 @@ from harness.record.store import Cell, Store
 def command(run: Path, cell: str | None, prompt: str | None, as_json: bool) -> None:
     """Print a cell's verdict, metrics, acceptance by depth and outputs.
 
-    CELL is a cell's id, or parts of it in their order that no other cell has, such as prompt_lookup.T0. The ID of a
-    prompt may be its beginning, or its end behind a slash, where no other prompt has that.
+    CELL is a cell's id, parts of it in their order that no other cell has, such as prompt_lookup.T0, or its label in
+    the run's table. The ID of a prompt may be its beginning, or its end behind a slash, where no other prompt has that.
 
     \b
     stride show runs/quick-20260101-120000                        the ids of its cells
@@ -69,14 +69,18 @@ def match_cell(store: Store, text: str) -> str:
 def match_name(ids: list[str], text: str) -> str:
     """The only cell whose id is ``text``, begins with it, contains it, or contains its parts in their order.
 
+    A label of the run's table, such as ``sjdpp tau=0.25``, is read as the beginning of an id.
+
     Raises:
         UnknownNameError: there is no such cell. UsageError: there are several; they are listed.
     """
     if text in ids:
         return text
+    label = re.sub(r"[^\w=+-]+", "-", text, flags=re.ASCII).strip("-")  # as `Cell.id` writes it
     parts = re.compile(".*".join(map(re.escape, text.split("."))))
     for matches in (
         [name for name in ids if name.startswith(f"{text}.")],
+        [name for name in ids if label and name.startswith(f"{label}.")],
         [name for name in ids if name.startswith(f"{text}-")],
         [name for name in ids if text in name],
         [name for name in ids if parts.search(name)],
@@ -107,7 +111,7 @@ def _print(document: dict[str, Any], cell: Cell) -> None:
     setting = f" on {meta['backbone']} in {meta['dtype']}{sampled}, {meta['task']}"
     console.print(f"[bold]{escape(printable(meta['label']))}[/]{escape(printable(setting))}")
     for key, item in (meta.get("verdict") or {}).items():
-        if item is not None:
+        if item not in (None, []):
             name = "verdict" if key == "word" else key.replace("_", " ")
             console.print(printable(f"  {name}: {item}"), highlight=False, markup=False)
     table = Table("metric", "value", "formula", header_style="bold")
@@ -122,7 +126,11 @@ def _print(document: dict[str, Any], cell: Cell) -> None:
         console.print(depths)
     samples = Table("prompt", "rep", "status", "tokens", "agreement", "output", header_style="bold")
     for _, row in cell.samples[~cell.samples["warmup"].astype(bool)].iterrows():
-        text = row["error"] if row["status"] == "failed" else " ".join(str(row["text"]).split())[:60]
+        text = (
+            row["error"]
+            if row["status"] == "failed"
+            else " ".join(str(row["text"]).split())[:60] or Path(file_of(row)).name
+        )
         agreement = "" if row["agreement"] != row["agreement"] else f"{row['agreement']:.2f}"
         samples.add_row(
             escape(printable(row["prompt"])),

@@ -16,6 +16,8 @@ from harness.record.store import Cell
 
 COLOURS = {ACCEPTED: "green", CORRECTED: "red", BONUS: "blue", FORCED: "yellow", DECODED: "default"}
 COUNTS = ("drafted", "tested", "accepted", "emitted", "forced")
+BLOCK = "\N{BLACK SQUARE}"
+"""A token of an output that is no text."""
 LISTED = 12
 """Prompts that a message lists."""
 STEPS = 24
@@ -70,15 +72,24 @@ def _print_decode(console: Console, sample: pd.Series[Any], steps: pd.DataFrame)
         return
     kinds = origins(steps.itertuples(), len(sample["tokens"]))
     pieces = [printable(piece) for piece in _pieces(sample)]
-    if kinds is None or len(pieces) != len(kinds):
-        console.print(Text(printable(str(sample["text"])) or f"{len(sample['tokens'])} tokens without a text"))
+    text, file = printable(str(sample["text"])), file_of(sample)
+    if kinds is None or (text and len(pieces) != len(kinds)):
+        console.print(Text(text or file or f"{len(sample['tokens'])} tokens without a text"))
         console.print(Text(f"({_why_plain(kinds)})", "dim"))
     else:
-        console.print(Text.assemble(*((piece, COLOURS[kind]) for piece, kind in zip(pieces, kinds, strict=True))))
+        if not text:
+            console.print(Text(f"{file or 'no text'}, a block a token:"))
+        shown = pieces if text else [BLOCK] * len(kinds)
+        console.print(Text.assemble(*((piece, COLOURS[kind]) for piece, kind in zip(shown, kinds, strict=True))))
         console.print(_legend(kinds))
     console.print(_table(steps, pieces))
     if len(steps) > STEPS:
         console.print(Text(f"{len(steps) - STEPS} more steps: --json has all", "dim"))
+
+
+def file_of(sample: pd.Series[Any]) -> str:
+    """The file of an output that is no text, such as a picture, in the run folder; "" where there is none."""
+    return printable(_text(sample, "output"))
 
 
 def _why_plain(kinds: list[str] | None) -> str:

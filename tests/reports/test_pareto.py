@@ -65,8 +65,10 @@ def test_qualities_of_all_outputs_have_panels_and_lower_is_better_where_it_is(fr
     for key in ("set.fid", "set.clip_score"):
         cells = cells.assign(**{key: [9.0, 5.0, 7.0], f"{key}_low": 4.0, f"{key}_high": 10.0, f"{key}_n": 6})
     cells = cells.assign(**{"set.swapped": 0.5, "set.swapped_low": 0.4, "set.swapped_high": 0.6, "set.swapped_n": 6})
+    cells = cells.assign(**{"score.faces": [60.0, 70.0, 80.0], "score.faces_low": 50.0, "score.faces_high": 90.0})
     by_quality = {panel.quality: panel for panel in pareto.panels(cells)}
     assert "set.swapped" not in by_quality, "a control"
+    assert "score.faces" not in by_quality, "a count"
     assert pareto.best(by_quality["set.fid"])["set.fid"].tolist() == [5.0, 7.0]
     assert pareto.best(by_quality["set.clip_score"])["set.clip_score"].tolist() == [9.0, 7.0]
     assert by_quality["set.fid"].ylabel == "fid, lower is better"

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from harness.cli.show import match_cell
+from harness.cli.show import match_cell, match_name
 from harness.cli.show_prompt import match_prompt, show_prompt
 from harness.errors import UnknownNameError, UsageError
 from harness.record.store import Cell
@@ -26,10 +26,24 @@ STORE: Any = SimpleNamespace(cells=lambda: IDS)
 
 @pytest.mark.parametrize(
     ("text", "index"),
-    [(IDS[3], 3), ("prompt_lookup.T1", 1), ("sjd", 2), ("reuse=M", 4), ("d77e", 0), ("sjdpp-window=8", 3)],
+    [
+        (IDS[3], 3),
+        ("prompt_lookup.T1", 1),
+        ("sjd", 2),
+        ("reuse=M", 4),
+        ("d77e", 0),
+        ("sjdpp-window=8", 3),
+        ("sjdpp window=8", 3),
+        ("sjdpp window=8 reuse=M", 4),
+    ],
 )
 def test_parts_that_one_cell_has_name_it(text: str, index: int) -> None:
     assert match_cell(STORE, text) == IDS[index]
+
+
+def test_a_label_with_a_dot_is_the_beginning_of_an_id() -> None:
+    ids = ["sjdpp-tau=0-25.image.fp32.T1.scenes-98ff", "sjdpp-tau=0-75.image.fp32.T1.scenes-0003"]
+    assert match_name(ids, "sjdpp tau=0.25") == ids[0]
 
 
 def test_parts_of_several_cells_list_them() -> None:
@@ -91,3 +105,10 @@ def test_a_run_without_texts_of_tokens_says_so(capsys: pytest.CaptureFixture[str
     text = capsys.readouterr().out
     assert "the run does not hold it" in text and "one two" in text
     assert "holds no text of single tokens" in " ".join(text.split())
+
+
+def test_tokens_of_a_picture_are_blocks_by_origin(capsys: pytest.CaptureFixture[str]) -> None:
+    show_prompt(cell_of(text="", output="outputs/a.png"), "a/1", as_json=False)
+    text = capsys.readouterr().out
+    assert "outputs/a.png, a block a token:\n\N{BLACK SQUARE}\N{BLACK SQUARE}\N{BLACK SQUARE}\n" in text
+    assert "accepted 1: drafted, and accepted" in text and "of single tokens" not in text
