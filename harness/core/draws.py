@@ -28,7 +28,7 @@ from harness.errors import ContractError
 Stream = Literal["init", "draft", "accept", "resid", "noise"]
 BLOCK = 256
 """Numbers of a stream that are made at once, because a call of the generator costs as much as many numbers."""
-FEW, LONG = 16_384, 2048
+FEW, LONG = 16_384, 64
 """Entries of probabilities that numpy sums on the host; a row of more than ``LONG`` is thinned first."""
 LIVE_CLOCKS = 512
 """Exponential clocks stored at once; older keys are computed again from their counter."""

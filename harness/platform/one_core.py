@@ -7,10 +7,19 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+_number: int | None = None
+"""Of this process among those that share the work; None: it has none."""
+
+
+def be_number(number: int) -> None:
+    """Take the core of this number from now on, as each of several processes has another."""
+    global _number
+    _number = number
+
 
 @contextmanager
 def on_one_core() -> Iterator[None]:
-    """While inside, this thread and those that it starts stay on the core where it runs now.
+    """While inside, this thread and those that it starts stay on the core of this process, or where it runs now.
 
     Nothing is changed where the system cannot tell that core, or forbids it.
     """
@@ -18,7 +27,8 @@ def on_one_core() -> Iterator[None]:
     try:
         if len(before) > 1:
             with suppress(OSError, AttributeError):
-                os.sched_setaffinity(0, {ctypes.CDLL(None).sched_getcpu()})
+                now = ctypes.CDLL(None).sched_getcpu() if _number is None else sorted(before)[_number % len(before)]
+                os.sched_setaffinity(0, {now})
         yield
     finally:
         if len(before) > 1:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
+from multiprocessing.sharedctypes import Synchronized
 from multiprocessing.synchronize import Event
 from typing import Any
 
@@ -19,6 +20,7 @@ import torch
 
 from harness.discover import declare_all
 from harness.errors import RunIncomplete
+from harness.platform.one_core import be_number
 from harness.proof.catalogue import Piece, Settings, compute
 from harness.proof.kept_laws import Keeper, keeping
 from harness.registry import METHODS
@@ -86,7 +88,7 @@ def _in_pool(pieces: Sequence[Piece], share: _Share, processes: int) -> Iterator
     start = "fork" if sys.platform == "linux" else "spawn"  # a fork has torch already
     context = multiprocessing.get_context(start)
     stop = context.Event()
-    pool = ProcessPoolExecutor(processes, context, _begin, (share, os.getpid(), stop))
+    pool = ProcessPoolExecutor(processes, context, _begin, (share, os.getpid(), stop, context.Value("i", 0)))
     try:
         futures: list[Future[Done]] = [pool.submit(_piece, piece) for piece in pieces]
         for future in as_completed(futures):
@@ -103,9 +105,16 @@ def _in_pool(pieces: Sequence[Piece], share: _Share, processes: int) -> Iterator
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _begin(share: _Share, parent: int, stop: Event) -> None:
-    """In a new process: one thread, no ^C of its own, and no life after its parent's or after ``stop``."""
+def _begin(share: _Share, parent: int, stop: Event, counter: Synchronized[int]) -> None:
+    """In a new process: one thread, a core, no ^C of its own, and no life after its parent's or after ``stop``.
+
+    Args:
+        counter: of the processes that have begun.
+    """
     global _share
+    with counter.get_lock():
+        be_number(counter.value)
+        counter.value += 1
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(parent, stop), daemon=True).start()
