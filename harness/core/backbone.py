@@ -161,7 +161,10 @@ class Backbone(ABC):
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text, beginning-of-text included where the model wants it."""
-        raise UsageError(f"the backbone {self.name!r} has no tokenizer, so it cannot read a text prompt")
+        raise UsageError(
+            f"the backbone {self.name!r} has no tokenizer, so it cannot read a text prompt; put the files of its "
+            f"tokenizer beside its weights"
+        )
 
     def release(self) -> None:  # noqa: B027  # most adapters hold what they have
         """Give its weights back, where it can: it still decodes ids to outputs, and serves no more caches."""

@@ -94,6 +94,8 @@ def describe(name: str, passes: Passes) -> str:
     others = [f"{count}: {ms:.3g} ms" for count, ms in passes.by_threads if count != passes.threads]
     chosen = dict(passes.by_threads)[passes.threads]
     line = f"{name}: {threads}, {chosen:.3g} ms a pass" + (f" ({', '.join(others)})" if others else "")
+    if chosen > NEARLY * min(ms for _, ms in passes.by_threads):
+        line += "; fewer threads are faster for this model: leave threads out of the suite"
     if len(passes.rows) < 2 or passes.rows[-1][0] < SAID:
         return line
     price = Costs.at(SAID, passes.rows) / Costs.at(1, passes.rows)
@@ -103,15 +105,17 @@ def describe(name: str, passes: Passes) -> str:
 def measure(backbone: Backbone, prompt: Prompt, threads: Threads, busy: bool) -> Passes:
     """Time passes with 1, 2, 4, ... threads, choose, and time windows. Torch keeps the threads that are chosen.
 
+    Where the suite says how many, these are taken and compared with one.
+
     Args:
         prompt: the passes read rows behind it.
         busy: whether other work disturbs the times.
     """
     one = timed_pass(backbone, prompt, clock_for(backbone.device))
-    choose = threads.choose and not backbone.device.startswith("cuda")
-    counts = candidates(threads.limit) if choose else (threads.limit,)
-    by_threads = times_by_threads(one, counts)
-    chosen = fewest_threads(by_threads)
+    on_gpu = backbone.device.startswith("cuda")
+    counts = (threads.limit,) if on_gpu else candidates(threads.limit) if threads.choose else {1, threads.limit}
+    by_threads = times_by_threads(one, sorted(counts))
+    chosen = fewest_threads(by_threads) if threads.choose and not on_gpu else threads.limit
     torch.set_num_threads(chosen)
     mask = backbone.capabilities.mask
     left = backbone.capabilities.context - len(backbone.open(prompt).tokens)

@@ -211,3 +211,21 @@ def test_the_line_compares_threads_by_one_table_and_windows_by_another() -> None
     )
     short = Passes(2, ((2, 2.9),), ((1, 4.0), (4, 8.0)), {}, False)
     assert passes.describe("model", short) == "model: 2 threads, 2.9 ms a pass"
+
+
+def test_too_many_threads_are_said() -> None:
+    many = Passes(8, ((1, 1.0), (8, 16.8)), (), {}, False)
+    assert passes.describe("model", many) == (
+        "model: 8 threads, 16.8 ms a pass (1: 1 ms); fewer threads are faster for this model: leave threads out of the "
+        "suite"
+    )
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_threads_of_a_suite_are_compared_with_one_and_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passes, "timed_pass", given(lambda threads, rows: 4.0 * threads))
+    finished(tmp_path / "run", **SUITE, threads=2)
+    body = Store.open(tmp_path / "run").passes("tabular", DTYPE)
+    assert body is not None
+    measured = Passes.of(body)
+    assert measured.threads == 2 and measured.by_threads == ((1, 4.0), (2, 8.0))
