@@ -7,8 +7,11 @@
 A run lies in a folder. The command line continues what was started here, and the other way round.
 """
 
+import warnings
+
 from harness.discover import check_packages
 
+warnings.filterwarnings("ignore", message="IProgress not found")  # of tqdm: it wants widgets
 check_packages()  # before the imports below, which import them
 
 from harness.errors import (  # noqa: E402  (see above)

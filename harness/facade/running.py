@@ -140,7 +140,7 @@ def _overrides(keys: Mapping[str, Any], device: str) -> Overrides:
             hint = place_of(key, {}) or did_you_mean(key, known)
             raise UsageError(f"run has no argument {key!r}{hint}; see help(stridebench.run)")
     values = {key: _plain(value) for key, value in keys.items() if key not in NO_KEYS_OF_A_SUITE}
-    options = {key: key for key in values}
+    options = {key: key for key in (*values, "limit", "dtype")}
     if "prompts" in keys:
         if "tasks" in values:
             raise UsageError("prompts are a task of their own; give them or tasks, not both")
@@ -160,6 +160,10 @@ def _prompt_file(prompts: str | Path | Sequence[str | Mapping[str, Any]]) -> Pat
         UsageError: the list is empty or holds something else.
     """
     if isinstance(prompts, str | Path):
+        if isinstance(prompts, str) and not Path(prompts).suffix:
+            raise UsageError(
+                f"prompts is a file with an ending, or a list of texts; for one text write [{prompts!r:.60}]"
+            )
         return Path(prompts)
     rows = [{"prompt": row} if isinstance(row, str) else row for row in prompts]
     wrong = [row for row in rows if not isinstance(row, Mapping)]

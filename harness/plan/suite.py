@@ -230,9 +230,9 @@ class Overrides:
         """Where the values of a patched suite came from."""
         options = {key: self.options.get(key, f"{path} ({key})") for key in self.values}
         if self.limit is not None:
-            options["tasks.limit"] = "--limit"
+            options["tasks.limit"] = self.options.get("limit", "--limit")
         if self.dtypes:
-            options["backbones.dtype"] = "--dtype"
+            options["backbones.dtype"] = self.options.get("dtype", "--dtype")
         return Lines(path, node, options)
 
     def patch_entries(self, data: dict[str, Any]) -> None:

@@ -123,6 +123,21 @@ def test_prompts_of_a_file_need_no_method(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"limit": 0}, "limit: limit is 0"),
+        ({"dtype": "fp31"}, "dtype: "),
+        ({"tasks": None, "prompts": "two words"}, r"for one text write \['two words'\]"),
+    ],
+)
+def test_errors_name_arguments_and_no_options(keys, words, tmp_path):
+    given = {"methods": "jacobi", "backbones": "tabular", "tasks": "tabular", "out": tmp_path / "run", **keys}
+    with pytest.raises(UsageError, match=words) as error:
+        stridebench.run(**{key: value for key, value in given.items() if value is not None})
+    assert "--" not in str(error.value)
+
+
 def test_prompts_may_be_a_list_which_a_resume_finds_again(tmp_path, monkeypatch):
     monkeypatch.setenv("STRIDE_CACHE", str(tmp_path / "cache"))
     for _ in range(2):
