@@ -43,7 +43,11 @@ class PluginError(ContractError):
 
 
 class WeightsWarning(UserWarning):
-    """A file of weights holds more than its model reads."""
+    """A file of weights holds more than its model reads, or no kernel multiplies the format of weights."""
+
+
+class GraphWarning(UserWarning):
+    """A pass has no captured form, so the plain path takes it."""
 
 
 class PluginWarning(UserWarning):

@@ -19,7 +19,7 @@ import click
 
 from harness import __version__
 from harness.discover import check_packages
-from harness.errors import PluginWarning, StrideError, UsageError, WeightsWarning, did_you_mean, printable
+from harness.errors import GraphWarning, PluginWarning, StrideError, UsageError, WeightsWarning, did_you_mean, printable
 from harness.platform import deferred, stand_ins
 from harness.platform.exits import exits_are_told
 from harness.platform.quiet import open_closed_streams
@@ -170,8 +170,8 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """A plugin that is left out, and tensors that are not read, in one line of ours; others as Python shows them."""
-    own = issubclass(category, PluginWarning | WeightsWarning)
+    """Warnings of ours (a plugin that is left out, ...) in one line; others as Python shows them."""
+    own = issubclass(category, PluginWarning | WeightsWarning | GraphWarning)
     text = f"stride: warning: {printable(str(message))}" if own else None
     click.echo(text or printable(warnings.formatwarning(message, category, filename, lineno).rstrip()), err=True)
 

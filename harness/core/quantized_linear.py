@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from harness.core.packed_linear import Product
 from harness.core.packed_linear import product as plain_product
-from harness.errors import UsageError
+from harness.errors import UsageError, WeightsWarning
 
 FORMATS = ("full", "int8", "int4", "nf4")
 GROUP = 32
@@ -35,7 +35,7 @@ NF4 = (
 )
 """Its values, as bitsandbytes has them (QLoRA, appendix E)."""
 BLOCK = 16
-"""Rows of a matrix come in blocks of this size in torch's kernel for 4 bits."""
+"""Rows of a matrix come in blocks of this size in torch's kernel for 4 bits, and entries of a row in that for 8."""
 MANY = 512
 """A pass of more rows unpacks a matrix of 8 bits, because the kernel takes as long for each row."""
 MIDDLE = 8
@@ -93,7 +93,7 @@ def _int8(weight: Tensor, bias: Tensor | None) -> Product:
     codes = (entries / scale[:, None]).round().clamp(-127, 127).to(torch.int8)
     if not _on_cpu(weight):
         return _unpacking(lambda: (codes.float() * scale[:, None]).to(weight.dtype), bias)
-    if not _computes("int8", weight.dtype, weight.device.type):
+    if not _computes("int8", weight.dtype, weight.device.type) or not _divides(weight.shape[1]):
         return plain_product((codes.float() * scale[:, None]).to(weight.dtype), bias)
     factors, multiply = scale.to(weight.dtype), torch._weight_int8pack_mm
 
@@ -194,6 +194,22 @@ def _bf16(entries: Tensor) -> Tensor:
     return entries.bfloat16().float()
 
 
+def _divides(width: int) -> bool:
+    """Whether torch's kernel for 8 bits reads rows of this width; of others it reads past the end."""
+    if width % BLOCK:
+        _say_plain(
+            f"torch's kernel for int8 weights reads blocks of {BLOCK} entries, and a matrix has rows of {width}: such "
+            f"a matrix is rounded and multiplied as a plain one, which gains no speed"
+        )
+    return width % BLOCK == 0
+
+
+@cache
+def _say_plain(reason: str) -> None:
+    """Warn of a path without a kernel, once a process."""
+    warnings.warn(reason, WeightsWarning, stacklevel=2)
+
+
 @cache
 def _computes(weights: str, dtype: torch.dtype, device: str) -> bool:
     """Whether this build and device have the kernel, it is fast in this type, and it computes the product.
@@ -214,9 +230,8 @@ def _computes(weights: str, dtype: torch.dtype, device: str) -> bool:
     except (RuntimeError, NotImplementedError, AttributeError):
         computes = False
     if not computes:  # the product of the rounded weights is always there
-        warnings.warn(
+        _say_plain(
             f"this torch has no working kernel for {weights} weights on {device}: the rounded weights are multiplied "
-            f"in {str(dtype).removeprefix('torch.')}, which gains no speed",
-            stacklevel=2,
+            f"in {str(dtype).removeprefix('torch.')}, which gains no speed"
         )
     return computes

@@ -63,7 +63,7 @@ def run_cells(
         with torch.inference_mode():
             loaded = load_group(plan, left, store, options, models)
             if loaded is not None and loaded.cells:
-                for note in quantisation.adapter_notes(loaded.cells):
+                for note in quantisation.notes(loaded.cells, options.device):
                     options.progress.say(note)
                 _run(loaded, models, _speeds(settle(loaded)) | dict(facts))
     except KeyboardInterrupt as stop:

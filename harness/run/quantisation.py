@@ -39,14 +39,26 @@ def adapted(cell: Cell) -> str | None:
     return format_of(cell.backbone) if adapts else None
 
 
-def adapter_notes(cells: Sequence[Cell]) -> list[str]:
-    """A line for each method that adds an adapter to rounded weights."""
-    pairs = {(cell.name, cell.backbone): form for cell in cells if (form := adapted(cell))}
-    return [
-        f"{method}: its adapter was trained for full weights and is added to the {form} ones of {plain(backbone)}, "
-        f"which may cost acceptance"
-        for (method, backbone), form in pairs.items()
+def notes(cells: Sequence[Cell], device: str) -> list[str]:
+    """A line for each method that adds an adapter to rounded weights, and one for a type in which these gain no speed.
+
+    Args:
+        cells: of one backbone and type.
+    """
+    cell = cells[0]
+    form, name = format_of(cell.backbone), plain(cell.backbone)
+    methods = dict.fromkeys(cell.name for cell in cells if adapted(cell))
+    lines = [
+        f"{method}: its adapter was trained for full weights and is added to the {form} ones of {name}, which may cost "
+        f"acceptance"
+        for method in methods
     ]
+    if form in ("int8", "int4") and device == "cpu" and cell.dtype != "bf16":
+        lines.append(
+            f"the {form} weights of {name} are rounded and multiplied in {cell.dtype}, which gains no speed; "
+            f"kernels for them compute in bf16: --dtype bf16"
+        )
+    return lines
 
 
 def unquantised(name: str) -> str | None:

@@ -22,15 +22,12 @@ from transformers.cache_utils import CacheLayerMixin
 from harness.backbones.slots.captures import Capture, CudaCapture, RecordedCapture
 from harness.backbones.slots.net import Net, SlotInputs, SlotLayer, Slots, Tapped
 from harness.core.cache import Rows, Window
+from harness.errors import GraphWarning
 
 ROWS = (1, 2, 4, 8, 16, 32, 64)
 """Buckets of a window's rows."""
 ENTRIES = 256
 """The smallest bucket of slots that attention reads; each next one is twice as large."""
-
-
-class GraphWarning(UserWarning):
-    """A pass has no bucket."""
 
 
 class Shape(NamedTuple):
@@ -192,7 +189,7 @@ class Graphs:
     def __init__(self, context: int, like: Tensor) -> None:
         self._context, self._like = context, like
         self._free: dict[int, list[FixedSlots]] = defaultdict(list)
-        self._said: set[str] = set()
+        self._said = False
 
     def lend(self, net: Net, to: Any) -> FixedSlots:
         """Empty slots over a net, which must live as long as this, until ``to`` is no more."""
@@ -203,7 +200,7 @@ class Graphs:
         return fixed
 
     def say(self, reason: str) -> None:
-        """Warn that the plain path is taken, once for each reason."""
-        if reason not in self._said:
-            self._said.add(reason)
+        """Warn that the plain path is taken, once a model."""
+        if not self._said:
+            self._said = True
             warnings.warn(f"{reason}; such passes are not captured, which is slower", GraphWarning, stacklevel=4)

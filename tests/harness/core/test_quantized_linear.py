@@ -8,7 +8,7 @@ from torch import Tensor
 
 from harness.core import quantized_linear
 from harness.core.quantized_linear import Products
-from harness.errors import UsageError
+from harness.errors import UsageError, WeightsWarning
 
 LARGEST_ERROR = {"int8": 1 / 127, "int4": 1 / 15, "nf4": 0.16}
 """Of an entry, half a step and the rounding of factors together, as a share of the largest entry times two."""
@@ -92,6 +92,7 @@ def test_a_missing_kernel_is_said_once(name: str, monkeypatch: pytest.MonkeyPatc
         raise NotImplementedError("no such kernel")
 
     quantized_linear._computes.cache_clear()
+    quantized_linear._say_plain.cache_clear()
     monkeypatch.setattr(quantized_linear, "_packed_int4", missing)
     monkeypatch.setattr(torch, "_weight_int8pack_mm", missing)
     with pytest.warns(UserWarning, match=f"no working kernel for {name} weights on cpu") as said:
@@ -99,6 +100,17 @@ def test_a_missing_kernel_is_said_once(name: str, monkeypatch: pytest.MonkeyPatc
             Products("model", name)(weights().bfloat16())
     assert len(said) == 1
     quantized_linear._computes.cache_clear()
+
+
+def test_rows_that_the_kernel_for_8_bits_would_read_past_the_end_of_take_the_plain_path_and_say_so_once() -> None:
+    quantized_linear._say_plain.cache_clear()
+    with pytest.warns(WeightsWarning, match="reads blocks of 16 entries, and a matrix has rows of 40") as said:
+        for _ in range(2):
+            product = Products("model", "int8")(weights(258, 40).bfloat16())
+    x = torch.randn(3, 40, generator=torch.Generator().manual_seed(2)).bfloat16()
+    expected = x.double() @ entries(weights(258, 40), "int8").double().T
+    torch.testing.assert_close(product(x).double(), expected, rtol=0, atol=0.2)
+    assert len(said) == 1
 
 
 @pytest.mark.parametrize(

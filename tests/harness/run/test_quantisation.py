@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from harness.core.task import Prompt
 from harness.plan.cells import Cell
 from harness.plan.names import TaskUse
 from harness.registry import METHODS
-from harness.run.quantisation import adapted, adapter_notes, distance, unquantised
+from harness.run.quantisation import adapted, distance, notes, unquantised
 from tasks.long_context import LongContext
 from tests.support.tiny_text import tiny
 
@@ -45,8 +46,25 @@ def test_an_adapter_on_rounded_weights_is_said_once(form: str, note: str) -> Non
     method, other = (METHODS.get(name)() for name in ("cross_regression", "prompt_lookup"))
     cells = [cell_of(one, backbone, length) for one in (method, other) for length in (8, 16)]
     assert [adapted(cell) for cell in cells] == [form or None] * 2 + [None] * 2
-    notes = adapter_notes(cells)
-    assert len(notes) == bool(note) and all(note in one and one.startswith("cross_regression: ") for one in notes)
+    lines = notes(cells, "cpu")
+    assert len(lines) == bool(note) and all(note in one and one.startswith("cross_regression: ") for one in lines)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "backbone", "device", "said"),
+    [
+        ("fp32", "smollm2-135m:weights=int4", "cpu", True),
+        ("bf16", "smollm2-135m:weights=int4", "cpu", False),
+        ("fp32", "smollm2-135m", "cpu", False),
+        ("fp32", "smollm2-135m:weights=nf4", "cpu", False),
+        ("fp32", "smollm2-135m:weights=int8", "cuda", False),
+    ],
+)
+def test_a_type_in_which_rounded_weights_gain_nothing_is_said(
+    dtype: str, backbone: str, device: str, said: bool
+) -> None:
+    cell = replace(cell_of(METHODS.get("prompt_lookup")(), backbone, 8), dtype=dtype)
+    assert any("which gains no speed" in line for line in notes([cell], device)) == said
 
 
 def test_the_format_that_memory_alone_gains_from_is_one_too() -> None:

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from harness.backbones.slots.captures import RecordedCapture
-from harness.backbones.slots.graphs import ROWS, GraphWarning
+from harness.backbones.slots.graphs import ROWS
 from harness.backbones.text.hf_causal import HFCausal
 from harness.core.cache import Window
 from harness.core.draws import SeededDraws
 from harness.core.loop import Decode, decode
 from harness.core.run import open_run
 from harness.core.sampling import Sampling
-from harness.errors import ContractError
+from harness.errors import ContractError, GraphWarning
 from harness.registry import METHODS
 from tests.support.tiny_text import SIZES, tiny
 
@@ -105,6 +105,8 @@ def test_a_window_above_the_largest_bucket_takes_the_plain_path_and_says_so_once
                 cache.extend(Window(torch.tensor(PROMPT), torch.arange(5), 0, None, 0))
             ours, theirs = (cache.extend(window).logits for cache in caches)
             torch.testing.assert_close(ours, theirs)
+            count += 1  # another window of the same kind is no news
+            window = Window(torch.arange(count) % 50, torch.arange(5, 5 + count), 5, None, count)
     assert [str(one.message) for one in said if one.category is GraphWarning] == [
         "a window of 65 rows exceeds the largest captured one of 64; such passes are not captured, which is slower"
     ]
