@@ -137,7 +137,7 @@ def machine(name: str) -> Machine:
     except RecursionError as error:
         raise UsageError(f"{path} is nested too deep for a profile") from error
     except (yaml.YAMLError, ValueError) as error:  # dates and numbers that are none, and bytes that are no text
-        raise UsageError(f"{path} is no YAML: {error}") from error
+        raise UsageError(f"{path} is no YAML: {' '.join(str(error).split())}") from error
     body = body if isinstance(body, dict) else {}
     rates = body.get("tflops")
     entries = {"bandwidth_gb_s": body.get("bandwidth_gb_s"), "launch_us": body.get("launch_us")}
@@ -182,13 +182,18 @@ def _is_figure(entry: Any) -> bool:
 
 
 def _hint(entry: Any) -> str:
-    """What is wrong with a value that looks like a number and is none in YAML 1.1, such as 1e3."""
-    value = entry.get("value") if isinstance(entry, dict) else None
+    """What is wrong with an entry that is there, such as 1e3, which is text in YAML 1.1."""
+    value, source = (entry.get(key) if isinstance(entry, dict) else None for key in ("value", "source"))
+    if value is None:
+        return ""
     try:
         number = float(value) if isinstance(value, str) else None
     except ValueError:
-        return ""
-    return "" if number is None else f" (its value {value!r:.40} is text in YAML 1.1; write it as 1000 or 1.0e+3)"
+        number = None
+    if number is not None:
+        return f" (its value {value!r:.40} is text in YAML 1.1; write it as 1000 or 1.0e+3)"
+    unnamed = _is_figure({"value": value, "source": "one"}) and not (isinstance(source, str) and source.strip())
+    return " (it has no source)" if unnamed else f" (its value is {value!r:.40})"
 
 
 @dataclass(frozen=True)

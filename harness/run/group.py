@@ -87,7 +87,7 @@ def _run(group: LoadedGroup, models: WarmModels, facts: Mapping[str, Any]) -> No
         Schedule(group, scorer, isolated).run()
         if group.plan.suite.suite.prove:
             group.options.progress.say("proving: exact distributions by enumeration, greedy equality in fp32")
-        facts_of_models = {cell: facts_of(group, cell) for cell in group.cells}
+        facts_of_models = {cell: facts_of(group, cell) | quantisation.facts(cell) for cell in group.cells}
         rounding = quantisation.cost(group)
         verdicts = models.verdicts(group)
         for cell in group.cells:
@@ -114,6 +114,5 @@ def facts_of(group: LoadedGroup, cell: Cell) -> dict[str, Any]:
         "vocabulary": backbone.capabilities.vocabulary,
         "branches": backbone.capabilities.branches,
         "layers": backbone.capabilities.layers,
-        **({"adapter_on": form} if (form := quantisation.adapted(cell)) else {}),
         "grid": {"rows": grid.rows, "columns": grid.columns, "stride": grid.stride} if grid else None,
     }

@@ -39,6 +39,12 @@ def adapted(cell: Cell) -> str | None:
     return format_of(cell.backbone) if adapts else None
 
 
+def facts(cell: Cell) -> dict[str, Any]:
+    """The entry of a cell's meta about its adapter; none where its weights are full or it has none."""
+    form = adapted(cell)
+    return {"adapter_on": form} if form else {}
+
+
 def notes(cells: Sequence[Cell], device: str) -> list[str]:
     """A line for each method that adds an adapter to rounded weights, and one for a type in which these gain no speed.
 

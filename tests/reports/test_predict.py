@@ -104,8 +104,13 @@ class TestProfiles:
         [
             ({"bandwidth_gb_s": None}, "lacks bandwidth_gb_s:"),
             ({"tflops": {}}, "lacks tflops:"),
-            ({"tflops": {"bf16": {"value": 1}}, "launch_us": {"value": -1, "source": "x"}}, "launch_us, tflops.bf16:"),
-            ({"launch_us": {"value": "fast", "source": "x"}}, "lacks launch_us:"),
+            (
+                {"tflops": {"bf16": {"value": 1}}, "launch_us": {"value": -1, "source": "x"}},
+                r"launch_us \(its value is -1\), tflops.bf16 \(it has no source\):",
+            ),
+            ({"launch_us": {"value": "fast", "source": "x"}}, r"lacks launch_us \(its value is 'fast'\):"),
+            ({"launch_us": {"value": 0, "source": "x"}}, r"lacks launch_us \(its value is 0\):"),
+            ({"launch_us": {"value": float("nan"), "source": "x"}}, r"lacks launch_us \(its value is nan\):"),
         ],
     )
     def test_a_missing_figure_or_source_is_one_error(self, tmp_path: Path, change: dict[str, Any], says: str) -> None:
@@ -150,7 +155,10 @@ class TestProfiles:
                 {"bf16": {"bandwidth_gb_s": 1.0, "tflops": 1.0, "source": "x"}},
                 "measured.bf16.layer_us, measured.bf16.row_us:",
             ),
-            ({"bf16": dict.fromkeys(("bandwidth_gb_s", "tflops", "layer_us", "row_us"), 1.0)}, "measured.bf16.row_us:"),
+            (
+                {"bf16": dict.fromkeys(("bandwidth_gb_s", "tflops", "layer_us", "row_us"), 1.0)},
+                "measured.bf16.row_us (it has no source):",
+            ),
             ({"bf16": 3}, "measured.bf16.bandwidth_gb_s"),
             ([1], "measured.type.bandwidth_gb_s"),
         ],
@@ -198,13 +206,14 @@ class TestProfiles:
         [
             ("machine: 2024-13-45", "is no YAML: month must be in 1..12"),
             ("a: " + "[" * 3000, "nested too deep"),
-            (f"launch_us: {{value: {'9' * 400}, source: x}}", "lacks bandwidth_gb_s, launch_us, tflops:"),
+            ("a: [unclosed", "is no YAML: while parsing a flow sequence in"),
+            (f"launch_us: {{value: {'9' * 400}, source: x}}", "lacks bandwidth_gb_s, launch_us (its value is 9999"),
             (f"launch_us: {{value: {'9' * 5000}, source: x}}", "is no YAML"),
             ("launch_us: {value: 1.0e-320, source: x}", "a number from 1e-06 to 1e+06"),
             ("launch_us: {value: 1e3, source: x}", "launch_us (its value '1e3' is text in YAML 1.1; write it as 1000"),
             ("launch_us: {value: 1.0, source: [x]}", "source: text that says where it is from"),
         ],
-        ids=["date", "nested", "long", "longer", "subnormal", "exponent", "source"],
+        ids=["date", "nested", "unclosed", "long", "longer", "subnormal", "exponent", "source"],
     )
     def test_a_broken_profile_is_one_error(self, tmp_path: Path, text: str, says: str) -> None:
         (tmp_path / "m.yaml").write_text(text)

