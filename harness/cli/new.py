@@ -52,7 +52,7 @@ def method(name: str, out: Path | None) -> None:
     place = shlex.quote(str(folder))
     commands = (
         f"{typed('pip')} install -e {place} pytest",
-        f"{typed('pytest')} {place}",
+        f"{typed('python')} -m pytest {place}",
         f"{typed('stride')} verify {name}",
     )
     say("\n  ".join(("next:", *commands)))

@@ -29,7 +29,7 @@ def read(arguments: Mapping[str, Any]) -> Overrides:
     """The values of the options; each error names its option.
 
     Raises:
-        UsageError: a --set without a value, or a text that is not YAML.
+        UsageError: a --set without a value, a text that is not YAML, or several files of prompts.
     """
     values: dict[str, Any] = {key: arguments[key] for key in NUMBERS if arguments[key] is not None}
     options = {**NUMBERS, **ENTRIES, **SWEEPS}
@@ -43,10 +43,12 @@ def read(arguments: Mapping[str, Any]) -> Overrides:
         if arguments[key]:
             values[key] = [yaml_value(option, text) for text in arguments[key]]
             options[key] = option
-    if arguments["prompts"] is not None:
+    if files := arguments["prompts"]:
         if "tasks" in values:
             raise UsageError(f"--prompts is a task of its own; give it or {options['tasks']}, not both")
-        values["tasks"] = task_of(arguments["prompts"])
+        if len(files) > 1:
+            raise UsageError(f"--prompts is given {len(files)} times; put the prompts into one file")
+        values["tasks"] = task_of(files[0])
         options["tasks"] = "--prompts"
     for key, option in SWEEPS.items():
         if arguments[key]:

@@ -55,6 +55,7 @@ class Folder(click.Path):
 )
 @click.option(
     "--prompts",
+    multiple=True,
     type=Folder(path_type=Path, exists=True, dir_okay=False),
     help="Your prompts instead of a task: .txt, .jsonl or .csv. With --backbone no suite is needed.",
 )

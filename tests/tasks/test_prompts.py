@@ -156,6 +156,12 @@ class TestCommand:
         result = stride("run", *arguments, "--prompts", "mine.txt", "--dry-run")
         assert result.code == 2 and words in result.err
 
+    def test_two_files_are_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "mine.txt").write_text("Once upon a time\n")
+        file = str(tmp_path / "mine.txt")
+        result = stride("run", "--backbone", "tabular", "--prompts", file, "--prompts", file, "--dry-run")
+        assert result.code == 2 and "--prompts is given 2 times; put the prompts into one file" in result.err
+
     def test_a_backbone_alone_is_told_of_prompts(self) -> None:
         result = stride("run", "--backbone", "tabular")
         assert result.code == 2
