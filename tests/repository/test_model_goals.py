@@ -52,10 +52,7 @@ def pictures() -> list[Scored]:
     return outputs
 
 
-COUNT = pytest.mark.xfail(strict=True, reason="36 of 43 where 37 were wanted; see the card")
-
-
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[COUNT] * (name == "count")) for name in GOALS])
+@pytest.mark.parametrize("name", GOALS)
 def test_pictures_agree_with_their_captions(pictures, name):
     scores = [one.scores[name] for one in pictures if name in one.scores]
     print(name, np.mean(scores), "of", len(scores))
@@ -395,6 +392,7 @@ def rebuilt():
     }
 
 
+@UNREACHED
 @pytest.mark.parametrize("distance", ["chamfer", "hausdorff"])
 def test_meshes_of_tuned_heads_are_as_near_as_the_bases(rebuilt, distance):
     """Within the margin of the report, paired by shape."""
