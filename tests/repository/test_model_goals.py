@@ -253,7 +253,7 @@ def test_predictions_of_this_machine_are_near(tmp_path):
 
 def test_zipar_is_three_times_as_fast_as_one_token_at_a_time(tmp_path):
     """On an idle machine; prints what it loses."""
-    options = {"--method": "{name: zipar, window: 4}", "--backbone": "embedded-image", "--dtype": "bf16", "-t": "1"}
+    options = {"--method": "{name: zipar, window: 3}", "--backbone": "embedded-image", "--dtype": "bf16", "-t": "1"}
     options |= {"--task": "{name: emoji_scenes, n: 24}", "--max-new-tokens": "272"}
     words = [word for pair in options.items() for word in pair]
     rows = summary(tmp_path / "run", *words, "--set", "prove=false").set_index("method")
