@@ -7,6 +7,7 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 
 from harness.core.batch import Slot, Stopped
+from harness.core.canvas import Canvas
 from harness.core.clock import Stopwatch, clock_for
 from harness.core.draws import SeededDraws
 from harness.core.loop import KeptDraft, decode
@@ -23,13 +24,32 @@ NO_OUTPUT = "output: "
 
 
 @dataclass(frozen=True)
+class FinishedRun:
+    """What scorers read of a run that is over. Its sessions are not kept: their caches of a long prompt are large.
+
+    Args:
+        opened: whether the method opened drafters.
+        filling: the canvas that it filled.
+    """
+
+    budget: int
+    eos: frozenset[int]
+    opened: bool
+    filling: Canvas | None
+
+    @classmethod
+    def of(cls, run: Run) -> FinishedRun:
+        return cls(run.budget, frozenset(run.eos), bool(run.opened), run.filling)
+
+
+@dataclass(frozen=True)
 class Attempt:
     """A decode that succeeded or failed; a failed one has no steps and no run. See `Decode.drafts` for ``drafts``."""
 
     prompt: Prompt
     sample: Sample
     steps: tuple[Step, ...] = ()
-    run: Run | None = None
+    run: FinishedRun | None = None
     drafts: tuple[KeptDraft, ...] = ()
 
 
@@ -67,7 +87,7 @@ def attempt(
             start_nfe=decoded.start_nfe,
             start_draft_nfe=decoded.start_draft_nfe,
         )
-        return Attempt(prompt, sample, decoded.steps, run, decoded.drafts)
+        return Attempt(prompt, sample, decoded.steps, FinishedRun.of(run), decoded.drafts)
     except (StoreError, RunIncomplete, Stopped):
         raise
     except BaseException as error:  # a method or plugin may raise anything: the sample says what

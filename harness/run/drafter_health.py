@@ -20,7 +20,7 @@ from harness.core.sampling import warp
 from harness.core.task import Prompt
 from harness.plan.cells import Cell
 from harness.record.columns import Sample
-from harness.run.attempt import Attempt, one_line
+from harness.run.attempt import Attempt, FinishedRun, one_line
 from harness.run.loading import LoadedGroup
 from harness.run.read_prompts import ReadPrompts
 
@@ -80,7 +80,7 @@ def checked_sample(
     return {"places": len(places), **dict(zip(Compared._fields, sums, strict=True))}
 
 
-def uncheckable(cell: Cell, run: Run) -> str | None:
+def uncheckable(cell: Cell, run: FinishedRun) -> str | None:
     """Why the drafts of a method cannot be made anew; None: they can."""
     if {Requirement.ANY_ORDER, Requirement.BIDIRECTIONAL} & cell.method.requirements:
         return OTHER_ORDER

@@ -82,6 +82,7 @@ class Schedule:
         for cell in order:
             if cell in self._isolated:
                 continue
+            self._scorer.free_long_prompts()
             for decoded in decode_batch(self._group, cell, open_keys[cell]):
                 self._scorer.add_baseline(cell, decoded.sample)
                 waiting.append((cell, decoded))

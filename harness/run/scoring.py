@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Protocol
@@ -15,7 +16,6 @@ from harness.audit.laws import MARGINS
 from harness.core.capabilities import Requirement
 from harness.core.draft import Draft
 from harness.core.models import Models
-from harness.core.run import Run
 from harness.core.session import Session
 from harness.core.task import Prompt, Scored, SetScore
 from harness.errors import OutputError, RunIncomplete, StoreError
@@ -26,7 +26,7 @@ from harness.proof.divergence import diverge
 from harness.record import outputs
 from harness.record.columns import SCORER_FAILED, Record, Sample
 from harness.record.origins import pieces
-from harness.run.attempt import NO_OUTPUT, Attempt, one_line
+from harness.run.attempt import NO_OUTPUT, Attempt, FinishedRun, one_line
 from harness.run.auditing import audited_canvas, audited_sample
 from harness.run.drafter_health import checked_sample
 from harness.run.loading import LoadedGroup
@@ -91,6 +91,11 @@ class Scorer:
     def has_baseline(self, cell: Cell, sample: Sample) -> bool:
         """Whether the output that this one is compared with is known."""
         return self._baseline(cell, sample) is not None
+
+    def free_long_prompts(self) -> None:
+        """Free the caches of earlier decodes where prompts are long: a run refers to itself, so they wait for this."""
+        if self._read.is_long:
+            gc.collect()
 
     def finish(self, cell: Cell, attempt: Attempt) -> None:
         """Score a decode and write it. Where the scorer fails, the sample is a failed one."""
@@ -179,7 +184,7 @@ class Scorer:
     def _baseline(self, cell: Cell, sample: Sample) -> tuple[int, ...] | None:
         return self._baseline_tokens.get((self._plan.baseline(cell).id, sample.prompt, sample.repetition))
 
-    def _compare(self, cell: Cell, attempt: Attempt, run: Run, sample: Sample) -> Sample:
+    def _compare(self, cell: Cell, attempt: Attempt, run: FinishedRun, sample: Sample) -> Sample:
         """Log-probabilities of the tokens that were timed, bets on them, their agreement with the baseline's, and the
         state of the drafter.
         """
@@ -222,7 +227,7 @@ class Scorer:
             )
         return None
 
-    def _reader(self, prompt: Prompt, run: Run) -> Session:
+    def _reader(self, prompt: Prompt, run: FinishedRun) -> Session:
         """A new session of the target on the prompt: a method may have left anything in the cache of its own."""
         encoded = self._backbone.open(prompt)
         self._read.begin(prompt, encoded.tokens)
