@@ -199,7 +199,7 @@ def test_what_surrounds_a_decode_keeps_its_bounds(part):
 
 
 @pytest.mark.model
-@pytest.mark.xfail(strict=True, reason="up to 8.6 GB where 1.2 are wanted; see ARCHITECTURE.md")
+@pytest.mark.xfail(strict=True, reason="3.5 GB where 1.2 are asked for; see ARCHITECTURE.md")
 def test_a_long_prompt_keeps_the_bound_of_memory(tmp_path):
     """Imports (251 MB), weights (269), the caches of a target and a drafter on 8,128 tokens (188 each), and 300."""
     words = ("context", "--limit", "2", "--task", "{name: long_context, length: 8128, count: 6}")
