@@ -233,7 +233,7 @@ def folder(index: Path, tiny_gguf: Path) -> Path:
 def test_a_folder_is_loaded_by_its_path(folder: Path) -> None:
     model = presets.load(str(folder), "fp32")
     assert model.fingerprint == sources.digest(folder)
-    with pytest.raises(WeightsError, match=r"nowhere holds no config\.json"):
+    with pytest.raises(WeightsError, match=r"there is no folder .*nowhere"):
         presets.load(str(folder / "nowhere"), "fp32")
 
 
