@@ -18,7 +18,8 @@ from tests.support.processes import alive
 
 SERVER = """
 import http.server, os, signal, subprocess, sys, time
-subprocess.Popen(["sh", "-c", "trap '' TERM; while :; do sleep 60; done"], start_new_session=True)
+loop = "trap '' TERM; while :; do sleep 60; done"
+subprocess.Popen(["sh", "-c", loop], start_new_session=True, stderr=subprocess.DEVNULL)  # sh says that sleep was killed
 if sys.argv[2] == "stubborn":
     signal.signal(signal.SIGTERM, lambda *_: time.sleep(0.3) or os._exit(9))
 if sys.argv[2] == "mute":
