@@ -11,8 +11,8 @@ _number: int | None = None
 """Of this process among those that share the work; None: it has none."""
 
 
-def be_number(number: int) -> None:
-    """Take the core of this number from now on, as each of several processes has another."""
+def be_number(number: int | None) -> None:
+    """Take the core of this number from now on, as each of several processes has another; None: any."""
     global _number
     _number = number
 

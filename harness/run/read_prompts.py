@@ -21,6 +21,11 @@ Key = tuple[Backbone, tuple[int, ...]]
 """A model and the layers whose hidden rows are kept."""
 
 
+def is_long(tokens: int) -> bool:
+    """Whether a prompt of so many tokens is kept, and what was decoded behind it freed at once."""
+    return tokens >= LONG
+
+
 @dataclass
 class _Entries:
     """A cache that begins with the entries of a prompt, and their hidden rows where layers are tapped."""
@@ -59,18 +64,13 @@ class ReadPrompts:
         """Entries of the prompt that are kept."""
         return len(self._tokens)
 
-    @property
-    def is_long(self) -> bool:
-        """Whether the prompt is long enough to be kept."""
-        return len(self._tokens) >= LONG
-
     def keep_only(self, model: Backbone) -> None:
         """Drop what was read of other models, and with hidden rows."""
         self._entries = {key: entries for key, entries in self._entries.items() if key == (model, ())}
 
     def cache(self, model: Backbone, encoded: EncodedPrompt) -> Cache:
         """A cache for ``model``, as ``encoded.cache`` makes it."""
-        if self._prompt is None or not self.is_long or self._prompt.condition is not None:
+        if self._prompt is None or not is_long(self.length) or self._prompt.condition is not None:
             return encoded.cache()
         return _LentCache(self, model, encoded)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,6 +18,7 @@ from harness.run.attempt import Attempt, attempt
 from harness.run.drafter_health import is_checked
 from harness.run.isolation import IsolatedCells, Key
 from harness.run.loading import LoadedGroup
+from harness.run.read_prompts import is_long
 from harness.run.scoring import Scorer
 
 WARMUP_TOKENS = 8
@@ -82,7 +84,6 @@ class Schedule:
         for cell in order:
             if cell in self._isolated:
                 continue
-            self._scorer.free_long_prompts()
             for decoded in decode_batch(self._group, cell, open_keys[cell]):
                 self._scorer.add_baseline(cell, decoded.sample)
                 waiting.append((cell, decoded))
@@ -114,6 +115,8 @@ def decode_batch(group: LoadedGroup, cell: Cell, keys: Sequence[Key]) -> list[At
         if isinstance(result, Exception):
             raise result
         attempts.append(replace(result, sample=replace(result.sample, **consumed)))
+    if any(is_long(decoded.sample.prompt_tokens) for decoded in attempts):
+        gc.collect()  # a run refers to itself, so the caches of its sessions wait for this
     return attempts
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Protocol
@@ -91,11 +90,6 @@ class Scorer:
     def has_baseline(self, cell: Cell, sample: Sample) -> bool:
         """Whether the output that this one is compared with is known."""
         return self._baseline(cell, sample) is not None
-
-    def free_long_prompts(self) -> None:
-        """Free the caches of earlier decodes where prompts are long: a run refers to itself, so they wait for this."""
-        if self._read.is_long:
-            gc.collect()
 
     def finish(self, cell: Cell, attempt: Attempt) -> None:
         """Score a decode and write it. Where the scorer fails, the sample is a failed one."""

@@ -7,8 +7,7 @@ import threading
 
 import pytest
 
-from harness.platform import one_core
-from harness.platform.one_core import on_one_core
+from harness.platform.one_core import be_number, on_one_core
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system does not tell its cores")
 
@@ -23,13 +22,15 @@ def test_this_thread_and_those_it_starts_have_one_core_and_then_all_again() -> N
     assert os.sched_getaffinity(0) == before
 
 
-def test_processes_that_share_the_work_have_a_core_each(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_that_share_the_work_have_a_core_each() -> None:
     cores = sorted(os.sched_getaffinity(0))
-    monkeypatch.setattr(one_core, "_number", None)
-    for number in range(len(cores) + 1):
-        one_core.be_number(number)
-        with on_one_core():
-            assert os.sched_getaffinity(0) == {cores[number % len(cores)]}
+    try:
+        for number in range(len(cores) + 1):
+            be_number(number)
+            with on_one_core():
+                assert os.sched_getaffinity(0) == {cores[number % len(cores)]}
+    finally:
+        be_number(None)
 
 
 def test_an_error_inside_gives_the_cores_back() -> None:

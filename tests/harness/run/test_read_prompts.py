@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +19,9 @@ from harness.core.draft import Draft
 from harness.core.models import Models
 from harness.core.session import Session
 from harness.core.task import Prompt
-from harness.run import read_prompts
+from harness.record.columns import Sample
+from harness.run import read_prompts, schedule
+from harness.run.attempt import Attempt
 from harness.run.read_prompts import ReadPrompts
 from tests.support.tiny_text import tiny
 
@@ -100,3 +106,32 @@ def test_another_prompt_and_a_short_one_are_read_anew(model: Backbone, rows_read
         prompts.begin(prompt, prompt.tokens or ())
         torch.testing.assert_close(logits(session(model, prompt, prompts), [4]), logits(session(model, prompt), [4]))
     assert rows_read.count(20) == 6 and rows_read.count(7) == 2
+
+
+class SelfReferring:
+    """As a run is: what it holds waits for a collection."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+@pytest.mark.parametrize(("tokens", "freed"), [(read_prompts.LONG, True), (read_prompts.LONG - 1, False)])
+def test_what_was_decoded_behind_a_long_prompt_is_freed_at_once(
+    tokens: int, freed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where outputs wait for their baseline, as a decode does not keep its run."""
+    runs: list[weakref.ref[SelfReferring]] = []
+
+    def decoded(group: Any, cell: Any, prompt: Prompt, repetition: int, slot: Any, keeps_drafts: bool) -> Attempt:
+        runs.append(weakref.ref(SelfReferring()))
+        return Attempt(prompt, Sample(prompt.id, repetition, False, "ok", prompt_tokens=tokens))
+
+    monkeypatch.setattr(schedule, "attempt", decoded)
+    cell = SimpleNamespace(task="task", batch=1)
+    group = SimpleNamespace(plan=SimpleNamespace(prompts={"task": [PROMPT]}), backbone=SimpleNamespace(device="cpu"))
+    gc.disable()
+    try:
+        (attempt,) = schedule.decode_batch(group, cell, [(PROMPT, 0)])  # type: ignore[arg-type]
+        assert (runs[0]() is None) is freed and attempt.run is None
+    finally:
+        gc.enable()
