@@ -8,10 +8,10 @@ from typing import Any
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
-from harness.cli.list import methods
-from harness.core import Claim
-from harness.discover import declare_all
-from harness.registry import METHODS
+from stridebench.harness.cli.list import methods
+from stridebench.harness.core import Claim
+from stridebench.harness.discover import declare_all
+from stridebench.harness.registry import METHODS
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

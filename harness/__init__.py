@@ -2,7 +2,7 @@
 
 import time
 
-from harness import deprecated
+from stridebench.harness import deprecated
 
 IMPORTED = time.time()
 """When this process began to read our files. What was written later is not what runs."""

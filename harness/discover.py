@@ -13,58 +13,58 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
-from harness.errors import UsageError, WeightsError
-from harness.registry import BACKBONES, ENGINES, KERNELS, LAYOUTS, METHODS, TASKS
+from stridebench.harness.errors import UsageError, WeightsError
+from stridebench.harness.registry import BACKBONES, ENGINES, KERNELS, LAYOUTS, METHODS, TASKS
 
 ADAPTERS = {
-    "drafter": "harness.backbones.text.drafter",
-    "hf_causal": "harness.backbones.text.hf_causal",
-    "image": "harness.backbones.image.adapter",
-    "masked": "harness.backbones.masked.adapter",
-    "masked_tabular": "harness.backbones.toy.masked_tabular",
-    "mesh": "harness.backbones.mesh.adapter",
-    "point_mesh": "harness.backbones.mesh.published.adapter",
-    "real_image": "harness.backbones.image.published.adapter",
-    "tabular": "harness.backbones.toy.tabular",
-    "whisper": "harness.backbones.speech.whisper",
+    "drafter": "stridebench.harness.backbones.text.drafter",
+    "hf_causal": "stridebench.harness.backbones.text.hf_causal",
+    "image": "stridebench.harness.backbones.image.adapter",
+    "masked": "stridebench.harness.backbones.masked.adapter",
+    "masked_tabular": "stridebench.harness.backbones.toy.masked_tabular",
+    "mesh": "stridebench.harness.backbones.mesh.adapter",
+    "point_mesh": "stridebench.harness.backbones.mesh.published.adapter",
+    "real_image": "stridebench.harness.backbones.image.published.adapter",
+    "tabular": "stridebench.harness.backbones.toy.tabular",
+    "whisper": "stridebench.harness.backbones.speech.whisper",
 }
 """The modules that register backbone adapters, by the adapter's name."""
 
 KERNEL_MODULES = {
-    "transformers": "harness.audit.kernels",
-    "transformers_single_position": "harness.audit.generators",
+    "transformers": "stridebench.harness.audit.kernels",
+    "transformers_single_position": "stridebench.harness.audit.generators",
 }
 """Kernels that `stride audit --kernel` knows, and their modules."""
 
 LAYOUT_MODULES = {
-    **dict.fromkeys(("geneval", "dpg", "t2i", "vbench-like"), "tasks.exchange.pictures"),
-    **dict.fromkeys(("human-eval", "lm-eval"), "tasks.exchange.texts"),
+    **dict.fromkeys(("geneval", "dpg", "t2i", "vbench-like"), "stridebench.tasks.exchange.pictures"),
+    **dict.fromkeys(("human-eval", "lm-eval"), "stridebench.tasks.exchange.texts"),
 }
 """Layouts of `stride export` and `stride attach`, and their modules."""
 
 ENGINE_NAMES = ("llama_cpp", "openai", "openvino_genai", "sglang", "tensorrt_llm", "transformers", "vllm")
-"""Engines that ship; the module of harness.engines is named as the engine."""
+"""Engines that ship; the module of stridebench.harness.engines is named as the engine."""
 
 RECIPES = (
-    "harness.train.backbones.cllm",
-    "harness.train.backbones.code",
-    "harness.train.backbones.digits",
-    "harness.train.backbones.smollm2_drafter",
-    "harness.train.backbones.emoji_image",
-    "harness.train.backbones.shapes_mesh",
-    "harness.train.backbones.sudoku",
-    "harness.train.backbones.emoji_vq",
-    "methods.training.adapters.recipes",
-    "methods.training.adapters.layer_ranges",
-    "methods.training.eagle.recipes",
-    "methods.training.heads.recipes",
-    "methods.training.heads.xspecmesh",
-    "methods.training.heads.xspecmesh_any",
-    "methods.training.heads.xspecmesh_joint",
-    "methods.training.heads.medusa2",
-    "methods.training.scales.general",
-    "methods.training.scales.recipes",
-    "tasks.training.detector",
+    "stridebench.harness.train.backbones.cllm",
+    "stridebench.harness.train.backbones.code",
+    "stridebench.harness.train.backbones.digits",
+    "stridebench.harness.train.backbones.smollm2_drafter",
+    "stridebench.harness.train.backbones.emoji_image",
+    "stridebench.harness.train.backbones.shapes_mesh",
+    "stridebench.harness.train.backbones.sudoku",
+    "stridebench.harness.train.backbones.emoji_vq",
+    "stridebench.methods.training.adapters.recipes",
+    "stridebench.methods.training.adapters.layer_ranges",
+    "stridebench.methods.training.eagle.recipes",
+    "stridebench.methods.training.heads.recipes",
+    "stridebench.methods.training.heads.xspecmesh",
+    "stridebench.methods.training.heads.xspecmesh_any",
+    "stridebench.methods.training.heads.xspecmesh_joint",
+    "stridebench.methods.training.heads.medusa2",
+    "stridebench.methods.training.scales.general",
+    "stridebench.methods.training.scales.recipes",
+    "stridebench.tasks.training.detector",
 )
 """Modules that register recipes; only `stride train` reads them."""
 
@@ -160,7 +160,7 @@ def declare_all() -> None:
     BACKBONES.declare(ADAPTERS)
     KERNELS.declare(KERNEL_MODULES)
     LAYOUTS.declare(LAYOUT_MODULES)
-    ENGINES.declare({name: f"harness.engines.{name}" for name in ENGINE_NAMES})
+    ENGINES.declare({name: f"stridebench.harness.engines.{name}" for name in ENGINE_NAMES})
 
 
 def _named_by_file(package: ModuleType) -> dict[str, str]:

@@ -10,7 +10,7 @@ from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 from typing import Any, Generic, TypeVar, cast
 
-from harness.errors import ContractError, PluginError, PluginWarning, UnknownNameError, said_by
+from stridebench.harness.errors import ContractError, PluginError, PluginWarning, UnknownNameError, said_by
 
 T = TypeVar("T")
 

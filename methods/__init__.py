@@ -1,5 +1,5 @@
 """One file per published decoding algorithm."""
 
-from harness import deprecated
+from stridebench.harness import deprecated
 
 deprecated.install()

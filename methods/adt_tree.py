@@ -12,19 +12,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from harness.core.capabilities import Requirement
-from harness.core.draft import Acceptance
-from harness.core.method import Claim, Method
-from harness.core.run import Run
-from harness.registry import METHODS
-from methods.drafters.eagle.adjacency_sizing import Adjacency, Alpha, Init, Rule
-from methods.drafters.eagle.drafter import FeatureDrafter
-from methods.drafters.eagle.trees import check_growth, grow_dynamic
-from methods.trees.structure import children
-from methods.verifiers.lantern import verify_relaxed
-from methods.verifiers.mutants import POINT_MASSES
-from methods.verifiers.neighbourhood import Bound, Relaxed, Residual, check_relaxed
-from methods.verifiers.tree import verify_delta
+from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.core.draft import Acceptance
+from stridebench.harness.core.method import Claim, Method
+from stridebench.harness.core.run import Run
+from stridebench.harness.registry import METHODS
+from stridebench.methods.drafters.eagle.adjacency_sizing import Adjacency, Alpha, Init, Rule
+from stridebench.methods.drafters.eagle.drafter import FeatureDrafter
+from stridebench.methods.drafters.eagle.trees import check_growth, grow_dynamic
+from stridebench.methods.trees.structure import children
+from stridebench.methods.verifiers.lantern import verify_relaxed
+from stridebench.methods.verifiers.mutants import POINT_MASSES
+from stridebench.methods.verifiers.neighbourhood import Bound, Relaxed, Residual, check_relaxed
+from stridebench.methods.verifiers.tree import verify_delta
 
 
 @dataclass

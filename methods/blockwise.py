@@ -16,16 +16,16 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from harness.core.capabilities import Requirement
-from harness.core.draft import Acceptance
-from harness.core.method import Claim, Method
-from harness.core.run import Run
-from harness.errors import UsageError
-from harness.registry import METHODS
-from methods.drafters.heads.drafter import HeadDrafter
-from methods.verifiers.mutants import CORRECTION_FROM_TARGET
-from methods.verifiers.rejection import acceptance_probs, judge
-from methods.verifiers.step_mutants import PROPOSALS_JUDGED_BY_NEIGHBOUR_ROW
+from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.core.draft import Acceptance
+from stridebench.harness.core.method import Claim, Method
+from stridebench.harness.core.run import Run
+from stridebench.harness.errors import UsageError
+from stridebench.harness.registry import METHODS
+from stridebench.methods.drafters.heads.drafter import HeadDrafter
+from stridebench.methods.verifiers.mutants import CORRECTION_FROM_TARGET
+from stridebench.methods.verifiers.rejection import acceptance_probs, judge
+from stridebench.methods.verifiers.step_mutants import PROPOSALS_JUDGED_BY_NEIGHBOUR_ROW
 
 Rule = Literal["exact", "top", "distance"]
 

@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.core.draft import Acceptance
-from harness.core.method import Claim, Method
-from harness.core.run import Run
-from harness.errors import UsageError
-from harness.registry import METHODS
-from methods.drafters.jacobi.cllm_block import Block
-from methods.verifiers.mutants import BONUS_AFTER_REJECTION, GUESS_ALWAYS_KEPT, GUESS_JUDGED_BY_NEXT_ROW
-from methods.verifiers.rejection import verify_chain
+from stridebench.harness.core.draft import Acceptance
+from stridebench.harness.core.method import Claim, Method
+from stridebench.harness.core.run import Run
+from stridebench.harness.errors import UsageError
+from stridebench.harness.registry import METHODS
+from stridebench.methods.drafters.jacobi.cllm_block import Block
+from stridebench.methods.verifiers.mutants import BONUS_AFTER_REJECTION, GUESS_ALWAYS_KEPT, GUESS_JUDGED_BY_NEXT_ROW
+from stridebench.methods.verifiers.rejection import verify_chain
 
 
 @METHODS.register("cllm")

@@ -2,7 +2,7 @@
 
 Source: Abulkhanov et al., Cross-Regression, Algorithms 1 and 2, sections 4.1-4.3, appendix E.
 Symbols: x drafted tokens, p the control stream's distributions (the target's), q the distribution each was drawn from
-(the predictive stream's), gamma horizon, beta and tau of the test (`methods.verifiers.energy`).
+(the predictive stream's), gamma horizon, beta and tau of the test (`stridebench.methods.verifiers.energy`).
 The paper's lossless setting is mode std with beta = 0. Algorithm 2 as printed accepts at tau = 0 only where
 p(x) >= q(x), which gives another distribution.
 """
@@ -13,17 +13,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from harness.core.capabilities import Requirement
-from harness.core.draft import Acceptance
-from harness.core.method import Claim, Method
-from harness.core.run import Run
-from harness.errors import UsageError
-from harness.registry import METHODS
-from methods.drafters.adapters.layouts import Redraft, Tested, as_printed, joint, sequential
-from methods.drafters.adapters.mutants import CARRIED_DRAFTS_RESCORED, REJECTED_DRAFT_CARRIED_OVER
-from methods.drafters.adapters.predictive_stream import PredictiveStream
-from methods.verifiers.energy import EnergyRule, Mode, Noise, verify_energy
-from methods.verifiers.mutants import CORRECTION_FROM_TARGET, ONE_THRESHOLD_FOR_ALL
+from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.core.draft import Acceptance
+from stridebench.harness.core.method import Claim, Method
+from stridebench.harness.core.run import Run
+from stridebench.harness.errors import UsageError
+from stridebench.harness.registry import METHODS
+from stridebench.methods.drafters.adapters.layouts import Redraft, Tested, as_printed, joint, sequential
+from stridebench.methods.drafters.adapters.mutants import CARRIED_DRAFTS_RESCORED, REJECTED_DRAFT_CARRIED_OVER
+from stridebench.methods.drafters.adapters.predictive_stream import PredictiveStream
+from stridebench.methods.verifiers.energy import EnergyRule, Mode, Noise, verify_energy
+from stridebench.methods.verifiers.mutants import CORRECTION_FROM_TARGET, ONE_THRESHOLD_FOR_ALL
 
 Layout = Literal["sequential", "joint", "alg1_as_printed"]
 

@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.core.capabilities import Requirement
-from harness.core.draft import Acceptance
-from harness.core.method import Claim, Method
-from harness.core.run import Run
-from harness.errors import UsageError
-from harness.registry import METHODS
-from methods.drafters.eagle.mutants import SIBLINGS_SORTED_BY_CONFIDENCE
-from methods.drafters.eagle.trees import StaticDrafter, grow_static
-from methods.trees.mutants import MOST_PROBABLE_SIBLINGS
-from methods.verifiers.mutants import EARLIER_SIBLINGS_FORGOTTEN, UNWARPED_NEXT_TOKEN
-from methods.verifiers.tree import verify_multi_step
+from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.core.draft import Acceptance
+from stridebench.harness.core.method import Claim, Method
+from stridebench.harness.core.run import Run
+from stridebench.harness.errors import UsageError
+from stridebench.harness.registry import METHODS
+from stridebench.methods.drafters.eagle.mutants import SIBLINGS_SORTED_BY_CONFIDENCE
+from stridebench.methods.drafters.eagle.trees import StaticDrafter, grow_static
+from stridebench.methods.trees.mutants import MOST_PROBABLE_SIBLINGS
+from stridebench.methods.verifiers.mutants import EARLIER_SIBLINGS_FORGOTTEN, UNWARPED_NEXT_TOKEN
+from stridebench.methods.verifiers.tree import verify_multi_step
 
 
 @METHODS.register("eagle1")

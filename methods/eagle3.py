@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.core.draft import Acceptance
-from harness.core.run import Run
-from harness.registry import METHODS
-from methods.drafters.eagle.dynamic_tree import DynamicTreeMethod
-from methods.drafters.eagle.measured_sizing import TreeSizer
-from methods.verifiers.tree import verify_delta
+from stridebench.harness.core.draft import Acceptance
+from stridebench.harness.core.run import Run
+from stridebench.harness.registry import METHODS
+from stridebench.methods.drafters.eagle.dynamic_tree import DynamicTreeMethod
+from stridebench.methods.drafters.eagle.measured_sizing import TreeSizer
+from stridebench.methods.verifiers.tree import verify_delta
 
 
 @METHODS.register("eagle3")

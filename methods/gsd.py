@@ -2,7 +2,7 @@
 
 Source: So et al. 2025, grouped speculative decoding, in the form of its released code.
 Symbols: x drafts, q the distribution each was drawn from, p the target's, S(x) the group of x
-(`methods.verifiers.grouped`).
+(`stridebench.methods.verifiers.grouped`).
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from harness.core.capabilities import Requirement
-from harness.core.draft import Acceptance
-from harness.core.method import Claim, Method
-from harness.core.run import Run
-from harness.errors import UsageError, one_of
-from harness.registry import METHODS
-from methods.drafters.jacobi.initialisation import Init
-from methods.drafters.jacobi.refine import redraw
-from methods.drafters.jacobi.window import JacobiWindow
-from methods.verifiers.grouped import group, group_acceptance, near_codes
-from methods.verifiers.image_codes import codes_of
-from methods.verifiers.mutants import CORRECTION_FROM_TARGET
-from methods.verifiers.rejection import judge
+from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.core.draft import Acceptance
+from stridebench.harness.core.method import Claim, Method
+from stridebench.harness.core.run import Run
+from stridebench.harness.errors import UsageError, one_of
+from stridebench.harness.registry import METHODS
+from stridebench.methods.drafters.jacobi.initialisation import Init
+from stridebench.methods.drafters.jacobi.refine import redraw
+from stridebench.methods.drafters.jacobi.window import JacobiWindow
+from stridebench.methods.verifiers.grouped import group, group_acceptance, near_codes
+from stridebench.methods.verifiers.image_codes import codes_of
+from stridebench.methods.verifiers.mutants import CORRECTION_FROM_TARGET
+from stridebench.methods.verifiers.rejection import judge
 
 
 @METHODS.register("gsd")

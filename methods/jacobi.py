@@ -11,15 +11,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from harness.core.draft import Acceptance
-from harness.core.method import Claim, Method
-from harness.core.run import Run
-from harness.errors import UsageError, one_of
-from harness.registry import METHODS
-from methods.drafters.jacobi.refine import redraw
-from methods.drafters.jacobi.window import JacobiWindow
-from methods.verifiers.mutants import GUESS_KEPT_TOO_OFTEN
-from methods.verifiers.rejection import verify_chain
+from stridebench.harness.core.draft import Acceptance
+from stridebench.harness.core.method import Claim, Method
+from stridebench.harness.core.run import Run
+from stridebench.harness.errors import UsageError, one_of
+from stridebench.harness.registry import METHODS
+from stridebench.methods.drafters.jacobi.refine import redraw
+from stridebench.methods.drafters.jacobi.window import JacobiWindow
+from stridebench.methods.verifiers.mutants import GUESS_KEPT_TOO_OFTEN
+from stridebench.methods.verifiers.rejection import verify_chain
 
 Starts = Literal["random", "h-repeat"]
 

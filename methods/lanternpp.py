@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.core.capabilities import Requirement
-from harness.core.draft import Acceptance
-from harness.core.method import Claim, Method
-from harness.core.run import Run
-from harness.registry import METHODS
-from methods.drafters.eagle.trees import StaticDrafter, grow_static
-from methods.trees.structure import children
-from methods.verifiers.lantern import verify_relaxed
-from methods.verifiers.mutants import RELAXED
-from methods.verifiers.neighbourhood import Bound, Relaxed, Residual, check_relaxed
+from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.core.draft import Acceptance
+from stridebench.harness.core.method import Claim, Method
+from stridebench.harness.core.run import Run
+from stridebench.harness.registry import METHODS
+from stridebench.methods.drafters.eagle.trees import StaticDrafter, grow_static
+from stridebench.methods.trees.structure import children
+from stridebench.methods.verifiers.lantern import verify_relaxed
+from stridebench.methods.verifiers.mutants import RELAXED
+from stridebench.methods.verifiers.neighbourhood import Bound, Relaxed, Residual, check_relaxed
 
 
 @dataclass(frozen=True)

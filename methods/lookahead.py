@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.core.capabilities import Requirement
-from harness.core.draft import Acceptance
-from harness.core.method import Claim, Method
-from harness.core.run import Run
-from harness.errors import UsageError
-from harness.registry import METHODS
-from methods.drafters.jacobi.lookahead import LookaheadWindow
-from methods.verifiers.mutants import NGRAMS
-from methods.verifiers.tree import verify_delta
+from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.core.draft import Acceptance
+from stridebench.harness.core.method import Claim, Method
+from stridebench.harness.core.run import Run
+from stridebench.harness.errors import UsageError
+from stridebench.harness.registry import METHODS
+from stridebench.methods.drafters.jacobi.lookahead import LookaheadWindow
+from stridebench.methods.verifiers.mutants import NGRAMS
+from stridebench.methods.verifiers.tree import verify_delta
 
 
 @METHODS.register("lookahead")

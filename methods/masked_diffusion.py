@@ -16,13 +16,21 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from harness.core.capabilities import Requirement
-from harness.core.draft import Fill
-from harness.core.method import Claim, Method
-from harness.core.run import Run
-from harness.errors import ContractError, UsageError
-from harness.registry import METHODS
-from methods.drafters.unmasking import BY_TOKEN, DREAM, LLADA, Order, confidence, most_confident, unmasked_fraction
+from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.core.draft import Fill
+from stridebench.harness.core.method import Claim, Method
+from stridebench.harness.core.run import Run
+from stridebench.harness.errors import ContractError, UsageError
+from stridebench.harness.registry import METHODS
+from stridebench.methods.drafters.unmasking import (
+    BY_TOKEN,
+    DREAM,
+    LLADA,
+    Order,
+    confidence,
+    most_confident,
+    unmasked_fraction,
+)
 
 
 @dataclass

@@ -11,16 +11,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from harness.core.capabilities import Requirement
-from harness.core.draft import Acceptance
-from harness.core.method import Claim, Method
-from harness.core.run import Run
-from harness.errors import UsageError
-from harness.registry import METHODS
-from methods.drafters.heads.drafter import HeadDrafter
-from methods.verifiers.mutants import POINT_MASSES
-from methods.verifiers.tree import verify_delta
-from methods.verifiers.typical import threshold, verify_redrawn, verify_typical
+from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.core.draft import Acceptance
+from stridebench.harness.core.method import Claim, Method
+from stridebench.harness.core.run import Run
+from stridebench.harness.errors import UsageError
+from stridebench.harness.registry import METHODS
+from stridebench.methods.drafters.heads.drafter import HeadDrafter
+from stridebench.methods.verifiers.mutants import POINT_MASSES
+from stridebench.methods.verifiers.tree import verify_delta
+from stridebench.methods.verifiers.typical import threshold, verify_redrawn, verify_typical
 
 Rule = Literal["exact", "typical", "nucleus"]
 

@@ -19,17 +19,17 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from harness.core.capabilities import Requirement
-from harness.core.draft import Fill
-from harness.core.method import Claim, Method
-from harness.core.run import Run
-from harness.errors import ContractError, UsageError
-from harness.registry import METHODS
-from methods.drafters.scales.band import Band, CellSampler
-from methods.drafters.scales.drafter import UNTRAINED, BandDrafter
-from methods.drafters.scales.mutants import DRAFT_ENTRY_STAYS, REDRAWN_TOKEN_NEVER_READ
-from methods.verifiers.codebook import cached_nearest, cluster_mass, dilate, neighbour_count
-from methods.verifiers.image_codes import codes_of, ids_of
+from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.core.draft import Fill
+from stridebench.harness.core.method import Claim, Method
+from stridebench.harness.core.run import Run
+from stridebench.harness.errors import ContractError, UsageError
+from stridebench.harness.registry import METHODS
+from stridebench.methods.drafters.scales.band import Band, CellSampler
+from stridebench.methods.drafters.scales.drafter import UNTRAINED, BandDrafter
+from stridebench.methods.drafters.scales.mutants import DRAFT_ENTRY_STAYS, REDRAWN_TOKEN_NEVER_READ
+from stridebench.methods.verifiers.codebook import cached_nearest, cluster_mass, dilate, neighbour_count
+from stridebench.methods.verifiers.image_codes import codes_of, ids_of
 
 
 @dataclass

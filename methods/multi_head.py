@@ -13,17 +13,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from harness.core.capabilities import Requirement
-from harness.core.draft import Acceptance
-from harness.core.method import Claim, Method
-from harness.core.run import Run
-from harness.core.sampling import Sampling, warp
-from harness.errors import UsageError
-from harness.registry import METHODS
-from methods.drafters.heads.conditioned_drafter import ConditionedHeads, independent, whole_path
-from methods.drafters.heads.layers import ConditionKV
-from methods.verifiers.mutants import DRAFTS_JUDGED_BY_NEIGHBOUR_ROW, IMPROBABLE_DRAFTS_KEPT, NEXT_TOKEN_FROM_ROW_BEFORE
-from methods.verifiers.threshold import above, among_best, keep_passing
+from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.core.draft import Acceptance
+from stridebench.harness.core.method import Claim, Method
+from stridebench.harness.core.run import Run
+from stridebench.harness.core.sampling import Sampling, warp
+from stridebench.harness.errors import UsageError
+from stridebench.harness.registry import METHODS
+from stridebench.methods.drafters.heads.conditioned_drafter import ConditionedHeads, independent, whole_path
+from stridebench.methods.drafters.heads.layers import ConditionKV
+from stridebench.methods.verifiers.mutants import (
+    DRAFTS_JUDGED_BY_NEIGHBOUR_ROW,
+    IMPROBABLE_DRAFTS_KEPT,
+    NEXT_TOKEN_FROM_ROW_BEFORE,
+)
+from stridebench.methods.verifiers.threshold import above, among_best, keep_passing
 
 RAW = Sampling(1.0)
 

@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from harness.core.draft import Acceptance
-from harness.core.method import Claim, Method
-from harness.core.run import Run
-from harness.errors import UsageError
-from harness.registry import METHODS
-from methods.drafters.ngram import NgramDrafter
-from methods.verifiers.mutants import CORRECTION_FROM_TARGET
-from methods.verifiers.rejection import verify_chain
+from stridebench.harness.core.draft import Acceptance
+from stridebench.harness.core.method import Claim, Method
+from stridebench.harness.core.run import Run
+from stridebench.harness.errors import UsageError
+from stridebench.harness.registry import METHODS
+from stridebench.methods.drafters.ngram import NgramDrafter
+from stridebench.methods.verifiers.mutants import CORRECTION_FROM_TARGET
+from stridebench.methods.verifiers.rejection import verify_chain
 
 
 @METHODS.register("prompt_lookup")

@@ -11,18 +11,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import get_args
 
-from harness.core.capabilities import Requirement
-from harness.core.draft import Acceptance
-from harness.core.method import Claim, Method
-from harness.core.run import Run
-from harness.errors import UsageError, one_of
-from harness.registry import METHODS
-from methods.drafters.jacobi.initialisation import VERTICAL, Init
-from methods.drafters.jacobi.mutants import NEIGHBOUR_PROBS_RECORDED
-from methods.drafters.jacobi.refine import discard, redraw
-from methods.drafters.jacobi.window import JacobiWindow
-from methods.verifiers.mutants import CORRECTION_FROM_TARGET
-from methods.verifiers.rejection import verify_chain
+from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.core.draft import Acceptance
+from stridebench.harness.core.method import Claim, Method
+from stridebench.harness.core.run import Run
+from stridebench.harness.errors import UsageError, one_of
+from stridebench.harness.registry import METHODS
+from stridebench.methods.drafters.jacobi.initialisation import VERTICAL, Init
+from stridebench.methods.drafters.jacobi.mutants import NEIGHBOUR_PROBS_RECORDED
+from stridebench.methods.drafters.jacobi.refine import discard, redraw
+from stridebench.methods.drafters.jacobi.window import JacobiWindow
+from stridebench.methods.verifiers.mutants import CORRECTION_FROM_TARGET
+from stridebench.methods.verifiers.rejection import verify_chain
 
 
 @METHODS.register("sjd")

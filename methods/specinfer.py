@@ -10,16 +10,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.core.capabilities import Requirement
-from harness.core.draft import Acceptance
-from harness.core.method import Claim, Method
-from harness.core.run import Run
-from harness.errors import UsageError
-from harness.registry import METHODS
-from methods.trees.mutants import EARLIER_SIBLINGS_NOT_REMOVED, MOST_PROBABLE_SIBLINGS, SIBLINGS_SORTED_BY_CONFIDENCE
-from methods.trees.sampled import BranchingDrafter
-from methods.verifiers.mutants import EARLIER_SIBLINGS_FORGOTTEN, UNWARPED_NEXT_TOKEN
-from methods.verifiers.tree import verify_multi_step
+from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.core.draft import Acceptance
+from stridebench.harness.core.method import Claim, Method
+from stridebench.harness.core.run import Run
+from stridebench.harness.errors import UsageError
+from stridebench.harness.registry import METHODS
+from stridebench.methods.trees.mutants import (
+    EARLIER_SIBLINGS_NOT_REMOVED,
+    MOST_PROBABLE_SIBLINGS,
+    SIBLINGS_SORTED_BY_CONFIDENCE,
+)
+from stridebench.methods.trees.sampled import BranchingDrafter
+from stridebench.methods.verifiers.mutants import EARLIER_SIBLINGS_FORGOTTEN, UNWARPED_NEXT_TOKEN
+from stridebench.methods.verifiers.tree import verify_multi_step
 
 
 @METHODS.register("specinfer")

@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.core.capabilities import Requirement
-from harness.core.draft import Acceptance
-from harness.core.method import Claim, Method
-from harness.core.run import Run
-from harness.errors import UsageError
-from harness.registry import METHODS
-from methods.trees.sampled import BranchingDrafter
-from methods.verifiers.k_seq import verify_k_seq
-from methods.verifiers.mutants import (
+from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.core.draft import Acceptance
+from stridebench.harness.core.method import Claim, Method
+from stridebench.harness.core.run import Run
+from stridebench.harness.errors import UsageError
+from stridebench.harness.registry import METHODS
+from stridebench.methods.trees.sampled import BranchingDrafter
+from stridebench.methods.verifiers.k_seq import verify_k_seq
+from stridebench.methods.verifiers.mutants import (
     K_SEQ_CORRECTION_FROM_TARGET,
     K_SEQ_RESIDUAL_OF_ONE,
     K_SEQ_SIBLINGS_FORGOTTEN,

@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.core.capabilities import Requirement
-from harness.core.draft import Acceptance
-from harness.core.method import Claim, Method
-from harness.core.run import Run
-from harness.errors import UsageError
-from harness.registry import METHODS
-from methods.drafters.draft_model import ModelDrafter
-from methods.drafters.mutants import OTHER_PROBS_RECORDED
-from methods.verifiers.mutants import CORRECTION_FROM_TARGET, DRAFT_ACCEPTED_TOO_OFTEN
-from methods.verifiers.rejection import verify_chain
+from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.core.draft import Acceptance
+from stridebench.harness.core.method import Claim, Method
+from stridebench.harness.core.run import Run
+from stridebench.harness.errors import UsageError
+from stridebench.harness.registry import METHODS
+from stridebench.methods.drafters.draft_model import ModelDrafter
+from stridebench.methods.drafters.mutants import OTHER_PROBS_RECORDED
+from stridebench.methods.verifiers.mutants import CORRECTION_FROM_TARGET, DRAFT_ACCEPTED_TOO_OFTEN
+from stridebench.methods.verifiers.rejection import verify_chain
 
 
 @METHODS.register("speculative")

@@ -17,13 +17,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from harness.core.canvas import Canvas
-from harness.core.capabilities import Grid, Requirement
-from harness.core.draft import Draft, Fill
-from harness.core.method import Claim, Method
-from harness.core.run import Run
-from harness.errors import ContractError, UsageError, one_of
-from harness.registry import METHODS
+from stridebench.harness.core.canvas import Canvas
+from stridebench.harness.core.capabilities import Grid, Requirement
+from stridebench.harness.core.draft import Draft, Fill
+from stridebench.harness.core.method import Claim, Method
+from stridebench.harness.core.run import Run
+from stridebench.harness.errors import ContractError, UsageError, one_of
+from stridebench.harness.registry import METHODS
 
 Schedule = Literal["fixed", "adaptive"]
 

@@ -1,5 +1,5 @@
 """Tables, figures, comparisons and gates: they read stores and never import torch."""
 
-from harness import deprecated
+from stridebench.harness import deprecated
 
 deprecated.install()

@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from reports.plot_style import DASHES, STYLE
-from reports.tables import text
-from reports.text_table import Column, TextTable
+from stridebench.reports.plot_style import DASHES, STYLE
+from stridebench.reports.tables import text
+from stridebench.reports.text_table import Column, TextTable
 
 COLUMNS = (
     Column("layer", "layer", 0, rank=0),

@@ -18,12 +18,12 @@ import pandas as pd
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from reports.meshes import draw
-from reports.plot_style import STYLE
-from reports.text_table import markdown_lines
+from stridebench.reports.meshes import draw
+from stridebench.reports.plot_style import STYLE
+from stridebench.reports.text_table import markdown_lines
 
 if TYPE_CHECKING:
-    from harness.record.store import Cell, Store
+    from stridebench.harness.record.store import Cell, Store
 
 ROWS, COLUMNS = 8, 10
 """Prompts and methods on one sheet at most; the sheet says how many were left out."""

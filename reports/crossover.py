@@ -20,14 +20,14 @@ from matplotlib import rc_context
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from harness.record import stats
-from harness.record.request_store import RequestStore
-from harness.record.stats import FloatArray
-from harness.record.store import Store
-from reports import engines
-from reports.plot_style import COLOURS, DASHES, STYLE
-from reports.side_by_side import of_requests, pairs, times
-from reports.text_table import Column, TextTable, number
+from stridebench.harness.record import stats
+from stridebench.harness.record.request_store import RequestStore
+from stridebench.harness.record.stats import FloatArray
+from stridebench.harness.record.store import Store
+from stridebench.reports import engines
+from stridebench.reports.plot_style import COLOURS, DASHES, STYLE
+from stridebench.reports.side_by_side import of_requests, pairs, times
+from stridebench.reports.text_table import Column, TextTable, number
 
 RESAMPLES = 10_000
 
@@ -65,7 +65,7 @@ def crossover(tables: Mapping[int, tuple[pd.DataFrame, pd.DataFrame]]) -> Crosso
     """The crossover of one pair of entries.
 
     Args:
-        tables: plain and speculative requests (`reports.side_by_side.of_requests`) by concurrency.
+        tables: plain and speculative requests (`stridebench.reports.side_by_side.of_requests`) by concurrency.
 
     Returns:
         None where fewer than two concurrencies share prompts.
@@ -91,7 +91,7 @@ def crossover(tables: Mapping[int, tuple[pd.DataFrame, pd.DataFrame]]) -> Crosso
 
 
 Tables = Mapping[int, tuple[pd.DataFrame, pd.DataFrame]]
-"""Plain and speculative requests (`reports.side_by_side.of_requests`) by concurrency."""
+"""Plain and speculative requests (`stridebench.reports.side_by_side.of_requests`) by concurrency."""
 
 
 WAVES = 3
@@ -141,7 +141,7 @@ def compared(store: Store) -> dict[str, Comparison]:
 
 
 def in_turn(requests: pd.DataFrame, concurrency: int) -> pd.DataFrame:
-    """`reports.side_by_side.of_requests`, with seconds from when a request's place in the closed loop was free."""
+    """`stridebench.reports.side_by_side.of_requests`, with seconds from when a request's place in the closed loop was free."""
     begun: dict[Hashable, int] = {}
     for _, rows in requests[~requests["warmup"]].groupby("session"):
         free = [0] * concurrency

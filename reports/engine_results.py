@@ -1,11 +1,11 @@
 """Writes a run of `servers`, or one of `crossover`, as measured results that pages quote.
 
-    python -m reports.engine_results runs/servers
-    python -m reports.engine_results runs/crossover --name crossover
+    python -m stridebench.reports.engine_results runs/servers
+    python -m stridebench.reports.engine_results runs/crossover --name crossover
 
 write `reports/data/results/engines.yaml` and `crossover.yaml` (tables side_by_side and crossover N), and
 `docs/images/engines.png` and `docs/images/crossover.png`. A page marks the places of the tables; `python -m
-reports.results README.md docs/engines.md` fills them in. Several runs become one file where they are of one commit.
+stridebench.reports.results README.md docs/engines.md` fills them in. Several runs become one file where they are of one commit.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from typing import Any
 
 import yaml
 
-from harness.errors import UsageError
-from harness.record.store import Store
-from reports import crossover, results, side_by_side
-from reports.text_table import TextTable
+from stridebench.harness.errors import UsageError
+from stridebench.harness.record.store import Store
+from stridebench.reports import crossover, results, side_by_side
+from stridebench.reports.text_table import TextTable
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 PICTURES = {"side_by_side.png": "engines.png", "crossover.png": "crossover.png"}
@@ -33,7 +33,7 @@ READS_GGUF = " OpenVINO and llama.cpp read the Q4_1 file, the others its weights
 
 
 def document(runs: Sequence[Store]) -> dict[str, Any]:
-    """The results of runs of one machine and commit, as `reports.results` reads them.
+    """The results of runs of one machine and commit, as `stridebench.reports.results` reads them.
 
     Raises:
         UsageError: the runs are of several commits.

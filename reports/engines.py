@@ -10,10 +10,10 @@ from typing import Any
 import pandas as pd
 from rich.console import Console
 
-from harness.record.request_metrics import measures
-from harness.record.request_store import RequestStore
-from harness.record.store import Store
-from reports.text_table import Column, TextTable, markdown_lines, number, print_table
+from stridebench.harness.record.request_metrics import measures
+from stridebench.harness.record.request_store import RequestStore
+from stridebench.harness.record.store import Store
+from stridebench.reports.text_table import Column, TextTable, markdown_lines, number, print_table
 
 SETTING = ("backbone", "temperature", "top_k", "top_p", "task", "max_new_tokens")
 COLUMNS = (

@@ -10,7 +10,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from reports.plot_style import COLOURS, STYLE
+from stridebench.reports.plot_style import COLOURS, STYLE
 
 Curve = tuple[str, Sequence[tuple[float, float, float]], tuple[float, float | None, float | None]]
 """A title; size, seconds and MB of each measurement; and the slope with the bounds of its interval."""

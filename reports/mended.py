@@ -1,4 +1,4 @@
-"""Figures whose definition changed, before and now: `python -m reports.mended RUN...`.
+"""Figures whose definition changed, before and now: `python -m stridebench.reports.mended RUN...`.
 
 Both follow from the same run, so that the difference is the definition's alone. Cells that show none are left out.
 """
@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from harness.record.store import Store
-from reports.papers.measured import measured
-from reports.qualities import is_quality
-from reports.summary import FinishedCell
-from reports.text_table import markdown_lines
+from stridebench.harness.record.store import Store
+from stridebench.reports.papers.measured import measured
+from stridebench.reports.qualities import is_quality
+from stridebench.reports.summary import FinishedCell
+from stridebench.reports.text_table import markdown_lines
 
 HEADS = ("figure", "printed", "cell", "before", "now")
 Value = Callable[["pd.Series[float]"], float | None]
@@ -30,7 +30,7 @@ class Mended:
     Args:
         title: what it is, before and now.
         printed: where a paper prints it, and its value.
-        before: from the totals of an output (see `harness.record.metrics.totals`) and its scores, summed over outputs.
+        before: from the totals of an output (see `stridebench.harness.record.metrics.totals`) and its scores, summed over outputs.
         now: the same.
         shown: whether a cell's totals can show the difference.
     """

@@ -15,8 +15,8 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from mpl_toolkits.mplot3d.art3d import Poly3DCollection  # type: ignore[import-untyped]  # it has no stubs
 
-from harness.errors import StoreError
-from reports.plot_style import STYLE
+from stridebench.harness.errors import StoreError
+from stridebench.reports.plot_style import STYLE
 
 ELEVATION, AZIMUTH = 22.0, -52.0
 """Of the camera, in degrees."""

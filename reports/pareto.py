@@ -26,10 +26,10 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
 
-from harness.record.stats import FEWEST
-from reports.plot_style import BROKEN, COLOURS, DASHES, STYLE
-from reports.qualities import is_quality, lower_is_better, title_of
-from reports.tables import GROUP
+from stridebench.harness.record.stats import FEWEST
+from stridebench.reports.plot_style import BROKEN, COLOURS, DASHES, STYLE
+from stridebench.reports.qualities import is_quality, lower_is_better, title_of
+from stridebench.reports.tables import GROUP
 
 MARKERS = {"exact": "o", "approximate": "o", "broken": "X", "unverified": "s"}
 

@@ -20,13 +20,13 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from harness.errors import UsageError
-from reports.summary import FinishedCell, measure, reader
-from reports.tables import text
-from reports.text_table import Column
+from stridebench.harness.errors import UsageError
+from stridebench.reports.summary import FinishedCell, measure, reader
+from stridebench.reports.tables import text
+from stridebench.reports.text_table import Column
 
 if TYPE_CHECKING:
-    from harness.record.store import Store
+    from stridebench.harness.record.store import Store
 
 MACHINES = Path(__file__).parent / "data" / "machines"
 BYTES = {"fp32": 4.0, "fp64": 8.0, "bf16": 2.0, "fp16": 2.0, "int8": 1.0, "int4": 0.5, "nf4": 0.5}

@@ -11,8 +11,8 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from reports.plot_style import COLOURS, MARKERS, STYLE
-from reports.predict import scatter
+from stridebench.reports.plot_style import COLOURS, MARKERS, STYLE
+from stridebench.reports.predict import scatter
 
 FAR = 0.25
 """Relative error beyond which a cell is named in the picture."""

@@ -12,16 +12,16 @@ from matplotlib import rc_context
 from matplotlib.backends.backend_pdf import PdfPages
 from matplotlib.figure import Figure
 
-from harness.errors import UnknownNameError, UsageError
-from reports import pareto
-from reports.papers import report
-from reports.papers.measured import Measured, Run, measured
-from reports.papers.registry import FIGURES
-from reports.plot_style import STYLE
-from reports.summary import summarise
+from stridebench.harness.errors import UnknownNameError, UsageError
+from stridebench.reports import pareto
+from stridebench.reports.papers import report
+from stridebench.reports.papers.measured import Measured, Run, measured
+from stridebench.reports.papers.registry import FIGURES
+from stridebench.reports.plot_style import STYLE
+from stridebench.reports.summary import summarise
 
 if TYPE_CHECKING:
-    from harness.record.store import Store
+    from stridebench.harness.record.store import Store
 
 PARETO = "pareto"
 

@@ -1,6 +1,6 @@
 """Measured results that the documentation quotes, with their command, commit and machine.
 
-A page marks the place of a table with ``<!-- results: FILE/TABLE -->`` and ``<!-- end -->``. `python -m reports.results
+A page marks the place of a table with ``<!-- results: FILE/TABLE -->`` and ``<!-- end -->``. `python -m stridebench.reports.results
 README.md` writes the tables between the marks.
 """
 
@@ -14,8 +14,8 @@ from pathlib import Path
 
 import yaml
 
-from harness.errors import UsageError
-from reports.text_table import markdown_lines
+from stridebench.harness.errors import UsageError
+from stridebench.reports.text_table import markdown_lines
 
 FOLDER = Path(__file__).parent / "data" / "results"
 FIELDS = ("title", "command", "commit", "date", "machine", "setting", "tables")

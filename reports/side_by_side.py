@@ -17,14 +17,14 @@ from matplotlib import rc_context
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from harness.record import stats
-from harness.record.request_store import RequestStore
-from harness.record.requests import counted
-from harness.record.store import Store
-from reports import engines
-from reports.plot_style import BROKEN, COLOURS, STYLE
-from reports.summary import reader, summarise
-from reports.text_table import Column, TextTable, markdown_lines, number
+from stridebench.harness.record import stats
+from stridebench.harness.record.request_store import RequestStore
+from stridebench.harness.record.requests import counted
+from stridebench.harness.record.store import Store
+from stridebench.reports import engines
+from stridebench.reports.plot_style import BROKEN, COLOURS, STYLE
+from stridebench.reports.summary import reader, summarise
+from stridebench.reports.text_table import Column, TextTable, markdown_lines, number
 
 COLUMNS = (
     Column("label", "decoder", rank=0),

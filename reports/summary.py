@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from harness.errors import printable_line
-from harness.record import stats
-from harness.record.columns import SCORER_FAILED
-from harness.record.metrics import METRICS, totals, value
+from stridebench.harness.errors import printable_line
+from stridebench.harness.record import stats
+from stridebench.harness.record.columns import SCORER_FAILED
+from stridebench.harness.record.metrics import METRICS, totals, value
 
 if TYPE_CHECKING:
-    from harness.record.store import Cell, Store
+    from stridebench.harness.record.store import Cell, Store
 
 INTERVALS = ("scr", "tau", "acceptance", "acceptance_per_node", "ms_per_token", "throughput", "logprob")
 """Metrics shown with an interval."""

@@ -12,14 +12,22 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 from rich.console import Console
 
-from harness.errors import printable, printable_line
-from harness.record.metrics import METRICS
-from reports.summary import by_category, summarise
-from reports.text_table import Column, TextTable, escape_markdown, interval, markdown_lines, number, print_table
+from stridebench.harness.errors import printable, printable_line
+from stridebench.harness.record.metrics import METRICS
+from stridebench.reports.summary import by_category, summarise
+from stridebench.reports.text_table import (
+    Column,
+    TextTable,
+    escape_markdown,
+    interval,
+    markdown_lines,
+    number,
+    print_table,
+)
 
 if TYPE_CHECKING:
-    from harness.record.store import Store
-    from reports.summary import FinishedCell
+    from stridebench.harness.record.store import Store
+    from stridebench.reports.summary import FinishedCell
 
 SETTING = ("backbone", "dtype", "temperature", "top_k", "task", "max_new_tokens")
 GROUP = (*SETTING, "batch")
@@ -27,7 +35,7 @@ HALF = ("bf16", "fp16")
 """Types whose rounding turns near ties of real models."""
 PERCENT = re.compile(r"\d+%")
 ROUNDING = 1e-12
-"""Total variation of distributions that are equal but for rounding; `harness.proof.prove` has the same limit."""
+"""Total variation of distributions that are equal but for rounding; `stridebench.harness.proof.prove` has the same limit."""
 
 
 COLUMNS = (

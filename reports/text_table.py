@@ -14,12 +14,12 @@ from rich.console import Console, Group
 from rich.markup import escape
 from rich.table import Table
 
-from harness.errors import printable
+from stridebench.harness.errors import printable
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from harness.record.stats import Interval
+    from stridebench.harness.record.stats import Interval
 
 UNMEASURED = "not measured"
 NARROW = 100

@@ -20,16 +20,16 @@ import pandas as pd
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from harness.errors import UsageError
-from harness.record import stats
-from harness.record.store import condition_file
-from reports.meshes import cloud, draw
-from reports.plot_style import STYLE
-from reports.summary import FinishedCell
-from reports.text_table import Column, TextTable, estimate_text
+from stridebench.harness.errors import UsageError
+from stridebench.harness.record import stats
+from stridebench.harness.record.store import condition_file
+from stridebench.reports.meshes import cloud, draw
+from stridebench.reports.plot_style import STYLE
+from stridebench.reports.summary import FinishedCell
+from stridebench.reports.text_table import Column, TextTable, estimate_text
 
 if TYPE_CHECKING:
-    from harness.record.store import Store
+    from stridebench.harness.record.store import Store
 
 PAGE = Path(__file__).parent / "data" / "study.html"
 LETTERS = "ABCDEFGH"

@@ -1,5 +1,5 @@
 """One file per data set: its prompts and how its outputs are scored."""
 
-from harness import deprecated
+from stridebench.harness import deprecated
 
 deprecated.install()

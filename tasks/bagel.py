@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.registry import TASKS
-from tasks.loaders.conversations import ConversationTask
-from tasks.loaders.texts import Published
+from stridebench.harness.registry import TASKS
+from stridebench.tasks.loaders.conversations import ConversationTask
+from stridebench.tasks.loaders.texts import Published
 
 FILE = "bagel-clean-v0.3.parquet"
 

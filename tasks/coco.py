@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.core.task import Prompt
-from harness.registry import TASKS
-from tasks.loaders.files import Where, json_file, locate, text_of
-from tasks.loaders.pictures import PictureTask
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.registry import TASKS
+from stridebench.tasks.loaders.files import Where, json_file, locate, text_of
+from stridebench.tasks.loaders.pictures import PictureTask
 
 FILE = "captions_val2017.json"
 ORIGIN = "annotations_trainval2017.zip of the MS-COCO project"

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.core.task import Prompt, Task
-from harness.errors import UsageError
-from harness.registry import TASKS
+from stridebench.harness.core.task import Prompt, Task
+from stridebench.harness.errors import UsageError
+from stridebench.harness.registry import TASKS
 
 SHIPPED = Path(__file__).parent / "data" / "prose.txt"
 

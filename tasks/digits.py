@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Int, UInt8
 
-from harness.core.task import Prompt, Task
-from harness.errors import UsageError
-from harness.record.outputs import Output, as_picture
-from harness.registry import TASKS
-from harness.synthetic import digits
+from stridebench.harness.core.task import Prompt, Task
+from stridebench.harness.errors import UsageError
+from stridebench.harness.record.outputs import Output, as_picture
+from stridebench.harness.registry import TASKS
+from stridebench.harness.synthetic import digits
 
 NEIGHBOURS = 3
 

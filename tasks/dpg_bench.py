@@ -13,13 +13,13 @@ from typing import ClassVar
 
 import yaml
 
-from harness.core.task import Prompt
-from harness.errors import UsageError, did_you_mean
-from harness.registry import TASKS
-from tasks.loaders.files import locate, missing, read
-from tasks.loaders.pictures import PictureTask
-from tasks.metrics import dpg
-from tasks.metrics.images import FIGURES, elsewhere
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import UsageError, did_you_mean
+from stridebench.harness.registry import TASKS
+from stridebench.tasks.loaders.files import locate, missing, read
+from stridebench.tasks.loaders.pictures import PictureTask
+from stridebench.tasks.metrics import dpg
+from stridebench.tasks.metrics.images import FIGURES, elsewhere
 
 FOLDER = "dpg_bench"
 JUDGE = "mPLUG-large of ModelScope; ask it with compute_dpg_bench.py of TencentQQGYLab/ELLA, and score them with "
@@ -44,7 +44,7 @@ class DpgBench(PictureTask):
     source = "arXiv:2403.05135"
     set_metrics = (*FIGURES, *dpg.FIGURES)
     optional_set_metrics = FIGURES
-    own: ClassVar = {figure: partial(elsewhere, how=f"{JUDGE}tasks.metrics.dpg") for figure in dpg.FIGURES}
+    own: ClassVar = {figure: partial(elsewhere, how=f"{JUDGE}stridebench.tasks.metrics.dpg") for figure in dpg.FIGURES}
 
     def every(self) -> Sequence[Prompt]:
         folder = locate(self.folder, FOLDER)

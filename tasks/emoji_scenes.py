@@ -9,16 +9,16 @@ from functools import partial
 import numpy as np
 from jaxtyping import UInt8
 
-from harness.core.task import Prompt, Scored, SetScore, Task
-from harness.errors import OutputError, UsageError
-from harness.record.outputs import Output, Picture
-from harness.registry import TASKS
-from harness.synthetic import emoji
-from tasks.metrics import geneval, images
-from tasks.metrics.attributes import DetectedObject, judge, regions
-from tasks.metrics.features import EffLite0, FeatureNet, Inception
-from tasks.metrics.frechet import frechet
-from tasks.metrics.image_stats import PictureSet, mean
+from stridebench.harness.core.task import Prompt, Scored, SetScore, Task
+from stridebench.harness.errors import OutputError, UsageError
+from stridebench.harness.record.outputs import Output, Picture
+from stridebench.harness.registry import TASKS
+from stridebench.harness.synthetic import emoji
+from stridebench.tasks.metrics import geneval, images
+from stridebench.tasks.metrics.attributes import DetectedObject, judge, regions
+from stridebench.tasks.metrics.features import EffLite0, FeatureNet, Inception
+from stridebench.tasks.metrics.frechet import frechet
+from stridebench.tasks.metrics.image_stats import PictureSet, mean
 
 METRICS = ("object", "count", "colour", "position", "overall")
 PROMPTS_SEED, REFERENCE_SEED = 1000, 1001
@@ -147,7 +147,7 @@ class EmojiScenes(Task):
         return mean([one.prompt.id for one in order], met) if met else None
 
     def _detected(self, output: Output) -> list[DetectedObject]:
-        from tasks.metrics.detector import find, shipped
+        from stridebench.tasks.metrics.detector import find, shipped
 
         return find(shipped(), self._pixels(output)[None])[0]
 

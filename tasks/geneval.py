@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
-from harness.core.task import Prompt
-from harness.registry import TASKS
-from tasks.loaders.files import Where, hub_rows, json_lines, locate, text_of
-from tasks.loaders.pictures import PictureTask
-from tasks.metrics import geneval
-from tasks.metrics.images import FIGURES, elsewhere
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.registry import TASKS
+from stridebench.tasks.loaders.files import Where, hub_rows, json_lines, locate, text_of
+from stridebench.tasks.loaders.pictures import PictureTask
+from stridebench.tasks.metrics import geneval
+from stridebench.tasks.metrics.images import FIGURES, elsewhere
 
 FILE = "evaluation_metadata.jsonl"
 ORIGIN = "the folder prompts of djghosh13/geneval"
@@ -41,7 +41,7 @@ class GenEval(PictureTask):
     set_metrics = (*FIGURES, *geneval.FIGURES)
     optional_set_metrics = FIGURES
     own: ClassVar = {
-        figure: partial(elsewhere, requirements=(geneval.DETECTOR,), how=f"{JUDGE}tasks.metrics.geneval")
+        figure: partial(elsewhere, requirements=(geneval.DETECTOR,), how=f"{JUDGE}stridebench.tasks.metrics.geneval")
         for figure in geneval.FIGURES
     }
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from harness.core.task import Prompt, Task
-from harness.registry import TASKS
-from tasks.gsm8k import Gsm8k
-from tasks.loaders.conversations import marks
-from tasks.loaders.mixtures import draw, names, place
+from stridebench.harness.core.task import Prompt, Task
+from stridebench.harness.registry import TASKS
+from stridebench.tasks.gsm8k import Gsm8k
+from stridebench.tasks.loaders.conversations import marks
+from stridebench.tasks.loaders.mixtures import draw, names, place
 
 
 @TASKS.register("gsm8k_7k")

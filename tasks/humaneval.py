@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.core.task import Prompt, Scored, SetScore, Task
-from harness.errors import UsageError
-from harness.record.outputs import Output, as_text
-from harness.registry import TASKS
-from tasks.metrics import sandbox
-from tasks.metrics.pass_at_k import pass_at_k
+from stridebench.harness.core.task import Prompt, Scored, SetScore, Task
+from stridebench.harness.errors import UsageError
+from stridebench.harness.record.outputs import Output, as_text
+from stridebench.harness.registry import TASKS
+from stridebench.tasks.metrics import sandbox
+from stridebench.tasks.metrics.pass_at_k import pass_at_k
 
 PROBLEMS = 164
 FIELDS = ("task_id", "prompt", "test", "entry_point")

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.core.task import Prompt
-from harness.registry import TASKS
-from tasks.loaders.files import Where, json_file, lines, locate
-from tasks.loaders.pictures import PictureTask
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.registry import TASKS
+from stridebench.tasks.loaders.files import Where, json_file, lines, locate
+from stridebench.tasks.loaders.pictures import PictureTask
 
 FILE = "imagenet_class_index.json"
 WHAT, ORIGIN = "ImageNet class names", "Keras's or torchvision's list of ImageNet classes"

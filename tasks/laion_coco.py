@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.core.task import Prompt
-from harness.errors import UsageError
-from harness.registry import TASKS
-from tasks.loaders.files import Row, Where, hub_rows, json_lines, locate, parquet, text_of
-from tasks.loaders.pictures import PictureTask
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import UsageError
+from stridebench.harness.registry import TASKS
+from stridebench.tasks.loaders.files import Row, Where, hub_rows, json_lines, locate, parquet, text_of
+from stridebench.tasks.loaders.pictures import PictureTask
 
 FILE = "laion_coco.parquet"
 WHAT = "LAION-COCO captions"

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.core.task import Prompt
-from harness.errors import UsageError
-from harness.registry import TASKS
-from harness.synthetic.speech import read_sound, utterances
-from tasks.loaders.files import locate, missing
-from tasks.loaders.speech import SpeechTask
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import UsageError
+from stridebench.harness.registry import TASKS
+from stridebench.harness.synthetic.speech import read_sound, utterances
+from stridebench.tasks.loaders.files import locate, missing
+from stridebench.tasks.loaders.speech import SpeechTask
 
 NAME, ORIGIN = "a part of LibriSpeech", "openslr.org/12 (test-clean.tar.gz and others, unpacked)"
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.core.task import Prompt, Task
-from harness.errors import UsageError
-from harness.registry import TASKS
-from tasks import humaneval
+from stridebench.harness.core.task import Prompt, Task
+from stridebench.harness.errors import UsageError
+from stridebench.harness.registry import TASKS
+from stridebench.tasks import humaneval
 
 MOST = 16_384
 """The longest prompt: the set has no text for more in any tokenizer."""

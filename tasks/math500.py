@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.core.task import Prompt, Task
-from harness.errors import one_of
-from harness.record.outputs import Output, as_text
-from harness.registry import TASKS
-from tasks.loaders.files import Row, Where
-from tasks.loaders.texts import Published, raw, unique, until
-from tasks.metrics import latex_answers as latex
+from stridebench.harness.core.task import Prompt, Task
+from stridebench.harness.errors import one_of
+from stridebench.harness.record.outputs import Output, as_text
+from stridebench.harness.registry import TASKS
+from stridebench.tasks.loaders.files import Row, Where
+from stridebench.tasks.loaders.texts import Published, raw, unique, until
+from stridebench.tasks.metrics import latex_answers as latex
 
 DATA = Published(
     "MATH-500",

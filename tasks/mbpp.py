@@ -10,13 +10,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.core.task import Prompt, Task
-from harness.errors import UsageError, one_of
-from harness.record.outputs import Output, as_text
-from harness.registry import TASKS
-from tasks.loaders.files import Row, Where
-from tasks.loaders.texts import Published, raw, texts, unique, until
-from tasks.metrics import sandbox
+from stridebench.harness.core.task import Prompt, Task
+from stridebench.harness.errors import UsageError, one_of
+from stridebench.harness.record.outputs import Output, as_text
+from stridebench.harness.registry import TASKS
+from stridebench.tasks.loaders.files import Row, Where
+from stridebench.tasks.loaders.texts import Published, raw, texts, unique, until
+from stridebench.tasks.metrics import sandbox
 
 HUB = "google-research-datasets/mbpp@4bb6404fdc6cacfda99d4ac4205087b89d32030c"
 ORIGIN = "the folder mbpp of google-research/google-research"

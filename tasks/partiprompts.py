@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.core.task import Prompt
-from harness.registry import TASKS
-from tasks.loaders.files import hub_rows, locate, table, text_of
-from tasks.loaders.pictures import PictureTask
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.registry import TASKS
+from stridebench.tasks.loaders.files import hub_rows, locate, table, text_of
+from stridebench.tasks.loaders.pictures import PictureTask
 
 FILE = "PartiPrompts.tsv"
 ORIGIN = "google-research/parti"

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from harness.core.task import Prompt, Task
-from harness.errors import UsageError
-from harness.record.outputs import Mesh, Output, as_mesh
-from harness.registry import TASKS
-from harness.synthetic import shapes
-from tasks.loaders.files import locate, missing
-from tasks.metrics.mesh import METRICS, Points, Protocol, Surface, scores
+from stridebench.harness.core.task import Prompt, Task
+from stridebench.harness.errors import UsageError
+from stridebench.harness.record.outputs import Mesh, Output, as_mesh
+from stridebench.harness.registry import TASKS
+from stridebench.harness.synthetic import shapes
+from stridebench.tasks.loaders.files import locate, missing
+from stridebench.tasks.metrics.mesh import METRICS, Points, Protocol, Surface, scores
 
 LONGEST = 1.9
 """Length of the longest side of the bounding box."""
@@ -38,7 +38,7 @@ class PointClouds(Task):
         limit: most files, in the order of their names; 0 takes all.
         points: number of points that condition the model.
         seed: of the draws.
-        score_points: points drawn on each surface for the distances; see `tasks.metrics.mesh`. A cloud must have as
+        score_points: points drawn on each surface for the distances; see `stridebench.tasks.metrics.mesh`. A cloud must have as
             many points.
         scale: how a mesh is scaled before its points are drawn: none, or cube as its reference.
         squared: whether distances are squared before they are averaged.

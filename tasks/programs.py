@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.core.task import Prompt, Task
-from harness.errors import UsageError
-from harness.record.outputs import Output, as_text
-from harness.registry import TASKS
-from harness.synthetic.code import programs
+from stridebench.harness.core.task import Prompt, Task
+from stridebench.harness.errors import UsageError
+from stridebench.harness.record.outputs import Output, as_text
+from stridebench.harness.registry import TASKS
+from stridebench.harness.synthetic.code import programs
 
 MOST = 500
 """Most functions that a task may have."""

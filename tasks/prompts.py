@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.core.task import Prompt, Task
-from harness.errors import StrideError, UsageError, said_by
-from harness.record.outputs import Output
-from harness.registry import DATASETS, TASKS
-from tasks.loaders.files import Row, Where, field_names, json_lines, lines, table
+from stridebench.harness.core.task import Prompt, Task
+from stridebench.harness.errors import StrideError, UsageError, said_by
+from stridebench.harness.record.outputs import Output
+from stridebench.harness.registry import DATASETS, TASKS
+from stridebench.tasks.loaders.files import Row, Where, field_names, json_lines, lines, table
 
 KEYS = ("prompt", "messages", "id", "reference", "category")
 """Fields of a row that are read; the others are ignored."""

@@ -13,13 +13,13 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from harness.core.task import Prompt, Scored, SetScore, Task
-from harness.errors import UsageError
-from harness.record.outputs import Mesh, Output, as_mesh
-from harness.registry import TASKS
-from harness.synthetic import shapes
-from harness.synthetic.shape_data import DATA
-from tasks.metrics.mesh import METRICS, Distances, Protocol, Surface, distances, sample, scores
+from stridebench.harness.core.task import Prompt, Scored, SetScore, Task
+from stridebench.harness.errors import UsageError
+from stridebench.harness.record.outputs import Mesh, Output, as_mesh
+from stridebench.harness.registry import TASKS
+from stridebench.harness.synthetic import shapes
+from stridebench.harness.synthetic.shape_data import DATA
+from stridebench.tasks.metrics.mesh import METRICS, Distances, Protocol, Surface, distances, sample, scores
 
 LEVELS = (1, 2, 0, 2, 1)
 """Levels of successive shapes: one in five has level 0, two have each other level, as in section 7.2."""
@@ -39,7 +39,7 @@ class Shapes(Task):
         count: number of shapes.
         seed: of the shapes.
         points: number of points, with normals, that condition the model.
-        score_points: points of the distances; see `tasks.metrics.mesh.Protocol`.
+        score_points: points of the distances; see `stridebench.tasks.metrics.mesh.Protocol`.
         scale: scaling before the distances. Meshes come in the frame of their points, so the default is none.
         squared: whether distances are squared.
         data: "furniture", with corners on a grid, or "shapes", with free ones, as in runs of version 0.1.
@@ -53,7 +53,7 @@ class Shapes(Task):
     squared: bool = False
     data: str = "furniture"
 
-    source = "procedural shapes, harness.synthetic, split test"
+    source = "procedural shapes, stridebench.harness.synthetic, split test"
     modality = "mesh"
     metrics = METRICS
     set_metrics = ("floor_chamfer", "retrieval_chamfer", "swapped_chamfer")

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.registry import TASKS
-from tasks.loaders.conversations import ConversationTask
-from tasks.loaders.texts import Published
+from stridebench.harness.registry import TASKS
+from stridebench.tasks.loaders.conversations import ConversationTask
+from stridebench.tasks.loaders.texts import Published
 
 FILE = "ShareGPT_V3_unfiltered_cleaned_split.json"
 HUB = "anon8231489123/ShareGPT_Vicuna_unfiltered"

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.core.task import Prompt, Scored, SetScore, Task
-from harness.errors import UsageError
-from harness.record.outputs import Output, as_text
-from harness.registry import TASKS
-from harness.synthetic import sudoku
-from tasks.metrics.perplexity import distinct, judge, perplexity
+from stridebench.harness.core.task import Prompt, Scored, SetScore, Task
+from stridebench.harness.errors import UsageError
+from stridebench.harness.record.outputs import Output, as_text
+from stridebench.harness.registry import TASKS
+from stridebench.harness.synthetic import sudoku
+from stridebench.tasks.metrics.perplexity import distinct, judge, perplexity
 
 GRAMS = (2, 4, 8)
 MOST = 2000

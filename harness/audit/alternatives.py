@@ -12,9 +12,9 @@ from functools import partial
 
 import numpy as np
 
-from harness.audit.outcomes import FloatArray, IntArray, Outcomes
-from harness.errors import ContractError
-from harness.registry import ALTERNATIVES
+from stridebench.harness.audit.outcomes import FloatArray, IntArray, Outcomes
+from stridebench.harness.errors import ContractError
+from stridebench.harness.registry import ALTERNATIVES
 
 Alternative = Callable[[Outcomes], FloatArray]
 """Weights of the outcomes, [N, A], at least 0; they are normalised. Row n may use row n of the outcomes alone."""

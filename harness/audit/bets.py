@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy  # its parts are read when they are used (see `stats`)
 
-from harness.audit.alternatives import argmax_boosted, distribution, leaking, powered, usable
-from harness.audit.outcomes import FloatArray, IntArray, Outcomes
-from harness.errors import UsageError
+from stridebench.harness.audit.alternatives import argmax_boosted, distribution, leaking, powered, usable
+from stridebench.harness.audit.outcomes import FloatArray, IntArray, Outcomes
+from stridebench.harness.errors import UsageError
 
 RANGE = 4.0
 """Nats of surprise, below and above the mean, that the tilt by surprise tells apart."""

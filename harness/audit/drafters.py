@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from harness.core.draft import Draft
-from harness.core.loop import KeptDraft
+from stridebench.harness.core.draft import Draft
+from stridebench.harness.core.loop import KeptDraft
 
 LIMITS = {"fp64": 0.002, "fp32": 0.002, "fp16": 0.02, "bf16": 0.06}
 """Mean total variation, by type, up to which rounding alone may set two distributions of a drafter apart."""

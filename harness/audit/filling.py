@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from harness.core.canvas import Canvas, Filled, Read
+from stridebench.harness.core.canvas import Canvas, Filled, Read
 
 
 class Filling(NamedTuple):

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from harness.registry import KERNELS
+from stridebench.harness.registry import KERNELS
 
 PROMPT, HIDDEN = 3, 2
 

@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from harness.errors import ContractError
-from harness.registry import KERNELS
+from stridebench.harness.errors import ContractError
+from stridebench.harness.registry import KERNELS
 
 Kernel = Callable[[Float[Tensor, "K+1 V"], Float[Tensor, "K V"], Int[Tensor, " K"]], Sequence[int]]
 """The tokens that it emits for the target's distributions p, the drafter's q, and drafts x ~ q: 1 to K + 1 of them.

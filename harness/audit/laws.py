@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from harness.core.sampling import Sampling
-from harness.errors import UsageError
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.errors import UsageError
 
 MARGINS = {"fp64": 1e-6, "fp32": 1e-3, "fp16": 0.03, "bf16": 0.25}
 """Distance of a logit from a top-k or top-p cut, by type, within which rounding decides whether an id is kept."""

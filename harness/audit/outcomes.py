@@ -15,7 +15,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from harness.audit.laws import Laws
+from stridebench.harness.audit.laws import Laws
 
 EXPLICIT = 512
 """Ids of a row that are outcomes of their own."""

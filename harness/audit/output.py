@@ -8,16 +8,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from harness.audit.bets import Bets, added_up, bet
-from harness.audit.laws import laws_of
-from harness.audit.outcomes import outcomes_of
-from harness.core.backbone import Backbone
-from harness.core.draft import Draft
-from harness.core.models import Models
-from harness.core.sampling import Sampling, warp
-from harness.core.session import Session
-from harness.core.task import Prompt
-from harness.errors import ContractError, UsageError
+from stridebench.harness.audit.bets import Bets, added_up, bet
+from stridebench.harness.audit.laws import laws_of
+from stridebench.harness.audit.outcomes import outcomes_of
+from stridebench.harness.core.backbone import Backbone
+from stridebench.harness.core.draft import Draft
+from stridebench.harness.core.models import Models
+from stridebench.harness.core.sampling import Sampling, warp
+from stridebench.harness.core.session import Session
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import ContractError, UsageError
 
 UNGUIDED = "self:guidance=1"
 """The variant of a backbone that is not guided, by its name as a drafter."""

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-from harness.core.capabilities import Capabilities
-from harness.errors import UsageError
+from stridebench.harness.core.capabilities import Capabilities
+from stridebench.harness.errors import UsageError
 
 KEYS = ("prompt_ids", "output_ids")
 

@@ -2,7 +2,7 @@
 
 from importlib.util import find_spec
 
-from harness.platform import torchvision
+from stridebench.harness.platform import torchvision
 
 if find_spec("torchvision") is not None:
     torchvision.ensure()  # transformers imports it wherever it is installed, before anything of it is used

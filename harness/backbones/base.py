@@ -11,13 +11,13 @@ from typing import Any, ClassVar, Self
 
 import torch
 
-from harness.backbones.slots import lora
-from harness.backbones.slots.cache import Masks, SlotCache
-from harness.backbones.slots.graphs import Graphs
-from harness.backbones.slots.net import Net
-from harness.core.backbone import Backbone
-from harness.core.capabilities import Capabilities
-from harness.errors import UsageError
+from stridebench.harness.backbones.slots import lora
+from stridebench.harness.backbones.slots.cache import Masks, SlotCache
+from stridebench.harness.backbones.slots.graphs import Graphs
+from stridebench.harness.backbones.slots.net import Net
+from stridebench.harness.core.backbone import Backbone
+from stridebench.harness.core.capabilities import Capabilities
+from stridebench.harness.errors import UsageError
 
 TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp64": torch.float64}
 

@@ -21,27 +21,27 @@ from typing import Any
 import pandas as pd
 import torch
 
-from harness.backbones.base import Adapter
-from harness.backbones.tiny import PREFIX
-from harness.bench import machine_profile
-from harness.bench.paired import LOOKUP, Result, build, compare, in_turn, prompt_ids
-from harness.core.backbone import Backbone
-from harness.core.clock import Stopwatch, clock_for
-from harness.core.draws import SeededDraws
-from harness.core.loop import Decode, decode
-from harness.core.method import Method
-from harness.core.models import Models
-from harness.core.run import Run
-from harness.core.sampling import Sampling
-from harness.core.task import Prompt
-from harness.errors import StrideError, UsageError
-from harness.plan import presets
-from harness.plan.cells import Cell, Plan, expand
-from harness.plan.suite import Overrides
-from harness.plan.suite import load as load_suite
-from harness.record.files import put
-from harness.record.provenance import machine
-from harness.run.passes import Threads, measure
+from stridebench.harness.backbones.base import Adapter
+from stridebench.harness.backbones.tiny import PREFIX
+from stridebench.harness.bench import machine_profile
+from stridebench.harness.bench.paired import LOOKUP, Result, build, compare, in_turn, prompt_ids
+from stridebench.harness.core.backbone import Backbone
+from stridebench.harness.core.clock import Stopwatch, clock_for
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.loop import Decode, decode
+from stridebench.harness.core.method import Method
+from stridebench.harness.core.models import Models
+from stridebench.harness.core.run import Run
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import StrideError, UsageError
+from stridebench.harness.plan import presets
+from stridebench.harness.plan.cells import Cell, Plan, expand
+from stridebench.harness.plan.suite import Overrides
+from stridebench.harness.plan.suite import load as load_suite
+from stridebench.harness.record.files import put
+from stridebench.harness.record.provenance import machine
+from stridebench.harness.run.passes import Threads, measure
 
 SUITES = ("trees", "embedded")
 RANDOM = "random-smollm2-135m"
@@ -262,8 +262,8 @@ def _peer(settings: Settings, weights: str) -> Any:
     """The same model in transformers; of random weights where ours are random."""
     from transformers import AutoModelForCausalLM
 
-    from harness.backbones.base import TYPES
-    from harness.backbones.checkpoints import sources, transformers_models
+    from stridebench.harness.backbones.base import TYPES
+    from stridebench.harness.backbones.checkpoints import sources, transformers_models
 
     name = RANDOM if weights == SHAPED else settings.backbone
     spec = presets.resolve(name)

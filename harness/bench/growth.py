@@ -17,18 +17,18 @@ import numpy as np
 import torch
 from scipy import stats as scipy_stats
 
-from harness.bench.paired import Result, Settings, build
-from harness.bench.records import paged_record, plan_of
-from harness.core.consumption import ConsumptionMeter
-from harness.core.draws import SeededDraws
-from harness.core.loop import decode
-from harness.core.run import open_run
-from harness.core.sampling import Sampling, warp
-from harness.plan import presets
-from harness.record.metrics import totals
-from harness.record.store import Store
-from harness.run.executors import serial
-from harness.run.options import Options
+from stridebench.harness.bench.paired import Result, Settings, build
+from stridebench.harness.bench.records import paged_record, plan_of
+from stridebench.harness.core.consumption import ConsumptionMeter
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.loop import decode
+from stridebench.harness.core.run import open_run
+from stridebench.harness.core.sampling import Sampling, warp
+from stridebench.harness.plan import presets
+from stridebench.harness.record.metrics import totals
+from stridebench.harness.record.store import Store
+from stridebench.harness.run.executors import serial
+from stridebench.harness.run.options import Options
 
 REPEATS = 3
 LONG_S = 10.0

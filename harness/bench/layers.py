@@ -21,14 +21,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-from harness.core.backbone import Backbone
-from harness.core.cache import Cache, Window
-from harness.core.capabilities import Requirement
-from harness.core.draws import SeededDraws
-from harness.core.sampling import Sampling
-from harness.core.task import Prompt
-from harness.record import stats
-from harness.train.teacher import Passage, Teacher
+from stridebench.harness.core.backbone import Backbone
+from stridebench.harness.core.cache import Cache, Window
+from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.record import stats
+from stridebench.harness.train.teacher import Passage, Teacher
 
 NEEDS = frozenset({Requirement.HIDDEN, Requirement.GATE, Requirement.TREE_MASK})
 """What a backbone must meet."""

@@ -19,15 +19,15 @@ from typing import Any
 import pandas as pd
 import torch
 
-from harness.backbones.checkpoints import sources
-from harness.bench.paired import Result, Settings, build, compare, decoded, order, prompt_ids
-from harness.core.backbone import Backbone
-from harness.core.clock import CpuClock
-from harness.core.task import Prompt
-from harness.discover import plain
-from harness.errors import UsageError
-from harness.plan import presets
-from harness.run.passes import timed_pass
+from stridebench.harness.backbones.checkpoints import sources
+from stridebench.harness.bench.paired import Result, Settings, build, compare, decoded, order, prompt_ids
+from stridebench.harness.core.backbone import Backbone
+from stridebench.harness.core.clock import CpuClock
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.discover import plain
+from stridebench.harness.errors import UsageError
+from stridebench.harness.plan import presets
+from stridebench.harness.run.passes import timed_pass
 
 VARIABLE = "STRIDE_LLAMA_BENCH"
 """Names the program where it is on no path."""

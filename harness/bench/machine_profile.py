@@ -19,13 +19,13 @@ import yaml
 from scipy.optimize import nnls
 from torch import Tensor
 
-from harness.core.clock import CpuClock, Event
-from harness.core.task import Prompt
-from harness.errors import UsageError
-from harness.plan import presets
-from harness.platform.device import check_device
-from harness.record.files import put
-from harness.run.passes import timed_pass, times_by_rows
+from stridebench.harness.core.clock import CpuClock, Event
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import UsageError
+from stridebench.harness.plan import presets
+from stridebench.harness.platform.device import check_device
+from stridebench.harness.record.files import put
+from stridebench.harness.run.passes import timed_pass, times_by_rows
 
 REPEATS = 5
 WIDTH = 4096

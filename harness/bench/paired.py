@@ -15,15 +15,15 @@ from typing import Any
 
 import pandas as pd
 
-from harness.core.backbone import Backbone
-from harness.core.draws import SeededDraws
-from harness.core.loop import Decode, decode
-from harness.core.method import Method
-from harness.core.run import open_run
-from harness.core.sampling import Sampling
-from harness.plan import presets
-from harness.record import stats
-from harness.registry import METHODS, TASKS
+from stridebench.harness.core.backbone import Backbone
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.loop import Decode, decode
+from stridebench.harness.core.method import Method
+from stridebench.harness.core.run import open_run
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.plan import presets
+from stridebench.harness.record import stats
+from stridebench.harness.registry import METHODS, TASKS
 
 PAIRS = 24
 """Pairs below which a result is called inconclusive."""

@@ -1,4 +1,4 @@
-"""Our speed beside a peer's or our own baseline's (`harness.bench.paired`), and our overhead.
+"""Our speed beside a peer's or our own baseline's (`stridebench.harness.bench.paired`), and our overhead.
 
 Overhead is a step's wall time outside target and drafter passes.
 """
@@ -11,20 +11,31 @@ from typing import Any
 import pandas as pd
 import torch
 
-from harness.bench import llama, scale
-from harness.bench.paired import LOOKUP, PAIRS, Result, Settings, at_most, build, compare, decoded, in_turn, prompt_ids
-from harness.bench.quantized import quantized
-from harness.bench.startup import first_token, peak_memory, startup
-from harness.bench.trees import fastest, large
-from harness.bench.windows import windows
-from harness.core.draws import SeededDraws
-from harness.core.loop import decode
-from harness.core.run import open_run
-from harness.core.sampling import Sampling
-from harness.errors import UsageError
-from harness.plan import presets
-from harness.platform.quiet import quiet
-from harness.record import stats
+from stridebench.harness.bench import llama, scale
+from stridebench.harness.bench.paired import (
+    LOOKUP,
+    PAIRS,
+    Result,
+    Settings,
+    at_most,
+    build,
+    compare,
+    decoded,
+    in_turn,
+    prompt_ids,
+)
+from stridebench.harness.bench.quantized import quantized
+from stridebench.harness.bench.startup import first_token, peak_memory, startup
+from stridebench.harness.bench.trees import fastest, large
+from stridebench.harness.bench.windows import windows
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.loop import decode
+from stridebench.harness.core.run import open_run
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.errors import UsageError
+from stridebench.harness.plan import presets
+from stridebench.harness.platform.quiet import quiet
+from stridebench.harness.record import stats
 
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 __all__ = ["BENCHMARKS", "PAIRS", "Result", "Settings", "run"]

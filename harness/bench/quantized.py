@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from harness.audit.output import target_logits
-from harness.bench.paired import Result, Settings, build, compare, decoded, in_turn, prompt_ids
-from harness.core.backbone import Backbone
-from harness.core.cache import Window
-from harness.discover import plain
-from harness.plan import presets
+from stridebench.harness.audit.output import target_logits
+from stridebench.harness.bench.paired import Result, Settings, build, compare, decoded, in_turn, prompt_ids
+from stridebench.harness.core.backbone import Backbone
+from stridebench.harness.core.cache import Window
+from stridebench.harness.discover import plain
+from stridebench.harness.plan import presets
 
 WINDOW = 8
 REPEATS = 10

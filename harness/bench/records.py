@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from harness.plan.cells import Plan, expand
-from harness.plan.suite import resolve_again
-from harness.record.columns import Record, Sample, Step
+from stridebench.harness.plan.cells import Plan, expand
+from stridebench.harness.plan.suite import resolve_again
+from stridebench.harness.record.columns import Record, Sample, Step
 
 
 def plan_of(**data: Any) -> Plan:

@@ -18,21 +18,21 @@ from pathlib import Path
 
 import pandas as pd
 
-from harness.bench import growth, openings
-from harness.bench.paired import Result, Settings, at_least
-from harness.bench.records import paged_record, plan_of
-from harness.errors import UsageError
-from harness.plan.cells import Cell, Plan
-from harness.record import stats
-from harness.record.columns import Record, Sample
-from harness.record.store import Store
-from harness.run.executors import serial
-from harness.run.options import Options
-from harness.run.pools.pool import Ended, Pool, run_on, setup_of
-from harness.run.pools.ray import RayPool, connect
-from harness.run.pools.settings import check
-from harness.run.pools.slurm import SlurmPool
-from harness.run.pools.units import Unit
+from stridebench.harness.bench import growth, openings
+from stridebench.harness.bench.paired import Result, Settings, at_least
+from stridebench.harness.bench.records import paged_record, plan_of
+from stridebench.harness.errors import UsageError
+from stridebench.harness.plan.cells import Cell, Plan
+from stridebench.harness.record import stats
+from stridebench.harness.record.columns import Record, Sample
+from stridebench.harness.record.store import Store
+from stridebench.harness.run.executors import serial
+from stridebench.harness.run.options import Options
+from stridebench.harness.run.pools.pool import Ended, Pool, run_on, setup_of
+from stridebench.harness.run.pools.ray import RayPool, connect
+from stridebench.harness.run.pools.settings import check
+from stridebench.harness.run.pools.slurm import SlurmPool
+from stridebench.harness.run.pools.units import Unit
 
 MATRIX = 10_000
 SAMPLES, CELLS = 100_000, 100
@@ -93,7 +93,15 @@ def pages(name: str, settings: Settings) -> Result:
     """Seconds of CPU time to write the pages of a run of 10,000 samples and 1,000,000 steps, and to open them."""
     with tempfile.TemporaryDirectory() as folder:
         run = million_steps(Path(folder) / "run")
-        command = [sys.executable, "-m", "harness.cli.main", "report", str(run), "--html", str(Path(folder) / "pages")]
+        command = [
+            sys.executable,
+            "-m",
+            "stridebench.harness.cli.main",
+            "report",
+            str(run),
+            "--html",
+            str(Path(folder) / "pages"),
+        ]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
             _, status, usage = os.wait4(process.pid, 0)
             process.returncode = os.waitstatus_to_exitcode(status)

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
-from harness.bench.paired import PAIRS, Result, Settings
-from harness.errors import UsageError
-from harness.plan import presets
+from stridebench.harness.bench.paired import PAIRS, Result, Settings
+from stridebench.harness.errors import UsageError
+from stridebench.harness.plan import presets
 
-ENTRY = "from harness.cli.main import main; main()"
+ENTRY = "from stridebench.harness.cli.main import main; main()"
 
 
 def startup(words: tuple[str, ...], goal: float) -> Callable[[str, Settings], Result]:
@@ -38,7 +38,7 @@ def startup(words: tuple[str, ...], goal: float) -> Callable[[str, Settings], Re
 
 FIRST = """
 import os, signal, sys, time
-import harness.core.loop as loop
+import stridebench.harness.core.loop as loop
 step = loop.advance
 def first(*given):
     step(*given)

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from harness.bench.paired import LOOKUP, Result, Settings, build, compare, decoded, in_turn, prompt_ids
-from harness.core.backbone import Backbone
-from harness.core.method import Method, label
-from harness.discover import component
-from harness.errors import UsageError, WeightsError
-from harness.plan import presets
+from stridebench.harness.bench.paired import LOOKUP, Result, Settings, build, compare, decoded, in_turn, prompt_ids
+from stridebench.harness.core.backbone import Backbone
+from stridebench.harness.core.method import Method, label
+from stridebench.harness.discover import component
+from stridebench.harness.errors import UsageError, WeightsError
+from stridebench.harness.plan import presets
 
 
 class Rival(NamedTuple):

@@ -1,4 +1,4 @@
-"""Times of passes by their rows, and of the drafters that size trees by them; stored for `harness.core.costs`."""
+"""Times of passes by their rows, and of the drafters that size trees by them; stored for `stridebench.harness.core.costs`."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import torch
 
-from harness.bench.paired import Result, Settings, build, prompt_ids
-from harness.core.backbone import Backbone
-from harness.core.costs import Costs, costs_file, write_costs
-from harness.core.task import Prompt
-from harness.errors import UsageError, WeightsError
-from harness.plan import presets
-from harness.run.passes import Threads, drafter_costs, measure
+from stridebench.harness.bench.paired import Result, Settings, build, prompt_ids
+from stridebench.harness.core.backbone import Backbone
+from stridebench.harness.core.costs import Costs, costs_file, write_costs
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import UsageError, WeightsError
+from stridebench.harness.plan import presets
+from stridebench.harness.run.passes import Threads, drafter_costs, measure
 
 MEASURED = ("eagle2", "eagle3")
 """Methods that can size their trees by measured costs."""

@@ -10,14 +10,14 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from harness.cli.main import emit, say
-from harness.cli.paths import LocalPath
-from harness.errors import RunIncomplete, UsageError, printable
-from harness.platform import checkouts
-from harness.platform.checkouts import Version, last_line
-from harness.record.store import Store
-from reports.gate import ab
-from reports.text_table import print_table
+from stridebench.harness.cli.main import emit, say
+from stridebench.harness.cli.paths import LocalPath
+from stridebench.harness.errors import RunIncomplete, UsageError, printable
+from stridebench.harness.platform import checkouts
+from stridebench.harness.platform.checkouts import Version, last_line
+from stridebench.harness.record.store import Store
+from stridebench.reports.gate import ab
+from stridebench.reports.text_table import print_table
 
 TAKEN = ("--out", "--append", "--json", "--dry-run", "--resume", "--seed")
 """Options of `stride run` that a comparison sets itself, or has of its own."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.errors import UsageError
-from harness.record.store import Store
-from reports.interchange import writers
+from stridebench.harness.errors import UsageError
+from stridebench.harness.record.store import Store
+from stridebench.reports.interchange import writers
 
 FILES = {"aiperf": "acceptance.jsonl", "golden-al": "golden_al.yaml"}
 """Each layout and its file."""

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import click
 
-from harness.cli.main import emit, say
-from harness.cli.show import match_cell
-from harness.core.task import SetScore
-from harness.discover import declare_all
-from harness.errors import UsageError
-from harness.record.store import Store
-from harness.registry import LAYOUTS
-from harness.run.stored_outputs import attach
+from stridebench.harness.cli.main import emit, say
+from stridebench.harness.cli.show import match_cell
+from stridebench.harness.core.task import SetScore
+from stridebench.harness.discover import declare_all
+from stridebench.harness.errors import UsageError
+from stridebench.harness.record.store import Store
+from stridebench.harness.registry import LAYOUTS
+from stridebench.harness.run.stored_outputs import attach
 
 
 @click.command(name="attach")

@@ -12,26 +12,26 @@ import click
 import torch
 from rich.console import Console
 
-from harness.audit.kernels import Place, check_kernel
-from harness.audit.laws import MARGINS
-from harness.audit.output import bets_on, drafter_logits, target_logits
-from harness.audit.tokens_file import read_outputs
-from harness.audit.verdict import Audit, audit
-from harness.cli import engine_runs
-from harness.cli.main import emit, say
-from harness.cli.run_progress import RunProgress
-from harness.core.capabilities import Requirement
-from harness.core.sampling import Sampling
-from harness.discover import declare_all
-from harness.errors import UsageError, printable_line
-from harness.plan import presets
-from harness.platform.device import check_device
-from harness.record.store import Store
-from harness.registry import BACKBONES, KERNELS
-from harness.run.auditing import MASKED
-from harness.run.options import Options
-from harness.run.stored_audit import AuditedCell, audit_store
-from reports import engines, text_table
+from stridebench.harness.audit.kernels import Place, check_kernel
+from stridebench.harness.audit.laws import MARGINS
+from stridebench.harness.audit.output import bets_on, drafter_logits, target_logits
+from stridebench.harness.audit.tokens_file import read_outputs
+from stridebench.harness.audit.verdict import Audit, audit
+from stridebench.harness.cli import engine_runs
+from stridebench.harness.cli.main import emit, say
+from stridebench.harness.cli.run_progress import RunProgress
+from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.discover import declare_all
+from stridebench.harness.errors import UsageError, printable_line
+from stridebench.harness.plan import presets
+from stridebench.harness.platform.device import check_device
+from stridebench.harness.record.store import Store
+from stridebench.harness.registry import BACKBONES, KERNELS
+from stridebench.harness.run.auditing import MASKED
+from stridebench.harness.run.options import Options
+from stridebench.harness.run.stored_audit import AuditedCell, audit_store
+from stridebench.reports import engines, text_table
 
 CODES = {"not refuted": 0, "refuted": 1, "inconclusive": 4}
 COLUMNS = {

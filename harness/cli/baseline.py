@@ -7,11 +7,11 @@ from pathlib import Path
 
 import click
 
-from harness.cli.main import emit, say
-from harness.cli.paths import LocalPath
-from harness.errors import UsageError
-from harness.record.store import Store
-from reports.gate.baseline import failed_samples, make_baseline, with_replay
+from stridebench.harness.cli.main import emit, say
+from stridebench.harness.cli.paths import LocalPath
+from stridebench.harness.errors import UsageError
+from stridebench.harness.record.store import Store
+from stridebench.reports.gate.baseline import failed_samples, make_baseline, with_replay
 
 
 @click.group(name="baseline")
@@ -64,7 +64,7 @@ def make(
     store = Store.open(run)
     document = make_baseline(store, [Store.open(path) for path in again])
     if replayed:
-        from harness.cli import replaying  # loads models
+        from stridebench.harness.cli import replaying  # loads models
 
         document = with_replay(document, replaying.record(store, document, device, fetch=not offline))
     out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")

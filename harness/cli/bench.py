@@ -11,12 +11,12 @@ from click.core import ParameterSource
 from rich.console import Console
 from rich.table import Table
 
-from harness.bench import gpu, peers
-from harness.cli.main import emit
-from harness.discover import declare_all
-from harness.errors import UsageError, printable_line
-from harness.platform.device import check_device
-from harness.platform.malloc import keep_pages
+from stridebench.harness.bench import gpu, peers
+from stridebench.harness.cli.main import emit
+from stridebench.harness.discover import declare_all
+from stridebench.harness.errors import UsageError, printable_line
+from stridebench.harness.platform.device import check_device
+from stridebench.harness.platform.malloc import keep_pages
 
 GPU = "gpu"
 
@@ -109,7 +109,7 @@ def _draw(results: list[peers.Result], path: Path) -> None:
     Raises:
         UsageError: none of the results is one.
     """
-    from reports.growth import draw
+    from stridebench.reports.growth import draw
 
     shown = [result for result in results if result.points]
     if not shown:
@@ -127,7 +127,7 @@ def _device(named: str | None) -> str:
 def _gpu(settings: gpu.Settings, out: Path, console: Console, as_json: bool) -> None:
     """Write the file of `stride bench gpu` and print its rows."""
     if settings.tiny:
-        from harness.cli.tiny_components import make  # trains
+        from stridebench.harness.cli.tiny_components import make  # trains
 
         for plan in gpu.plans(settings):
             make(plan)

@@ -7,10 +7,10 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from harness.cli.main import emit
-from harness.errors import UsageError
-from harness.record.store import Store
-from reports.gate import compare
+from stridebench.harness.cli.main import emit
+from stridebench.harness.errors import UsageError
+from stridebench.harness.record.store import Store
+from stridebench.reports.gate import compare
 
 
 @click.command(name="compare")

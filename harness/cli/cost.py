@@ -9,12 +9,12 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from harness.cli.main import emit
-from harness.discover import declare_all
-from harness.plan import contract
-from reports import text_table
-from reports.cost import cards as card_files
-from reports.cost import tables
+from stridebench.harness.cli.main import emit
+from stridebench.harness.discover import declare_all
+from stridebench.harness.plan import contract
+from stridebench.reports import text_table
+from stridebench.reports.cost import cards as card_files
+from stridebench.reports.cost import tables
 
 
 @click.command(name="cost")

@@ -9,16 +9,16 @@ from typing import Any
 
 import click
 
-from harness.cli.main import emit, say
-from harness.discover import load_all
-from harness.errors import StrideError, UsageError
-from harness.plan import presets
-from harness.platform.arithmetic import multiplies_bf16
-from harness.platform.extras import install_command
-from harness.platform.folders import cache_folder
-from harness.record import provenance
-from harness.registry import METHODS, TASKS
-from tasks.metrics import sandbox
+from stridebench.harness.cli.main import emit, say
+from stridebench.harness.discover import load_all
+from stridebench.harness.errors import StrideError, UsageError
+from stridebench.harness.plan import presets
+from stridebench.harness.platform.arithmetic import multiplies_bf16
+from stridebench.harness.platform.extras import install_command
+from stridebench.harness.platform.folders import cache_folder
+from stridebench.harness.record import provenance
+from stridebench.harness.registry import METHODS, TASKS
+from stridebench.tasks.metrics import sandbox
 
 EXTRAS = {"image": ("pytorch_fid", "open_clip"), "ray": ("ray",), "gpu": ("pynvml",)}
 
@@ -48,7 +48,7 @@ def command(noise: bool, profile: Path | None, device: str, as_json: bool) -> No
         raise UsageError(f"--device {device} is what --profile FILE measures; name a file too")
     checks = _checks()
     if noise:
-        from harness.bench.machine_noise import measure  # computes with torch
+        from stridebench.harness.bench.machine_noise import measure  # computes with torch
 
         measured = measure()
         checks.append({"what": "timing", "ok": measured.quiet, "found": measured.words, "level": "note"})
@@ -73,7 +73,7 @@ def command(noise: bool, profile: Path | None, device: str, as_json: bool) -> No
 
 
 def _measure(profile: Path, device: str) -> None:
-    from harness.bench import machine_profile  # computes with torch
+    from stridebench.harness.bench import machine_profile  # computes with torch
 
     if profile.suffix not in (".yaml", ".yml"):
         raise UsageError(f"{profile} is a machine profile, which `stride predict` reads as .yaml; name it so")

@@ -9,13 +9,13 @@ from typing import Any
 import pandas as pd
 from rich.console import Console
 
-from harness.cli.main import say, strict
-from harness.errors import RunIncomplete
-from harness.plan.cells import Plan
-from harness.record.store import Store
-from harness.run.serving.engines import Stopped
-from reports import crossover, engines, side_by_side
-from reports.text_table import print_table
+from stridebench.harness.cli.main import say, strict
+from stridebench.harness.errors import RunIncomplete
+from stridebench.harness.plan.cells import Plan
+from stridebench.harness.record.store import Store
+from stridebench.harness.run.serving.engines import Stopped
+from stridebench.reports import crossover, engines, side_by_side
+from stridebench.reports.text_table import print_table
 
 BROKEN = ("broken",)
 """Verdicts of an engine that end a run with code 1."""
@@ -46,7 +46,7 @@ def report(store: Store, as_json: bool, out: Path | None = None) -> pd.DataFrame
 
 
 def engine_table(store: Store) -> pd.DataFrame:
-    """One row a cell of an engine (`reports.engines.summarise`)."""
+    """One row a cell of an engine (`stridebench.reports.engines.summarise`)."""
     return engines.summarise(store)
 
 
@@ -95,7 +95,7 @@ HISTORY = {
 
 
 def history(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Lines of a history (`reports.history.series`), one a finished cell of an engine."""
+    """Lines of a history (`stridebench.reports.history.series`), one a finished cell of an engine."""
     facts = ("cell", "label", "load", "backbone", "dtype", "temperature", "task", "role", "status", "verdict")
     finished = frame[frame["status"] == "done"] if len(frame) else frame
     return [

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from harness.record.evidence import REFUTED
+from stridebench.harness.record.evidence import REFUTED
 
 if TYPE_CHECKING:
-    from harness.record.store import Cell
-    from reports.html.figures import Chart
+    from stridebench.harness.record.store import Cell
+    from stridebench.reports.html.figures import Chart
 
 NO_BETS = "the run stored the e-value alone, and not the bets on each output"
 POINTS = 200
@@ -25,9 +25,9 @@ def evidence_of(cell: Cell) -> Chart | str | None:
     audited = [bets for bets, tokens in zip(stored, counted["tokens"], strict=False) if len(tokens)]
     if not audited or any("gains" not in bets for bets in audited):
         return NO_BETS
-    from harness.audit.bets import Bets
-    from harness.audit.verdict import evidence_path
-    from reports.html.figures import evidence_chart
+    from stridebench.harness.audit.bets import Bets
+    from stridebench.harness.audit.verdict import evidence_path
+    from stridebench.reports.html.figures import evidence_chart
 
     path = evidence_path([Bets.of(bets) for bets in audited])
     drawn = [*path[: -1 : max(1, len(path) // POINTS)], path[-1]]

@@ -15,27 +15,27 @@ import pandas as pd
 import torch
 from rich.console import Console
 
-from harness.cli.main import emit, say
-from harness.cli.overrides import executor_values
-from harness.cli.run_progress import RunProgress
-from harness.errors import NAMED, RunIncomplete, UsageError
-from harness.plan.cells import Plan
-from harness.platform import arithmetic, contention
-from harness.platform.device import check_device
-from harness.platform.malloc import keep_pages
-from harness.platform.programs import typed
-from harness.platform.quiet import stdout_on_stderr
-from harness.record import provenance, remote
-from harness.record.columns import SCORER_FAILED
-from harness.record.store import Store
-from harness.run.executors import EXECUTORS, check_executor
-from harness.run.options import Options
-from harness.run.serving.engines import Stopped, run_engines
-from harness.run.summary import summary
-from tasks.metrics import sandbox
+from stridebench.harness.cli.main import emit, say
+from stridebench.harness.cli.overrides import executor_values
+from stridebench.harness.cli.run_progress import RunProgress
+from stridebench.harness.errors import NAMED, RunIncomplete, UsageError
+from stridebench.harness.plan.cells import Plan
+from stridebench.harness.platform import arithmetic, contention
+from stridebench.harness.platform.device import check_device
+from stridebench.harness.platform.malloc import keep_pages
+from stridebench.harness.platform.programs import typed
+from stridebench.harness.platform.quiet import stdout_on_stderr
+from stridebench.harness.record import provenance, remote
+from stridebench.harness.record.columns import SCORER_FAILED
+from stridebench.harness.record.store import Store
+from stridebench.harness.run.executors import EXECUTORS, check_executor
+from stridebench.harness.run.options import Options
+from stridebench.harness.run.serving.engines import Stopped, run_engines
+from stridebench.harness.run.summary import summary
+from stridebench.tasks.metrics import sandbox
 
 if TYPE_CHECKING:
-    from harness.cli import results
+    from stridebench.harness.cli import results
 
 WARNING = (
     "--allow-code-execution: programs written by a language model will be executed in a child process with limits on "
@@ -77,7 +77,7 @@ def execute(plan: Plan, options: dict[str, Any]) -> None:
 
 def _report(plan: Plan, store: Store, options: dict[str, Any]) -> int:
     """Write and print what engines and methods did; the exit code that their rows ask for."""
-    from harness.cli import engine_runs, results  # imported after the decode: they import matplotlib
+    from stridebench.harness.cli import engine_runs, results  # imported after the decode: they import matplotlib
 
     engines = engine_runs.report(store, options["as_json"]) if plan.engines else pd.DataFrame()
     for cell in plan.engines:
@@ -156,7 +156,7 @@ def check_finished(plan: Plan, store: Store, stopped: Sequence[Stopped]) -> None
     Raises:
         UsageError: no cell ran; says why the first did not. RunIncomplete: some cells did not, or an engine stopped.
     """
-    from harness.cli import engine_runs, results  # as above
+    from stridebench.harness.cli import engine_runs, results  # as above
 
     engine_runs.check(stopped, store)
     counts = summary(plan, store)

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import click
 
-from harness.cli import acceptance_layouts, show_engine
-from harness.cli.main import say
-from harness.cli.show import match_name
-from harness.discover import declare_all
-from harness.errors import UsageError
-from harness.record.store import Store
-from harness.registry import LAYOUTS
-from harness.run.stored_outputs import stored_outputs
+from stridebench.harness.cli import acceptance_layouts, show_engine
+from stridebench.harness.cli.main import say
+from stridebench.harness.cli.show import match_name
+from stridebench.harness.discover import declare_all
+from stridebench.harness.errors import UsageError
+from stridebench.harness.record.store import Store
+from stridebench.harness.registry import LAYOUTS
+from stridebench.harness.run.stored_outputs import stored_outputs
 
 PATH = click.Path(path_type=Path)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from harness.cli.main import emit, say
-from harness.plan import presets
+from stridebench.harness.cli.main import emit, say
+from stridebench.harness.plan import presets
 
 
 @click.command(name="fetch")

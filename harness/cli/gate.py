@@ -10,14 +10,14 @@ from typing import Any
 
 import click
 
-from harness.cli.main import emit, say
-from harness.cli.paths import LocalPath
-from harness.errors import UsageError
-from harness.record.store import Store
-from reports.gate import decision, rendering, replay
-from reports.gate import golden as golden_gate
-from reports.gate.baseline import check_content
-from reports.text_table import markdown_lines, number
+from stridebench.harness.cli.main import emit, say
+from stridebench.harness.cli.paths import LocalPath
+from stridebench.harness.errors import UsageError
+from stridebench.harness.record.store import Store
+from stridebench.reports.gate import decision, rendering, replay
+from stridebench.reports.gate import golden as golden_gate
+from stridebench.reports.gate.baseline import check_content
+from stridebench.reports.text_table import markdown_lines, number
 
 
 @click.command(name="gate")
@@ -149,7 +149,7 @@ def _replay(
     check_content(document)
     if not document.get("replay"):
         raise UsageError("the baseline holds no texts to replay; make it with `stride baseline make RUN --replay`")
-    from harness.cli import replaying  # loads models
+    from stridebench.harness.cli import replaying  # loads models
 
     scores = replaying.again(document, device, fetch)
     errors = {name: score.error for name, score in scores.items() if score.error}

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import click
 
-from harness.cli.main import emit, say
-from harness.cli.paths import LocalPath
-from harness.errors import UsageError
-from harness.platform.extras import optional
-from reports.history import report
-from reports.history.series import METRICS, read, series
+from stridebench.harness.cli.main import emit, say
+from stridebench.harness.cli.paths import LocalPath
+from stridebench.harness.errors import UsageError
+from stridebench.harness.platform.extras import optional
+from stridebench.reports.history import report
+from stridebench.reports.history.series import METRICS, read, series
 
 
 @click.command(name="history")
@@ -52,7 +52,7 @@ def _write(results: Sequence[report.Finding], folder: Path, out: Path | None, pa
     if pages is not None:
         for module in ("plotly", "itables"):
             optional(module, "a page for a browser", "html")
-        from reports.html import assets, history
+        from stridebench.reports.html import assets, history
 
         assets.check_folder(pages)
         say(f"wrote {history.write(results, str(folder), pages)}")

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from harness.cli.main import emit, say
-from harness.errors import printable_line
-from reports.interchange.readers import read, table
-from reports.text_table import markdown_lines, number
+from stridebench.harness.cli.main import emit, say
+from stridebench.harness.errors import printable_line
+from stridebench.reports.interchange.readers import read, table
+from stridebench.reports.text_table import markdown_lines, number
 
 
 @click.command(name="import")

@@ -11,17 +11,17 @@ import pandas as pd
 from rich.console import Console
 from rich.progress import track
 
-from harness.bench import layers
-from harness.cli.main import emit, say
-from harness.core.backbone import DTYPES
-from harness.core.task import Prompt
-from harness.discover import component, declare_all
-from harness.errors import UsageError
-from harness.plan import presets
-from harness.plan.cells import modality
-from harness.platform.device import check_device
-from harness.registry import BACKBONES, TASKS
-from reports import adapter_layers, text_table
+from stridebench.harness.bench import layers
+from stridebench.harness.cli.main import emit, say
+from stridebench.harness.core.backbone import DTYPES
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.discover import component, declare_all
+from stridebench.harness.errors import UsageError
+from stridebench.harness.plan import presets
+from stridebench.harness.plan.cells import modality
+from stridebench.harness.platform.device import check_device
+from stridebench.harness.registry import BACKBONES, TASKS
+from stridebench.reports import adapter_layers, text_table
 
 CSV, PNG = "layers.csv", "layers.png"
 BATCH = 8

@@ -9,13 +9,13 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from harness.cli import matrix
-from harness.cli.main import emit, say
-from harness.discover import declare_all
-from harness.errors import UnknownNameError
-from harness.plan import contract, presets, suite
-from harness.plan.presets import Spec
-from harness.registry import DATASETS, ENGINES, METHODS, PICTURE_SCORERS, TASKS, Registry
+from stridebench.harness.cli import matrix
+from stridebench.harness.cli.main import emit, say
+from stridebench.harness.discover import declare_all
+from stridebench.harness.errors import UnknownNameError
+from stridebench.harness.plan import contract, presets, suite
+from stridebench.harness.plan.presets import Spec
+from stridebench.harness.registry import DATASETS, ENGINES, METHODS, PICTURE_SCORERS, TASKS, Registry
 
 KINDS = ("methods", "tasks", "backbones", "suites", "engines", "scorers", "datasets", "matrix")
 OF_PACKAGES = ("scorers", "datasets")

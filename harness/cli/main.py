@@ -17,12 +17,20 @@ from typing import Any, TextIO
 
 import click
 
-from harness import __version__
-from harness.discover import check_packages
-from harness.errors import GraphWarning, PluginWarning, StrideError, UsageError, WeightsWarning, did_you_mean, printable
-from harness.platform import deferred, stand_ins
-from harness.platform.exits import exits_are_told
-from harness.platform.quiet import open_closed_streams
+from stridebench.harness import __version__
+from stridebench.harness.discover import check_packages
+from stridebench.harness.errors import (
+    GraphWarning,
+    PluginWarning,
+    StrideError,
+    UsageError,
+    WeightsWarning,
+    did_you_mean,
+    printable,
+)
+from stridebench.harness.platform import deferred, stand_ins
+from stridebench.harness.platform.exits import exits_are_told
+from stridebench.harness.platform.quiet import open_closed_streams
 
 VERBS = {
     "list": "methods, tasks, backbones, suites, engines, or the matrix of methods and backbones",
@@ -77,7 +85,7 @@ MODULES = {"import": "import_results"}
 
 
 class Verbs(click.Group):
-    """Each verb is `command` of harness.cli.VERB."""
+    """Each verb is `command` of stridebench.harness.cli.VERB."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(VERBS)
@@ -86,7 +94,7 @@ class Verbs(click.Group):
         if cmd_name not in VERBS:
             return None
         check_packages()
-        module = importlib.import_module(f"harness.cli.{MODULES.get(cmd_name, cmd_name)}")
+        module = importlib.import_module(f"stridebench.harness.cli.{MODULES.get(cmd_name, cmd_name)}")
         command: click.Command = module.command
         return command
 

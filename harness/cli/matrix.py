@@ -10,10 +10,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from harness.cli.main import say
-from harness.plan import contract, presets
-from harness.plan.compatibility import LACKS
-from harness.plan.outcomes import WORDS, Outcomes
+from stridebench.harness.cli.main import say
+from stridebench.harness.plan import contract, presets
+from stridebench.harness.plan.compatibility import LACKS
+from stridebench.harness.plan.outcomes import WORDS, Outcomes
 
 NARROWEST = 12
 """Characters of a column of words, its border included."""

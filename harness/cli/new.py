@@ -9,11 +9,11 @@ from pathlib import Path
 
 import click
 
-from harness.cli.main import say
-from harness.discover import declare_all
-from harness.errors import UsageError
-from harness.platform.programs import typed
-from harness.registry import METHODS
+from stridebench.harness.cli.main import say
+from stridebench.harness.discover import declare_all
+from stridebench.harness.errors import UsageError
+from stridebench.harness.platform.programs import typed
+from stridebench.harness.registry import METHODS
 
 TEMPLATES = Path(__file__).parent / "templates"
 FILES = {"pyproject.toml": "pyproject.toml", "method.py": "stride_{name}.py", "test_method.py": "tests/test_{name}.py"}

@@ -12,17 +12,17 @@ from typing import Any
 
 import click
 
-from harness.cli import gate, run
-from harness.cli.main import emit, say
-from harness.cli.paths import LocalPath
-from harness.errors import RunIncomplete, StrideError, UsageError
-from harness.platform.quiet import stdout_on_stderr
-from harness.record.files import put
-from harness.record.store import Store
-from reports.gate import decision, rendering
-from reports.gate.baseline import check_content, make_baseline
-from reports.history import report
-from reports.history.series import read, series
+from stridebench.harness.cli import gate, run
+from stridebench.harness.cli.main import emit, say
+from stridebench.harness.cli.paths import LocalPath
+from stridebench.harness.errors import RunIncomplete, StrideError, UsageError
+from stridebench.harness.platform.quiet import stdout_on_stderr
+from stridebench.harness.record.files import put
+from stridebench.harness.record.store import Store
+from stridebench.reports.gate import decision, rendering
+from stridebench.reports.gate.baseline import check_content, make_baseline
+from stridebench.reports.history import report
+from stridebench.reports.history.series import read, series
 
 LINES = "history.jsonl"
 TAKEN = ("--out", "--append", "--json", "--dry-run")

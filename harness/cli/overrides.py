@@ -9,9 +9,9 @@ from typing import Any
 
 import yaml
 
-from harness.errors import UsageError
-from harness.plan.suite import Overrides, Resolved, from_options, load, resolve_again
-from harness.plan.yaml_lines import parse
+from stridebench.harness.errors import UsageError
+from stridebench.harness.plan.suite import Overrides, Resolved, from_options, load, resolve_again
+from stridebench.harness.plan.yaml_lines import parse
 
 NUMBERS = {"max_new_tokens": "--max-new-tokens", "repetitions": "--repetitions", "seed": "--seed"}
 """Keys of a suite that an option replaces by a number."""
@@ -117,7 +117,7 @@ def suite_to_run(
     nothing_named = name is None and not overrides.values and overrides.limit is None and not overrides.dtypes
     if not (resume and nothing_named and out is not None):
         return suite_of(name, overrides, words)
-    from harness.record.store import Store  # reads tables, which the start of the command line does without
+    from stridebench.harness.record.store import Store  # reads tables, which the start of the command line does without
 
     suite = Store.open(out).manifest.get("suite")
     if not suite:

@@ -10,16 +10,16 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from harness.cli.main import emit, say
-from harness.core.method import Method
-from harness.discover import declare_all
-from harness.plan import presets
-from harness.plan.compatibility import vocabulary
-from harness.plan.names import MethodUse
-from harness.plan.outcomes import Outcome, Outcomes
-from harness.plan.suite import load
-from harness.registry import METHODS
-from reports.papers.items import Cells, Item, items
+from stridebench.harness.cli.main import emit, say
+from stridebench.harness.core.method import Method
+from stridebench.harness.discover import declare_all
+from stridebench.harness.plan import presets
+from stridebench.harness.plan.compatibility import vocabulary
+from stridebench.harness.plan.names import MethodUse
+from stridebench.harness.plan.outcomes import Outcome, Outcomes
+from stridebench.harness.plan.suite import load
+from stridebench.harness.registry import METHODS
+from stridebench.reports.papers.items import Cells, Item, items
 
 WORDS = ("yes", "needs weights", "no")
 

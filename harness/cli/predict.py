@@ -10,11 +10,11 @@ import click
 import pandas as pd
 from rich.console import Console
 
-from harness.cli.main import emit
-from harness.errors import UsageError, printable_line
-from harness.record.store import Store
-from reports import predict, text_table
-from reports.text_table import Column
+from stridebench.harness.cli.main import emit
+from stridebench.harness.errors import UsageError, printable_line
+from stridebench.harness.record.store import Store
+from stridebench.reports import predict, text_table
+from stridebench.reports.text_table import Column
 
 COLUMNS = (
     Column("cell", "cell", rank=0),
@@ -113,7 +113,7 @@ def _draw(frame: pd.DataFrame, path: Path, title: str) -> None:
     Raises:
         UsageError: no cell has both figures.
     """
-    from reports import predict_figure  # draws with matplotlib
+    from stridebench.reports import predict_figure  # draws with matplotlib
 
     if predict.scatter(frame) is None:
         raise UsageError(f"--figure: {_said(None)}")

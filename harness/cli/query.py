@@ -13,16 +13,16 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from harness.cli.main import emit, say, strict
-from harness.cli.run_folders import run_folders
-from harness.errors import UsageError, printable, printable_line
-from harness.platform.extras import optional
-from harness.record.store import Store
-from reports.query.rows import NamedRun
-from reports.query.schema import VIEWS
+from stridebench.harness.cli.main import emit, say, strict
+from stridebench.harness.cli.run_folders import run_folders
+from stridebench.harness.errors import UsageError, printable, printable_line
+from stridebench.harness.platform.extras import optional
+from stridebench.harness.record.store import Store
+from stridebench.reports.query.rows import NamedRun
+from stridebench.reports.query.schema import VIEWS
 
 if TYPE_CHECKING:
-    from reports.query.database import Answer
+    from stridebench.reports.query.database import Answer
 
 SHOWN_ROWS, SHOWN_CHARACTERS = 200, 80
 """How much of an answer a table shows."""
@@ -70,7 +70,7 @@ def answer_of(sql: str, runs: Sequence[Any]) -> Answer:
         UsageError: DuckDB is not installed, or refuses the query. StoreError: a run is damaged.
     """
     optional("duckdb", "stride query", "query")
-    from reports.query.database import ask
+    from stridebench.reports.query.database import ask
 
     named = [NamedRun(str(folder), Store.open(folder)) for folder in run_folders(runs)]
     answer = ask(sql, named)

@@ -8,17 +8,17 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from harness.cli.run_progress import RunProgress
-from harness.discover import declare_all
-from harness.errors import UsageError
-from harness.plan.cells import expand
-from harness.plan.suite import resolve_again
-from harness.platform.device import check_device
-from harness.platform.malloc import keep_pages
-from harness.platform.quiet import stdout_on_stderr
-from harness.record.store import Store
-from harness.run.options import Options
-from harness.run.replay import Scores, Text, replay, unreplayable
+from stridebench.harness.cli.run_progress import RunProgress
+from stridebench.harness.discover import declare_all
+from stridebench.harness.errors import UsageError
+from stridebench.harness.plan.cells import expand
+from stridebench.harness.plan.suite import resolve_again
+from stridebench.harness.platform.device import check_device
+from stridebench.harness.platform.malloc import keep_pages
+from stridebench.harness.platform.quiet import stdout_on_stderr
+from stridebench.harness.record.store import Store
+from stridebench.harness.run.options import Options
+from stridebench.harness.run.replay import Scores, Text, replay, unreplayable
 
 
 def record(store: Store, baseline: Mapping[str, Any], device: str, fetch: bool) -> dict[str, Any]:

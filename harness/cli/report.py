@@ -9,16 +9,16 @@ from typing import Any
 import click
 from rich.console import Console
 
-from harness.cli import engine_runs
-from harness.cli.evidence import evidence_of
-from harness.cli.main import emit, say
-from harness.cli.results import RunReport
-from harness.errors import UsageError
-from harness.platform.extras import optional
-from harness.record.store import Store
-from reports.papers.one_table import keys, one_table, tables_of
-from reports.tables import html_tables, latex_tables, markdown_of
-from reports.text_table import print_table
+from stridebench.harness.cli import engine_runs
+from stridebench.harness.cli.evidence import evidence_of
+from stridebench.harness.cli.main import emit, say
+from stridebench.harness.cli.results import RunReport
+from stridebench.harness.errors import UsageError
+from stridebench.harness.platform.extras import optional
+from stridebench.harness.record.store import Store
+from stridebench.reports.papers.one_table import keys, one_table, tables_of
+from stridebench.reports.tables import html_tables, latex_tables, markdown_of
+from stridebench.reports.text_table import print_table
 
 ENDINGS = {"markdown": ".md", "latex": ".tex", "html": ".html"}
 FORMS = ("terminal", *ENDINGS)
@@ -71,7 +71,7 @@ def command(
         _paper_table(Store.open(run), asked["paper"], asked["table"], form, out)
         return
     if asked["figure"]:
-        from reports.publication import write_pdf
+        from stridebench.reports.publication import write_pdf
 
         say(f"wrote {write_pdf(Store.open(run), asked['figure'], asked['cells'], asked['pdf'])}")
         return
@@ -150,7 +150,7 @@ def write_pages(runs: tuple[Path, ...], folder: Path) -> Path:
         optional(module, "a page for a browser", "html")
     if (folder / "manifest.json").exists():
         raise UsageError(f"{folder} holds a run; name another folder for its pages")
-    from reports.html import assets, page
+    from stridebench.reports.html import assets, page
 
     assets.check_folder(folder)
     return page.write([Store.open(run) for run in runs], folder, evidence_of)

@@ -9,12 +9,12 @@ from typing import Any
 
 from rich.console import Console
 
-from harness.cli.main import strict
-from harness.record.files import put
-from harness.record.store import Store
-from reports import contact_sheets, pareto, tables
-from reports.papers.report import PaperReport
-from reports.summary import reader, summarise
+from stridebench.harness.cli.main import strict
+from stridebench.harness.record.files import put
+from stridebench.harness.record.store import Store
+from stridebench.reports import contact_sheets, pareto, tables
+from stridebench.reports.papers.report import PaperReport
+from stridebench.reports.summary import reader, summarise
 
 
 class RunReport:

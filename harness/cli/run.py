@@ -1,4 +1,4 @@
-"""The verb `stride run`: reads its options and plans the cells. `harness.run` runs them."""
+"""The verb `stride run`: reads its options and plans the cells. `stridebench.harness.run` runs them."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any
 
 import click
 
-from harness.cli.main import emit, say
-from harness.cli.overrides import read, suite_to_run
-from harness.discover import declare_all
-from harness.errors import UsageError
-from harness.plan import presets
-from harness.plan.cells import Plan, expand
-from harness.plan.estimate import estimate
-from harness.plan.outcomes import WORDS, Outcome, Outcomes
-from harness.platform.quiet import stdout_on_stderr
-from harness.platform.surroundings import restored
+from stridebench.harness.cli.main import emit, say
+from stridebench.harness.cli.overrides import read, suite_to_run
+from stridebench.harness.discover import declare_all
+from stridebench.harness.errors import UsageError
+from stridebench.harness.plan import presets
+from stridebench.harness.plan.cells import Plan, expand
+from stridebench.harness.plan.estimate import estimate
+from stridebench.harness.plan.outcomes import WORDS, Outcome, Outcomes
+from stridebench.harness.platform.quiet import stdout_on_stderr
+from stridebench.harness.platform.surroundings import restored
 
 EXECUTORS = ("serial", "ray", "slurm")
-"""Names of `harness.run.executors.EXECUTORS`."""
+"""Names of `stridebench.harness.run.executors.EXECUTORS`."""
 
 
 class Folder(click.Path):
@@ -133,10 +133,10 @@ def command(name: str | None, **options: Any) -> None:
         _print_plan(plan, outcomes, options["as_json"])
         _refuse_idle(plan, outcomes)
         return
-    from harness.cli import execution  # reads and writes stores and draws plots: nothing for a dry run
+    from stridebench.harness.cli import execution  # reads and writes stores and draws plots: nothing for a dry run
 
     if options["tiny"]:
-        from harness.cli.tiny_components import make
+        from stridebench.harness.cli.tiny_components import make
 
         make(plan)
     execution.execute(plan, options)

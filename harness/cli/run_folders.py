@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from harness.errors import StoreError, UsageError
-from harness.record.remote import remote_run
+from stridebench.harness.errors import StoreError, UsageError
+from stridebench.harness.record.remote import remote_run
 
 DEFAULT = "runs"
 """Where `stride run` puts runs."""

@@ -18,10 +18,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from harness.core.task import Prompt
-from harness.errors import printable, printable_line
-from harness.plan.cells import Cell
-from harness.run.options import Progress
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import printable, printable_line
+from stridebench.harness.plan.cells import Cell
+from stridebench.harness.run.options import Progress
 
 LINE_S = 30.0
 """Seconds between two lines of a log."""

@@ -11,12 +11,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from harness.cli import show_engine
-from harness.cli.main import emit, say
-from harness.cli.show_prompt import file_of, show_prompt
-from harness.errors import UnknownNameError, UsageError, printable
-from harness.record.metrics import METRICS, acceptance_by_depth, totals, value
-from harness.record.store import Cell, Store
+from stridebench.harness.cli import show_engine
+from stridebench.harness.cli.main import emit, say
+from stridebench.harness.cli.show_prompt import file_of, show_prompt
+from stridebench.harness.errors import UnknownNameError, UsageError, printable
+from stridebench.harness.record.metrics import METRICS, acceptance_by_depth, totals, value
+from stridebench.harness.record.store import Cell, Store
 
 
 @click.command(name="show")

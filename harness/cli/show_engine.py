@@ -6,13 +6,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from harness.cli.main import emit, strict
-from harness.cli.show_prompt import match_prompt
-from harness.errors import printable, printable_line
-from harness.record.request_store import EngineCell, RequestStore
-from harness.record.store import Store
-from reports import engines
-from reports.html.engine_facts import EngineFacts, engine_facts
+from stridebench.harness.cli.main import emit, strict
+from stridebench.harness.cli.show_prompt import match_prompt
+from stridebench.harness.errors import printable, printable_line
+from stridebench.harness.record.request_store import EngineCell, RequestStore
+from stridebench.harness.record.store import Store
+from stridebench.reports import engines
+from stridebench.reports.html.engine_facts import EngineFacts, engine_facts
 
 TOLD = ("prompt_tokens", "output_tokens", "finish", "draft_steps", "drafted", "accepted", "histogram", "error")
 

@@ -9,10 +9,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from harness.cli.main import emit
-from harness.errors import UnknownNameError, UsageError, printable, printable_line
-from harness.record.origins import ACCEPTED, BONUS, CORRECTED, DECODED, FORCED, ORIGINS, origins
-from harness.record.store import Cell
+from stridebench.harness.cli.main import emit
+from stridebench.harness.errors import UnknownNameError, UsageError, printable, printable_line
+from stridebench.harness.record.origins import ACCEPTED, BONUS, CORRECTED, DECODED, FORCED, ORIGINS, origins
+from stridebench.harness.record.store import Cell
 
 COLOURS = {ACCEPTED: "green", CORRECTED: "red", BONUS: "blue", FORCED: "yellow", DECODED: "default"}
 COUNTS = ("drafted", "tested", "accepted", "emitted", "forced")

@@ -8,11 +8,11 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from harness.cli.main import emit, say
-from harness.cli.show import match_cell
-from harness.core.task import SetScore
-from harness.record.store import Store
-from reports import text_table, user_study
+from stridebench.harness.cli.main import emit, say
+from stridebench.harness.cli.show import match_cell
+from stridebench.harness.core.task import SetScore
+from stridebench.harness.record.store import Store
+from stridebench.reports import text_table, user_study
 
 PATH = click.Path(path_type=Path)
 

@@ -6,14 +6,14 @@ import shutil
 from functools import cache
 from pathlib import Path
 
-from harness import discover
-from harness.backbones.tiny import PREFIX
-from harness.cli.main import say
-from harness.plan import presets
-from harness.plan.cells import Cell, Plan
-from harness.train import loop
-from harness.train.data import TaskPlan
-from harness.train.general import general
+from stridebench.harness import discover
+from stridebench.harness.backbones.tiny import PREFIX
+from stridebench.harness.cli.main import say
+from stridebench.harness.plan import presets
+from stridebench.harness.plan.cells import Cell, Plan
+from stridebench.harness.train import loop
+from stridebench.harness.train.data import TaskPlan
+from stridebench.harness.train.general import general
 
 DATA = {
     "text": TaskPlan("humaneval", limit=3, rows=2, new=40),

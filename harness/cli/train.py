@@ -13,18 +13,18 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from harness.cli.main import emit, say
-from harness.cli.overrides import yaml_value
-from harness.discover import declare_all, load_recipes, shipped, trained
-from harness.errors import UsageError
-from harness.plan import names
-from harness.platform.device import check_device
-from harness.registry import DATASETS, RECIPES, TASKS
-from harness.train import loop as training
-from harness.train.data import TaskPlan
-from harness.train.distributed import Workers
-from harness.train.general import general
-from harness.train.pictures import PicturePlan
+from stridebench.harness.cli.main import emit, say
+from stridebench.harness.cli.overrides import yaml_value
+from stridebench.harness.discover import declare_all, load_recipes, shipped, trained
+from stridebench.harness.errors import UsageError
+from stridebench.harness.plan import names
+from stridebench.harness.platform.device import check_device
+from stridebench.harness.registry import DATASETS, RECIPES, TASKS
+from stridebench.harness.train import loop as training
+from stridebench.harness.train.data import TaskPlan
+from stridebench.harness.train.distributed import Workers
+from stridebench.harness.train.general import general
+from stridebench.harness.train.pictures import PicturePlan
 
 EVERY_S = 30.0
 

@@ -10,20 +10,20 @@ from typing import Any
 import click
 from rich.console import Console
 
-from harness.cli.main import emit
-from harness.core.method import label, parameters
-from harness.discover import declare_all
-from harness.errors import UsageError
-from harness.plan import contract
-from harness.plan.names import build
-from harness.proof.catalogue import Piece, Settings, joined, pieces
-from harness.proof.kept_laws import Keeper, folder
-from harness.proof.mutants import CAUGHT
-from harness.proof.processes import Done, computed, processors
-from harness.proof.prove import EXACT
-from harness.proof.random_cases import Tried, try_random
-from harness.registry import METHODS
-from reports import text_table
+from stridebench.harness.cli.main import emit
+from stridebench.harness.core.method import label, parameters
+from stridebench.harness.discover import declare_all
+from stridebench.harness.errors import UsageError
+from stridebench.harness.plan import contract
+from stridebench.harness.plan.names import build
+from stridebench.harness.proof.catalogue import Piece, Settings, joined, pieces
+from stridebench.harness.proof.kept_laws import Keeper, folder
+from stridebench.harness.proof.mutants import CAUGHT
+from stridebench.harness.proof.processes import Done, computed, processors
+from stridebench.harness.proof.prove import EXACT
+from stridebench.harness.proof.random_cases import Tried, try_random
+from stridebench.harness.registry import METHODS
+from stridebench.reports import text_table
 
 QUICK = 32
 """Largest number of outputs of a model that --quick enumerates."""

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from harness.cli.main import say
-from harness.errors import UsageError
-from harness.platform.extras import optional
+from stridebench.harness.cli.main import say
+from stridebench.harness.errors import UsageError
+from stridebench.harness.platform.extras import optional
 
 
 @click.command(name="view")
@@ -29,8 +29,8 @@ def command(folder: Path, port: int) -> None:
         optional(module, "a page for a browser", "html")
     if not folder.is_dir():
         raise UsageError(f"there is no folder {folder}; name one that holds runs")
-    from harness.cli.evidence import evidence_of
-    from reports.html.server import serve
+    from stridebench.harness.cli.evidence import evidence_of
+    from stridebench.reports.html.server import serve
 
     with serve(folder, port, evidence_of) as server:
         say(f"http://127.0.0.1:{server.server_port}/    ^C ends it")

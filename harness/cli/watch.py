@@ -11,18 +11,18 @@ from typing import Any
 
 import click
 
-from harness.cli.main import emit, say, strict
-from harness.cli.paths import LocalPath
-from harness.discover import declare_all
-from harness.engines.keys import KEY_ENV
-from harness.errors import UsageError
-from harness.plan.engine_entries import EngineUse
-from harness.plan.names import TaskUse
-from harness.registry import ENGINES, TASKS
-from harness.run.serving.watching import Watched
-from reports.history.changes import Change, changes
-from reports.history.series import Series, read, series
-from reports.text_table import number
+from stridebench.harness.cli.main import emit, say, strict
+from stridebench.harness.cli.paths import LocalPath
+from stridebench.harness.discover import declare_all
+from stridebench.harness.engines.keys import KEY_ENV
+from stridebench.harness.errors import UsageError
+from stridebench.harness.plan.engine_entries import EngineUse
+from stridebench.harness.plan.names import TaskUse
+from stridebench.harness.registry import ENGINES, TASKS
+from stridebench.harness.run.serving.watching import Watched
+from stridebench.reports.history.changes import Change, changes
+from stridebench.reports.history.series import Series, read, series
+from stridebench.reports.text_table import number
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 MOVES = ("acceptance", "length_per_draft", "length_per_pass")

@@ -12,12 +12,12 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from harness import deprecated
-from harness.core.cache import Cache
-from harness.core.capabilities import Capabilities, Requirement
-from harness.core.task import Prompt
-from harness.errors import UsageError
-from harness.record.outputs import Output
+from stridebench.harness import deprecated
+from stridebench.harness.core.cache import Cache
+from stridebench.harness.core.capabilities import Capabilities, Requirement
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import UsageError
+from stridebench.harness.record.outputs import Output
 
 DTYPES = ("fp32", "bf16", "fp16", "fp64")
 

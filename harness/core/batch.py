@@ -21,8 +21,8 @@ from typing import Generic, NamedTuple, TypeVar, final
 
 import torch
 
-from harness.core.cache import Cache, Rows, Window, extend_all
-from harness.errors import UsageError
+from stridebench.harness.core.cache import Cache, Rows, Window, extend_all
+from stridebench.harness.errors import UsageError
 
 T = TypeVar("T")
 

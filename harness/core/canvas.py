@@ -14,12 +14,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from harness import deprecated
-from harness.core.cache import Cache, Window
-from harness.core.capabilities import Capabilities
-from harness.core.clock import Stopwatch
-from harness.core.draft import Fill
-from harness.errors import ContractError
+from stridebench.harness import deprecated
+from stridebench.harness.core.cache import Cache, Window
+from stridebench.harness.core.capabilities import Capabilities
+from stridebench.harness.core.clock import Stopwatch
+from stridebench.harness.core.draft import Fill
+from stridebench.harness.errors import ContractError
 
 Sees = Literal["before", "all"]
 """Which entries an entry attends to: itself and those at smaller positions, or all that are cached."""

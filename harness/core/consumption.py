@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from harness.core.noise import GpuMeter
+from stridebench.harness.core.noise import GpuMeter
 
 POWERCAP = Path("/sys/class/powercap")
 PROCESS = Path("/proc/self")

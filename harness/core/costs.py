@@ -1,6 +1,6 @@
 """What forward passes cost on one machine, and the file that keeps it.
 
-A run measures a backbone's passes before its first decode (`harness.run.passes`), `stride bench windows` measures them
+A run measures a backbone's passes before its first decode (`stridebench.harness.run.passes`), `stride bench windows` measures them
 again. Decodes only read the files, so their choices can be repeated and a method never looks at a clock.
 """
 
@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from harness.core.backbone import Backbone
-from harness.errors import UsageError
-from harness.platform.folders import cache_folder
-from harness.record.files import put
-from harness.record.provenance import fingerprint, machine
+from stridebench.harness.core.backbone import Backbone
+from stridebench.harness.errors import UsageError
+from stridebench.harness.platform.folders import cache_folder
+from stridebench.harness.record.files import put
+from stridebench.harness.record.provenance import fingerprint, machine
 
 Table = tuple[tuple[int, float], ...]
 """Milliseconds of a pass by a number, ascending."""

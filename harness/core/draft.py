@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from harness import deprecated
+from stridebench.harness import deprecated
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 `SeededDraws` is keyed by (seed, task, prompt, repetition) and stream, never by method, dtype, device or batch,
 so that cells pair; it is counter-based and generated on the CPU, so equal distributions give equal draws anywhere.
-`harness.proof.enumerating_draws.EnumeratingDraws` answers the same calls with every outcome and its weight.
+`stridebench.harness.proof.enumerating_draws.EnumeratingDraws` answers the same calls with every outcome and its weight.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from harness.core.draft import Path
-from harness.errors import ContractError
+from stridebench.harness.core.draft import Path
+from stridebench.harness.errors import ContractError
 
 Stream = Literal["init", "draft", "accept", "resid", "noise"]
 BLOCK = 256

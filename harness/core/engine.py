@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
-from harness.errors import StrideError
+from stridebench.harness.errors import StrideError
 
 FAULTS = {
     "no_server": "nothing answers at the address",

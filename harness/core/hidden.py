@@ -13,8 +13,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from harness.core.capabilities import Capabilities, Tap
-from harness.errors import UsageError
+from stridebench.harness.core.capabilities import Capabilities, Tap
+from stridebench.harness.errors import UsageError
 
 FIRST = 256
 """Rows allocated at first. A full buffer doubles."""

@@ -15,7 +15,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from harness.errors import WeightsError
+from stridebench.harness.errors import WeightsError
 
 SCALE = ".int8_scale"
 LARGEST = 127

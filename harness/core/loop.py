@@ -11,20 +11,20 @@ from typing import Any, NamedTuple
 
 import torch
 
-from harness.core.backbone import Backbone
-from harness.core.capabilities import Grid, Requirement
-from harness.core.clock import Clock, Span, Stamp, Stopwatch
-from harness.core.draft import Acceptance, Draft, Fill, HostAcceptance
-from harness.core.draws import Draws
-from harness.core.meter import Meter
-from harness.core.method import Method
-from harness.core.models import Models
-from harness.core.noise import GpuMeter, NoiseMeter, Waited
-from harness.core.run import Run
-from harness.core.sampling import Sampling
-from harness.core.session import Session, depths_of
-from harness.errors import ContractError
-from harness.record.columns import Step, check
+from stridebench.harness.core.backbone import Backbone
+from stridebench.harness.core.capabilities import Grid, Requirement
+from stridebench.harness.core.clock import Clock, Span, Stamp, Stopwatch
+from stridebench.harness.core.draft import Acceptance, Draft, Fill, HostAcceptance
+from stridebench.harness.core.draws import Draws
+from stridebench.harness.core.meter import Meter
+from stridebench.harness.core.method import Method
+from stridebench.harness.core.models import Models
+from stridebench.harness.core.noise import GpuMeter, NoiseMeter, Waited
+from stridebench.harness.core.run import Run
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.core.session import Session, depths_of
+from stridebench.harness.errors import ContractError
+from stridebench.harness.record.columns import Step, check
 
 
 @dataclass(frozen=True)

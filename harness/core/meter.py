@@ -10,9 +10,9 @@ from typing import Any, final
 
 import torch
 
-from harness.core.cache import Cache, Rows, Window
-from harness.core.clock import Clock, Stamp
-from harness.errors import ContractError
+from stridebench.harness.core.cache import Cache, Rows, Window
+from stridebench.harness.core.clock import Clock, Stamp
+from stridebench.harness.errors import ContractError
 
 
 @dataclass

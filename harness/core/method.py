@@ -8,13 +8,13 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
-from harness import deprecated
-from harness.core.capabilities import Requirement, Tap
-from harness.core.draft import Acceptance, Fill
-from harness.core.draws import Stream
-from harness.core.run import Run
-from harness.errors import printable_line
-from harness.registry import METHODS
+from stridebench.harness import deprecated
+from stridebench.harness.core.capabilities import Requirement, Tap
+from stridebench.harness.core.draft import Acceptance, Fill
+from stridebench.harness.core.draws import Stream
+from stridebench.harness.core.run import Run
+from stridebench.harness.errors import printable_line
+from stridebench.harness.registry import METHODS
 
 S = TypeVar("S")
 

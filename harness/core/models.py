@@ -10,18 +10,18 @@ from typing import Any, final
 from jaxtyping import Float
 from torch import Tensor
 
-from harness.core.backbone import Backbone, EncodedPrompt
-from harness.core.batch import Slot
-from harness.core.cache import Cache
-from harness.core.canvas import Canvas
-from harness.core.capabilities import Capabilities
-from harness.core.clock import CpuClock, Stopwatch
-from harness.core.costs import Costs, measured
-from harness.core.meter import Meter, MeteredCache
-from harness.core.session import Session
-from harness.core.task import Prompt
-from harness.discover import component
-from harness.errors import UsageError
+from stridebench.harness.core.backbone import Backbone, EncodedPrompt
+from stridebench.harness.core.batch import Slot
+from stridebench.harness.core.cache import Cache
+from stridebench.harness.core.canvas import Canvas
+from stridebench.harness.core.capabilities import Capabilities
+from stridebench.harness.core.clock import CpuClock, Stopwatch
+from stridebench.harness.core.costs import Costs, measured
+from stridebench.harness.core.meter import Meter, MeteredCache
+from stridebench.harness.core.session import Session
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.discover import component
+from stridebench.harness.errors import UsageError
 
 
 @final

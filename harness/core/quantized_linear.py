@@ -19,9 +19,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-from harness.core.packed_linear import Product
-from harness.core.packed_linear import product as plain_product
-from harness.errors import UsageError, WeightsWarning
+from stridebench.harness.core.packed_linear import Product
+from stridebench.harness.core.packed_linear import product as plain_product
+from stridebench.harness.errors import UsageError, WeightsWarning
 
 FORMATS = ("full", "int8", "int4", "nf4")
 GROUP = 32

@@ -11,21 +11,21 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from harness import deprecated
-from harness.core.backbone import Backbone, TiedEmbeddings
-from harness.core.batch import Slot
-from harness.core.cache import Cache
-from harness.core.canvas import Canvas
-from harness.core.capabilities import Capabilities
-from harness.core.clock import Stopwatch
-from harness.core.costs import Costs
-from harness.core.draft import Draft
-from harness.core.draws import Draws
-from harness.core.models import Models
-from harness.core.sampling import Sampling, warp
-from harness.core.session import Session
-from harness.core.task import Prompt
-from harness.errors import ContractError
+from stridebench.harness import deprecated
+from stridebench.harness.core.backbone import Backbone, TiedEmbeddings
+from stridebench.harness.core.batch import Slot
+from stridebench.harness.core.cache import Cache
+from stridebench.harness.core.canvas import Canvas
+from stridebench.harness.core.capabilities import Capabilities
+from stridebench.harness.core.clock import Stopwatch
+from stridebench.harness.core.costs import Costs
+from stridebench.harness.core.draft import Draft
+from stridebench.harness.core.draws import Draws
+from stridebench.harness.core.models import Models
+from stridebench.harness.core.sampling import Sampling, warp
+from stridebench.harness.core.session import Session
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import ContractError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -188,7 +188,7 @@ class Run:
         self.target.adapter = self.models.adapter(name)
 
     def costs(self, drafter: str) -> Costs:
-        """What passes of the target and of a drafter cost on this machine; the run measured it (`harness.run.passes`).
+        """What passes of the target and of a drafter cost on this machine; the run measured it (`stridebench.harness.run.passes`).
 
         Raises:
             UsageError: they were not measured; the message says how.

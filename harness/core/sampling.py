@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from harness.errors import UsageError
+from stridebench.harness.errors import UsageError
 
 SMALL = 4096
 """Vocabularies below it are sorted: that is cheaper than to look for likely tokens."""

@@ -16,13 +16,13 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from harness import deprecated
-from harness.core.cache import Cache, Window
-from harness.core.capabilities import Capabilities, Tap
-from harness.core.clock import Stopwatch
-from harness.core.draft import Acceptance, Draft
-from harness.core.hidden import HiddenRows, resolve
-from harness.errors import ContractError
+from stridebench.harness import deprecated
+from stridebench.harness.core.cache import Cache, Window
+from stridebench.harness.core.capabilities import Capabilities, Tap
+from stridebench.harness.core.clock import Stopwatch
+from stridebench.harness.core.draft import Acceptance, Draft
+from stridebench.harness.core.hidden import HiddenRows, resolve
+from stridebench.harness.errors import ContractError
 
 
 @final

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 import numpy.typing as npt
 
-from harness.errors import UsageError
-from harness.record.outputs import Output
+from stridebench.harness.errors import UsageError
+from stridebench.harness.record.outputs import Output
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.core.engine import AcceptanceCounts, Chunk, EngineFault, Reply, whole
+from stridebench.harness.core.engine import AcceptanceCounts, Chunk, EngineFault, Reply, whole
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Event:
 
 @dataclass
 class Answer:
-    """An answer that is still arriving; the fields are those of `harness.core.engine.Reply`."""
+    """An answer that is still arriving; the fields are those of `stridebench.harness.core.engine.Reply`."""
 
     text: list[str] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)

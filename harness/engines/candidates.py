@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.core.engine import AcceptanceCounts, Chunk
+from stridebench.harness.core.engine import AcceptanceCounts, Chunk
 
 
 @dataclass

@@ -6,7 +6,7 @@ import json
 import os
 from urllib.parse import quote
 
-from harness.errors import UsageError
+from stridebench.harness.errors import UsageError
 
 HIDDEN = "(key)"
 KEY_ENV = "STRIDE_API_KEY"

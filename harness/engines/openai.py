@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from harness.core.engine import (
+from stridebench.harness.core.engine import (
     AcceptanceCounts,
     Chunk,
     Counters,
@@ -17,12 +17,12 @@ from harness.core.engine import (
     Tells,
     Weights,
 )
-from harness.engines.answer import Answer, Event
-from harness.engines.keys import KEY_ENV
-from harness.engines.prometheus import read_counters
-from harness.engines.server import Server
-from harness.errors import UsageError
-from harness.registry import ENGINES
+from stridebench.harness.engines.answer import Answer, Event
+from stridebench.harness.engines.keys import KEY_ENV
+from stridebench.harness.engines.prometheus import read_counters
+from stridebench.harness.engines.server import Server
+from stridebench.harness.errors import UsageError
+from stridebench.harness.registry import ENGINES
 
 
 @ENGINES.register("openai")

@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 
 import numpy
 
-from harness.core.engine import Chunk, Engine, EngineFault, EngineRequest, Reply, Tells, Weights
-from harness.errors import UsageError
-from harness.platform.extras import optional
-from harness.registry import ENGINES
+from stridebench.harness.core.engine import Chunk, Engine, EngineFault, EngineRequest, Reply, Tells, Weights
+from stridebench.harness.errors import UsageError
+from stridebench.harness.platform.extras import optional
+from stridebench.harness.registry import ENGINES
 
 
 @ENGINES.register("openvino_genai")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from harness.core.engine import Counters, EngineFault
-from harness.platform.extras import optional
+from stridebench.harness.core.engine import Counters, EngineFault
+from stridebench.harness.platform.extras import optional
 
 
 def read_counters(text: str, names: Mapping[str, str], position: str = "") -> Counters:

@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
-from harness.core.engine import EngineFault
-from harness.engines.answer import Event
-from harness.engines.keys import Key
-from harness.errors import UsageError
-from harness.platform.extras import optional
+from stridebench.harness.core.engine import EngineFault
+from stridebench.harness.engines.answer import Event
+from stridebench.harness.engines.keys import Key
+from stridebench.harness.errors import UsageError
+from stridebench.harness.platform.extras import optional
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 LONGEST_QUOTE = 200

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from harness.core.engine import AcceptanceCounts, Chunk, EngineRequest, Tells, finite, whole, whole_list
-from harness.engines.answer import Answer, Event
-from harness.engines.openai import OpenAI
-from harness.registry import ENGINES
+from stridebench.harness.core.engine import AcceptanceCounts, Chunk, EngineRequest, Tells, finite, whole, whole_list
+from stridebench.harness.engines.answer import Answer, Event
+from stridebench.harness.engines.openai import OpenAI
+from stridebench.harness.registry import ENGINES
 
 
 @ENGINES.register("sglang")

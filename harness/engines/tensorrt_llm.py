@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from harness.core.engine import AcceptanceCounts, Tells, finite
-from harness.engines.answer import Answer
-from harness.engines.openai import OpenAI
-from harness.registry import ENGINES
+from stridebench.harness.core.engine import AcceptanceCounts, Tells, finite
+from stridebench.harness.engines.answer import Answer
+from stridebench.harness.engines.openai import OpenAI
+from stridebench.harness.registry import ENGINES
 
 
 @ENGINES.register("tensorrt_llm")

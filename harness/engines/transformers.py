@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from harness.core.engine import Engine, EngineFault, EngineRequest, Reply, Tells, Weights
-from harness.engines.candidates import Arrivals, Watch
-from harness.errors import UsageError
-from harness.registry import ENGINES
+from stridebench.harness.core.engine import Engine, EngineFault, EngineRequest, Reply, Tells, Weights
+from stridebench.harness.engines.candidates import Arrivals, Watch
+from stridebench.harness.errors import UsageError
+from stridebench.harness.registry import ENGINES
 
 DTYPES = ("float32", "bfloat16", "float16")
 

@@ -1,5 +1,5 @@
 """From a suite file to the cells of a run."""
 
-from harness.deprecated import names_of
+from stridebench.harness.deprecated import names_of
 
-__getattr__ = names_of("harness.plan")
+__getattr__ = names_of("stridebench.harness.plan")

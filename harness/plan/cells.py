@@ -12,20 +12,20 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from harness.core.capabilities import Requirement
-from harness.core.method import Claim, Method, label, parameters
-from harness.core.sampling import Sampling
-from harness.core.task import Prompt
-from harness.discover import plain
-from harness.errors import ContractError, DataMissing, StrideError, UsageError, printable_line, said_by
-from harness.plan import presets
-from harness.plan.compatibility import incompatibility, vocabulary
-from harness.plan.engine_cells import EngineCell, engine_cells
-from harness.plan.names import MethodUse, TaskUse
-from harness.plan.plugins import plugin_identity
-from harness.plan.suite import Resolved, samplings
-from harness.record.provenance import digest
-from harness.registry import METHODS, TASKS
+from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.core.method import Claim, Method, label, parameters
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.discover import plain
+from stridebench.harness.errors import ContractError, DataMissing, StrideError, UsageError, printable_line, said_by
+from stridebench.harness.plan import presets
+from stridebench.harness.plan.compatibility import incompatibility, vocabulary
+from stridebench.harness.plan.engine_cells import EngineCell, engine_cells
+from stridebench.harness.plan.names import MethodUse, TaskUse
+from stridebench.harness.plan.plugins import plugin_identity
+from stridebench.harness.plan.suite import Resolved, samplings
+from stridebench.harness.record.provenance import digest
+from stridebench.harness.registry import METHODS, TASKS
 
 BASELINE = "autoregressive"
 MASKED_BASELINE = "masked_diffusion"

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from harness.backbones.checkpoints import sources
-from harness.core.capabilities import Requirement
-from harness.core.method import Method
-from harness.discover import plain
-from harness.errors import StrideError
-from harness.plan import presets
-from harness.plan.presets import Spec
+from stridebench.harness.backbones.checkpoints import sources
+from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.core.method import Method
+from stridebench.harness.discover import plain
+from stridebench.harness.errors import StrideError
+from stridebench.harness.plan import presets
+from stridebench.harness.plan.presets import Spec
 
 LACKS = "the backbone does not offer"
 

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from harness.core.capabilities import Requirement
-from harness.core.method import Claim, Method, Mutant
-from harness.core.task import Task
-from harness.errors import PluginError, PluginWarning, StrideError, said_by
-from harness.registry import METHODS, TASKS, Registry
+from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.core.method import Claim, Method, Mutant
+from stridebench.harness.core.task import Task
+from stridebench.harness.errors import PluginError, PluginWarning, StrideError, said_by
+from stridebench.harness.registry import METHODS, TASKS, Registry
 
 BASES: Mapping[str, type[Any]] = {"method": Method, "task": Task}
 
@@ -72,7 +72,9 @@ def class_of(registry: Registry[type[Any]], name: str) -> type[Any]:
     """
     kind, base = registry.get(name), BASES[registry.kind]
     if not (isinstance(kind, type) and issubclass(kind, base)):
-        raise _fault(registry, name, f"is {kind!r}, which does not extend harness.core.{base.__name__.lower()}")
+        raise _fault(
+            registry, name, f"is {kind!r}, which does not extend stridebench.harness.core.{base.__name__.lower()}"
+        )
     if not dataclasses.is_dataclass(kind):
         raise _fault(registry, name, "is no dataclass; put @dataclass(frozen=True) under its register(...) line")
     return kind

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from harness.core.sampling import Sampling
-from harness.plan.engine_entries import EngineUse
-from harness.plan.names import TaskUse
-from harness.plan.suite import EngineSuite, Resolved, samplings
-from harness.record.provenance import digest
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.plan.engine_entries import EngineUse
+from stridebench.harness.plan.names import TaskUse
+from stridebench.harness.plan.suite import EngineSuite, Resolved, samplings
+from stridebench.harness.record.provenance import digest
 
 FLOOR_BATCH = 4
 """Requests at once while the plain decode is made again, since a batch's size changes how sums are rounded."""

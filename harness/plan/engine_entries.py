@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.core.engine import Engine
-from harness.errors import StrideError, did_you_mean
-from harness.plan import names
-from harness.plan.yaml_lines import Lines
-from harness.registry import ENGINES
+from stridebench.harness.core.engine import Engine
+from stridebench.harness.errors import StrideError, did_you_mean
+from stridebench.harness.plan import names
+from stridebench.harness.plan.yaml_lines import Lines
+from stridebench.harness.registry import ENGINES
 
 KEYS = ("name", "label", "plain", "serve", "method", "backbones")
 """Keys of an entry that say how it is used; the others are the engine's own options."""
@@ -25,7 +25,7 @@ class EngineUse:
         label: its name in tables, unlike every other.
         options: its own, by name.
         plain: the label of the entry that decodes without drafts with the same engine and model; "": this one does.
-        serve: the server to start (`harness.run.serving.launch`): a name, or the path of a file; "": none is started.
+        serve: the server to start (`stridebench.harness.run.serving.launch`): a name, or the path of a file; "": none is started.
             With a url too: it runs there.
         method: how that server speculates, a name of its file; ``synthetic=LENGTH`` accepts drafts by chance.
         backbones: those that it serves; empty: all of the suite.

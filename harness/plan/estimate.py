@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
-from harness.backbones.checkpoints import sources
-from harness.plan import presets
-from harness.plan.cells import Cell, Plan
-from harness.plan.compatibility import picture_tokens
-from harness.plan.presets import Spec
+from stridebench.harness.backbones.checkpoints import sources
+from stridebench.harness.plan import presets
+from stridebench.harness.plan.cells import Cell, Plan
+from stridebench.harness.plan.compatibility import picture_tokens
+from stridebench.harness.plan.presets import Spec
 
 PASS_S = 2e-3
 """Seconds of a pass beside reading the weights: what a pass of a model of about a million parameters takes."""

@@ -12,16 +12,16 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from harness.core.method import Method
-from harness.core.sampling import Sampling
-from harness.core.task import Task
-from harness.discover import PAIRS, names_of, plain, report_files
-from harness.errors import StrideError, UnknownNameError, did_you_mean, said_by
-from harness.plan import contract, presets
-from harness.plan.places import place_of
-from harness.plan.yaml_lines import Lines, Loc, parse
-from harness.platform.arithmetic import NATIVE, native_dtype
-from harness.registry import BACKBONES, METHODS, TASKS, Registry
+from stridebench.harness.core.method import Method
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.core.task import Task
+from stridebench.harness.discover import PAIRS, names_of, plain, report_files
+from stridebench.harness.errors import StrideError, UnknownNameError, did_you_mean, said_by
+from stridebench.harness.plan import contract, presets
+from stridebench.harness.plan.places import place_of
+from stridebench.harness.plan.yaml_lines import Lines, Loc, parse
+from stridebench.harness.platform.arithmetic import NATIVE, native_dtype
+from stridebench.harness.registry import BACKBONES, METHODS, TASKS, Registry
 
 Problems = list[str]
 MOST_SETTINGS = 100_000

@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from harness import discover
-from harness.core.method import Method
-from harness.errors import StrideError, WeightsError
-from harness.plan import presets
-from harness.plan.compatibility import incompatibility
-from harness.plan.presets import Spec
+from stridebench.harness import discover
+from stridebench.harness.core.method import Method
+from stridebench.harness.errors import StrideError, WeightsError
+from stridebench.harness.plan import presets
+from stridebench.harness.plan.compatibility import incompatibility
+from stridebench.harness.plan.presets import Spec
 
 Word = Literal["runs", "needs a part", "needs weights", "cannot"]
 WORDS: tuple[Word, ...] = ("runs", "needs a part", "needs weights", "cannot")

@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness.errors import StrideError
-from harness.plan import contract, presets
-from harness.registry import BACKBONES, METHODS, TASKS
+from stridebench.harness.errors import StrideError
+from stridebench.harness.plan import contract, presets
+from stridebench.harness.registry import BACKBONES, METHODS, TASKS
 
 ENTRIES = {
     "dtype": "a backbone's entry: backbones: [{name: NAME, dtype: bf16}]",

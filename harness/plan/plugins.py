@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from harness.registry import METHODS
+from stridebench.harness.registry import METHODS
 
 
 def plugin_identity(name: str) -> dict[str, str] | None:

@@ -14,19 +14,19 @@ from typing import Any
 
 import yaml
 
-from harness import discover
-from harness.backbones import tiny
-from harness.backbones.base import check_parameters
-from harness.backbones.checkpoints import components, sources
-from harness.backbones.checkpoints.downloads import Progress
-from harness.backbones.text.noisy import NoisyBackbone
-from harness.core.backbone import DTYPES, Backbone
-from harness.core.capabilities import Requirement
-from harness.discover import declare_all, plain
-from harness.errors import StrideError, UnknownNameError, UsageError, WeightsError, said_by
-from harness.plan.yaml_lines import parse
-from harness.platform import malloc
-from harness.registry import BACKBONES
+from stridebench.harness import discover
+from stridebench.harness.backbones import tiny
+from stridebench.harness.backbones.base import check_parameters
+from stridebench.harness.backbones.checkpoints import components, sources
+from stridebench.harness.backbones.checkpoints.downloads import Progress
+from stridebench.harness.backbones.text.noisy import NoisyBackbone
+from stridebench.harness.core.backbone import DTYPES, Backbone
+from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.discover import declare_all, plain
+from stridebench.harness.errors import StrideError, UnknownNameError, UsageError, WeightsError, said_by
+from stridebench.harness.plan.yaml_lines import parse
+from stridebench.harness.platform import malloc
+from stridebench.harness.registry import BACKBONES
 
 SHIPPED = Path(__file__).parents[1] / "backbones" / "presets"
 TEXTS = ("size", "licence", "note")

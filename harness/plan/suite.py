@@ -10,15 +10,15 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError
 
-from harness.core.method import Method
-from harness.core.sampling import Sampling
-from harness.discover import suite_folder
-from harness.errors import UnknownNameError, UsageError, did_you_mean
-from harness.plan import engine_entries, names, tiny_suite
-from harness.plan.engine_entries import EngineUse
-from harness.plan.names import MethodUse, TaskUse
-from harness.plan.places import place_of
-from harness.plan.yaml_lines import Lines, Loc, parse
+from stridebench.harness.core.method import Method
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.discover import suite_folder
+from stridebench.harness.errors import UnknownNameError, UsageError, did_you_mean
+from stridebench.harness.plan import engine_entries, names, tiny_suite
+from stridebench.harness.plan.engine_entries import EngineUse
+from stridebench.harness.plan.names import MethodUse, TaskUse
+from stridebench.harness.plan.places import place_of
+from stridebench.harness.plan.yaml_lines import Lines, Loc, parse
 
 DType = Literal["fp32", "bf16", "fp16", "fp64"]
 
@@ -82,7 +82,7 @@ class GreedyCheck(_Strict):
 
 
 class ReportEntry(_Strict):
-    """The paper whose report a run ends with (`reports.papers`), and the cells of its roles."""
+    """The paper whose report a run ends with (`stridebench.reports.papers`), and the cells of its roles."""
 
     name: str
     roles: dict[str, dict[str, Any]] = Field(default_factory=dict)
@@ -145,7 +145,7 @@ class Suite(_Strict):
 
     @property
     def batches(self) -> tuple[int, ...]:
-        """Every batch of the suite: how many prompts are decoded in lock step (`harness.core.batch`)."""
+        """Every batch of the suite: how many prompts are decoded in lock step (`stridebench.harness.core.batch`)."""
         return (self.batch,) if isinstance(self.batch, int) else self.batch
 
 
@@ -171,7 +171,7 @@ class Load(_Strict):
 class EngineSuite(Suite):
     """A suite with engines beside methods, or without methods.
 
-    ``engines`` are entries of `harness.plan.engine_entries`; ``reference: false`` runs them without the backbone's
+    ``engines`` are entries of `stridebench.harness.plan.engine_entries`; ``reference: false`` runs them without the backbone's
     weights, as texts, so that nothing is audited.
     """
 
@@ -215,7 +215,7 @@ class Overrides:
         options: the option that gave each key, for errors.
         tiny: tiny models of random weights stand in for published ones; see `tiny_suite`.
         device: that the suite will run on; it decides what ``dtype: native`` is.
-        urls: addresses of running servers (`harness.plan.engine_entries.at_urls`).
+        urls: addresses of running servers (`stridebench.harness.plan.engine_entries.at_urls`).
     """
 
     values: Mapping[str, Any] = dataclasses.field(default_factory=dict)

@@ -15,9 +15,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.errors import UsageError
+from stridebench.harness.errors import UsageError
 
-PROBE = "import harness, harness.cli.main; print(harness.__file__); print(harness.__version__)"
+PROBE = "import harness, stridebench.harness.cli.main; print(stridebench.harness.__file__); print(stridebench.harness.__version__)"
 """A process that imports a version says where it came from."""
 
 
@@ -48,7 +48,7 @@ class Version:
 
     def start(self, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
         """Run `stride` of this version with these words, and wait; both streams are kept as text."""
-        return self._python("-m", "harness.cli.main", *words)
+        return self._python("-m", "stridebench.harness.cli.main", *words)
 
     def check(self) -> None:
         """See that the packages import, and from where they should.

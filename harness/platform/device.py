@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from harness.errors import UsageError
+from stridebench.harness.errors import UsageError
 
 
 def check_device(device: str) -> None:

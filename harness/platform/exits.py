@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
-from harness.errors import RunIncomplete, printable_line
+from stridebench.harness.errors import RunIncomplete, printable_line
 
 OWN = Path(__file__).resolve().parents[1]
 """The package that holds the command line."""

@@ -9,8 +9,8 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from harness.errors import UsageError
-from harness.platform.programs import typed
+from stridebench.harness.errors import UsageError
+from stridebench.harness.platform.programs import typed
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 """The folder of the packages: a work tree, or the site-packages that a wheel was installed to."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
-from harness.platform import stand_ins
+from stridebench.harness.platform import stand_ins
 
 
 @contextmanager

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import torch
 
-from harness.errors import UsageError
-from harness.platform import stand_ins
-from harness.platform.extras import install_command
+from stridebench.harness.errors import UsageError
+from stridebench.harness.platform import stand_ins
+from stridebench.harness.platform.extras import install_command
 
 OPERATORS = {
     "nms": "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",

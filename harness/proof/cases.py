@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from harness.backbones.toy.masked_tabular import MaskedTabular
-from harness.backbones.toy.tabular import Tabular
-from harness.core.capabilities import Requirement
-from harness.core.method import Method
-from harness.core.sampling import Sampling
-from harness.plan import presets
+from stridebench.harness.backbones.toy.masked_tabular import MaskedTabular
+from stridebench.harness.backbones.toy.tabular import Tabular
+from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.core.method import Method
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.plan import presets
 
 PROMPT = (0, 1, 0)
 TOYS = ("tabular", "masked_tabular")

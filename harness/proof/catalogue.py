@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from harness.core.capabilities import Requirement
-from harness.core.method import Claim, Method, label, parameters
-from harness.errors import said_by
-from harness.plan import contract
-from harness.proof.cases import PUBLISHED, PUBLISHED_GREEDY, Case, cases_to_verify, halves
-from harness.proof.distance import QUICK, WHOLE, Effort, distance
-from harness.proof.kept_laws import sheet
-from harness.proof.mutants import try_one
-from harness.proof.prove import prove
-from harness.registry import METHODS
+from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.core.method import Claim, Method, label, parameters
+from stridebench.harness.errors import said_by
+from stridebench.harness.plan import contract
+from stridebench.harness.proof.cases import PUBLISHED, PUBLISHED_GREEDY, Case, cases_to_verify, halves
+from stridebench.harness.proof.distance import QUICK, WHOLE, Effort, distance
+from stridebench.harness.proof.kept_laws import sheet
+from stridebench.harness.proof.mutants import try_one
+from stridebench.harness.proof.prove import prove
+from stridebench.harness.registry import METHODS
 
 Settings = Mapping[str, Sequence[Method[Any]]]
 """The variants of each method that are verified."""

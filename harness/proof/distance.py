@@ -11,23 +11,23 @@ from typing import Any
 
 import torch
 
-from harness.core.backbone import Backbone
-from harness.core.capabilities import Requirement
-from harness.core.clock import CpuClock, Stopwatch
-from harness.core.draws import Draws
-from harness.core.method import Method
-from harness.core.run import Run, open_run
-from harness.core.sampling import Sampling, warp
-from harness.core.session import Session
-from harness.core.task import Prompt
-from harness.errors import ContractError, EnumerationLimit
-from harness.plan.cells import MASKED_BASELINE
-from harness.proof.cases import Case
-from harness.proof.enumerate import Law, output_law
-from harness.proof.enumerating_draws import EnumeratingDraws
-from harness.proof.in_batch import joined, joint_law, prompts_of, row_law
-from harness.proof.kept_laws import kept, setting
-from harness.registry import METHODS
+from stridebench.harness.core.backbone import Backbone
+from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.core.clock import CpuClock, Stopwatch
+from stridebench.harness.core.draws import Draws
+from stridebench.harness.core.method import Method
+from stridebench.harness.core.run import Run, open_run
+from stridebench.harness.core.sampling import Sampling, warp
+from stridebench.harness.core.session import Session
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import ContractError, EnumerationLimit
+from stridebench.harness.plan.cells import MASKED_BASELINE
+from stridebench.harness.proof.cases import Case
+from stridebench.harness.proof.enumerate import Law, output_law
+from stridebench.harness.proof.enumerating_draws import EnumeratingDraws
+from stridebench.harness.proof.in_batch import joined, joint_law, prompts_of, row_law
+from stridebench.harness.proof.kept_laws import kept, setting
+from stridebench.harness.registry import METHODS
 
 
 @torch.inference_mode()

@@ -15,14 +15,14 @@ from typing import Any
 
 import torch
 
-from harness.core.draws import Draws
-from harness.core.loop import advance, output, start, truncate
-from harness.core.method import Method
-from harness.core.run import Run
-from harness.errors import EnumerationLimit
-from harness.proof.enumerating_draws import EnumeratingDraws
-from harness.proof.simplex import Polygon
-from harness.proof.states import fork, freeze
+from stridebench.harness.core.draws import Draws
+from stridebench.harness.core.loop import advance, output, start, truncate
+from stridebench.harness.core.method import Method
+from stridebench.harness.core.run import Run
+from stridebench.harness.errors import EnumerationLimit
+from stridebench.harness.proof.enumerating_draws import EnumeratingDraws
+from stridebench.harness.proof.simplex import Polygon
+from stridebench.harness.proof.states import fork, freeze
 
 STEP_LIMIT = 200_000
 TOTAL_LIMIT = 2_000_000

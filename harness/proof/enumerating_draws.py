@@ -10,10 +10,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from harness.core.draft import Path
-from harness.core.draws import Draws, SeededDraws, Stream, check_distinct
-from harness.errors import EnumerationLimit
-from harness.proof.simplex import Polygon, area_of, simplex, winner
+from stridebench.harness.core.draft import Path
+from stridebench.harness.core.draws import Draws, SeededDraws, Stream, check_distinct
+from stridebench.harness.errors import EnumerationLimit
+from stridebench.harness.proof.simplex import Polygon, area_of, simplex, winner
 
 
 class Script:

@@ -8,18 +8,18 @@ from typing import Any
 
 import torch
 
-from harness.core.backbone import Backbone
-from harness.core.batch import Batch, Slot
-from harness.core.draws import Draws, SeededDraws
-from harness.core.loop import decode
-from harness.core.method import Method
-from harness.core.models import Models
-from harness.core.run import Run
-from harness.errors import EnumerationLimit
-from harness.platform.one_core import on_one_core
-from harness.proof.cases import Case
-from harness.proof.enumerate import Law
-from harness.proof.enumerating_draws import EnumeratingDraws
+from stridebench.harness.core.backbone import Backbone
+from stridebench.harness.core.batch import Batch, Slot
+from stridebench.harness.core.draws import Draws, SeededDraws
+from stridebench.harness.core.loop import decode
+from stridebench.harness.core.method import Method
+from stridebench.harness.core.models import Models
+from stridebench.harness.core.run import Run
+from stridebench.harness.errors import EnumerationLimit
+from stridebench.harness.platform.one_core import on_one_core
+from stridebench.harness.proof.cases import Case
+from stridebench.harness.proof.enumerate import Law
+from stridebench.harness.proof.enumerating_draws import EnumeratingDraws
 
 MOST = 5_000
 """Decodes of a batch in one enumeration; each starts anew, since rows on threads cannot be copied."""

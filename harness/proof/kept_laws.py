@@ -1,7 +1,7 @@
 """Laws on disk, so that an unchanged method is not enumerated twice.
 
 A sheet holds the laws of one setting, as it is or with one injected bug. It counts only where the files that the laws
-rest on (`harness.proof.sources`) are as they were. Only what runs inside `keeping` reads and writes sheets.
+rest on (`stridebench.harness.proof.sources`) are as they were. Only what runs inside `keeping` reads and writes sheets.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from harness.core.method import Method, Mutant, parameters
-from harness.errors import ContractError, EnumerationLimit, StoreError
-from harness.platform.folders import cache_folder
-from harness.proof import sources
-from harness.record.files import SCHEMA, encode, load, put
+from stridebench.harness.core.method import Method, Mutant, parameters
+from stridebench.harness.errors import ContractError, EnumerationLimit, StoreError
+from stridebench.harness.platform.folders import cache_folder
+from stridebench.harness.proof import sources
+from stridebench.harness.record.files import SCHEMA, encode, load, put
 
 Law = dict[tuple[int, ...], float]
 RAISED = {"EnumerationLimit": EnumerationLimit, "ContractError": ContractError}

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
-from harness.core.method import Claim, Method, Mutant
-from harness.errors import ContractError
-from harness.proof.cases import Case, cases_of
-from harness.proof.distance import WHOLE, Effort, changed_code, distance, measure
-from harness.proof.kept_laws import sheet
+from stridebench.harness.core.method import Claim, Method, Mutant
+from stridebench.harness.errors import ContractError
+from stridebench.harness.proof.cases import Case, cases_of
+from stridebench.harness.proof.distance import WHOLE, Effort, changed_code, distance, measure
+from stridebench.harness.proof.kept_laws import sheet
 
 CAUGHT = 1e-3
 """Total variation that a mutant must exceed on at least one model."""

@@ -18,12 +18,12 @@ from typing import Any
 
 import torch
 
-from harness.discover import declare_all
-from harness.errors import RunIncomplete
-from harness.platform.one_core import be_number
-from harness.proof.catalogue import Piece, Settings, compute
-from harness.proof.kept_laws import Keeper, keeping
-from harness.registry import METHODS
+from stridebench.harness.discover import declare_all
+from stridebench.harness.errors import RunIncomplete
+from stridebench.harness.platform.one_core import be_number
+from stridebench.harness.proof.catalogue import Piece, Settings, compute
+from stridebench.harness.proof.kept_laws import Keeper, keeping
+from stridebench.harness.registry import METHODS
 
 MOST = 16
 """Processes; beyond them the longest enumeration alone decides."""

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.core.method import Claim, Method, label, parameters
-from harness.errors import UsageError
-from harness.proof.cases import Case, cases_of
-from harness.proof.distance import WHOLE, Effort, Measured, measure
-from harness.proof.kept_laws import sheet
-from harness.proof.mutants import TriedMutant, try_mutant
+from stridebench.harness.core.method import Claim, Method, label, parameters
+from stridebench.harness.errors import UsageError
+from stridebench.harness.proof.cases import Case, cases_of
+from stridebench.harness.proof.distance import WHOLE, Effort, Measured, measure
+from stridebench.harness.proof.kept_laws import sheet
+from stridebench.harness.proof.mutants import TriedMutant, try_mutant
 
 EXACT = 1e-12
 """Total variation below which two distributions are equal: rounding of fp64 sums of some thousand terms."""

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from harness.core.capabilities import Requirement
-from harness.core.method import Claim, Method
-from harness.core.sampling import Sampling
-from harness.errors import EnumerationLimit, UsageError, said_by
-from harness.proof.cases import Case
-from harness.proof.distance import DRAWN, Measured, measure
-from harness.proof.prove import verdict_of
+from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.core.method import Claim, Method
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.errors import EnumerationLimit, UsageError, said_by
+from stridebench.harness.proof.cases import Case
+from stridebench.harness.proof.distance import DRAWN, Measured, measure
+from stridebench.harness.proof.prove import verdict_of
 
 LONGEST_PROMPT = 12
 HOT = 1000.0

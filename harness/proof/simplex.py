@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.errors import EnumerationLimit
+from stridebench.harness.errors import EnumerationLimit
 
 Polygon = tuple[tuple[float, ...], ...]
 

@@ -18,14 +18,18 @@ from typing import Any
 
 import torch
 
-import harness
-from harness.proof.cases import presets_names
+import stridebench.harness
+from stridebench.harness.proof.cases import presets_names
 
 TICK_S = 0.1
 """Clocks of file systems may lag behind by less."""
 PACKAGES = ("harness", "methods")
 """Whose files are read. Laws of methods of other packages are not kept: what those read is not known."""
-ALWAYS = ("harness.proof.distance", "harness.proof.mutants", "methods.masked_diffusion")
+ALWAYS = (
+    "stridebench.harness.proof.distance",
+    "stridebench.harness.proof.mutants",
+    "stridebench.methods.masked_diffusion",
+)
 """The enumeration with its models, and the reference of masked models."""
 
 
@@ -82,7 +86,7 @@ def edited(modules: Iterable[str]) -> bool:
 
 def _as_read(path: Path) -> bool:
     try:
-        return path.stat().st_ctime < harness.IMPORTED - TICK_S
+        return path.stat().st_ctime < stridebench.harness.IMPORTED - TICK_S
     except OSError:
         return False
 

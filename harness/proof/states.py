@@ -8,9 +8,9 @@ from typing import Any
 
 from torch import Tensor
 
-from harness.core.canvas import Canvas
-from harness.core.session import Session
-from harness.errors import ContractError
+from stridebench.harness.core.canvas import Canvas
+from stridebench.harness.core.session import Session
+from stridebench.harness.errors import ContractError
 
 
 def fork(thing: Any, memo: dict[int, Any]) -> Any:

@@ -6,26 +6,26 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from harness.core.backbone import Backbone, EncodedPrompt
-from harness.core.batch import Batch, Slot
-from harness.core.draws import SeededDraws
-from harness.core.loop import decode
-from harness.core.method import Claim, Method
-from harness.core.models import Models
-from harness.core.run import Run
-from harness.core.sampling import Sampling
-from harness.core.task import Prompt
-from harness.errors import EnumerationLimit, UsageError, said_by
-from harness.plan import presets
-from harness.plan.cells import BASELINE, Cell, Plan
-from harness.platform.memory import free_memory
-from harness.proof.cases import Case, cases_of
-from harness.proof.distance import QUICK
-from harness.proof.divergence import diverge
-from harness.proof.kept_laws import setting
-from harness.proof.prove import Proof, prove
-from harness.record.columns import Sample
-from harness.registry import METHODS
+from stridebench.harness.core.backbone import Backbone, EncodedPrompt
+from stridebench.harness.core.batch import Batch, Slot
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.loop import decode
+from stridebench.harness.core.method import Claim, Method
+from stridebench.harness.core.models import Models
+from stridebench.harness.core.run import Run
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import EnumerationLimit, UsageError, said_by
+from stridebench.harness.plan import presets
+from stridebench.harness.plan.cells import BASELINE, Cell, Plan
+from stridebench.harness.platform.memory import free_memory
+from stridebench.harness.proof.cases import Case, cases_of
+from stridebench.harness.proof.distance import QUICK
+from stridebench.harness.proof.divergence import diverge
+from stridebench.harness.proof.kept_laws import setting
+from stridebench.harness.proof.prove import Proof, prove
+from stridebench.harness.record.columns import Sample
+from stridebench.harness.registry import METHODS
 
 TIE = 1e-3
 """Logit margin in fp32 below which two tokens tie: windows of different shapes are rounded differently."""

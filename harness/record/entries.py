@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
-from harness.record.columns import Sample, Step
+from stridebench.harness.record.columns import Sample, Step
 
 STRICT = ConfigDict(strict=True, extra="allow")
 Count = Annotated[int, Field(ge=0, lt=2**63)]

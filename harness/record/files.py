@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from harness.errors import StoreError
+from stridebench.harness.errors import StoreError
 
 SCHEMA = 2
 """The version that is written; what it counts is in `counting`."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from harness.record.columns import LATER, STARTS
+from stridebench.harness.record.columns import LATER, STARTS
 
 
 @dataclass(frozen=True)

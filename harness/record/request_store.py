@@ -3,7 +3,7 @@
     RUN/requests/CELL/PROMPT-HASH--REP.json  one finished request each
     RUN/engines/CELL/                        a sealed cell: requests.parquet and cell.json
 
-Files and folders get their names when they are complete, as in `harness.record.store`, whose manifest and lock hold for
+Files and folders get their names when they are complete, as in `stridebench.harness.record.store`, whose manifest and lock hold for
 these cells too.
 """
 
@@ -22,9 +22,20 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from harness.errors import RunIncomplete, StoreError, UnknownNameError
-from harness.record.files import PARTIAL, SCHEMA, DamagedError, drop, encode, is_abandoned, load, make, put, put_folder
-from harness.record.requests import REQUESTS, Request, table
+from stridebench.harness.errors import RunIncomplete, StoreError, UnknownNameError
+from stridebench.harness.record.files import (
+    PARTIAL,
+    SCHEMA,
+    DamagedError,
+    drop,
+    encode,
+    is_abandoned,
+    load,
+    make,
+    put,
+    put_folder,
+)
+from stridebench.harness.record.requests import REQUESTS, Request, table
 
 FILE = "requests.parquet"
 
@@ -52,7 +63,7 @@ class RequestStore:
 
     @classmethod
     def of(cls, path: Path, manifest: Mapping[str, Any]) -> RequestStore:
-        """The cells of a run that is open (`harness.record.store.Store`)."""
+        """The cells of a run that is open (`stridebench.harness.record.store.Store`)."""
         return cls(path, dict(manifest.get("engines") or {}))
 
     def clear(self) -> None:

@@ -22,7 +22,7 @@ class Request:
         repetition: 0, 1, ...; each has a seed of its own.
         warmup: stored, never counted.
         status: "ok" or "failed".
-        fault: the kind of a failure (`harness.core.engine.FAULTS`); None: none.
+        fault: the kind of a failure (`stridebench.harness.core.engine.FAULTS`); None: none.
         error: the failure in one line.
         category: the prompt's.
         session: 0, 1, ...: which start of the run made it. Times of two sessions are not compared.

@@ -21,7 +21,7 @@ import pandas as pd
 import scipy  # its parts are read when they are used: importing scipy.stats takes half a second
 from numpy.typing import NDArray
 
-from harness.errors import UsageError
+from stridebench.harness.errors import UsageError
 
 FloatArray = NDArray[np.float64]
 Statistic = Callable[[FloatArray], FloatArray]

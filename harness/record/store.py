@@ -37,11 +37,11 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from harness.errors import ContractError, RunIncomplete, StoreError, UnknownNameError
-from harness.record import entries, provenance
-from harness.record.columns import CONSUMPTION, STARTS, Record, Sample, Step, check
-from harness.record.counting import counting_difference
-from harness.record.files import (
+from stridebench.harness.errors import ContractError, RunIncomplete, StoreError, UnknownNameError
+from stridebench.harness.record import entries, provenance
+from stridebench.harness.record.columns import CONSUMPTION, STARTS, Record, Sample, Step, check
+from stridebench.harness.record.counting import counting_difference
+from stridebench.harness.record.files import (
     PARTIAL,
     SCHEMA,
     DamagedError,
@@ -56,8 +56,8 @@ from harness.record.files import (
     put_folder,
     unlock,
 )
-from harness.record.outputs import Output, file_name, save
-from harness.record.remote import RemoteRun, remote_run
+from stridebench.harness.record.outputs import Output, file_name, save
+from stridebench.harness.record.remote import RemoteRun, remote_run
 
 _CODES = "ENOSPC EDQUOT EFBIG EACCES EPERM EROFS EIO EMFILE ENFILE ENOMEM ESTALE"
 _NO_ROOM = {getattr(errno, code) for code in _CODES.split()}
@@ -134,7 +134,7 @@ class Store:
     A reader sees all records of a cell or its tables, also while a worker seals it.
 
     Args:
-        path: the folder; of a run at a URL, the working copy on this machine (`harness.record.remote`).
+        path: the folder; of a run at a URL, the working copy on this machine (`stridebench.harness.record.remote`).
         manifest: as stored: schema, created, key, cells and the other entries that ``create`` got.
         remote: where sealed cells are sent to and fetched from; None: the folder is all there is.
     """
@@ -426,7 +426,7 @@ class Store:
         return Start(body["reason"], body.get("runs"))
 
     def keep_passes(self, backbone: str, dtype: str, body: Mapping[str, Any]) -> None:
-        """Keep what passes of a backbone took (`harness.core.costs.Passes`), for the cells that follow.
+        """Keep what passes of a backbone took (`stridebench.harness.core.costs.Passes`), for the cells that follow.
 
         Raises:
             RunIncomplete: the disk is full or read-only.

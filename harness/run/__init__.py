@@ -1,4 +1,4 @@
-"""Runs the cells of a plan. One decode of one prompt is a `Run`, in `harness.core.run`.
+"""Runs the cells of a plan. One decode of one prompt is a `Run`, in `stridebench.harness.core.run`.
 
 The modules, in the order in which they act (`options` says how to run):
 

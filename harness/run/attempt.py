@@ -6,18 +6,18 @@ import traceback
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 
-from harness.core.batch import Slot, Stopped
-from harness.core.canvas import Canvas
-from harness.core.clock import Stopwatch, clock_for
-from harness.core.draws import SeededDraws
-from harness.core.loop import KeptDraft, decode
-from harness.core.models import Models
-from harness.core.run import Run
-from harness.core.task import Prompt
-from harness.errors import RunIncomplete, StoreError, printable, said_by
-from harness.plan.cells import Cell
-from harness.record.columns import Sample, Step
-from harness.run.loading import LoadedGroup
+from stridebench.harness.core.batch import Slot, Stopped
+from stridebench.harness.core.canvas import Canvas
+from stridebench.harness.core.clock import Stopwatch, clock_for
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.loop import KeptDraft, decode
+from stridebench.harness.core.models import Models
+from stridebench.harness.core.run import Run
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import RunIncomplete, StoreError, printable, said_by
+from stridebench.harness.plan.cells import Cell
+from stridebench.harness.record.columns import Sample, Step
+from stridebench.harness.run.loading import LoadedGroup
 
 NO_OUTPUT = "output: "
 """Prefix of the error of a sample whose decode succeeded, but whose tokens have no output."""

@@ -9,20 +9,20 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
-from harness.audit.bets import Bets
-from harness.audit.filling import filling_of
-from harness.audit.laws import MARGINS
-from harness.audit.output import bets_on, drafter_logits, unguided_logits
-from harness.audit.verdict import Audit, audit
-from harness.core.canvas import Canvas
-from harness.core.capabilities import Requirement
-from harness.core.method import Claim
-from harness.core.models import Models
-from harness.core.task import Prompt
-from harness.plan.cells import Cell, Plan
-from harness.record.columns import Sample
-from harness.run.attempt import one_line
-from harness.run.loading import LoadedGroup
+from stridebench.harness.audit.bets import Bets
+from stridebench.harness.audit.filling import filling_of
+from stridebench.harness.audit.laws import MARGINS
+from stridebench.harness.audit.output import bets_on, drafter_logits, unguided_logits
+from stridebench.harness.audit.verdict import Audit, audit
+from stridebench.harness.core.canvas import Canvas
+from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.core.method import Claim
+from stridebench.harness.core.models import Models
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.plan.cells import Cell, Plan
+from stridebench.harness.record.columns import Sample
+from stridebench.harness.run.attempt import one_line
+from stridebench.harness.run.loading import LoadedGroup
 
 MASKED = "a masked model gives no distribution of a next token"
 NO_LAWS = "no pass gave a distribution of a position before it was filled"

@@ -10,19 +10,19 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from harness.audit.drafters import Compared, compare, limit
-from harness.core.capabilities import Requirement
-from harness.core.draft import Draft
-from harness.core.loop import KeptDraft, begin_method, prefill
-from harness.core.models import Models
-from harness.core.run import Run
-from harness.core.sampling import warp
-from harness.core.task import Prompt
-from harness.plan.cells import Cell
-from harness.record.columns import Sample
-from harness.run.attempt import Attempt, FinishedRun, one_line
-from harness.run.loading import LoadedGroup
-from harness.run.read_prompts import ReadPrompts
+from stridebench.harness.audit.drafters import Compared, compare, limit
+from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.core.draft import Draft
+from stridebench.harness.core.loop import KeptDraft, begin_method, prefill
+from stridebench.harness.core.models import Models
+from stridebench.harness.core.run import Run
+from stridebench.harness.core.sampling import warp
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.plan.cells import Cell
+from stridebench.harness.record.columns import Sample
+from stridebench.harness.run.attempt import Attempt, FinishedRun, one_line
+from stridebench.harness.run.loading import LoadedGroup
+from stridebench.harness.run.read_prompts import ReadPrompts
 
 PROMPTS = 3
 """Prompts of a task, its first ones, whose first decode is checked."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from harness.plan.cells import Plan
-from harness.record.store import Store
-from harness.run.group import run_group
-from harness.run.options import Options
-from harness.run.pools import ray as ray_engine
-from harness.run.pools import settings
-from harness.run.pools import slurm as slurm_engine
-from harness.run.pools.pool import run_on, setup_of
+from stridebench.harness.plan.cells import Plan
+from stridebench.harness.record.store import Store
+from stridebench.harness.run.group import run_group
+from stridebench.harness.run.options import Options
+from stridebench.harness.run.pools import ray as ray_engine
+from stridebench.harness.run.pools import settings
+from stridebench.harness.run.pools import slurm as slurm_engine
+from stridebench.harness.run.pools.pool import run_on, setup_of
 
 Executor = Callable[[Plan, Store, Options], None]
 

@@ -8,19 +8,19 @@ from typing import Any
 
 import torch
 
-from harness.core.costs import Passes
-from harness.errors import RunIncomplete
-from harness.plan.cells import Cell, Plan
-from harness.platform.surroundings import restored
-from harness.record.store import Store
-from harness.run import drafter_health, quantisation
-from harness.run.auditing import audit_cell, columns, judged
-from harness.run.isolation import IsolatedCells
-from harness.run.loading import LoadedGroup, WarmModels, load_group
-from harness.run.options import Options
-from harness.run.passes import settle
-from harness.run.schedule import Schedule
-from harness.run.scoring import Scorer
+from stridebench.harness.core.costs import Passes
+from stridebench.harness.errors import RunIncomplete
+from stridebench.harness.plan.cells import Cell, Plan
+from stridebench.harness.platform.surroundings import restored
+from stridebench.harness.record.store import Store
+from stridebench.harness.run import drafter_health, quantisation
+from stridebench.harness.run.auditing import audit_cell, columns, judged
+from stridebench.harness.run.isolation import IsolatedCells
+from stridebench.harness.run.loading import LoadedGroup, WarmModels, load_group
+from stridebench.harness.run.options import Options
+from stridebench.harness.run.passes import settle
+from stridebench.harness.run.schedule import Schedule
+from stridebench.harness.run.scoring import Scorer
 
 
 def run_group(plan: Plan, group: tuple[str, str], store: Store, options: Options) -> None:

@@ -1,7 +1,7 @@
 """Isolated cells: a worker process decodes and proves them, so that what ends it fails the cells of one method only.
 It scores the outputs of tasks of other packages too.
 
-One warm worker (`harness.run.worker`) serves all isolated cells of a group. The run waits for each answer up to a
+One warm worker (`stridebench.harness.run.worker`) serves all isolated cells of a group. The run waits for each answer up to a
 limit. A worker that ends or passes the limit is killed; the rest of its cell fails with that reason, and a new worker
 goes on with the other cells. A mark in the store, written before each request and removed after the answer, keeps
 `--resume` from starting such a cell again. Where the run itself was killed, the mark does not say who killed it: the
@@ -27,15 +27,15 @@ from typing import Any, NamedTuple
 
 import torch
 
-from harness.core.method import Method
-from harness.core.task import Prompt
-from harness.errors import RunIncomplete, StrideError, printable
-from harness.plan.cells import Cell
-from harness.proof.verdicts import unproved
-from harness.record.columns import SCORER_FAILED, Record, Sample
-from harness.run.loading import LoadedGroup
-from harness.run.options import Options, Progress
-from harness.run.scoring import SET_SAMPLES, Baselines, no_scores
+from stridebench.harness.core.method import Method
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import RunIncomplete, StrideError, printable
+from stridebench.harness.plan.cells import Cell
+from stridebench.harness.proof.verdicts import unproved
+from stridebench.harness.record.columns import SCORER_FAILED, Record, Sample
+from stridebench.harness.run.loading import LoadedGroup
+from stridebench.harness.run.options import Options, Progress
+from stridebench.harness.run.scoring import SET_SAMPLES, Baselines, no_scores
 
 Key = tuple[Prompt, int]
 """A prompt and a repetition of it."""
@@ -121,7 +121,14 @@ class Worker:
         self._output = b""
         self._connection, worker_end = Pipe()
         options = ["-P", *(f"-W{option}" for option in sys.warnoptions)]  # -P: the working folder shadows nothing
-        words = [sys.executable, *options, "-m", "harness.run.worker", str(worker_end.fileno()), str(os.getpid())]
+        words = [
+            sys.executable,
+            *options,
+            "-m",
+            "stridebench.harness.run.worker",
+            str(worker_end.fileno()),
+            str(os.getpid()),
+        ]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
         self._process = subprocess.Popen(
             words,

@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 
-from harness.core.backbone import Backbone
-from harness.discover import component
-from harness.errors import StoreError, UsageError, WeightsError
-from harness.plan import presets
-from harness.plan.cells import Cell, Plan
-from harness.platform import malloc
-from harness.proof.verdicts import Verdicts
-from harness.record.store import Store
-from harness.run.options import Options
+from stridebench.harness.core.backbone import Backbone
+from stridebench.harness.discover import component
+from stridebench.harness.errors import StoreError, UsageError, WeightsError
+from stridebench.harness.plan import presets
+from stridebench.harness.plan.cells import Cell, Plan
+from stridebench.harness.platform import malloc
+from stridebench.harness.proof.verdicts import Verdicts
+from stridebench.harness.record.store import Store
+from stridebench.harness.run.options import Options
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.core.task import Prompt
-from harness.plan.cells import Cell
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.plan.cells import Cell
 
 
 class Progress:
@@ -37,7 +37,7 @@ class Options:
         device: of the backbones.
         fetch: download pinned weights that are missing.
         progress: receives stages and decodes.
-        executor: options of the executor, checked (`harness.run.pools.settings`); None: its defaults.
+        executor: options of the executor, checked (`stridebench.harness.run.pools.settings`); None: its defaults.
         interruptible: a KeyboardInterrupt is ^C and ends the run. In a worker process, which ^C does not reach, a
             plugin raised it, and it fails the sample.
     """

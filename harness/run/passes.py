@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from harness.core.backbone import Backbone
-from harness.core.clock import Clock, Stopwatch, clock_for
-from harness.core.costs import (
+from stridebench.harness.core.backbone import Backbone
+from stridebench.harness.core.clock import Clock, Stopwatch, clock_for
+from stridebench.harness.core.costs import (
     Costs,
     Passes,
     Table,
@@ -25,17 +25,17 @@ from harness.core.costs import (
     write_costs,
     write_passes,
 )
-from harness.core.draft import Draft
-from harness.core.draws import SeededDraws
-from harness.core.loop import decode
-from harness.core.method import Method
-from harness.core.models import Models
-from harness.core.run import Run
-from harness.core.sampling import Sampling
-from harness.core.task import Prompt
-from harness.errors import StoreError, StrideError
-from harness.platform import contention
-from harness.run.loading import LoadedGroup
+from stridebench.harness.core.draft import Draft
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.loop import decode
+from stridebench.harness.core.method import Method
+from stridebench.harness.core.models import Models
+from stridebench.harness.core.run import Run
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import StoreError, StrideError
+from stridebench.harness.platform import contention
+from stridebench.harness.run.loading import LoadedGroup
 
 ROWS = (1, 2, 4, 8, 16, 32)
 """Windows that are timed."""

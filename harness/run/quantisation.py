@@ -12,14 +12,14 @@ from typing import Any
 
 import torch
 
-from harness.audit.output import target_logits
-from harness.core.backbone import Backbone
-from harness.core.task import Prompt
-from harness.discover import plain
-from harness.errors import StrideError
-from harness.plan import presets
-from harness.plan.cells import Cell
-from harness.run.loading import LoadedGroup
+from stridebench.harness.audit.output import target_logits
+from stridebench.harness.core.backbone import Backbone
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.discover import plain
+from stridebench.harness.errors import StrideError
+from stridebench.harness.plan import presets
+from stridebench.harness.plan.cells import Cell
+from stridebench.harness.run.loading import LoadedGroup
 
 OUTPUTS = 4
 """Outputs that are read; each is one pass of both models."""

@@ -10,9 +10,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from harness.core.backbone import Backbone, EncodedPrompt
-from harness.core.cache import Cache, Rows, Window
-from harness.core.task import Prompt
+from stridebench.harness.core.backbone import Backbone, EncodedPrompt
+from stridebench.harness.core.cache import Cache, Rows, Window
+from stridebench.harness.core.task import Prompt
 
 LONG = 1024
 """Tokens of a prompt from which it is kept; a shorter one is read in less time than a check takes besides."""

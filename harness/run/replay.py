@@ -19,21 +19,21 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from harness.core.capabilities import Requirement
-from harness.core.clock import Stopwatch, clock_for
-from harness.core.draft import Acceptance, Draft, Fill, Path
-from harness.core.draws import SeededDraws
-from harness.core.loop import begin_method, prefill
-from harness.core.method import Method
-from harness.core.models import Models
-from harness.core.run import Run
-from harness.core.task import Prompt
-from harness.errors import ContractError, StrideError
-from harness.plan import presets
-from harness.plan.cells import Cell, expand
-from harness.plan.suite import resolve_again
-from harness.run.attempt import one_line
-from harness.run.options import Options
+from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.core.clock import Stopwatch, clock_for
+from stridebench.harness.core.draft import Acceptance, Draft, Fill, Path
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.loop import begin_method, prefill
+from stridebench.harness.core.method import Method
+from stridebench.harness.core.models import Models
+from stridebench.harness.core.run import Run
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import ContractError, StrideError
+from stridebench.harness.plan import presets
+from stridebench.harness.plan.cells import Cell, expand
+from stridebench.harness.plan.suite import resolve_again
+from stridebench.harness.run.attempt import one_line
+from stridebench.harness.run.options import Options
 
 POSITIONS = 64
 """Positions of a text that are scored, from its first."""

@@ -7,19 +7,19 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from harness.core.batch import Batch
-from harness.core.consumption import ConsumptionMeter
-from harness.core.noise import GpuMeter
-from harness.core.task import Prompt
-from harness.plan.cells import Cell
-from harness.platform.surroundings import restored
-from harness.record.columns import Record
-from harness.run.attempt import Attempt, attempt
-from harness.run.drafter_health import is_checked
-from harness.run.isolation import IsolatedCells, Key
-from harness.run.loading import LoadedGroup
-from harness.run.read_prompts import is_long
-from harness.run.scoring import Scorer
+from stridebench.harness.core.batch import Batch
+from stridebench.harness.core.consumption import ConsumptionMeter
+from stridebench.harness.core.noise import GpuMeter
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.plan.cells import Cell
+from stridebench.harness.platform.surroundings import restored
+from stridebench.harness.record.columns import Record
+from stridebench.harness.run.attempt import Attempt, attempt
+from stridebench.harness.run.drafter_health import is_checked
+from stridebench.harness.run.isolation import IsolatedCells, Key
+from stridebench.harness.run.loading import LoadedGroup
+from stridebench.harness.run.read_prompts import is_long
+from stridebench.harness.run.scoring import Scorer
 
 WARMUP_TOKENS = 8
 WARMUP_PROMPT = 256

@@ -1,4 +1,4 @@
-"""Whether what a task's scorers return keeps the contract of `harness.core.task`."""
+"""Whether what a task's scorers return keeps the contract of `stridebench.harness.core.task`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import Any, SupportsFloat
 
-from harness.core.task import SetScore, Task
-from harness.errors import ContractError
-from harness.record.columns import SCORER_FAILED
+from stridebench.harness.core.task import SetScore, Task
+from stridebench.harness.errors import ContractError
+from stridebench.harness.record.columns import SCORER_FAILED
 
 
 def checked_scores(task: Task, scores: object) -> dict[str, float]:

@@ -11,27 +11,27 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from harness.audit.laws import MARGINS
-from harness.core.capabilities import Requirement
-from harness.core.draft import Draft
-from harness.core.models import Models
-from harness.core.session import Session
-from harness.core.task import Prompt, Scored, SetScore
-from harness.errors import OutputError, RunIncomplete, StoreError
-from harness.plan.cells import Cell
-from harness.platform.surroundings import restored
-from harness.platform.time_limit import limited
-from harness.proof.divergence import diverge
-from harness.record import outputs
-from harness.record.columns import SCORER_FAILED, Record, Sample
-from harness.record.origins import pieces
-from harness.run.attempt import NO_OUTPUT, Attempt, FinishedRun, one_line
-from harness.run.auditing import audited_canvas, audited_sample
-from harness.run.drafter_health import checked_sample
-from harness.run.loading import LoadedGroup
-from harness.run.read_prompts import ReadPrompts
-from harness.run.scores import checked_scores, checked_set_scores
-from harness.synthetic.speech import RATE
+from stridebench.harness.audit.laws import MARGINS
+from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.core.draft import Draft
+from stridebench.harness.core.models import Models
+from stridebench.harness.core.session import Session
+from stridebench.harness.core.task import Prompt, Scored, SetScore
+from stridebench.harness.errors import OutputError, RunIncomplete, StoreError
+from stridebench.harness.plan.cells import Cell
+from stridebench.harness.platform.surroundings import restored
+from stridebench.harness.platform.time_limit import limited
+from stridebench.harness.proof.divergence import diverge
+from stridebench.harness.record import outputs
+from stridebench.harness.record.columns import SCORER_FAILED, Record, Sample
+from stridebench.harness.record.origins import pieces
+from stridebench.harness.run.attempt import NO_OUTPUT, Attempt, FinishedRun, one_line
+from stridebench.harness.run.auditing import audited_canvas, audited_sample
+from stridebench.harness.run.drafter_health import checked_sample
+from stridebench.harness.run.loading import LoadedGroup
+from stridebench.harness.run.read_prompts import ReadPrompts
+from stridebench.harness.run.scores import checked_scores, checked_set_scores
+from stridebench.harness.synthetic.speech import RATE
 
 LEADING = 16
 """Number of probabilities of a distribution in `Sample.leading`."""

@@ -8,18 +8,18 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from harness.audit.bets import Bets
-from harness.audit.output import target_logits
-from harness.audit.verdict import Audit, audit
-from harness.core.capabilities import Requirement
-from harness.core.method import Claim
-from harness.errors import StoreError, UsageError
-from harness.plan.cells import Cell, Plan, expand
-from harness.plan.suite import resolve_again
-from harness.record.store import Store
-from harness.run.auditing import MASKED, audited_sample, audited_together, of_masked_model
-from harness.run.loading import LoadedGroup, load_models
-from harness.run.options import Options
+from stridebench.harness.audit.bets import Bets
+from stridebench.harness.audit.output import target_logits
+from stridebench.harness.audit.verdict import Audit, audit
+from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.core.method import Claim
+from stridebench.harness.errors import StoreError, UsageError
+from stridebench.harness.plan.cells import Cell, Plan, expand
+from stridebench.harness.plan.suite import resolve_again
+from stridebench.harness.record.store import Store
+from stridebench.harness.run.auditing import MASKED, audited_sample, audited_together, of_masked_model
+from stridebench.harness.run.loading import LoadedGroup, load_models
+from stridebench.harness.run.options import Options
 
 NO_ORDER = "its run made no bets, and the order in which a canvas was filled is not stored"
 

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-from harness.core.task import Layout, SetScore, Stored
-from harness.errors import UsageError
-from harness.record.files import make, put
-from harness.record.store import Store
-from harness.run.stored_audit import refuse_other_prompts, stored_plan
+from stridebench.harness.core.task import Layout, SetScore, Stored
+from stridebench.harness.errors import UsageError
+from stridebench.harness.record.files import make, put
+from stridebench.harness.record.store import Store
+from stridebench.harness.run.stored_audit import refuse_other_prompts, stored_plan
 
 FOLDER = "attached"
 """Folder of a run with the files of results, one folder a cell."""

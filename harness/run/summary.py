@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from harness.plan.cells import Plan
-from harness.record.store import Store
-from harness.run.attempt import NO_OUTPUT
+from stridebench.harness.plan.cells import Plan
+from stridebench.harness.record.store import Store
+from stridebench.harness.run.attempt import NO_OUTPUT
 
 
 def summary(plan: Plan, store: Store) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""The worker process of isolated cells: ``python -m harness.run.worker DESCRIPTOR PARENT``."""
+"""The worker process of isolated cells: ``python -m stridebench.harness.run.worker DESCRIPTOR PARENT``."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from typing import Any
 
 import torch
 
-from harness.discover import declare_all
-from harness.errors import RunIncomplete, StoreError, UsageError, WeightsError, said_by
-from harness.plan.cells import expand
-from harness.plan.suite import resolve_again
-from harness.platform.malloc import keep_pages
-from harness.platform.surroundings import restored
-from harness.proof.verdicts import Verdicts
-from harness.record.store import Store
-from harness.run.isolation import Prove, Score, ScoreSet, Setup
-from harness.run.loading import LoadedGroup, load_models
-from harness.run.schedule import decode_batch, warm_up
-from harness.run.scoring import Scorer
+from stridebench.harness.discover import declare_all
+from stridebench.harness.errors import RunIncomplete, StoreError, UsageError, WeightsError, said_by
+from stridebench.harness.plan.cells import expand
+from stridebench.harness.plan.suite import resolve_again
+from stridebench.harness.platform.malloc import keep_pages
+from stridebench.harness.platform.surroundings import restored
+from stridebench.harness.proof.verdicts import Verdicts
+from stridebench.harness.record.store import Store
+from stridebench.harness.run.isolation import Prove, Score, ScoreSet, Setup
+from stridebench.harness.run.loading import LoadedGroup, load_models
+from stridebench.harness.run.schedule import decode_batch, warm_up
+from stridebench.harness.run.scoring import Scorer
 
 _PR_SET_PDEATHSIG = 1
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.synthetic.code_rules import RULES, Sketch
+from stridebench.harness.synthetic.code_rules import RULES, Sketch
 
 HELD_OUT = 32
 """One program in this many is held out."""

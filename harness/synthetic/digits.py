@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import UInt8
 
-from harness.errors import OutputError, UsageError
-from harness.record.outputs import Picture
+from stridebench.harness.errors import OutputError, UsageError
+from stridebench.harness.record.outputs import Picture
 
 DATA = Path(__file__).parent / "data" / "digits.npz"
 SIDE = 8

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int8, UInt8
 
-from harness.errors import UsageError
-from harness.synthetic.emoji_ground import Ground, paint
-from harness.synthetic.emoji_layout import ARRANGEMENTS, RELATIONS, STEP
-from harness.synthetic.emoji_scene import FAMILIES, SPLITS, Scene, Thing, scene
-from harness.synthetic.emoji_sprites import COLOURS, KINDS, sprite
+from stridebench.harness.errors import UsageError
+from stridebench.harness.synthetic.emoji_ground import Ground, paint
+from stridebench.harness.synthetic.emoji_layout import ARRANGEMENTS, RELATIONS, STEP
+from stridebench.harness.synthetic.emoji_scene import FAMILIES, SPLITS, Scene, Thing, scene
+from stridebench.harness.synthetic.emoji_sprites import COLOURS, KINDS, sprite
 
 __all__ = [
     "COLOURS",

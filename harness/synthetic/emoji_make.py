@@ -1,6 +1,6 @@
 """Derives the shipped sprites from Debian's font fonts-noto-color-emoji (SIL Open Font License 1.1).
 
-`python -m harness.synthetic.emoji_make NotoColorEmoji.ttf` writes data/emoji.npz again. The font is not shipped.
+`python -m stridebench.harness.synthetic.emoji_make NotoColorEmoji.ttf` writes data/emoji.npz again. The font is not shipped.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image
 
-from harness.errors import UsageError
+from stridebench.harness.errors import UsageError
 
 KINDS = {"tree": "🌲", "car": "🚗", "fish": "🐠"}
 """Characters of sprites that have one colour in the font."""

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.errors import UsageError
-from harness.synthetic.emoji_ground import Ground, draw
-from harness.synthetic.emoji_layout import RELATIONS, SHIFTS, SIDE, places
-from harness.synthetic.emoji_sprites import COLOURS, KINDS
+from stridebench.harness.errors import UsageError
+from stridebench.harness.synthetic.emoji_ground import Ground, draw
+from stridebench.harness.synthetic.emoji_layout import RELATIONS, SHIFTS, SIDE, places
+from stridebench.harness.synthetic.emoji_sprites import COLOURS, KINDS
 
 FAMILIES = ("single_object", "two_object", "counting", "colors", "position", "color_attr")
 """GenEval's own names of its families. Those with as many objects are drawn alike, since captions state everything."""

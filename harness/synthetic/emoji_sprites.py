@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float32
 
-from harness.errors import UsageError
+from stridebench.harness.errors import UsageError
 
 DATA = Path(__file__).parent / "data" / "emoji.npz"
 

@@ -11,12 +11,12 @@ from types import MappingProxyType
 
 import numpy as np
 
-from harness.errors import UsageError
-from harness.record.outputs import Mesh
-from harness.synthetic import furniture_kinds as kinds
-from harness.synthetic.furniture_parts import SPLITS, Dice, block
-from harness.synthetic.shapes import LEVELS, Shape
-from harness.synthetic.shapes_parts import joined
+from stridebench.harness.errors import UsageError
+from stridebench.harness.record.outputs import Mesh
+from stridebench.harness.synthetic import furniture_kinds as kinds
+from stridebench.harness.synthetic.furniture_parts import SPLITS, Dice, block
+from stridebench.harness.synthetic.shapes import LEVELS, Shape
+from stridebench.harness.synthetic.shapes_parts import joined
 
 KINDS: Mapping[str, Callable[[Dice, int], list[Mesh]]] = MappingProxyType(
     {

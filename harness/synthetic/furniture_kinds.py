@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from harness.record.outputs import Mesh
-from harness.synthetic.furniture_parts import Dice, block, octagon
+from stridebench.harness.record.outputs import Mesh
+from stridebench.harness.synthetic.furniture_parts import Dice, block, octagon
 
 
 def legs(wide: int, deep: int, high: int, leg: int, inset: int) -> list[Mesh]:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.record.outputs import Mesh
-from harness.synthetic.shapes_parts import BOX, loft
+from stridebench.harness.record.outputs import Mesh
+from stridebench.harness.synthetic.shapes_parts import BOX, loft
 
 Corner = tuple[float, float, float]
 

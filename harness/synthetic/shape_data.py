@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from harness.synthetic import furniture, shapes
+from stridebench.harness.synthetic import furniture, shapes
 
 DATA: Mapping[str, Callable[[np.random.Generator, str, int | None], shapes.Shape]] = MappingProxyType(
     {"furniture": furniture.shape, "shapes": shapes.shape}

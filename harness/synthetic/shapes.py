@@ -13,11 +13,11 @@ from types import MappingProxyType
 import numpy as np
 import numpy.typing as npt
 
-from harness.errors import UsageError
-from harness.record.outputs import Mesh
-from harness.synthetic import shapes_round as curved
-from harness.synthetic import shapes_straight as straight
-from harness.synthetic.shapes_parts import SHARES, Dice, joined
+from stridebench.harness.errors import UsageError
+from stridebench.harness.record.outputs import Mesh
+from stridebench.harness.synthetic import shapes_round as curved
+from stridebench.harness.synthetic import shapes_straight as straight
+from stridebench.harness.synthetic.shapes_parts import SHARES, Dice, joined
 
 KINDS: Mapping[str, Callable[[Dice, int], list[Mesh]]] = MappingProxyType(
     {

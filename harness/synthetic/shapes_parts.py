@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from harness.record.outputs import Mesh
+from stridebench.harness.record.outputs import Mesh
 
 Points = npt.NDArray[np.float64]
 Place = Sequence[float] | Points

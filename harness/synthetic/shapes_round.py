@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from harness.record.outputs import Mesh
-from harness.synthetic.shapes_parts import Dice, Points, arc, tube, turned
+from stridebench.harness.record.outputs import Mesh
+from stridebench.harness.synthetic.shapes_parts import Dice, Points, arc, tube, turned
 
 
 def stool(dice: Dice, level: int) -> list[Mesh]:

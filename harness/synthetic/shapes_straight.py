@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from harness.record.outputs import Mesh
-from harness.synthetic.shapes_parts import Dice, arc, beam, block, panel, tube
+from stridebench.harness.record.outputs import Mesh
+from stridebench.harness.synthetic.shapes_parts import Dice, arc, beam, block, panel, tube
 
 SIDES = ((-1, -1), (1, -1), (-1, 1), (1, 1))
 

@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 from jaxtyping import Float
 
-from harness.errors import DataMissing, UsageError
-from harness.platform.extras import install_command
-from harness.synthetic.speech_benchmark import SENTENCES
+from stridebench.harness.errors import DataMissing, UsageError
+from stridebench.harness.platform.extras import install_command
+from stridebench.harness.synthetic.speech_benchmark import SENTENCES
 
 RATE = 16_000
 KINDS = (".flac", ".wav")

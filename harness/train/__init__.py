@@ -1,5 +1,5 @@
 """The training loop and the recipes of the shipped models."""
 
-from harness.deprecated import names_of
+from stridebench.harness.deprecated import names_of
 
-__getattr__ = names_of("harness.train")
+__getattr__ = names_of("stridebench.harness.train")

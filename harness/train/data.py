@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from harness.core.draws import SeededDraws
-from harness.core.sampling import Sampling
-from harness.core.task import Prompt
-from harness.errors import UsageError
-from harness.registry import TASKS
-from harness.train.passages import TEMPERATURES, AnyPlan, Passages, continued
-from harness.train.prompts import DEVELOPMENT_SHARE
-from harness.train.teacher import Passage, Teacher
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import UsageError
+from stridebench.harness.registry import TASKS
+from stridebench.harness.train.passages import TEMPERATURES, AnyPlan, Passages, continued
+from stridebench.harness.train.prompts import DEVELOPMENT_SHARE
+from stridebench.harness.train.teacher import Passage, Teacher
 
 REFERENCES = ("reference", "solution", "answer")
 """Where tasks keep what a prompt is to be answered with."""

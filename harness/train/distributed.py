@@ -16,7 +16,7 @@ from typing import TypeVar, final
 import torch
 from torch import Tensor, distributed, nn
 
-from harness.errors import UsageError
+from stridebench.harness.errors import UsageError
 
 T = TypeVar("T")
 PATIENCE = timedelta(days=7)

@@ -1,7 +1,7 @@
 """A mesh model whose decoder learns further, together with the heads that read its hidden rows.
 
 Source: Chen et al., XSpecMesh, section 4.3. The paper writes W + AB for the tuned weights; see
-`harness.train.finetuning` for the scale of the product.
+`stridebench.harness.train.finetuning` for the scale of the product.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from harness.backbones.checkpoints import sources
-from harness.backbones.mesh.adapter import MeshBackbone, read
-from harness.backbones.mesh.model import MeshModel
-from harness.backbones.slots import lora
-from harness.core.backbone import Backbone
-from harness.train.finetuning import Tuning, low_rank_of, with_low_rank
-from harness.train.loop import save_bf16
+from stridebench.harness.backbones.checkpoints import sources
+from stridebench.harness.backbones.mesh.adapter import MeshBackbone, read
+from stridebench.harness.backbones.mesh.model import MeshModel
+from stridebench.harness.backbones.slots import lora
+from stridebench.harness.core.backbone import Backbone
+from stridebench.harness.train.finetuning import Tuning, low_rank_of, with_low_rank
+from stridebench.harness.train.loop import save_bf16
 
 LINEARS = r"layers\.\d+\.(qkv|out|cross_q|cross_kv|cross_out|mlp\.gate_up|mlp\.down)"
 """The linear layers of the decoder. Names of the encoder's layers start differently."""

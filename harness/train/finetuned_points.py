@@ -11,15 +11,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from harness.backbones.checkpoints import sources
-from harness.backbones.mesh.published.adapter import PointMesh
-from harness.backbones.mesh.published.bpt import BPT
-from harness.backbones.slots import lora
-from harness.core.backbone import Backbone
-from harness.errors import UsageError
-from harness.plan import presets
-from harness.train.finetuned_mesh import FinetunedMesh
-from harness.train.finetuning import Tuning, low_rank_of, with_low_rank
+from stridebench.harness.backbones.checkpoints import sources
+from stridebench.harness.backbones.mesh.published.adapter import PointMesh
+from stridebench.harness.backbones.mesh.published.bpt import BPT
+from stridebench.harness.backbones.slots import lora
+from stridebench.harness.core.backbone import Backbone
+from stridebench.harness.errors import UsageError
+from stridebench.harness.plan import presets
+from stridebench.harness.train.finetuned_mesh import FinetunedMesh
+from stridebench.harness.train.finetuning import Tuning, low_rank_of, with_low_rank
 
 LINEARS = r"decoder\.layers\.\d+\.1\.(to_q|to_k|to_v|to_out|ff\.0\.proj|ff\.2)"
 """The linear layers of BPT's decoder. The encoder's stand below ``conditioner``; ``to_logits`` stays."""

@@ -15,13 +15,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from harness.backbones.checkpoints import sources
-from harness.backbones.slots.transformers_net import TransformersNet
-from harness.backbones.text.hf_causal import HFCausal
-from harness.errors import UsageError
-from harness.plan import presets
-from harness.platform.quiet import quiet
-from harness.train.finetuning import Tuning, merged, with_low_rank
+from stridebench.harness.backbones.checkpoints import sources
+from stridebench.harness.backbones.slots.transformers_net import TransformersNet
+from stridebench.harness.backbones.text.hf_causal import HFCausal
+from stridebench.harness.errors import UsageError
+from stridebench.harness.plan import presets
+from stridebench.harness.platform.quiet import quiet
+from stridebench.harness.train.finetuning import Tuning, merged, with_low_rank
 
 TOKENIZER = (
     "tokenizer.json",

@@ -12,9 +12,9 @@ from typing import Any
 
 from torch import nn
 
-from harness.backbones.slots.lora import LowRank
-from harness.errors import UsageError
-from harness.platform.extras import install_command
+from stridebench.harness.backbones.slots.lora import LowRank
+from stridebench.harness.errors import UsageError
+from stridebench.harness.platform.extras import install_command
 
 
 @dataclass(frozen=True)

@@ -16,15 +16,15 @@ from jaxtyping import Bool, Float, Int
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from harness.backbones.speech.whisper import Whisper, read
-from harness.backbones.speech.whisper_audio import FRAME
-from harness.backbones.speech.whisper_decoder import linears
-from harness.core.cache import Window
-from harness.core.task import Prompt
-from harness.errors import UsageError
-from harness.train.frozen_text import FrozenModel, WindowedTokens
-from harness.train.passages import cached
-from harness.train.teacher import Passage, Teacher
+from stridebench.harness.backbones.speech.whisper import Whisper, read
+from stridebench.harness.backbones.speech.whisper_audio import FRAME
+from stridebench.harness.backbones.speech.whisper_decoder import linears
+from stridebench.harness.core.cache import Window
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import UsageError
+from stridebench.harness.train.frozen_text import FrozenModel, WindowedTokens
+from stridebench.harness.train.passages import cached
+from stridebench.harness.train.teacher import Passage, Teacher
 
 LONGEST = 160
 """Tokens of a transcript."""

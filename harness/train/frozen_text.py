@@ -12,14 +12,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from harness.backbones.slots import gated
-from harness.backbones.slots.transformers_net import TransformersNet
-from harness.backbones.text.hf_causal import HFCausal
-from harness.core.backbone import Backbone
-from harness.errors import UsageError
-from harness.train import windows
-from harness.train.teacher import Passage
-from harness.train.windows import Windows
+from stridebench.harness.backbones.slots import gated
+from stridebench.harness.backbones.slots.transformers_net import TransformersNet
+from stridebench.harness.backbones.text.hf_causal import HFCausal
+from stridebench.harness.core.backbone import Backbone
+from stridebench.harness.errors import UsageError
+from stridebench.harness.train import windows
+from stridebench.harness.train.teacher import Passage
+from stridebench.harness.train.windows import Windows
 
 
 class WindowedTokens(NamedTuple):

@@ -17,13 +17,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from harness.backbones.slots import gated, lora
-from harness.backbones.slots.lora import LowRank
-from harness.errors import UsageError
-from harness.plan import presets
-from harness.train.frozen_speech import FrozenSpeech
-from harness.train.frozen_text import FrozenModel, FrozenText, WindowedTokens
-from harness.train.windows import Windows
+from stridebench.harness.backbones.slots import gated, lora
+from stridebench.harness.backbones.slots.lora import LowRank
+from stridebench.harness.errors import UsageError
+from stridebench.harness.plan import presets
+from stridebench.harness.train.frozen_speech import FrozenSpeech
+from stridebench.harness.train.frozen_text import FrozenModel, FrozenText, WindowedTokens
+from stridebench.harness.train.windows import Windows
 
 MODELS: dict[str, type[FrozenText] | type[FrozenSpeech]] = {"hf_causal": FrozenText, "whisper": FrozenSpeech}
 """The frozen model of each adapter of backbones."""

@@ -12,16 +12,16 @@ from typing import Any, get_type_hints
 import torch
 from pydantic import TypeAdapter, ValidationError
 
-from harness.backbones.tiny import PREFIX
-from harness.core.capabilities import Requirement
-from harness.discover import load_recipes
-from harness.errors import UsageError, did_you_mean
-from harness.plan import presets
-from harness.registry import GENERAL_RECIPES
-from harness.train.data import TaskPlan
-from harness.train.loop import Recipe
-from harness.train.pictures import PicturePlan
-from harness.train.schedules import expanded, settled
+from stridebench.harness.backbones.tiny import PREFIX
+from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.discover import load_recipes
+from stridebench.harness.errors import UsageError, did_you_mean
+from stridebench.harness.plan import presets
+from stridebench.harness.registry import GENERAL_RECIPES
+from stridebench.harness.train.data import TaskPlan
+from stridebench.harness.train.loop import Recipe
+from stridebench.harness.train.pictures import PicturePlan
+from stridebench.harness.train.schedules import expanded, settled
 
 FIXED = ("summary", "backbone", "plan", "requires", "device", "paper")
 """Fields of a recipe that `--set` does not change."""
@@ -44,7 +44,7 @@ def general(name: str, backbone: str, plan: TaskPlan | PicturePlan, settings: Ma
         name: of ``GENERAL_RECIPES``.
         backbone: a preset, folder, hub or tiny name.
         plan: of its passages.
-        settings: fields of the recipe, and of the plan behind ``data.``; see also `harness.train.schedules`.
+        settings: fields of the recipe, and of the plan behind ``data.``; see also `stridebench.harness.train.schedules`.
 
     Raises:
         UsageError: an unknown name or setting, a value of another kind, or not enough memory.

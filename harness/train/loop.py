@@ -20,11 +20,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from harness.backbones.checkpoints.digests import of_file
-from harness.core import int8
-from harness.errors import UsageError
-from harness.train.distributed import Workers
-from harness.train.muon import Muon
+from stridebench.harness.backbones.checkpoints.digests import of_file
+from stridebench.harness.core import int8
+from stridebench.harness.errors import UsageError
+from stridebench.harness.train.distributed import Workers
+from stridebench.harness.train.muon import Muon
 
 CHECKPOINT = "checkpoint.pt"
 SAVE_EVERY_S = 120.0
@@ -54,7 +54,7 @@ class Recipe(ABC):
         average: decay of the moving average of the weights, which is exported; 0: the last weights are exported.
         muon: peak learning rate of the matrices in `hidden`, which Muon trains instead of AdamW.
         per_step: the setting that counts the passages of a step; "": none does.
-        paper: settings of the paper's schedule; see `harness.train.schedules`.
+        paper: settings of the paper's schedule; see `stridebench.harness.train.schedules`.
         printed: settings of the paper's algorithm as it is printed, those of its data behind ``data.``.
     """
 

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from harness.train.precision import PRODUCTS
+from stridebench.harness.train.precision import PRODUCTS
 
 QUINTIC = (3.4445, -4.7750, 2.0315)
 STEPS = 5

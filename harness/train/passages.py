@@ -27,15 +27,15 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import DynamicCache
 
-from harness.backbones.checkpoints import sources, transformers_models
-from harness.core.draws import Draws, SeededDraws
-from harness.core.sampling import Sampling
-from harness.core.task import Prompt
-from harness.errors import UsageError
-from harness.platform.folders import cache_folder
-from harness.record import files
-from harness.train.prompts import SIDES, Side, Source, benchmark_captions, held_out, prefixes, prompts
-from harness.train.teacher import Passage, Teacher
+from stridebench.harness.backbones.checkpoints import sources, transformers_models
+from stridebench.harness.core.draws import Draws, SeededDraws
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import UsageError
+from stridebench.harness.platform.folders import cache_folder
+from stridebench.harness.record import files
+from stridebench.harness.train.prompts import SIDES, Side, Source, benchmark_captions, held_out, prefixes, prompts
+from stridebench.harness.train.teacher import Passage, Teacher
 
 LOG = logging.getLogger(__name__)
 TEMPERATURES = (0.0, 0.7, 1.0)
@@ -97,7 +97,7 @@ class Passages:
 
 
 class AnyPlan(ABC):
-    """A plan that generates its passages itself, as `harness.train.data.TaskPlan`."""
+    """A plan that generates its passages itself, as `stridebench.harness.train.data.TaskPlan`."""
 
     @abstractmethod
     def passages(self, backbone: str) -> Passages:

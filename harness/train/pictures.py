@@ -18,13 +18,13 @@ import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
-from harness.backbones.image.vq import to_signed
-from harness.core.capabilities import Grid
-from harness.core.task import Prompt
-from harness.errors import UsageError
-from harness.train.passages import AnyPlan, Passages
-from harness.train.prompts import DEVELOPMENT_SHARE
-from harness.train.teacher import Passage, Teacher
+from stridebench.harness.backbones.image.vq import to_signed
+from stridebench.harness.core.capabilities import Grid
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import UsageError
+from stridebench.harness.train.passages import AnyPlan, Passages
+from stridebench.harness.train.prompts import DEVELOPMENT_SHARE
+from stridebench.harness.train.teacher import Passage, Teacher
 
 KINDS = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 METADATA = "metadata.jsonl"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from harness.platform.arithmetic import multiplies_bf16
+from stridebench.harness.platform.arithmetic import multiplies_bf16
 
 NATIVE_BF16 = bool(torch.ops.mkldnn._is_mkldnn_bf16_supported()) and multiplies_bf16()
 PRODUCTS = torch.bfloat16 if NATIVE_BF16 else torch.float32

@@ -19,9 +19,9 @@ from typing import Literal
 
 import numpy as np
 
-from harness.errors import UsageError
-from harness.synthetic import digits, emoji
-from harness.synthetic.code import program, programs
+from stridebench.harness.errors import UsageError
+from stridebench.harness.synthetic import digits, emoji
+from stridebench.harness.synthetic.code import program, programs
 
 Source = Literal["text", "code", "scenes", "digits"]
 Side = Literal["train", "development"]
@@ -41,7 +41,7 @@ SKIPPED = {"test", "tests", "idlelib", "lib2to3", "site-packages", "dist-package
 LARGEST = 150_000
 """Bytes of the largest source file that is read."""
 HELD_OUT = 12
-"""One of this many prefixes is held out from `harness.train.passages.texts_of`."""
+"""One of this many prefixes is held out from `stridebench.harness.train.passages.texts_of`."""
 
 
 def side_of(text: str) -> Side:

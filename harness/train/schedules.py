@@ -10,10 +10,10 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from harness.errors import UsageError
-from harness.train.data import TaskPlan
-from harness.train.loop import Recipe
-from harness.train.pictures import PicturePlan
+from stridebench.harness.errors import UsageError
+from stridebench.harness.train.data import TaskPlan
+from stridebench.harness.train.loop import Recipe
+from stridebench.harness.train.pictures import PicturePlan
 
 
 def expanded(name: str, recipe: Recipe, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,8 +11,8 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from harness.core import int8
-from harness.errors import WeightsError, listed
+from stridebench.harness.core import int8
+from stridebench.harness.errors import WeightsError, listed
 
 FILES = ("model.safetensors", "pytorch_model.bin")
 INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import torch
 
-from harness.core.draft import Draft
-from harness.core.run import Run
-from harness.core.session import Session
+from stridebench.harness.core.draft import Draft
+from stridebench.harness.core.run import Run
+from stridebench.harness.core.session import Session
 
 
 @dataclass

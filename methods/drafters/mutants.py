@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from harness.core.method import Mutant
+from stridebench.harness.core.method import Mutant
 
 OTHER_PROBS_RECORDED = Mutant(
-    "methods.drafters.draft_model:ModelDrafter.propose",
+    "stridebench.methods.drafters.draft_model:ModelDrafter.propose",
     "probs.append(q)",
     "probs.append((q + 0.1) / (q + 0.1).sum())",
     "the recorded distribution is not the one that was sampled",

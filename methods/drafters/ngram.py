@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from harness.core.draft import Draft
-from harness.core.run import Run
+from stridebench.harness.core.draft import Draft
+from stridebench.harness.core.run import Run
 
 
 @dataclass

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from harness.core.run import Run
-from harness.errors import UsageError, WeightsError
+from stridebench.harness.core.run import Run
+from stridebench.harness.errors import UsageError, WeightsError
 
 
 @runtime_checkable

@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from harness.core.draws import Draws
-from harness.core.sampling import Sampling, warp
+from stridebench.harness.core.draws import Draws
+from stridebench.harness.core.sampling import Sampling, warp
 
 Order = Literal["low_confidence", "random", "origin", "maskgit_plus", "topk_margin", "entropy"]
 LLADA: tuple[Order, ...] = ("low_confidence", "random")

@@ -1,5 +1,5 @@
 """Draft trees."""
 
-from harness.deprecated import names_of
+from stridebench.harness.deprecated import names_of
 
-__getattr__ = names_of("methods.trees")
+__getattr__ = names_of("stridebench.methods.trees")

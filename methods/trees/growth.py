@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from harness.core.draft import Draft
+from stridebench.harness.core.draft import Draft
 
 ReadNodes = Callable[[Draft], Float[Tensor, "n V"]]
 """Reads nodes, whose parents count those read before, and returns log q of the tokens after each."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from harness.core.method import Mutant
+from stridebench.harness.core.method import Mutant
 
-SIBLINGS = "methods.trees.sampled:siblings"
+SIBLINGS = "stridebench.methods.trees.sampled:siblings"
 
 EARLIER_SIBLINGS_NOT_REMOVED = Mutant(
     SIBLINGS,

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from harness.errors import UnknownNameError, UsageError
-from methods.trees.shapes import Shape, template
+from stridebench.harness.errors import UnknownNameError, UsageError
+from stridebench.methods.trees.shapes import Shape, template
 
 FILE = Path(__file__).with_name("published.json")
 """Paths of each tree; (0, 2) is the third best token behind the best one."""

@@ -13,12 +13,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from harness.core.draft import Draft
-from harness.core.draws import Draws
-from harness.core.run import Run
-from harness.core.session import Session
-from methods.trees.shapes import Shape, branching
-from methods.trees.structure import repeats, space, trie
+from stridebench.harness.core.draft import Draft
+from stridebench.harness.core.draws import Draws
+from stridebench.harness.core.run import Run
+from stridebench.harness.core.session import Session
+from stridebench.methods.trees.shapes import Shape, branching
+from stridebench.methods.trees.structure import repeats, space, trie
 
 
 class Siblings(NamedTuple):

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from harness.errors import UsageError
+from stridebench.harness.errors import UsageError
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from harness.core.run import Run
-from harness.core.session import ancestors
+from stridebench.harness.core.run import Run
+from stridebench.harness.core.session import ancestors
 
 
 def space(run: Run) -> int:

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-from harness.errors import ContractError, UsageError
+from stridebench.harness.errors import ContractError, UsageError
 
 CHUNK = 2**24
 """Distances in memory at a time."""

@@ -17,10 +17,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from harness.core.draft import Acceptance, Path
-from harness.core.draws import Draws
-from harness.errors import UsageError
-from methods.verifiers.rejection import draft_probs, judge
+from stridebench.harness.core.draft import Acceptance, Path
+from stridebench.harness.core.draws import Draws
+from stridebench.harness.errors import UsageError
+from stridebench.methods.verifiers.rejection import draft_probs, judge
 
 Mode = Literal["std", "alg2", "det"]
 Noise = Literal["logU", "uni"]

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from harness.core.capabilities import Capabilities
+from stridebench.harness.core.capabilities import Capabilities
 
 
 def ids_of(capabilities: Capabilities, device: torch.device) -> Int[Tensor, " I"]:

@@ -15,11 +15,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from harness.core.draft import Acceptance, Draft
-from harness.core.draws import Draws
-from methods.trees.structure import Trie, children, earlier_siblings, trie
-from methods.verifiers.rejection import draft_probs, residual
-from methods.verifiers.tree import TreeJudgement, verify_delta, walk
+from stridebench.harness.core.draft import Acceptance, Draft
+from stridebench.harness.core.draws import Draws
+from stridebench.methods.trees.structure import Trie, children, earlier_siblings, trie
+from stridebench.methods.verifiers.rejection import draft_probs, residual
+from stridebench.methods.verifiers.tree import TreeJudgement, verify_delta, walk
 
 HALVINGS = 16
 """Bisection steps for rho. The upper end is exact after any number of them, and then within 1e-5 k of the best rho."""

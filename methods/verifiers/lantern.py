@@ -13,11 +13,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from harness.core.draft import Acceptance, Draft
-from harness.core.draws import Draws
-from methods.verifiers.neighbourhood import Relaxed
-from methods.verifiers.rejection import draft_probs
-from methods.verifiers.tree import TreeJudgement, verify_delta, walk
+from stridebench.harness.core.draft import Acceptance, Draft
+from stridebench.harness.core.draws import Draws
+from stridebench.methods.verifiers.neighbourhood import Relaxed
+from stridebench.methods.verifiers.rejection import draft_probs
+from stridebench.methods.verifiers.tree import TreeJudgement, verify_delta, walk
 
 
 def verify_relaxed(

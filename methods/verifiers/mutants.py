@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from harness.core.method import Mutant
+from stridebench.harness.core.method import Mutant
 
-REJECTION = "methods.verifiers.rejection"
-TREE = "methods.verifiers.tree"
-K_SEQ = "methods.verifiers.k_seq"
-THRESHOLD = "methods.verifiers.threshold"
+REJECTION = "stridebench.methods.verifiers.rejection"
+TREE = "stridebench.methods.verifiers.tree"
+K_SEQ = "stridebench.methods.verifiers.k_seq"
+THRESHOLD = "stridebench.methods.verifiers.threshold"
 
 CORRECTION_FROM_TARGET = Mutant(
     f"{REJECTION}:judge",
@@ -88,7 +88,7 @@ NGRAMS = (POINT_MASS_SIBLINGS_FORGOTTEN, REJECTED_TOKEN_DRAWN_AGAIN, UNWARPED_TO
 """Of `verify_delta`, on n-grams."""
 
 NEIGHBOURHOOD_REJECTION_FORGOTTEN = Mutant(
-    "methods.verifiers.lantern:judge",
+    "stridebench.methods.verifiers.lantern:judge",
     "left = torch.where(exists[:, None], rule.after_rejection(",
     "left = torch.where(exists[:, None] & False, rule.after_rejection(",
     "the next child is tried against p",
@@ -116,7 +116,7 @@ K_SEQ_SIBLINGS_FORGOTTEN = Mutant(
 )
 
 ONE_THRESHOLD_FOR_ALL = Mutant(
-    "methods.verifiers.energy:EnergyRule.passes",
+    "stridebench.methods.verifiers.energy:EnergyRule.passes",
     "return rho.clamp_max(0.0).exp()",
     "return torch.cat([0 * rho[:1], rho.cumsum(0).clamp_max(0.0).cummin(0).values]).diff().exp()",
     "one threshold is drawn for all drafts and compared with the sum of their energies, as in the proof",

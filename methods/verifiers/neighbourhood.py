@@ -15,11 +15,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from harness.core.capabilities import Capabilities
-from harness.errors import UsageError
-from methods.verifiers.codebook import Aggregated, aggregate, cached_nearest, neighbour_count
-from methods.verifiers.image_codes import codes_of, ids_of
-from methods.verifiers.rejection import residual
+from stridebench.harness.core.capabilities import Capabilities
+from stridebench.harness.errors import UsageError
+from stridebench.methods.verifiers.codebook import Aggregated, aggregate, cached_nearest, neighbour_count
+from stridebench.methods.verifiers.image_codes import codes_of, ids_of
+from stridebench.methods.verifiers.rejection import residual
 
 Residual = Literal["relaxed", "p_minus_q", "code"]
 

@@ -10,9 +10,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from harness.core.draft import Acceptance, Path
-from harness.core.draws import Draws
-from harness.errors import ContractError
+from stridebench.harness.core.draft import Acceptance, Path
+from stridebench.harness.core.draws import Draws
+from stridebench.harness.errors import ContractError
 
 
 def verify_chain(

@@ -9,8 +9,8 @@ from __future__ import annotations
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from harness.core.draft import Acceptance
-from harness.core.draws import Draws
+from stridebench.harness.core.draft import Acceptance
+from stridebench.harness.core.draws import Draws
 
 
 def above(x: Int[Tensor, " K"], p: Float[Tensor, "K+1 V"], delta: float) -> Float[Tensor, " K"]:

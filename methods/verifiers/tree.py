@@ -15,10 +15,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from harness.core.draft import Acceptance, Draft, Path
-from harness.core.draws import Draws
-from methods.trees.structure import children, earlier_siblings
-from methods.verifiers.rejection import draft_probs, residual
+from stridebench.harness.core.draft import Acceptance, Draft, Path
+from stridebench.harness.core.draws import Draws
+from stridebench.methods.trees.structure import children, earlier_siblings
+from stridebench.methods.verifiers.rejection import draft_probs, residual
 
 
 class TreeJudgement(NamedTuple):

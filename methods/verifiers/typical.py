@@ -11,10 +11,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from harness.core.draft import Acceptance, Draft, Path
-from harness.core.draws import Draws
-from harness.core.session import ancestors
-from methods.trees.structure import paths
+from stridebench.harness.core.draft import Acceptance, Draft, Path
+from stridebench.harness.core.draws import Draws
+from stridebench.harness.core.session import ancestors
+from stridebench.methods.trees.structure import paths
 
 
 def threshold(p: Float[Tensor, "R V"], epsilon: float, alpha: float) -> Float[Tensor, " R"]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from harness.errors import UsageError
+from stridebench.harness.errors import UsageError
 
 CARDS = Path(__file__).parents[1] / "data" / "training_cost.yaml"
 TERA = 1e12

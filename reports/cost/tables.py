@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from reports.cost.cards import TERA, Book, Card, checks, cost
-from reports.text_table import Column, TextTable, markdown_lines
+from stridebench.reports.cost.cards import TERA, Book, Card, checks, cost
+from stridebench.reports.text_table import Column, TextTable, markdown_lines
 
 UNITS = {"T": 1e12, "B": 1e9, "M": 1e6, "K": 1e3}
 COLUMNS = (

@@ -16,17 +16,17 @@ import numpy as np
 import pandas as pd
 from scipy.stats import t
 
-from harness.errors import UsageError
-from harness.record import stats
-from harness.record.counting import counting_difference
-from harness.record.metrics import METRICS, totals, value
-from reports.gate.baseline import comparable, configuration, differences
-from reports.gate.compare import TITLES
-from reports.summary import WAITING_STEPS, disturbed_share
-from reports.text_table import Column, TextTable, number
+from stridebench.harness.errors import UsageError
+from stridebench.harness.record import stats
+from stridebench.harness.record.counting import counting_difference
+from stridebench.harness.record.metrics import METRICS, totals, value
+from stridebench.reports.gate.baseline import comparable, configuration, differences
+from stridebench.reports.gate.compare import TITLES
+from stridebench.reports.summary import WAITING_STEPS, disturbed_share
+from stridebench.reports.text_table import Column, TextTable, number
 
 if TYPE_CHECKING:
-    from harness.record.store import Cell, Store
+    from stridebench.harness.record.store import Cell, Store
 
 ALPHA = 0.05
 """Level of all differences of one kind together, by Holm's adjustment."""

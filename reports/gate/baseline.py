@@ -16,17 +16,17 @@ import numpy as np
 import pandas as pd
 from scipy.stats import norm, t
 
-from harness.errors import StoreError, UsageError
-from harness.record import stats
-from harness.record.metrics import totals
-from harness.record.stats import FloatArray
-from reports.gate import engine_cells
-from reports.gate.document import COUNTS, SCORE, fault
-from reports.qualities import LOWER_IS_BETTER, NEUTRAL
-from reports.summary import WAITING_STEPS, FinishedCell, disturbed_share
+from stridebench.harness.errors import StoreError, UsageError
+from stridebench.harness.record import stats
+from stridebench.harness.record.metrics import totals
+from stridebench.harness.record.stats import FloatArray
+from stridebench.reports.gate import engine_cells
+from stridebench.reports.gate.document import COUNTS, SCORE, fault
+from stridebench.reports.qualities import LOWER_IS_BETTER, NEUTRAL
+from stridebench.reports.summary import WAITING_STEPS, FinishedCell, disturbed_share
 
 if TYPE_CHECKING:
-    from harness.record.store import Cell, Store
+    from stridebench.harness.record.store import Cell, Store
 
 SCHEMA = 2
 READABLE = (1, 2)

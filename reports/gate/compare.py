@@ -11,18 +11,18 @@ import pandas as pd
 from rich.console import Console
 from rich.markup import escape
 
-from harness.errors import printable_line
-from harness.record.counting import counting_difference
-from harness.record.metrics import METRICS
-from reports.gate import engine_compare
-from reports.gate.gaps import evidence as evidence
-from reports.gate.gaps import row_of
-from reports.gate.matching import Planned, name_of, temperature, why_alone
-from reports.summary import CONSUMED, FinishedCell
-from reports.text_table import Column, TextTable, markdown_lines, number, print_table
+from stridebench.harness.errors import printable_line
+from stridebench.harness.record.counting import counting_difference
+from stridebench.harness.record.metrics import METRICS
+from stridebench.reports.gate import engine_compare
+from stridebench.reports.gate.gaps import evidence as evidence
+from stridebench.reports.gate.gaps import row_of
+from stridebench.reports.gate.matching import Planned, name_of, temperature, why_alone
+from stridebench.reports.summary import CONSUMED, FinishedCell
+from stridebench.reports.text_table import Column, TextTable, markdown_lines, number, print_table
 
 if TYPE_CHECKING:
-    from harness.record.store import Cell, Store
+    from stridebench.harness.record.store import Cell, Store
 
 COUNTS = ("tau_minus_1", "acceptance")
 PASSES = "scr"

@@ -23,10 +23,10 @@ import numpy as np
 import pandas as pd
 from scipy.stats import t
 
-from harness.record import stats
-from harness.record.evidence import refuting_in
-from reports.gate import engine_cells
-from reports.gate.baseline import (
+from stridebench.harness.record import stats
+from stridebench.harness.record.evidence import refuting_in
+from stridebench.reports.gate import engine_cells
+from stridebench.reports.gate.baseline import (
     Tested,
     check,
     figures_of,
@@ -36,11 +36,11 @@ from reports.gate.baseline import (
     tested,
     verdict_of,
 )
-from reports.gate.document import COUNTS, SCORE
-from reports.summary import WAITING_STEPS, disturbed_share
+from stridebench.reports.gate.document import COUNTS, SCORE
+from stridebench.reports.summary import WAITING_STEPS, disturbed_share
 
 if TYPE_CHECKING:
-    from harness.record.store import Store
+    from stridebench.harness.record.store import Store
 
 ALPHA = 0.05
 """One-sided level of the bounds."""

@@ -11,7 +11,7 @@ from typing import Annotated, Any, NotRequired
 from pydantic import Field, TypeAdapter, with_config
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
-from harness.record.entries import STRICT, Count, Finite, problem
+from stridebench.harness.record.entries import STRICT, Count, Finite, problem
 
 SCORE = "score."
 COUNTS = ["output", "steps", "accepted", "tested", "drafted"]

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from harness.errors import UsageError
-from harness.record.request_store import RequestStore
-from harness.record.requests import counted
+from stridebench.harness.errors import UsageError
+from stridebench.harness.record.request_store import RequestStore
+from stridebench.harness.record.requests import counted
 
 if TYPE_CHECKING:
-    from harness.record.store import Store
+    from stridebench.harness.record.store import Store
 
 
 def names(store: Store) -> list[str]:
@@ -40,7 +40,7 @@ def label(store: Store, name: str) -> str:
 
 
 def figures(store: Store, name: str) -> pd.DataFrame:
-    """The columns of `reports.gate.baseline.figures_of`; those that no engine tells are missing."""
+    """The columns of `stridebench.reports.gate.baseline.figures_of`; those that no engine tells are missing."""
     rows = counted(RequestStore.of(store.path, store.manifest).cell(name).requests).set_index(["prompt", "repetition"])
     rows = rows[rows[["draft_steps", "drafted", "accepted"]].notna().all(axis=1)].sort_index()
     steps, drafted, accepted = (rows[column].astype(int) for column in ("draft_steps", "drafted", "accepted"))

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from harness.record.request_metrics import timings
-from harness.record.request_store import EngineCell, RequestStore
-from harness.record.requests import counted
-from reports.gate.gaps import row_of
+from stridebench.harness.record.request_metrics import timings
+from stridebench.harness.record.request_store import EngineCell, RequestStore
+from stridebench.harness.record.requests import counted
+from stridebench.reports.gate.gaps import row_of
 
 if TYPE_CHECKING:
-    from harness.record.store import Store
+    from stridebench.harness.record.store import Store
 
 SECONDS = {"ms_per_token": ("ms", "output_tokens"), "ttft_ms": ("ttft_ms", "one")}
 COUNTS = {

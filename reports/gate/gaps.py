@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from harness.record import stats
+from stridebench.harness.record import stats
 
 
 def row_of(

@@ -1,7 +1,7 @@
 """How often the gate fails and passes, by simulation: free-running and along stored texts.
 
-``python -m reports.gate.power [RUNS [PROMPTS]]`` prints the rows of ``reports/data/results/gate.yaml``, and ``python -m
-reports.gate.power nightly [RUNS]`` those of its table of the suite `nightly`.
+``python -m stridebench.reports.gate.power [RUNS [PROMPTS]]`` prints the rows of ``reports/data/results/gate.yaml``, and ``python -m
+stridebench.reports.gate.power nightly [RUNS]`` those of its table of the suite `nightly`.
 
 A position has a target distribution p over 32 tokens and a drafter's q: logits of p plus noise, whose size differs
 from prompt to prompt. A draft is accepted with probability sum(min(p, q)). A damaged drafter has more noise on its
@@ -18,10 +18,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from harness.record.stats import FloatArray
-from reports.gate.baseline import TESTED, noise, tested
-from reports.gate.decision import Row, compare_figure, decide, worst
-from reports.gate.replay import replay_gate
+from stridebench.harness.record.stats import FloatArray
+from stridebench.reports.gate.baseline import TESTED, noise, tested
+from stridebench.reports.gate.decision import Row, compare_figure, decide, worst
+from stridebench.reports.gate.replay import replay_gate
 
 PROMPTS, LENGTH, DRAFTS, VOCABULARY, POOL = 24, 48, 4, 32, 400
 GATES = {"free-running, 5 % by hand": 0, "free-running, 3 A/A reruns": 3}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 
-from harness.errors import printable, printable_line
-from reports.gate.decision import EXIT, Result, Row
-from reports.text_table import markdown_lines, number
+from stridebench.harness.errors import printable, printable_line
+from stridebench.reports.gate.decision import EXIT, Result, Row
+from stridebench.reports.text_table import markdown_lines, number
 
 
 def markdown(result: Result) -> str:

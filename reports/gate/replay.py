@@ -12,10 +12,10 @@ from typing import Any
 
 import pandas as pd
 
-from harness.errors import UsageError
-from harness.record import stats
-from reports.gate.baseline import Tested
-from reports.gate.decision import Result, Row, decide, worst
+from stridebench.harness.errors import UsageError
+from stridebench.harness.record import stats
+from stridebench.reports.gate.baseline import Tested
+from stridebench.reports.gate.decision import Result, Row, decide, worst
 
 REPLAYED = Tested("replayed acceptance", "expected", "positions")
 MARGIN = 0.005

@@ -13,7 +13,7 @@ import numpy as np
 import ruptures
 from numpy.typing import NDArray
 
-from reports.history.series import Night, Series
+from stridebench.reports.history.series import Night, Series
 
 FEWEST = 6
 """Nights below which no change is looked for."""

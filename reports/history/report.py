@@ -13,10 +13,10 @@ from matplotlib import rc_context
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from reports.history.changes import FEWEST, Change, changes
-from reports.history.series import Series
-from reports.plot_style import DASHES, STYLE
-from reports.text_table import markdown_lines, number
+from stridebench.reports.history.changes import FEWEST, Change, changes
+from stridebench.reports.history.series import Series
+from stridebench.reports.plot_style import DASHES, STYLE
+from stridebench.reports.text_table import markdown_lines, number
 
 PANELS = 24
 """Panels of a figure at most; series with changes come first."""

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from harness.errors import UsageError, printable_line
+from stridebench.harness.errors import UsageError, printable_line
 
 METRICS = (
     *("scr", "tau", "acceptance", "expected_per_node", "agreement", "logprob", "speedup"),

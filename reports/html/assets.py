@@ -6,7 +6,7 @@ import re
 from importlib.resources import files
 from pathlib import Path
 
-from harness.errors import StoreError, UsageError
+from stridebench.harness.errors import StoreError, UsageError
 
 STATIC = Path(__file__).parent / "static"
 OWN = ("page.css", "theme.js", "cells.js", "figures.js", "ribbon.js", "media.js", "samples.js", "runs.js", "follow.js")

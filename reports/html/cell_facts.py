@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from harness.errors import printable_line
-from harness.record.evidence import REFUTED
-from harness.record.metrics import METRICS, value
-from reports.html.headline import COLUMNS, Entry, entry, setting_of, verdict_of
-from reports.html.text import e_value, figure_of, signed, visible
-from reports.qualities import title_of
-from reports.text_table import Column
+from stridebench.harness.errors import printable_line
+from stridebench.harness.record.evidence import REFUTED
+from stridebench.harness.record.metrics import METRICS, value
+from stridebench.reports.html.headline import COLUMNS, Entry, entry, setting_of, verdict_of
+from stridebench.reports.html.text import e_value, figure_of, signed, visible
+from stridebench.reports.qualities import title_of
+from stridebench.reports.text_table import Column
 
 if TYPE_CHECKING:
-    from reports.summary import FinishedCell
+    from stridebench.reports.summary import FinishedCell
 
 CLAIMS = {
     "SAME_LAW": "the same output distribution as the target, at every temperature",

@@ -9,11 +9,11 @@ from typing import Any
 
 import pandas as pd
 
-from harness.errors import printable_line
-from harness.record.request_store import EngineCell
-from reports.engines import COLUMNS, SETTING, notes_of, text_of
-from reports.html.text import e_value, figure_of, signed, visible
-from reports.text_table import number
+from stridebench.harness.errors import printable_line
+from stridebench.harness.record.request_store import EngineCell
+from stridebench.reports.engines import COLUMNS, SETTING, notes_of, text_of
+from stridebench.reports.html.text import e_value, figure_of, signed, visible
+from stridebench.reports.text_table import number
 
 WORDS = {
     "same tokens": ("exact", "Every output has the tokens of the plain decode with the same seed."),
@@ -111,7 +111,7 @@ def engine_facts(row: pd.Series[Any], cell: EngineCell, paired: str) -> EngineFa
     """Return the facts of a finished cell.
 
     Args:
-        row: of `reports.engines.summarise`.
+        row: of `stridebench.reports.engines.summarise`.
         cell: with its requests.
         paired: the speed-up over requests that the plain decode has too, with its interval; "": there is none.
     """

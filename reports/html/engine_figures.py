@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from harness.record.request_metrics import per_position, timings
-from harness.record.requests import counted
-from reports.html.figures import GREY, PALETTE, Chart, bar_or_line, spec_of
-from reports.html.text import figure_of, plain_list
+from stridebench.harness.record.request_metrics import per_position, timings
+from stridebench.harness.record.requests import counted
+from stridebench.reports.html.figures import GREY, PALETTE, Chart, bar_or_line, spec_of
+from stridebench.reports.html.text import figure_of, plain_list
 
 LATENCIES = (
     ("ttft_ms", "ttft", "Time to the first token", "ms from sending to the first part of the output"),

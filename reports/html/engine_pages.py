@@ -11,21 +11,21 @@ from urllib.parse import quote
 
 import pandas as pd
 
-from harness.errors import printable_line
-from harness.record.request_metrics import timings
-from harness.record.request_store import RequestStore
-from reports import engines
-from reports.html.engine_facts import HELP, engine_facts
-from reports.html.engine_figures import engine_charts
-from reports.html.samples import write_table
-from reports.html.text import DASH, excerpt, figure_of
-from reports.side_by_side import of_requests, times
+from stridebench.harness.errors import printable_line
+from stridebench.harness.record.request_metrics import timings
+from stridebench.harness.record.request_store import RequestStore
+from stridebench.reports import engines
+from stridebench.reports.html.engine_facts import HELP, engine_facts
+from stridebench.reports.html.engine_figures import engine_charts
+from stridebench.reports.html.samples import write_table
+from stridebench.reports.html.text import DASH, excerpt, figure_of
+from stridebench.reports.side_by_side import of_requests, times
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-    from harness.record.store import Store
-    from reports.html.run_facts import RunFacts
+    from stridebench.harness.record.store import Store
+    from stridebench.reports.html.run_facts import RunFacts
 
 COLUMNS = (
     ("prompt", "id of the prompt; its link opens the output"),

@@ -14,16 +14,16 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from harness.record.metrics import acceptance_by_depth
-from reports.html.headline import setting_of
-from reports.html.text import figure_of, for_plotly, plain_list
-from reports.pareto import Panel, best, panels
-from reports.qualities import lower_is_better
-from reports.tables import GROUP
-from reports.text_table import interval
+from stridebench.harness.record.metrics import acceptance_by_depth
+from stridebench.reports.html.headline import setting_of
+from stridebench.reports.html.text import figure_of, for_plotly, plain_list
+from stridebench.reports.pareto import Panel, best, panels
+from stridebench.reports.qualities import lower_is_better
+from stridebench.reports.tables import GROUP
+from stridebench.reports.text_table import interval
 
 if TYPE_CHECKING:
-    from reports.summary import FinishedCell
+    from stridebench.reports.summary import FinishedCell
 
 PALETTE = ("#2f7fc1", "#d9822b", "#1f9e77", "#9d6bc9", "#c0568e", "#8a8626", "#2a9fb2", "#a1674a")
 GREY, RED = "#7b8494", "#d33f49"
@@ -125,7 +125,7 @@ def speed_charts(frame: pd.DataFrame, passes: dict[tuple[Any, ...], Passes]) -> 
 
     Args:
         frame: the summary.
-        passes: of each group, by the values of `reports.tables.GROUP`.
+        passes: of each group, by the values of `stridebench.reports.tables.GROUP`.
     """
     done = frame[(frame["status"] == "done") & frame.get("speedup", pd.Series(np.nan, frame.index)).notna()]
     groups = done.groupby(list(GROUP), sort=False, dropna=False)

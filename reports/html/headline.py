@@ -7,10 +7,10 @@ from typing import Any
 
 import pandas as pd
 
-from reports import tables
-from reports.html.text import figure_of, signed
-from reports.qualities import is_quality, title_of
-from reports.text_table import Column, number
+from stridebench.reports import tables
+from stridebench.reports.html.text import figure_of, signed
+from stridebench.reports.qualities import is_quality, title_of
+from stridebench.reports.text_table import Column, number
 
 COLUMNS = (
     Column("speedup", "speed-up"),
@@ -93,7 +93,7 @@ def headline(frame: pd.DataFrame) -> Headline:
     """Build the table of the finished cells.
 
     Args:
-        frame: of `reports.summary.summarise`, with the columns run, modality and link.
+        frame: of `stridebench.reports.summary.summarise`, with the columns run, modality and link.
     """
     done = frame[frame["status"] == "done"]
     scores = [str(key) for key in frame if is_quality(str(key)) and f"{key}_low" in frame][:SCORES]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from reports.history.report import Finding
-from reports.html import assets
-from reports.html.figures import GREY, PALETTE, RED, Chart
-from reports.html.page import environment
-from reports.html.text import figure_of, for_plotly, plain_list
+from stridebench.reports.history.report import Finding
+from stridebench.reports.html import assets
+from stridebench.reports.html.figures import GREY, PALETTE, RED, Chart
+from stridebench.reports.html.page import environment
+from stridebench.reports.html.text import figure_of, for_plotly, plain_list
 
 MOST = 60
 """Figures of a page; the table of Markdown has every series."""

@@ -7,8 +7,8 @@ from typing import Any
 
 import pandas as pd
 
-from harness.errors import StoreError
-from harness.record.outputs import Mesh, load
+from stridebench.harness.errors import StoreError
+from stridebench.harness.record.outputs import Mesh, load
 
 DECIMALS = 4
 """Of a vertex; the cube of a mesh is two units wide."""
@@ -18,7 +18,7 @@ def sound_of(source: Path, run: Path, folder: Path, prefix: str) -> dict[str, An
     """What a speech model heard, copied beside the page, and the words that were spoken; nothing where none is kept.
 
     Args:
-        source: `harness.record.store.sound_file`.
+        source: `stridebench.harness.record.store.sound_file`.
         run, folder, prefix: as of ``media_of``.
     """
     if not source.is_file() or not source.resolve().is_relative_to(run.resolve()):

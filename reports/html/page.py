@@ -13,24 +13,24 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from harness.errors import printable_line
-from reports import tables
-from reports.engines import COLUMNS
-from reports.html import assets, figures, samples
-from reports.html.cell_facts import cell_facts
-from reports.html.engine_facts import HELP
-from reports.html.engine_facts import WORDS as WORDS_OF_ENGINES
-from reports.html.engine_pages import Engines
-from reports.html.figures import Chart, Passes
-from reports.html.headline import headline, setting_of
-from reports.html.picked import Picked, beside_first
-from reports.html.run_facts import RunFacts
-from reports.html.text import printed, safe_json
-from reports.summary import FinishedCell, summarise
-from reports.tables import GROUP
+from stridebench.harness.errors import printable_line
+from stridebench.reports import tables
+from stridebench.reports.engines import COLUMNS
+from stridebench.reports.html import assets, figures, samples
+from stridebench.reports.html.cell_facts import cell_facts
+from stridebench.reports.html.engine_facts import HELP
+from stridebench.reports.html.engine_facts import WORDS as WORDS_OF_ENGINES
+from stridebench.reports.html.engine_pages import Engines
+from stridebench.reports.html.figures import Chart, Passes
+from stridebench.reports.html.headline import headline, setting_of
+from stridebench.reports.html.picked import Picked, beside_first
+from stridebench.reports.html.run_facts import RunFacts
+from stridebench.reports.html.text import printed, safe_json
+from stridebench.reports.summary import FinishedCell, summarise
+from stridebench.reports.tables import GROUP
 
 if TYPE_CHECKING:
-    from harness.record.store import Cell, Store
+    from stridebench.harness.record.store import Cell, Store
 
 TEMPLATES = Path(__file__).parent / "templates"
 CACHED = 4

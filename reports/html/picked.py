@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from harness.record import stats
-from harness.record.counting import counting_difference
-from reports.html.text import figure_of
+from stridebench.harness.record import stats
+from stridebench.harness.record.counting import counting_difference
+from stridebench.reports.html.text import figure_of
 
 if TYPE_CHECKING:
-    from harness.record.store import Store
-    from reports.summary import FinishedCell
+    from stridebench.harness.record.store import Store
+    from stridebench.reports.summary import FinishedCell
 
 
 @dataclass(frozen=True)

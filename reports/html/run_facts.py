@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from harness.errors import printable, printable_line
-from harness.record.counting import COUNTED
+from stridebench.harness.errors import printable, printable_line
+from stridebench.harness.record.counting import COUNTED
 
 if TYPE_CHECKING:
-    from harness.record.store import Store
+    from stridebench.harness.record.store import Store
 
 
 @dataclass(frozen=True)

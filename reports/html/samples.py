@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from harness.errors import printable_line
-from harness.record.origins import ACCEPTED, BONUS, CORRECTED, DECODED, FORCED, ORIGINS, origins
-from harness.record.store import sound_file
-from reports.html.media import media_of, sound_of
-from reports.html.text import excerpt, safe_json, text_of
+from stridebench.harness.errors import printable_line
+from stridebench.harness.record.origins import ACCEPTED, BONUS, CORRECTED, DECODED, FORCED, ORIGINS, origins
+from stridebench.harness.record.store import sound_file
+from stridebench.reports.html.media import media_of, sound_of
+from stridebench.reports.html.text import excerpt, safe_json, text_of
 
 if TYPE_CHECKING:
-    from reports.summary import FinishedCell
+    from stridebench.reports.summary import FinishedCell
 
 LETTERS = {ACCEPTED: "a", CORRECTED: "c", BONUS: "b", FORCED: "f", DECODED: "d"}
 """A token's origin in a document."""

@@ -14,11 +14,11 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, quote, unquote, urlencode, urlsplit
 
-from harness.errors import StoreError, StrideError
-from harness.record.request_store import RequestStore
-from harness.record.store import Store
-from reports.html import assets, page
-from reports.html.run_facts import RunFacts
+from stridebench.harness.errors import StoreError, StrideError
+from stridebench.harness.record.request_store import RequestStore
+from stridebench.harness.record.store import Store
+from stridebench.reports.html import assets, page
+from stridebench.reports.html.run_facts import RunFacts
 
 ADDRESS = "127.0.0.1"
 NAMES = ("127.0.0.1", "localhost")

@@ -1,6 +1,6 @@
 """Texts and data on their way into a page.
 
-Whatever a model or a file wrote passes through `harness.errors.printable`. The templates escape it, and the
+Whatever a model or a file wrote passes through `stridebench.harness.errors.printable`. The templates escape it, and the
 scripts of the page set it as text. JSON inside a page has no ``<``, so that no text of it can end its element.
 """
 
@@ -15,8 +15,8 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
-from harness.errors import printable, printable_line
-from reports.text_table import number
+from stridebench.harness.errors import printable, printable_line
+from stridebench.reports.text_table import number
 
 EXCERPT = 160
 """Characters of a text in a table."""

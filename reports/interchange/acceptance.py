@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from harness.record.requests import Request
+from stridebench.harness.record.requests import Request
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from harness.record.requests import identities
-from reports.interchange.acceptance import Result
+from stridebench.harness.record.requests import identities
+from stridebench.reports.interchange.acceptance import Result
 
 SLOW_START = 3.0
 """A first request this many times as slow a token as the median was not warmed up."""

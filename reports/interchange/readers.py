@@ -14,10 +14,10 @@ from typing import Any
 
 import yaml
 
-from harness.errors import UsageError, printable_line
-from harness.record.requests import Request
-from reports.interchange import lint
-from reports.interchange.acceptance import Result
+from stridebench.harness.errors import UsageError, printable_line
+from stridebench.harness.record.requests import Request
+from stridebench.reports.interchange import lint
+from stridebench.reports.interchange.acceptance import Result
 
 NOT_OF_IT = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 """What reading a file as another layout raises."""

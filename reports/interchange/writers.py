@@ -9,11 +9,11 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from harness.errors import UsageError
-from harness.record.request_metrics import acceptance
-from harness.record.request_store import EngineCell, RequestStore
-from harness.record.requests import counted
-from harness.record.store import Store
+from stridebench.harness.errors import UsageError
+from stridebench.harness.record.request_metrics import acceptance
+from stridebench.harness.record.request_store import EngineCell, RequestStore
+from stridebench.harness.record.requests import counted
+from stridebench.harness.record.store import Store
 
 
 def aiperf(store: Store) -> str:

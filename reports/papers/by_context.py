@@ -11,10 +11,10 @@ from collections.abc import Iterator
 import pandas as pd
 from matplotlib.figure import Figure
 
-from reports.papers.drawing import by_label, curves, legend, side_by_side
-from reports.papers.measured import Run
-from reports.papers.registry import figure, sheet
-from reports.text_table import Column, TextTable, measured_text
+from stridebench.reports.papers.drawing import by_label, curves, legend, side_by_side
+from stridebench.reports.papers.measured import Run
+from stridebench.reports.papers.registry import figure, sheet
+from stridebench.reports.text_table import Column, TextTable, measured_text
 
 FIGURES = {"acceptance": "acceptance rate", "tau": "tokens a step (tau)", "speedup": "speed-up"}
 LENGTH = "prompt_tokens"

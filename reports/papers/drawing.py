@@ -12,13 +12,13 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from reports.papers.measured import Measured, decoded
-from reports.plot_style import COLOURS as COLOURS
-from reports.plot_style import MARKERS
-from reports.text_table import UNMEASURED
+from stridebench.reports.papers.measured import Measured, decoded
+from stridebench.reports.plot_style import COLOURS as COLOURS
+from stridebench.reports.plot_style import MARKERS
+from stridebench.reports.text_table import UNMEASURED
 
 if TYPE_CHECKING:
-    from harness.record.store import Cell, Store
+    from stridebench.harness.record.store import Cell, Store
 
 QUALITIES = {
     "set.geneval_overall": "GenEval",

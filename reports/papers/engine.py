@@ -14,9 +14,9 @@ from typing import Any
 
 import pandas as pd
 
-from reports.papers.measured import CELL, Measured, Run, fits, over_seeds
-from reports.papers.paper_files import Layout, Printed, Quantity, printed
-from reports.text_table import UNMEASURED, Column, TextTable, measured_text
+from stridebench.reports.papers.measured import CELL, Measured, Run, fits, over_seeds
+from stridebench.reports.papers.paper_files import Layout, Printed, Quantity, printed
+from stridebench.reports.text_table import UNMEASURED, Column, TextTable, measured_text
 
 Row = Mapping[str, Any]
 

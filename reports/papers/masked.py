@@ -15,16 +15,16 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from harness.record import stats
-from reports.papers.drawing import COLOURS, curve, legend, side_by_side
-from reports.papers.measured import Measured, Run
-from reports.papers.registry import figure, sheet
-from reports.plot_style import DASHES
-from reports.summary import FinishedCell
-from reports.text_table import Column, TextTable, estimate_text, measured_text, number
+from stridebench.harness.record import stats
+from stridebench.reports.papers.drawing import COLOURS, curve, legend, side_by_side
+from stridebench.reports.papers.measured import Measured, Run
+from stridebench.reports.papers.registry import figure, sheet
+from stridebench.reports.plot_style import DASHES
+from stridebench.reports.summary import FinishedCell
+from stridebench.reports.text_table import Column, TextTable, estimate_text, measured_text, number
 
 if TYPE_CHECKING:
-    from harness.record.store import Store
+    from stridebench.harness.record.store import Store
 
 SCORES = ("score.solved", "score.pass@1")
 """Scores that a curve may show; the first that both models have is used."""

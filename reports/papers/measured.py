@@ -10,13 +10,13 @@ import matplotlib.image
 import numpy as np
 import pandas as pd
 
-from harness.record import stats
-from reports.papers.paper_files import model_name
-from reports.summary import FinishedCell, Row, metric_interval, reader, set_interval, summarise
-from reports.text_table import Column, TextTable
+from stridebench.harness.record import stats
+from stridebench.reports.papers.paper_files import model_name
+from stridebench.reports.summary import FinishedCell, Row, metric_interval, reader, set_interval, summarise
+from stridebench.reports.text_table import Column, TextTable
 
 if TYPE_CHECKING:
-    from harness.record.store import Cell, Store
+    from stridebench.harness.record.store import Cell, Store
 
 
 CELL = ("method", "backbone", "task", "temperature", "top_k", "tokens", "pixels")

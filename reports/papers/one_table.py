@@ -6,18 +6,18 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from harness.errors import UsageError, did_you_mean
-from reports.cost import cards
-from reports.cost.tables import cost_table, framework_table
-from reports.papers import report
-from reports.papers.items import Item, items
-from reports.papers.measured import Run, measured
-from reports.papers.paper_files import reports
-from reports.papers.registry import SHEETS
-from reports.text_table import UNMEASURED, TextTable
+from stridebench.harness.errors import UsageError, did_you_mean
+from stridebench.reports.cost import cards
+from stridebench.reports.cost.tables import cost_table, framework_table
+from stridebench.reports.papers import report
+from stridebench.reports.papers.items import Item, items
+from stridebench.reports.papers.measured import Run, measured
+from stridebench.reports.papers.paper_files import reports
+from stridebench.reports.papers.registry import SHEETS
+from stridebench.reports.text_table import UNMEASURED, TextTable
 
 if TYPE_CHECKING:
-    from harness.record.store import Store
+    from stridebench.harness.record.store import Store
 
 FRAMEWORKS = 2
 """The table of Cross-Regression that compares frameworks; its other tables of training are costs."""

@@ -17,7 +17,7 @@ import pandas as pd
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
-from harness.errors import UnknownNameError
+from stridebench.harness.errors import UnknownNameError
 
 STAND_IN = "tiny:"
 """Before the name of a model that a stand-in of random weights plays."""

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 import pandas as pd
 from matplotlib.figure import Figure
 
-from reports.papers.drawing import COLOURS, error_bars, legend, side_by_side
-from reports.papers.measured import Run
-from reports.papers.registry import figure, sheet
-from reports.qualities import is_quality
-from reports.text_table import Column, TextTable, measured_text, number
+from stridebench.reports.papers.drawing import COLOURS, error_bars, legend, side_by_side
+from stridebench.reports.papers.measured import Run
+from stridebench.reports.papers.registry import figure, sheet
+from stridebench.reports.qualities import is_quality
+from stridebench.reports.text_table import Column, TextTable, measured_text, number
 
 PANELS = {"acceptance": "acceptance rate", "tau": "tokens a step (tau)", "speedup": "speed-up, same weights"}
 FORM = re.compile(r"[:,]weights=(int\d|nf4)")

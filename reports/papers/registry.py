@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 
 from matplotlib.figure import Figure
 
-from reports.papers.measured import Run
-from reports.text_table import TextTable
+from stridebench.reports.papers.measured import Run
+from stridebench.reports.text_table import TextTable
 
 Fill = Callable[[Run], Iterable[TextTable]]
 Draw = Callable[[Run], Iterable[Figure]]

@@ -12,18 +12,27 @@ import pandas as pd
 from matplotlib import rc_context
 from rich.console import Console
 
-from harness.errors import UnknownNameError
-from reports.papers import adt_tree, by_context, cross_regression, masked, mulo_sd, quantised, sjdpp, xspecmesh
-from reports.papers.engine import PICTURES, Facts, fill
-from reports.papers.measured import Run, measured
-from reports.papers.paper_files import Contents, papers, printed, reports
-from reports.papers.registry import FIGURES, SHEETS
-from reports.plot_style import STYLE
-from reports.text_table import TextTable, markdown_lines, print_table
+from stridebench.harness.errors import UnknownNameError
+from stridebench.reports.papers import (
+    adt_tree,
+    by_context,
+    cross_regression,
+    masked,
+    mulo_sd,
+    quantised,
+    sjdpp,
+    xspecmesh,
+)
+from stridebench.reports.papers.engine import PICTURES, Facts, fill
+from stridebench.reports.papers.measured import Run, measured
+from stridebench.reports.papers.paper_files import Contents, papers, printed, reports
+from stridebench.reports.papers.registry import FIGURES, SHEETS
+from stridebench.reports.plot_style import STYLE
+from stridebench.reports.text_table import TextTable, markdown_lines, print_table
 
 if TYPE_CHECKING:
-    from harness.record.store import Store
-    from reports.summary import FinishedCell
+    from stridebench.harness.record.store import Store
+    from stridebench.reports.summary import FinishedCell
 
 SHOWN = (sjdpp, mulo_sd, adt_tree, xspecmesh, cross_regression, masked, by_context, quantised)
 """Modules whose import registers their tables and figures."""

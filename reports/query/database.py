@@ -10,8 +10,8 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from harness.errors import UsageError, printable_line
-from reports.query.rows import (
+from stridebench.harness.errors import UsageError, printable_line
+from stridebench.reports.query.rows import (
     CELL_NUMBER,
     NamedRun,
     cell_facts,
@@ -23,7 +23,7 @@ from reports.query.rows import (
     scores_rows,
     stored_rows,
 )
-from reports.query.schema import FACTS, VIEWS
+from stridebench.reports.query.schema import FACTS, VIEWS
 
 SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "enable_external_access": "false",  # no file, no address

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import pyarrow as pa
 
-from harness.errors import printable_line
-from harness.record.request_store import RequestStore
-from reports.query.schema import FACTS, VIEWS, ViewColumn
-from reports.summary import reader, summarise
+from stridebench.harness.errors import printable_line
+from stridebench.harness.record.request_store import RequestStore
+from stridebench.reports.query.schema import FACTS, VIEWS, ViewColumn
+from stridebench.reports.summary import reader, summarise
 
 if TYPE_CHECKING:
-    from harness.record.store import Store
+    from stridebench.harness.record.store import Store
 
 CELL_NUMBER = "cell_number"
 """The column that joins rows to the facts of their cell."""

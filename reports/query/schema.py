@@ -12,11 +12,11 @@ from inspect import getdoc
 
 import pyarrow as pa
 
-from harness.record.columns import Sample, Step
-from harness.record.metrics import METRICS
-from harness.record.requests import REQUESTS, Request
-from harness.record.store import SAMPLES, STEPS
-from reports.summary import INTERVALS, PLAIN
+from stridebench.harness.record.columns import Sample, Step
+from stridebench.harness.record.metrics import METRICS
+from stridebench.harness.record.requests import REQUESTS, Request
+from stridebench.harness.record.store import SAMPLES, STEPS
+from stridebench.reports.summary import INTERVALS, PLAIN
 
 SQL_TYPES = {pa.string(): "VARCHAR", pa.int64(): "BIGINT", pa.float64(): "DOUBLE", pa.bool_(): "BOOLEAN"}
 TEXT, INT, REAL, BOOL = SQL_TYPES

@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.core.task import Layout, SetScore, Stored
-from harness.errors import OutputError, UsageError
-from harness.registry import LAYOUTS
-from tasks.exchange.prompt_sets import by_prompt, field, refuse_others
-from tasks.metrics import dpg, geneval, t2i_compbench
+from stridebench.harness.core.task import Layout, SetScore, Stored
+from stridebench.harness.errors import OutputError, UsageError
+from stridebench.harness.registry import LAYOUTS
+from stridebench.tasks.exchange.prompt_sets import by_prompt, field, refuse_others
+from stridebench.tasks.metrics import dpg, geneval, t2i_compbench
 
 CROPS = 4
 """Pictures of a prompt that DPG-Bench reads from one file, two by two."""

@@ -7,8 +7,8 @@ from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.core.task import Stored
-from harness.errors import UsageError
+from stridebench.harness.core.task import Stored
+from stridebench.harness.errors import UsageError
 
 
 def refuse_others(path: Path, judged: Sequence[Hashable], expected: Sequence[Hashable]) -> None:

@@ -10,14 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.core.task import Layout, SetScore, Stored
-from harness.errors import UsageError
-from harness.registry import LAYOUTS
-from tasks.exchange.prompt_sets import by_prompt, field, refuse_others
-from tasks.humaneval import body
-from tasks.loaders.files import Row, json_lines
-from tasks.metrics.image_stats import mean
-from tasks.metrics.pass_at_k import pass_at_k
+from stridebench.harness.core.task import Layout, SetScore, Stored
+from stridebench.harness.errors import UsageError
+from stridebench.harness.registry import LAYOUTS
+from stridebench.tasks.exchange.prompt_sets import by_prompt, field, refuse_others
+from stridebench.tasks.humaneval import body
+from stridebench.tasks.loaders.files import Row, json_lines
+from stridebench.tasks.metrics.image_stats import mean
+from stridebench.tasks.metrics.pass_at_k import pass_at_k
 
 
 @LAYOUTS.register("human-eval")

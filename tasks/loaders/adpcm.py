@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float, Int16, UInt8
 
-from harness.errors import UsageError
+from stridebench.harness.errors import UsageError
 
 FORMAT = 0x11
 BLOCK = 512

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
-from harness.core.task import Prompt, Task
-from harness.errors import UsageError, one_of
-from harness.registry import TASKS
-from tasks.loaders.files import Row, Where
-from tasks.loaders.texts import Published, key, questions_of, ranked
+from stridebench.harness.core.task import Prompt, Task
+from stridebench.harness.errors import UsageError, one_of
+from stridebench.harness.registry import TASKS
+from stridebench.tasks.loaders.files import Row, Where
+from stridebench.tasks.loaders.texts import Published, key, questions_of, ranked
 
 SPLITS = ("test", "train")
 ONE_IN = 16

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.errors import DataMissing, UsageError
+from stridebench.harness.errors import DataMissing, UsageError
 
 Row = Mapping[str, Any]
 LONGEST_FIELD = 2**26

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from harness.core.task import Prompt
-from harness.errors import UsageError
-from tasks.loaders.texts import key, questions_of, ranked
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import UsageError
+from stridebench.tasks.loaders.texts import key, questions_of, ranked
 
 
 def draw(name: str, prompts: Sequence[Prompt], count: int, seed: int, excluded: set[str]) -> list[Prompt]:

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from harness.core.task import Prompt, Scored, SetScore, Task
-from harness.errors import UsageError
-from tasks.loaders.texts import ranked
-from tasks.metrics import images
-from tasks.metrics.clip import OPENAI
+from stridebench.harness.core.task import Prompt, Scored, SetScore, Task
+from stridebench.harness.errors import UsageError
+from stridebench.tasks.loaders.texts import ranked
+from stridebench.tasks.metrics import images
+from stridebench.tasks.metrics.clip import OPENAI
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class PictureTask(Task):
         n: number of prompts; 0 takes all.
         seed: chooses the prompts where not all are taken. They stay in the order of the file.
         scorers: names such as ``clip_score, fid``, in one text or a tuple. Their weights must be installed.
-        weights: see ``tasks.metrics.images.Settings``, as for the following parameters.
+        weights: see ``stridebench.tasks.metrics.images.Settings``, as for the following parameters.
         reference: real pictures or their statistics.
         minimum: fewest pictures of a Frechet distance.
         clip_model: name of the CLIP model.

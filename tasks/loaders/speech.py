@@ -5,10 +5,10 @@ from __future__ import annotations
 from abc import ABC
 from collections.abc import Sequence
 
-from harness.core.task import Prompt, Scored, SetScore, Task
-from harness.errors import OutputError
-from harness.record.outputs import Output
-from tasks.metrics import wer
+from stridebench.harness.core.task import Prompt, Scored, SetScore, Task
+from stridebench.harness.errors import OutputError
+from stridebench.harness.record.outputs import Output
+from stridebench.tasks.metrics import wer
 
 
 class SpeechTask(Task, ABC):

@@ -8,9 +8,19 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
-from harness.core.task import Prompt
-from harness.errors import UsageError
-from tasks.loaders.files import Row, Where, field_names, hub_rows, json_file, json_lines, locate, missing, parquet
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import UsageError
+from stridebench.tasks.loaders.files import (
+    Row,
+    Where,
+    field_names,
+    hub_rows,
+    json_file,
+    json_lines,
+    locate,
+    missing,
+    parquet,
+)
 
 OFFICIAL = "official"
 """Value of a parameter ``hub`` that means the data set and revision that the task pins."""

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.core.task import Prompt
-from harness.errors import UsageError, one_of
-from tasks.loaders.files import Where, json_lines
-from tasks.loaders.texts import Published, raw, texts, unique
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import UsageError, one_of
+from stridebench.tasks.loaders.files import Where, json_lines
+from stridebench.tasks.loaders.texts import Published, raw, texts, unique
 
 CONVERSATIONS = {
     "vicuna": "{first} ASSISTANT: {answer}</s>USER: {second}",

@@ -11,10 +11,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from harness.core.task import SetScore
-from tasks.metrics import image_weights as weights
-from tasks.metrics.clip import Clip
-from tasks.metrics.image_stats import PictureSet, mean
+from stridebench.harness.core.task import SetScore
+from stridebench.tasks.metrics import image_weights as weights
+from stridebench.tasks.metrics.clip import Clip
+from stridebench.tasks.metrics.image_stats import PictureSet, mean
 
 WIDTH = 768
 

@@ -1,6 +1,6 @@
 """What a picture shows of its prompt, from the detected objects: GenEval's judgement, as a whole and by aspect.
 
-Source: Ghosh et al. 2023, arXiv:2310.11513, section 3; the rules are those of ``tasks.metrics.geneval``. The
+Source: Ghosh et al. 2023, arXiv:2310.11513, section 3; the rules are those of ``stridebench.tasks.metrics.geneval``. The
 detector is another module.
 """
 
@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int8
 
-from harness.synthetic.emoji import OBJECT, SMOOTH, TEXTURED
-from tasks.metrics import geneval
+from stridebench.harness.synthetic.emoji import OBJECT, SMOOTH, TEXTURED
+from stridebench.tasks.metrics import geneval
 
 
 @dataclass(frozen=True)

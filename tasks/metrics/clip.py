@@ -15,12 +15,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from harness.core.task import SetScore
-from harness.errors import UsageError
-from harness.record.outputs import Picture
-from tasks.metrics import image_weights as weights
-from tasks.metrics.features import INSTALL, device, imported
-from tasks.metrics.image_stats import PictureSet, batches, mean
+from stridebench.harness.core.task import SetScore
+from stridebench.harness.errors import UsageError
+from stridebench.harness.record.outputs import Picture
+from stridebench.tasks.metrics import image_weights as weights
+from stridebench.tasks.metrics.features import INSTALL, device, imported
+from stridebench.tasks.metrics.image_stats import PictureSet, batches, mean
 
 OPENAI = "ViT-L-14-quickgelu"
 """open_clip's name of the model that OpenAI's ViT-L-14.pt belongs to."""

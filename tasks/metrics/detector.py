@@ -18,9 +18,9 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from harness.errors import OutputError, WeightsError
-from harness.synthetic import emoji, emoji_layout
-from tasks.metrics.attributes import DetectedObject
+from stridebench.harness.errors import OutputError, WeightsError
+from stridebench.harness.synthetic import emoji, emoji_layout
+from stridebench.tasks.metrics.attributes import DetectedObject
 
 WEIGHTS = Path(__file__).parents[1] / "data" / "detector"
 CELLS = 16

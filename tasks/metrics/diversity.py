@@ -11,9 +11,9 @@ from typing import Protocol
 import numpy as np
 from jaxtyping import Float
 
-from harness.core.task import SetScore
-from harness.record.outputs import Picture
-from tasks.metrics.image_stats import mean
+from stridebench.harness.core.task import SetScore
+from stridebench.harness.record.outputs import Picture
+from stridebench.tasks.metrics.image_stats import mean
 
 
 class Distance(Protocol):

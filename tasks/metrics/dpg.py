@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.core.task import SetScore
-from harness.errors import OutputError
-from tasks.loaders.files import Where, lines, table, text_of
-from tasks.metrics.image_stats import mean
+from stridebench.harness.core.task import SetScore
+from stridebench.harness.errors import OutputError
+from stridebench.tasks.loaders.files import Where, lines, table, text_of
+from stridebench.tasks.metrics.image_stats import mean
 
 CATEGORIES = ("global", "entity", "attribute", "relation", "other")
 FIGURES = (*(f"dpg_{category}" for category in CATEGORIES), "dpg_bench")

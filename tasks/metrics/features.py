@@ -13,12 +13,12 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from harness.errors import UsageError
-from harness.platform import torchvision
-from harness.platform.extras import install_command
-from harness.record.outputs import Picture
-from tasks.metrics import image_weights as weights
-from tasks.metrics.image_stats import batches
+from stridebench.harness.errors import UsageError
+from stridebench.harness.platform import torchvision
+from stridebench.harness.platform.extras import install_command
+from stridebench.harness.record.outputs import Picture
+from stridebench.tasks.metrics import image_weights as weights
+from stridebench.tasks.metrics.image_stats import batches
 
 INSTALL = f"Install the image extra: {install_command('image')}"
 

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from harness.core.task import SetScore
-from harness.errors import UsageError
-from harness.record.outputs import Picture
-from harness.record.stats import resample_counts
-from tasks.metrics.features import INSTALL, FeatureNet, imported
+from stridebench.harness.core.task import SetScore
+from stridebench.harness.errors import UsageError
+from stridebench.harness.record.outputs import Picture
+from stridebench.harness.record.stats import resample_counts
+from stridebench.tasks.metrics.features import INSTALL, FeatureNet, imported
 
 RESAMPLES = 50
 

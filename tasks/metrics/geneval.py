@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from harness.core.task import SetScore
-from tasks.loaders.files import json_lines, text_of
-from tasks.metrics import image_weights as weights
-from tasks.metrics.image_stats import draws, mean
+from stridebench.harness.core.task import SetScore
+from stridebench.tasks.loaders.files import json_lines, text_of
+from stridebench.tasks.metrics import image_weights as weights
+from stridebench.tasks.metrics.image_stats import draws, mean
 
 TAGS = ("single_object", "two_object", "counting", "colors", "position", "color_attr")
 FIGURES = (*(f"geneval_{tag}" for tag in TAGS), "geneval_overall")

@@ -6,10 +6,10 @@ benchmark table prints 100 times that).
 
 from __future__ import annotations
 
-from harness.core.task import SetScore
-from tasks.metrics import image_weights as weights
-from tasks.metrics.clip import Clip
-from tasks.metrics.image_stats import PictureSet, mean
+from stridebench.harness.core.task import SetScore
+from stridebench.tasks.metrics import image_weights as weights
+from stridebench.tasks.metrics.clip import Clip
+from stridebench.tasks.metrics.image_stats import PictureSet, mean
 
 MODEL = "ViT-H-14"
 

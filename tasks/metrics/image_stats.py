@@ -9,10 +9,10 @@ from itertools import pairwise
 import numpy as np
 from jaxtyping import Float
 
-from harness.core.task import Scored, SetScore
-from harness.errors import ContractError
-from harness.record.outputs import Picture
-from harness.record.stats import resample_counts
+from stridebench.harness.core.task import Scored, SetScore
+from stridebench.harness.errors import ContractError
+from stridebench.harness.record.outputs import Picture
+from stridebench.harness.record.stats import resample_counts
 
 RESAMPLES = 2_000
 BATCH = 32

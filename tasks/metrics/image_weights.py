@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from harness.errors import WeightsError
+from stridebench.harness.errors import WeightsError
 
 
 @dataclass(frozen=True)

@@ -9,21 +9,21 @@ from pathlib import Path
 
 import numpy as np
 
-from harness.core.task import Scored, SetScore
-from harness.errors import StrideError, UnknownNameError, UsageError
-from harness.record.outputs import Picture
-from harness.registry import PICTURE_SCORERS
-from tasks.metrics import image_weights as weights
-from tasks.metrics.aesthetic import aesthetic, open_head
-from tasks.metrics.clip import OPENAI, clip_score, open_clip
-from tasks.metrics.diversity import Distance, diversity
-from tasks.metrics.features import EffLite0, FeatureNet, Inception
-from tasks.metrics.frechet import Gaussian, frechet, statistics
-from tasks.metrics.hps import hpsv2, open_hps
-from tasks.metrics.image_stats import PictureSet, sorted_pictures
-from tasks.metrics.inception import inception_score
-from tasks.metrics.kid import kid
-from tasks.metrics.lpips import Lpips
+from stridebench.harness.core.task import Scored, SetScore
+from stridebench.harness.errors import StrideError, UnknownNameError, UsageError
+from stridebench.harness.record.outputs import Picture
+from stridebench.harness.registry import PICTURE_SCORERS
+from stridebench.tasks.metrics import image_weights as weights
+from stridebench.tasks.metrics.aesthetic import aesthetic, open_head
+from stridebench.tasks.metrics.clip import OPENAI, clip_score, open_clip
+from stridebench.tasks.metrics.diversity import Distance, diversity
+from stridebench.tasks.metrics.features import EffLite0, FeatureNet, Inception
+from stridebench.tasks.metrics.frechet import Gaussian, frechet, statistics
+from stridebench.tasks.metrics.hps import hpsv2, open_hps
+from stridebench.tasks.metrics.image_stats import PictureSet, sorted_pictures
+from stridebench.tasks.metrics.inception import inception_score
+from stridebench.tasks.metrics.kid import kid
+from stridebench.tasks.metrics.lpips import Lpips
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float
 
-from harness.core.task import SetScore
-from tasks.metrics.features import Inception
-from tasks.metrics.image_stats import PictureSet
+from stridebench.harness.core.task import SetScore
+from stridebench.tasks.metrics.features import Inception
+from stridebench.tasks.metrics.image_stats import PictureSet
 
 SPLITS = 10
 ENOUGH = 1_000

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.core.task import Scored, SetScore
-from harness.errors import OutputError
-from harness.record.outputs import as_text
-from tasks.loaders.files import Row, Where, json_lines
-from tasks.metrics.image_stats import mean
+from stridebench.harness.core.task import Scored, SetScore
+from stridebench.harness.errors import OutputError
+from stridebench.harness.record.outputs import as_text
+from stridebench.tasks.loaders.files import Row, Where, json_lines
+from stridebench.tasks.metrics.image_stats import mean
 
 UNPARSED = -1
 """The score of a judgement without one; it is left out, as FastChat does."""

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float
 
-from harness.core.task import SetScore
-from harness.record.outputs import Picture
-from tasks.metrics.features import FeatureNet
+from stridebench.harness.core.task import SetScore
+from stridebench.harness.record.outputs import Picture
+from stridebench.tasks.metrics.features import FeatureNet
 
 SUBSETS, SIZE, ENOUGH = 100, 1_000, 100
 

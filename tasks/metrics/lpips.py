@@ -15,10 +15,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from harness.errors import OutputError
-from harness.record.outputs import Picture
-from tasks.metrics import image_weights as weights
-from tasks.metrics.features import INSTALL, device, imported
+from stridebench.harness.errors import OutputError
+from stridebench.harness.record.outputs import Picture
+from stridebench.tasks.metrics import image_weights as weights
+from stridebench.tasks.metrics.features import INSTALL, device, imported
 
 TAPS = (1, 4, 7, 9, 11)
 """AlexNet's five rectified layers, by their index in torchvision's ``features``."""

@@ -18,9 +18,9 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from scipy.spatial import cKDTree
 
-from harness.errors import OutputError, UsageError
-from harness.record.outputs import Mesh
-from harness.synthetic import shapes
+from stridebench.harness.errors import OutputError, UsageError
+from stridebench.harness.record.outputs import Mesh
+from stridebench.harness.synthetic import shapes
 
 Points = npt.NDArray[np.float64]
 METRICS = ("chamfer", "hausdorff", "normal_consistency", "components", "open_edges", "faces", "tokens")

@@ -17,10 +17,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from harness.core.task import SetScore
-from harness.errors import WeightsError
-from harness.platform.quiet import quiet
-from tasks.metrics.image_stats import mean
+from stridebench.harness.core.task import SetScore
+from stridebench.harness.errors import WeightsError
+from stridebench.harness.platform.quiet import quiet
+from stridebench.tasks.metrics.image_stats import mean
 
 WEIGHTS = Path(str(files("harness"))) / "backbones" / "weights"
 

@@ -32,9 +32,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from harness.errors import UsageError
-from tasks.metrics.sandbox_calls import filter_rules
-from tasks.metrics.sandbox_layers import (
+from stridebench.harness.errors import UsageError
+from stridebench.tasks.metrics.sandbox_calls import filter_rules
+from stridebench.tasks.metrics.sandbox_layers import (
     ControlGroup,
     bubblewrap,
     control_group,
@@ -43,7 +43,7 @@ from tasks.metrics.sandbox_layers import (
     readable,
     wrapped,
 )
-from tasks.metrics.sandbox_usage import ENTRIES, Usage, descendants, measurable
+from stridebench.tasks.metrics.sandbox_usage import ENTRIES, Usage, descendants, measurable
 
 Reason = Literal["passed", "assertion", "error", "exit", "timeout", "memory", "disk", "killed"]
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from harness.synthetic import emoji
-from tasks.metrics.attributes import DetectedObject, judge
+from stridebench.harness.synthetic import emoji
+from stridebench.tasks.metrics.attributes import DetectedObject, judge
 
 NEAR = 4.0
 """Tolerance of a centre in pixels, of 64: one token."""

@@ -16,11 +16,11 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float
 
-from harness.core.task import SetScore
-from harness.errors import ContractError
-from tasks.loaders.files import Where, json_file
-from tasks.metrics.box_relations import LOCALITIES_3D, Box, position_2d, position_3d, same
-from tasks.metrics.image_stats import mean
+from stridebench.harness.core.task import SetScore
+from stridebench.harness.errors import ContractError
+from stridebench.tasks.loaders.files import Where, json_file
+from stridebench.tasks.metrics.box_relations import LOCALITIES_3D, Box, position_2d, position_3d, same
+from stridebench.tasks.metrics.image_stats import mean
 
 CATEGORIES = ("color", "shape", "texture", "spatial", "3d_spatial", "numeracy", "non_spatial", "complex")
 FIGURES = tuple(f"t2i_{name}" for name in CATEGORIES)

@@ -20,11 +20,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from harness.core.task import SetScore
-from harness.errors import OutputError, UsageError
-from harness.platform.extras import install_command
-from harness.record.stats import resample_counts
-from tasks.metrics.image_stats import RESAMPLES
+from stridebench.harness.core.task import SetScore
+from stridebench.harness.errors import OutputError, UsageError
+from stridebench.harness.platform.extras import install_command
+from stridebench.harness.record.stats import resample_counts
+from stridebench.tasks.metrics.image_stats import RESAMPLES
 
 METRICS = ("wer", "wer_no_spelling")
 SET_METRICS = tuple(f"corpus_{name}" for name in METRICS)

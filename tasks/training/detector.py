@@ -12,11 +12,11 @@ from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor, nn
 from torch.nn import functional
 
-from harness.registry import RECIPES
-from harness.synthetic import emoji
-from harness.train.loop import Recipe, save_bf16
-from tasks.metrics.detector import CELLS, SPLIT, Detector, find, prepare
-from tasks.metrics.scene_truth import shares, truth
+from stridebench.harness.registry import RECIPES
+from stridebench.harness.synthetic import emoji
+from stridebench.harness.train.loop import Recipe, save_bf16
+from stridebench.tasks.metrics.detector import CELLS, SPLIT, Detector, find, prepare
+from stridebench.tasks.metrics.scene_truth import shares, truth
 
 BATCH = 24
 SMALL = 0.2
@@ -34,7 +34,7 @@ class EmojiDetector(Recipe):
 
     kind = "scorer"
     summary = "detector of emoji scenes: kind, colour and place of each object"
-    source = "harness.synthetic.emoji, from Noto Color Emoji (SIL OFL 1.1), and emoji-vq"
+    source = "stridebench.harness.synthetic.emoji, from Noto Color Emoji (SIL OFL 1.1), and emoji-vq"
     requires = ("emoji-vq",)
     steps = 1000
     hours = 0.5

@@ -8,15 +8,15 @@ import sys
 
 import pytest
 
-from harness.deprecated import MODULES, RENAMED
+from stridebench.harness.deprecated import MODULES, RENAMED
 
 
 @pytest.mark.parametrize(
     ("old", "name", "new"),
     [
-        ("harness.worlds.emoji", "scene", "harness.synthetic.emoji_scene"),
-        ("harness.worlds.speech", "asked", "harness.synthetic.speech"),
-        ("harness.backbones.nets.vq", "VQ", "harness.backbones.image.vq"),
+        ("harness.worlds.emoji", "scene", "stridebench.harness.synthetic.emoji_scene"),
+        ("harness.worlds.speech", "asked", "stridebench.harness.synthetic.speech"),
+        ("stridebench.harness.backbones.nets.vq", "VQ", "stridebench.harness.backbones.image.vq"),
     ],
 )
 def test_a_module_that_moved_is_imported_by_its_old_name(old: str, name: str, new: str) -> None:
@@ -35,12 +35,12 @@ def test_a_renamed_symbol_of_a_module_that_stayed_is_served_by_its_old_name(modu
 
 
 def test_a_module_with_renamed_symbols_has_no_other_names() -> None:
-    module = importlib.import_module("methods.verifiers.rejection")
+    module = importlib.import_module("stridebench.methods.verifiers.rejection")
     with pytest.raises(AttributeError, match=r"module 'methods\.verifiers\.rejection' has no attribute 'coins'"):
         _ = module.coins
 
 
-@pytest.mark.parametrize("package", ["methods.drafters.choices", "reports.sheet", "tasks.scenes"])
+@pytest.mark.parametrize("package", ["stridebench.methods.drafters.choices", "reports.sheet", "tasks.scenes"])
 def test_an_old_module_may_be_the_first_import_of_a_program(package: str) -> None:
     assert package in MODULES
     done = subprocess.run([sys.executable, "-c", f"import {package}"], capture_output=True, text=True, check=False)

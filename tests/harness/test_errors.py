@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.errors import LONGEST, said_by
+from stridebench.harness.errors import LONGEST, said_by
 
 
 class Unreadable(BaseException):

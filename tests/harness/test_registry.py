@@ -11,9 +11,16 @@ from types import ModuleType
 
 import pytest
 
-from harness import registry
-from harness.errors import ContractError, PluginError, PluginWarning, UnknownNameError, UsageError, did_you_mean
-from harness.registry import BACKBONES, METHODS, TASKS, Registry
+from stridebench.harness import registry
+from stridebench.harness.errors import (
+    ContractError,
+    PluginError,
+    PluginWarning,
+    UnknownNameError,
+    UsageError,
+    did_you_mean,
+)
+from stridebench.harness.registry import BACKBONES, METHODS, TASKS, Registry
 
 GROUP = "stridebench.things"
 Plug = Callable[..., None]

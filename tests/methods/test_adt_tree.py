@@ -6,17 +6,17 @@ from itertools import pairwise
 
 import pytest
 
-from harness.backbones.toy.tabular import Tabular
-from harness.core.loop import advance, decode
-from harness.core.method import Claim
-from harness.core.sampling import Sampling
-from harness.errors import UsageError
-from harness.proof.cases import GRID_CASES
-from harness.proof.distance import distance
-from harness.proof.mutants import try_mutants
-from harness.proof.prove import prove
-from methods.adt_tree import ADTTree
-from methods.eagle2 import Eagle2
+from stridebench.harness.backbones.toy.tabular import Tabular
+from stridebench.harness.core.loop import advance, decode
+from stridebench.harness.core.method import Claim
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.errors import UsageError
+from stridebench.harness.proof.cases import GRID_CASES
+from stridebench.harness.proof.distance import distance
+from stridebench.harness.proof.mutants import try_mutants
+from stridebench.harness.proof.prove import prove
+from stridebench.methods.adt_tree import ADTTree
+from stridebench.methods.eagle2 import Eagle2
 from tests.support.feature_toys import run_on, started
 
 MODEL = Tabular("tabular", {"vocabulary": 20, "grid": (6, 6), "context": 200})

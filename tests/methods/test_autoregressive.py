@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from harness.backbones.toy.tabular import Tabular
-from harness.core.draws import SeededDraws
-from harness.core.loop import Decode, decode
-from harness.core.run import open_run
-from harness.core.sampling import Sampling
-from harness.proof.distance import reference_law
-from methods.autoregressive import Autoregressive
+from stridebench.harness.backbones.toy.tabular import Tabular
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.loop import Decode, decode
+from stridebench.harness.core.run import open_run
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.proof.distance import reference_law
+from stridebench.methods.autoregressive import Autoregressive
 
 MODEL = Tabular("tabular", {"vocabulary": 5})
 PROMPT = (0, 1, 2)

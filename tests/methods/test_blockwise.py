@@ -7,19 +7,19 @@ from typing import Any
 import pytest
 import torch
 
-from harness.backbones.toy.tabular import Tabular
-from harness.core.draws import SeededDraws
-from harness.core.loop import Decode, decode
-from harness.core.method import Claim
-from harness.core.run import open_run
-from harness.core.sampling import Sampling, warp
-from harness.errors import UsageError
-from harness.proof.cases import CASES, GRID_CASES
-from harness.proof.distance import distance
-from harness.proof.mutants import try_mutants
-from harness.proof.prove import EXACT
-from harness.registry import METHODS
-from methods.blockwise import Blockwise
+from stridebench.harness.backbones.toy.tabular import Tabular
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.loop import Decode, decode
+from stridebench.harness.core.method import Claim
+from stridebench.harness.core.run import open_run
+from stridebench.harness.core.sampling import Sampling, warp
+from stridebench.harness.errors import UsageError
+from stridebench.harness.proof.cases import CASES, GRID_CASES
+from stridebench.harness.proof.distance import distance
+from stridebench.harness.proof.mutants import try_mutants
+from stridebench.harness.proof.prove import EXACT
+from stridebench.harness.registry import METHODS
+from stridebench.methods.blockwise import Blockwise
 
 EXACTLY = Blockwise(levels=3)
 Z = torch.tensor([[1.0, 3, 2, 0], [0, 1, 2, 3], [3, 2, 1, 0], [0, 0, 0, 1]]).double()

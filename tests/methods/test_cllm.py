@@ -9,20 +9,20 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.backbones.toy.tabular import Tabular
-from harness.core.draws import SeededDraws
-from harness.core.loop import Decode, advance, decode, start
-from harness.core.method import Claim
-from harness.core.run import Run, open_run
-from harness.core.sampling import Sampling
-from harness.errors import UsageError
-from harness.proof.cases import CASES, GRID_CASES
-from harness.proof.distance import distance
-from harness.proof.mutants import try_mutants
-from harness.proof.prove import EXACT
-from harness.registry import METHODS
-from methods.cllm import Cllm
-from methods.drafters.jacobi.cllm_block import Block
+from stridebench.harness.backbones.toy.tabular import Tabular
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.loop import Decode, advance, decode, start
+from stridebench.harness.core.method import Claim
+from stridebench.harness.core.run import Run, open_run
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.errors import UsageError
+from stridebench.harness.proof.cases import CASES, GRID_CASES
+from stridebench.harness.proof.distance import distance
+from stridebench.harness.proof.mutants import try_mutants
+from stridebench.harness.proof.prove import EXACT
+from stridebench.harness.registry import METHODS
+from stridebench.methods.cllm import Cllm
+from stridebench.methods.drafters.jacobi.cllm_block import Block
 
 GREEDY = [case for case in (*CASES, *GRID_CASES) if case.sampling.temperature == 0]
 

@@ -11,24 +11,24 @@ from typing import Any
 import pytest
 import torch
 
-from harness.backbones.toy.tabular import GATED, Tabular
-from harness.core.cache import Window
-from harness.core.clock import CpuClock, Stopwatch
-from harness.core.draft import Draft
-from harness.core.draws import SeededDraws
-from harness.core.loop import Decode, decode
-from harness.core.method import Claim, Method
-from harness.core.run import open_run
-from harness.core.sampling import Sampling
-from harness.core.session import Session
-from harness.errors import ContractError, UsageError
-from harness.proof.cases import CASES, Case
-from harness.proof.distance import distance
-from harness.proof.mutants import injected
-from harness.proof.prove import EXACT
-from harness.registry import METHODS
-from methods.cross_regression import CrossRegression, Layout
-from methods.verifiers.energy import NEVER, EnergyRule, energies, smoothed
+from stridebench.harness.backbones.toy.tabular import GATED, Tabular
+from stridebench.harness.core.cache import Window
+from stridebench.harness.core.clock import CpuClock, Stopwatch
+from stridebench.harness.core.draft import Draft
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.loop import Decode, decode
+from stridebench.harness.core.method import Claim, Method
+from stridebench.harness.core.run import open_run
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.core.session import Session
+from stridebench.harness.errors import ContractError, UsageError
+from stridebench.harness.proof.cases import CASES, Case
+from stridebench.harness.proof.distance import distance
+from stridebench.harness.proof.mutants import injected
+from stridebench.harness.proof.prove import EXACT
+from stridebench.harness.registry import METHODS
+from stridebench.methods.cross_regression import CrossRegression, Layout
+from stridebench.methods.verifiers.energy import NEVER, EnergyRule, energies, smoothed
 
 A, B = Case(2, 4, 40, Sampling(1.0)), Case(3, 3, 41, Sampling(1.0))
 GREEDY = next(case for case in CASES if (case.length, case.sampling.temperature, case.eos) == (5, 0.0, (1,)))

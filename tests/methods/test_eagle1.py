@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from harness.backbones.toy.tabular import Tabular
-from harness.core.loop import decode
-from harness.core.sampling import Sampling
-from harness.errors import UnknownNameError, UsageError
-from harness.proof.cases import CASES, GRID_CASES
-from harness.proof.mutants import try_mutants
-from harness.proof.prove import prove
-from methods.eagle1 import Eagle1
-from methods.trees.published import published
+from stridebench.harness.backbones.toy.tabular import Tabular
+from stridebench.harness.core.loop import decode
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.errors import UnknownNameError, UsageError
+from stridebench.harness.proof.cases import CASES, GRID_CASES
+from stridebench.harness.proof.mutants import try_mutants
+from stridebench.harness.proof.prove import prove
+from stridebench.methods.eagle1 import Eagle1
+from stridebench.methods.trees.published import published
 from tests.support.feature_toys import run_on
 
 SMALL = (*CASES[:3], GRID_CASES[0])

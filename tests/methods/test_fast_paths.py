@@ -8,15 +8,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.core import clock, draws, run, sampling
-from harness.core.draft import Acceptance, Path
-from harness.core.draws import Draws, SeededDraws
-from harness.core.loop import decode
-from harness.core.run import open_run
-from harness.core.sampling import Sampling
-from harness.plan import presets
-from harness.registry import METHODS
-from methods.verifiers import rejection
+from stridebench.harness.core import clock, draws, run, sampling
+from stridebench.harness.core.draft import Acceptance, Path
+from stridebench.harness.core.draws import Draws, SeededDraws
+from stridebench.harness.core.loop import decode
+from stridebench.harness.core.run import open_run
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.plan import presets
+from stridebench.harness.registry import METHODS
+from stridebench.methods.verifiers import rejection
 from tests.support.tiny_llama import TINY
 
 DEEPER = TINY.replace("num_hidden_layers: 2", "num_hidden_layers: 3")

@@ -7,18 +7,18 @@ from typing import Any
 import pytest
 import torch
 
-from harness.backbones.toy.tabular import Tabular
-from harness.core.draws import SeededDraws
-from harness.core.loop import decode
-from harness.core.run import open_run
-from harness.core.sampling import Sampling
-from harness.discover import load_all
-from harness.errors import UsageError
-from harness.proof.cases import GRID_CASES
-from harness.proof.distance import distance
-from methods.gsd import GSD
-from methods.sjd import SJD
-from methods.verifiers.grouped import group, group_acceptance, mean_distance, near_codes
+from stridebench.harness.backbones.toy.tabular import Tabular
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.loop import decode
+from stridebench.harness.core.run import open_run
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.discover import load_all
+from stridebench.harness.errors import UsageError
+from stridebench.harness.proof.cases import GRID_CASES
+from stridebench.harness.proof.distance import distance
+from stridebench.methods.gsd import GSD
+from stridebench.methods.sjd import SJD
+from stridebench.methods.verifiers.grouped import group, group_acceptance, mean_distance, near_codes
 
 load_all()
 P = torch.tensor([[0.05, 0.4, 0.3, 0.15, 0.1]], dtype=torch.float64)

@@ -12,16 +12,16 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaModel
 
-from harness.core.loop import decode
-from harness.core.sampling import Sampling
-from harness.errors import UsageError, WeightsError
-from harness.proof.cases import CASES
-from harness.proof.distance import distance
-from methods.autoregressive import Autoregressive
-from methods.drafters.hydra.drafter import HydraDrafter
-from methods.drafters.hydra.net import HydraNet
-from methods.hydra import Hydra
-from methods.trees.shapes import branching
+from stridebench.harness.core.loop import decode
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.errors import UsageError, WeightsError
+from stridebench.harness.proof.cases import CASES
+from stridebench.harness.proof.distance import distance
+from stridebench.methods.autoregressive import Autoregressive
+from stridebench.methods.drafters.hydra.drafter import HydraDrafter
+from stridebench.methods.drafters.hydra.net import HydraNet
+from stridebench.methods.hydra import Hydra
+from stridebench.methods.trees.shapes import branching
 from tests.support.feature_toys import run_on, tiny
 
 WIDTH, VOCABULARY, HEADS = 48, 61, 3

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.backbones.toy.tabular import Tabular
-from harness.core.draws import SeededDraws
-from harness.core.loop import Decode, decode
-from harness.core.method import Method
-from harness.core.run import open_run
-from harness.core.sampling import Sampling
-from harness.errors import UsageError
-from harness.registry import METHODS
-from methods.jacobi import Jacobi
+from stridebench.harness.backbones.toy.tabular import Tabular
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.loop import Decode, decode
+from stridebench.harness.core.method import Method
+from stridebench.harness.core.run import open_run
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.errors import UsageError
+from stridebench.harness.registry import METHODS
+from stridebench.methods.jacobi import Jacobi
 
 Init = Literal["random", "h-repeat"]
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from harness.backbones.toy.tabular import Tabular
-from harness.core.loop import decode
-from harness.core.method import Claim
-from harness.core.sampling import Sampling
-from harness.errors import UsageError
-from harness.proof.cases import GRID_CASES
-from harness.proof.distance import distance
-from harness.proof.mutants import try_mutants
-from harness.proof.prove import prove
-from methods.lanternpp import LanternPlusPlus
-from methods.trees.published import published
-from methods.verifiers.neighbourhood import Residual
+from stridebench.harness.backbones.toy.tabular import Tabular
+from stridebench.harness.core.loop import decode
+from stridebench.harness.core.method import Claim
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.errors import UsageError
+from stridebench.harness.proof.cases import GRID_CASES
+from stridebench.harness.proof.distance import distance
+from stridebench.harness.proof.mutants import try_mutants
+from stridebench.harness.proof.prove import prove
+from stridebench.methods.lanternpp import LanternPlusPlus
+from stridebench.methods.trees.published import published
+from stridebench.methods.verifiers.neighbourhood import Residual
 from tests.support.feature_toys import run_on
 
 MODEL = Tabular("tabular", {"vocabulary": 9, "grid": (4, 4, 8), "sharpness": 2.0})

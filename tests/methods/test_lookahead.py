@@ -7,21 +7,21 @@ from typing import Any
 import pytest
 import torch
 
-from harness.backbones.toy.tabular import Tabular
-from harness.core.capabilities import Requirement
-from harness.core.clock import CpuClock, Stopwatch
-from harness.core.draws import SeededDraws
-from harness.core.loop import Decode, advance, decode, start
-from harness.core.method import Method
-from harness.core.run import Run, open_run
-from harness.core.sampling import Sampling
-from harness.core.session import Session
-from harness.errors import UsageError
-from harness.proof.cases import GRID_CASES, Case
-from harness.proof.distance import QUICK, distance, measure, toy_drafter
-from harness.proof.mutants import injected
-from harness.registry import METHODS
-from methods.lookahead import Lookahead
+from stridebench.harness.backbones.toy.tabular import Tabular
+from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.core.clock import CpuClock, Stopwatch
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.loop import Decode, advance, decode, start
+from stridebench.harness.core.method import Method
+from stridebench.harness.core.run import Run, open_run
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.core.session import Session
+from stridebench.harness.errors import UsageError
+from stridebench.harness.proof.cases import GRID_CASES, Case
+from stridebench.harness.proof.distance import QUICK, distance, measure, toy_drafter
+from stridebench.harness.proof.mutants import injected
+from stridebench.harness.registry import METHODS
+from stridebench.methods.lookahead import Lookahead
 
 MODEL = Tabular("tabular", {"vocabulary": 3, "seed": 5, "context": 400})
 PROMPT = (0, 1, 2, 1)

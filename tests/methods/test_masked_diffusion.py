@@ -14,32 +14,32 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.backbones.toy.enumerable import mix
-from harness.backbones.toy.masked_tabular import MaskedTabular
-from harness.core.cache import Window
-from harness.core.canvas import Canvas
-from harness.core.capabilities import Requirement
-from harness.core.clock import CpuClock, Stopwatch
-from harness.core.draws import SeededDraws
-from harness.core.loop import Decode, advance, decode
-from harness.core.method import Mutant, label
-from harness.core.run import open_run
-from harness.core.sampling import Sampling, warp
-from harness.errors import ContractError, UsageError
-from harness.plan import presets
-from harness.plan.cells import expand
-from harness.plan.suite import resolve
-from harness.plan.yaml_lines import Lines
-from harness.proof.cases import MASKED_CASES, Case, cases_of
-from harness.proof.distance import distance, method_law, total_variation
-from harness.proof.enumerate import Law
-from harness.proof.mutants import injected
-from harness.record.store import Store
-from harness.registry import METHODS
-from harness.run.executors import serial
-from harness.run.options import Options
-from methods.drafters.unmasking import DREAM, LLADA, Order, confidence, most_confident, unmasked_fraction
-from methods.masked_diffusion import MaskedDiffusion
+from stridebench.harness.backbones.toy.enumerable import mix
+from stridebench.harness.backbones.toy.masked_tabular import MaskedTabular
+from stridebench.harness.core.cache import Window
+from stridebench.harness.core.canvas import Canvas
+from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.core.clock import CpuClock, Stopwatch
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.loop import Decode, advance, decode
+from stridebench.harness.core.method import Mutant, label
+from stridebench.harness.core.run import open_run
+from stridebench.harness.core.sampling import Sampling, warp
+from stridebench.harness.errors import ContractError, UsageError
+from stridebench.harness.plan import presets
+from stridebench.harness.plan.cells import expand
+from stridebench.harness.plan.suite import resolve
+from stridebench.harness.plan.yaml_lines import Lines
+from stridebench.harness.proof.cases import MASKED_CASES, Case, cases_of
+from stridebench.harness.proof.distance import distance, method_law, total_variation
+from stridebench.harness.proof.enumerate import Law
+from stridebench.harness.proof.mutants import injected
+from stridebench.harness.record.store import Store
+from stridebench.harness.registry import METHODS
+from stridebench.harness.run.executors import serial
+from stridebench.harness.run.options import Options
+from stridebench.methods.drafters.unmasking import DREAM, LLADA, Order, confidence, most_confident, unmasked_fraction
+from stridebench.methods.masked_diffusion import MaskedDiffusion
 
 T1, T0, HALF, TOP_P = MASKED_CASES
 Ids = tuple[int, ...]
@@ -155,18 +155,28 @@ class TestOutputDistribution:
         ("where", "old", "new", "method"),
         [
             (
-                "harness.core.canvas:Canvas.read",
+                "stridebench.harness.core.canvas:Canvas.read",
                 '(sees == "all")',
                 '(places < self.end - 1) * (sees == "all")',
                 "random",
             ),
-            ("harness.core.canvas:Canvas.read", "self._drop(frozenset(positions))", "None", "random"),
-            ("methods.masked_diffusion:MaskedDiffusion._read", "canvas.tokens.get(i, mask)", "mask", "random"),
-            ("methods.masked_diffusion:MaskedDiffusion._masked", "+ 1) * block", "+ 2) * block", "blocks"),
-            ("methods.masked_diffusion:MaskedDiffusion._count", "length // self.steps", "1", "random"),
-            ("methods.drafters.unmasking:confidence", "softmax(-1).gather(1, x[:, None])[:, 0]", "amax(-1)", "llada"),
-            ("methods.drafters.unmasking:most_confident", "descending=True", "descending=False", "entropy"),
-            ("methods.drafters.unmasking:unmasked_fraction", "else 1 - s / t", "else s / t", "origin"),
+            ("stridebench.harness.core.canvas:Canvas.read", "self._drop(frozenset(positions))", "None", "random"),
+            (
+                "stridebench.methods.masked_diffusion:MaskedDiffusion._read",
+                "canvas.tokens.get(i, mask)",
+                "mask",
+                "random",
+            ),
+            ("stridebench.methods.masked_diffusion:MaskedDiffusion._masked", "+ 1) * block", "+ 2) * block", "blocks"),
+            ("stridebench.methods.masked_diffusion:MaskedDiffusion._count", "length // self.steps", "1", "random"),
+            (
+                "stridebench.methods.drafters.unmasking:confidence",
+                "softmax(-1).gather(1, x[:, None])[:, 0]",
+                "amax(-1)",
+                "llada",
+            ),
+            ("stridebench.methods.drafters.unmasking:most_confident", "descending=True", "descending=False", "entropy"),
+            ("stridebench.methods.drafters.unmasking:unmasked_fraction", "else 1 - s / t", "else s / t", "origin"),
         ],
     )
     def test_injected_bugs_change_it(self, where: str, old: str, new: str, method: str) -> None:

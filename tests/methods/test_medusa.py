@@ -13,30 +13,30 @@ import numpy as np
 import pytest
 import torch
 
-from harness.backbones.toy.tabular import Tabular
-from harness.core.backbone import Backbone
-from harness.core.capabilities import Capabilities
-from harness.core.draws import SeededDraws
-from harness.core.loop import Decode, decode, start
-from harness.core.method import Claim, Method
-from harness.core.run import Run, open_run
-from harness.core.sampling import Sampling
-from harness.core.task import Prompt
-from harness.discover import component, shipped
-from harness.errors import UnknownNameError, UsageError, WeightsError
-from harness.plan import presets
-from harness.proof.cases import CASES, GRID_CASES
-from harness.proof.distance import distance
-from harness.proof.mutants import try_mutants
-from harness.proof.prove import EXACT
-from harness.registry import METHODS
-from harness.synthetic.code import programs
-from harness.train.loop import save_bf16
-from methods.drafters.heads.config import read_config
-from methods.drafters.heads.drafter import HeadDrafter, toy_heads
-from methods.drafters.heads.net import Heads
-from methods.medusa import Medusa
-from methods.trees.shapes import Shape, branching
+from stridebench.harness.backbones.toy.tabular import Tabular
+from stridebench.harness.core.backbone import Backbone
+from stridebench.harness.core.capabilities import Capabilities
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.loop import Decode, decode, start
+from stridebench.harness.core.method import Claim, Method
+from stridebench.harness.core.run import Run, open_run
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.discover import component, shipped
+from stridebench.harness.errors import UnknownNameError, UsageError, WeightsError
+from stridebench.harness.plan import presets
+from stridebench.harness.proof.cases import CASES, GRID_CASES
+from stridebench.harness.proof.distance import distance
+from stridebench.harness.proof.mutants import try_mutants
+from stridebench.harness.proof.prove import EXACT
+from stridebench.harness.registry import METHODS
+from stridebench.harness.synthetic.code import programs
+from stridebench.harness.train.loop import save_bf16
+from stridebench.methods.drafters.heads.config import read_config
+from stridebench.methods.drafters.heads.drafter import HeadDrafter, toy_heads
+from stridebench.methods.drafters.heads.net import Heads
+from stridebench.methods.medusa import Medusa
+from stridebench.methods.trees.shapes import Shape, branching
 
 CODE = shipped("medusa-embedded-code")
 needs_heads = pytest.mark.skipif(not (CODE / "model.safetensors").is_file(), reason="no heads are shipped here")

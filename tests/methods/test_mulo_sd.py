@@ -17,38 +17,38 @@ import yaml
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from harness.backbones.toy.tabular import Tabular
-from harness.core.backbone import Backbone, EncodedPrompt
-from harness.core.cache import Cache, Rows, Window
-from harness.core.canvas import Canvas
-from harness.core.capabilities import Requirement
-from harness.core.clock import CpuClock, Stopwatch
-from harness.core.draws import SeededDraws, Stream
-from harness.core.loop import Decode, advance, decode
-from harness.core.method import Claim
-from harness.core.models import Models
-from harness.core.run import Run, open_run
-from harness.core.sampling import Sampling
-from harness.core.session import Session
-from harness.core.task import Prompt
-from harness.errors import ContractError, UsageError, WeightsError
-from harness.plan import presets
-from harness.plan.cells import expand
-from harness.plan.suite import Lines, resolve
-from harness.proof.cases import GRID_CASES
-from harness.proof.distance import distance
-from harness.proof.mutants import CAUGHT, try_mutants
-from harness.proof.prove import EXACT, prove
-from harness.record.metrics import totals
-from harness.record.store import Store
-from harness.registry import METHODS
-from harness.run.executors import serial
-from harness.run.options import Options
-from harness.train.loop import save_bf16
-from methods.drafters.scales.net import Pair, Shape
-from methods.drafters.scales.samplers import Samplers
-from methods.mulo_sd import MuLoSD, neighbour_count
-from reports.papers.mulo_sd.stages import predicted
+from stridebench.harness.backbones.toy.tabular import Tabular
+from stridebench.harness.core.backbone import Backbone, EncodedPrompt
+from stridebench.harness.core.cache import Cache, Rows, Window
+from stridebench.harness.core.canvas import Canvas
+from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.core.clock import CpuClock, Stopwatch
+from stridebench.harness.core.draws import SeededDraws, Stream
+from stridebench.harness.core.loop import Decode, advance, decode
+from stridebench.harness.core.method import Claim
+from stridebench.harness.core.models import Models
+from stridebench.harness.core.run import Run, open_run
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.core.session import Session
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import ContractError, UsageError, WeightsError
+from stridebench.harness.plan import presets
+from stridebench.harness.plan.cells import expand
+from stridebench.harness.plan.suite import Lines, resolve
+from stridebench.harness.proof.cases import GRID_CASES
+from stridebench.harness.proof.distance import distance
+from stridebench.harness.proof.mutants import CAUGHT, try_mutants
+from stridebench.harness.proof.prove import EXACT, prove
+from stridebench.harness.record.metrics import totals
+from stridebench.harness.record.store import Store
+from stridebench.harness.registry import METHODS
+from stridebench.harness.run.executors import serial
+from stridebench.harness.run.options import Options
+from stridebench.harness.train.loop import save_bf16
+from stridebench.methods.drafters.scales.net import Pair, Shape
+from stridebench.methods.drafters.scales.samplers import Samplers
+from stridebench.methods.mulo_sd import MuLoSD, neighbour_count
+from stridebench.reports.papers.mulo_sd.stages import predicted
 
 PROMPT = (0, 1)
 PLAIN, CLOSED = (4, 4), (4, 4, 4)

@@ -12,29 +12,29 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.backbones.toy.tabular import Tabular
-from harness.core.backbone import Backbone, EncodedPrompt, TiedEmbeddings
-from harness.core.cache import Cache
-from harness.core.capabilities import Requirement
-from harness.core.draws import SeededDraws
-from harness.core.loop import Decode, decode, start
-from harness.core.method import Claim, Method, Mutant
-from harness.core.run import Run, open_run
-from harness.core.sampling import Sampling, warp
-from harness.core.task import Prompt
-from harness.errors import UsageError, WeightsError
-from harness.proof.cases import CASES, GRID_CASES, Case
-from harness.proof.distance import distance
-from harness.proof.mutants import CAUGHT, injected
-from harness.proof.prove import EXACT
-from harness.train.loop import save_bf16
-from methods.drafters.heads.conditioned_drafter import PRUNED, ConditionedHeads, independent, whole_path
-from methods.drafters.heads.config import Config
-from methods.drafters.heads.drafter import toy_heads
-from methods.drafters.heads.layers import CrossAttention
-from methods.drafters.heads.net import Heads
-from methods.multi_head import MultiHead
-from methods.verifiers.threshold import above, among_best, keep_passing
+from stridebench.harness.backbones.toy.tabular import Tabular
+from stridebench.harness.core.backbone import Backbone, EncodedPrompt, TiedEmbeddings
+from stridebench.harness.core.cache import Cache
+from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.loop import Decode, decode, start
+from stridebench.harness.core.method import Claim, Method, Mutant
+from stridebench.harness.core.run import Run, open_run
+from stridebench.harness.core.sampling import Sampling, warp
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import UsageError, WeightsError
+from stridebench.harness.proof.cases import CASES, GRID_CASES, Case
+from stridebench.harness.proof.distance import distance
+from stridebench.harness.proof.mutants import CAUGHT, injected
+from stridebench.harness.proof.prove import EXACT
+from stridebench.harness.train.loop import save_bf16
+from stridebench.methods.drafters.heads.conditioned_drafter import PRUNED, ConditionedHeads, independent, whole_path
+from stridebench.methods.drafters.heads.config import Config
+from stridebench.methods.drafters.heads.drafter import toy_heads
+from stridebench.methods.drafters.heads.layers import CrossAttention
+from stridebench.methods.drafters.heads.net import Heads
+from stridebench.methods.multi_head import MultiHead
+from stridebench.methods.verifiers.threshold import above, among_best, keep_passing
 from tests.support.enumerated import enumerated
 
 SMALL = MultiHead(levels=2)

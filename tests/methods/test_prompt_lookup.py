@@ -11,16 +11,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
 
-from harness.backbones.toy.tabular import Tabular
-from harness.core.draws import SeededDraws
-from harness.core.loop import Decode, decode
-from harness.core.method import Method
-from harness.core.run import open_run
-from harness.core.sampling import Sampling
-from harness.errors import UsageError
-from harness.registry import METHODS
-from methods.drafters.ngram import NgramDrafter
-from methods.prompt_lookup import PromptLookup
+from stridebench.harness.backbones.toy.tabular import Tabular
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.loop import Decode, decode
+from stridebench.harness.core.method import Method
+from stridebench.harness.core.run import open_run
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.errors import UsageError
+from stridebench.harness.registry import METHODS
+from stridebench.methods.drafters.ngram import NgramDrafter
+from stridebench.methods.prompt_lookup import PromptLookup
 
 MODEL = Tabular("tabular", {"vocabulary": 10, "context": 500})
 TEXTS = st.lists(st.integers(0, 3), min_size=1, max_size=40)

@@ -11,21 +11,21 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.backbones.toy.tabular import Tabular
-from harness.core.draws import SeededDraws
-from harness.core.loop import Decode, decode
-from harness.core.method import Method
-from harness.core.run import open_run
-from harness.core.sampling import Sampling
-from harness.errors import UsageError
-from harness.proof.cases import CASES
-from harness.proof.distance import method_law, reference_law, total_variation
-from harness.proof.enumerating_draws import EnumeratingDraws
-from harness.registry import METHODS
-from methods.drafters.jacobi.initialisation import Init
-from methods.drafters.jacobi.refine import discard, redraw
-from methods.drafters.jacobi.window import JacobiWindow
-from methods.sjd import SJD
+from stridebench.harness.backbones.toy.tabular import Tabular
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.loop import Decode, decode
+from stridebench.harness.core.method import Method
+from stridebench.harness.core.run import open_run
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.errors import UsageError
+from stridebench.harness.proof.cases import CASES
+from stridebench.harness.proof.distance import method_law, reference_law, total_variation
+from stridebench.harness.proof.enumerating_draws import EnumeratingDraws
+from stridebench.harness.registry import METHODS
+from stridebench.methods.drafters.jacobi.initialisation import Init
+from stridebench.methods.drafters.jacobi.refine import discard, redraw
+from stridebench.methods.drafters.jacobi.window import JacobiWindow
+from stridebench.methods.sjd import SJD
 from tests.support.enumerated import enumerated
 from tests.support.shape_checks import without_shape_checks
 

@@ -10,20 +10,20 @@ from typing import Any
 import pytest
 import torch
 
-from harness.backbones.toy.tabular import Tabular
-from harness.core.draws import SeededDraws
-from harness.core.loop import Decode, decode
-from harness.core.method import Claim
-from harness.core.run import open_run
-from harness.core.sampling import Sampling
-from harness.errors import UsageError
-from harness.proof.cases import CASES
-from harness.proof.distance import distance, method_law, total_variation
-from harness.proof.enumerating_draws import EnumeratingDraws
-from methods.drafters.jacobi.refine import Fresh
-from methods.drafters.jacobi.reuse import Reuse, carry_over, reuse_by_threshold
-from methods.sjd import SJD
-from methods.sjdpp import SJDPlusPlus
+from stridebench.harness.backbones.toy.tabular import Tabular
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.loop import Decode, decode
+from stridebench.harness.core.method import Claim
+from stridebench.harness.core.run import open_run
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.errors import UsageError
+from stridebench.harness.proof.cases import CASES
+from stridebench.harness.proof.distance import distance, method_law, total_variation
+from stridebench.harness.proof.enumerating_draws import EnumeratingDraws
+from stridebench.methods.drafters.jacobi.refine import Fresh
+from stridebench.methods.drafters.jacobi.reuse import Reuse, carry_over, reuse_by_threshold
+from stridebench.methods.sjd import SJD
+from stridebench.methods.sjdpp import SJDPlusPlus
 from tests.support.enumerated import enumerated
 
 EXACT_MODES: tuple[Reuse, ...] = ("C", "B2", "M", "G")

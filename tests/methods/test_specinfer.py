@@ -6,20 +6,20 @@ from typing import Any
 
 import pytest
 
-from harness.backbones.toy.tabular import Tabular
-from harness.core.capabilities import Requirement
-from harness.core.draft import Draft
-from harness.core.draws import SeededDraws
-from harness.core.loop import Decode, decode
-from harness.core.method import Method
-from harness.core.run import Run, open_run
-from harness.core.sampling import Sampling
-from harness.errors import UsageError
-from harness.proof.cases import Case
-from harness.proof.distance import distance, toy_drafter
-from harness.registry import METHODS
-from methods.specinfer import SpecInfer
-from methods.trees.sampled import BranchingDrafter
+from stridebench.harness.backbones.toy.tabular import Tabular
+from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.core.draft import Draft
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.loop import Decode, decode
+from stridebench.harness.core.method import Method
+from stridebench.harness.core.run import Run, open_run
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.errors import UsageError
+from stridebench.harness.proof.cases import Case
+from stridebench.harness.proof.distance import distance, toy_drafter
+from stridebench.harness.registry import METHODS
+from stridebench.methods.specinfer import SpecInfer
+from stridebench.methods.trees.sampled import BranchingDrafter
 
 MODEL = Tabular("tabular", {"vocabulary": 5, "context": 80})
 PROMPT = (0, 1, 2, 3)
@@ -84,7 +84,7 @@ class Watched(BranchingDrafter):
 
 
 def test_drafters_read_the_tree_that_the_target_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("methods.specinfer.BranchingDrafter", Watched)
+    monkeypatch.setattr("stridebench.methods.specinfer.BranchingDrafter", Watched)
     result = decoded(SpecInfer("toy", ("other",), widths=(1, 1, 1)), Sampling(1.0))
     assert {step.accepted for step in result.steps} > {0, 1}
 

@@ -6,19 +6,19 @@ from typing import Any
 
 import pytest
 
-from harness.backbones.toy.tabular import Tabular
-from harness.core.draws import SeededDraws
-from harness.core.loop import Decode, decode
-from harness.core.method import Method
-from harness.core.run import open_run
-from harness.core.sampling import Sampling
-from harness.errors import UsageError
-from harness.proof.cases import CASES, Case
-from harness.proof.distance import QUICK, distance, measure, toy_drafter
-from harness.proof.mutants import injected
-from harness.registry import METHODS
-from methods.spectr import SpecTr
-from methods.speculative import Speculative
+from stridebench.harness.backbones.toy.tabular import Tabular
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.loop import Decode, decode
+from stridebench.harness.core.method import Method
+from stridebench.harness.core.run import open_run
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.errors import UsageError
+from stridebench.harness.proof.cases import CASES, Case
+from stridebench.harness.proof.distance import QUICK, distance, measure, toy_drafter
+from stridebench.harness.proof.mutants import injected
+from stridebench.harness.registry import METHODS
+from stridebench.methods.spectr import SpecTr
+from stridebench.methods.speculative import Speculative
 
 MODEL = Tabular("tabular", {"vocabulary": 5, "context": 400})
 

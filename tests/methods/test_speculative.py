@@ -6,19 +6,19 @@ from typing import Any
 
 import pytest
 
-from harness.backbones.toy.tabular import Tabular
-from harness.core.capabilities import Requirement
-from harness.core.draft import Acceptance, Draft
-from harness.core.draws import SeededDraws
-from harness.core.loop import Decode, decode
-from harness.core.run import Run, open_run
-from harness.core.sampling import Sampling
-from harness.errors import ContractError, UsageError
-from harness.plan import presets
-from harness.proof.distance import toy_drafter
-from harness.registry import METHODS
-from methods.drafters.draft_model import ModelDrafter
-from methods.speculative import Speculative
+from stridebench.harness.backbones.toy.tabular import Tabular
+from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.core.draft import Acceptance, Draft
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.loop import Decode, decode
+from stridebench.harness.core.run import Run, open_run
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.errors import ContractError, UsageError
+from stridebench.harness.plan import presets
+from stridebench.harness.proof.distance import toy_drafter
+from stridebench.harness.registry import METHODS
+from stridebench.methods.drafters.draft_model import ModelDrafter
+from stridebench.methods.speculative import Speculative
 
 MODEL = Tabular("tabular", {"vocabulary": 4})
 PROMPT = (0, 1, 2, 3)
@@ -81,7 +81,7 @@ class Watched(ModelDrafter):
 
 
 def test_the_drafters_session_has_the_targets_tokens_and_its_own_draft(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("methods.speculative.ModelDrafter", Watched)
+    monkeypatch.setattr("stridebench.methods.speculative.ModelDrafter", Watched)
     run = opened(Sampling(1.0), budget=30)
     method = Speculative("toy", 4)
     result = decode(method, run)
@@ -100,7 +100,7 @@ def test_greedy_with_an_unrelated_drafter_is_the_targets_greedy() -> None:
 def test_a_draft_of_probability_zero_is_a_contract_error() -> None:
     class Lying(Speculative):
         def step(self, run: Run, state: ModelDrafter) -> Acceptance:
-            from methods.verifiers.rejection import verify_chain
+            from stridebench.methods.verifiers.rejection import verify_chain
 
             draft = state.propose(run)
             assert draft.probs is not None

@@ -10,30 +10,30 @@ from typing import Any
 import pytest
 import torch
 
-from harness.backbones.toy.tabular import Tabular
-from harness.core.backbone import Backbone, EncodedPrompt
-from harness.core.cache import Cache, Rows, Window
-from harness.core.capabilities import Requirement
-from harness.core.draws import SeededDraws
-from harness.core.loop import Decode, advance, decode
-from harness.core.method import Mutant
-from harness.core.models import Models
-from harness.core.run import Run, open_run
-from harness.core.sampling import Sampling
-from harness.core.task import Prompt
-from harness.errors import UsageError
-from harness.plan import presets
-from harness.plan.cells import expand
-from harness.plan.suite import resolve
-from harness.plan.yaml_lines import Lines
-from harness.proof.cases import Case
-from harness.proof.distance import distance, method_law, reference_law, total_variation
-from harness.proof.mutants import injected
-from harness.record.store import Store
-from harness.registry import METHODS
-from harness.run.executors import serial
-from harness.run.options import Options
-from methods.zipar import ZipAR, token_before
+from stridebench.harness.backbones.toy.tabular import Tabular
+from stridebench.harness.core.backbone import Backbone, EncodedPrompt
+from stridebench.harness.core.cache import Cache, Rows, Window
+from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.loop import Decode, advance, decode
+from stridebench.harness.core.method import Mutant
+from stridebench.harness.core.models import Models
+from stridebench.harness.core.run import Run, open_run
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import UsageError
+from stridebench.harness.plan import presets
+from stridebench.harness.plan.cells import expand
+from stridebench.harness.plan.suite import resolve
+from stridebench.harness.plan.yaml_lines import Lines
+from stridebench.harness.proof.cases import Case
+from stridebench.harness.proof.distance import distance, method_law, reference_law, total_variation
+from stridebench.harness.proof.mutants import injected
+from stridebench.harness.record.store import Store
+from stridebench.harness.registry import METHODS
+from stridebench.harness.run.executors import serial
+from stridebench.harness.run.options import Options
+from stridebench.methods.zipar import ZipAR, token_before
 
 PLAIN = Case(2, 6, 31, Sampling(1.0), grid=(2, 3))
 CLOSED = Case(3, 8, 32, Sampling(1.0), grid=(2, 3, 2))
@@ -194,15 +194,27 @@ class TestOutputDistribution:
         ("where", "old", "new", "method", "case"),
         [
             (
-                "harness.core.canvas:Canvas.read",
+                "stridebench.harness.core.canvas:Canvas.read",
                 "places <= places[cached:, None]",
                 "places + 0 * places[cached:, None] >= 0",
                 ZipAR(1),
                 PLAIN,
             ),
-            ("harness.core.canvas:Canvas.read", "frozenset(positions)", "frozenset()", ZipAR(2), PLAIN),
-            ("methods.zipar:ZipAR._first", "old.q(p.shape[-1], p), p)", "p, p)", ZipAR(1, "adaptive"), PLAIN),
-            ("methods.zipar:token_before", "opening - 2 * grid.stride", "opening - grid.stride", ZipAR(1), STEEP),
+            ("stridebench.harness.core.canvas:Canvas.read", "frozenset(positions)", "frozenset()", ZipAR(2), PLAIN),
+            (
+                "stridebench.methods.zipar:ZipAR._first",
+                "old.q(p.shape[-1], p), p)",
+                "p, p)",
+                ZipAR(1, "adaptive"),
+                PLAIN,
+            ),
+            (
+                "stridebench.methods.zipar:token_before",
+                "opening - 2 * grid.stride",
+                "opening - grid.stride",
+                ZipAR(1),
+                STEEP,
+            ),
         ],
     )
     def test_injected_bugs_change_it(self, where: str, old: str, new: str, method: ZipAR, case: Case) -> None:

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 import yaml
 
-from harness.discover import load_all
-from harness.record.provenance import machine
+from stridebench.harness.discover import load_all
+from stridebench.harness.record.provenance import machine
 from tests.power.biases import BIASED, CORRECT, DIGITS, NUCLEUS, PICTURES, PROGRAMS, Sampler, Setting
 from tests.power.measure import decoded, tried
 from tests.power.mmd import Outputs, mmd_p

@@ -9,12 +9,12 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
-from harness.core.draft import Path
-from harness.core.draws import SeededDraws
-from harness.core.method import Mutant
-from harness.core.sampling import Sampling
+from stridebench.harness.core.draft import Path
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.method import Mutant
+from stridebench.harness.core.sampling import Sampling
 
-REJECTION = "methods.verifiers.rejection"
+REJECTION = "stridebench.methods.verifiers.rejection"
 PLAIN = Sampling(1.0)
 
 
@@ -110,7 +110,7 @@ CORRECT = (
     Sampler("speculative", DIGITS, "speculative", CHAIN, biased=False),
     chain(
         "speculative, the draft's distribution taken for a point mass",
-        Mutant("methods.speculative:Speculative.step", "draft.probs, p", "None, p", "planted"),
+        Mutant("stridebench.methods.speculative:Speculative.step", "draft.probs, p", "None, p", "planted"),
         biased=False,
     ),
     Sampler("specinfer", DIGITS, "specinfer", TREE, biased=False),
@@ -136,7 +136,7 @@ BIASED = (
     ),
     chain(
         "the draft's distribution is lost, corrections from p",
-        Mutant("methods.speculative:Speculative.step", "draft.probs, p", "None, p", "planted"),
+        Mutant("stridebench.methods.speculative:Speculative.step", "draft.probs, p", "None, p", "planted"),
         judged("residual(probs, ", "(lambda p, q: p)(probs, "),
     ),
     chain("draft and correction share a random number", draws=ReusedCoins),
@@ -144,7 +144,7 @@ BIASED = (
     chain(
         "another q is recorded than was sampled",
         Mutant(
-            "methods.drafters.draft_model:ModelDrafter.propose",
+            "stridebench.methods.drafters.draft_model:ModelDrafter.propose",
             "probs.append(q)",
             "probs.append((q + 0.1) / (q + 0.1).sum())",
             "planted",
@@ -154,7 +154,7 @@ BIASED = (
     chain(
         "a rejected draft's entry stays in the cache",
         Mutant(
-            "harness.core.session:Session.commit",
+            "stridebench.harness.core.session:Session.commit",
             "self._cache.keep(self._valid, read.path)",
             "self._cache.keep(self._valid, (*read.path, len(read.path))[: len(self.draft)])",
             "planted",
@@ -166,7 +166,7 @@ BIASED = (
         DIGITS,
         "specinfer",
         TREE,
-        (Mutant("harness.core.session:Session.forward", "seen.sum(1) - 1", "seen.sum(1)", "planted"),),
+        (Mutant("stridebench.harness.core.session:Session.forward", "seen.sum(1) - 1", "seen.sum(1)", "planted"),),
     ),
     Sampler(
         "earlier siblings of a tree forgotten",
@@ -175,7 +175,7 @@ BIASED = (
         TREE,
         (
             Mutant(
-                "methods.verifiers.tree:multi_step",
+                "stridebench.methods.verifiers.tree:multi_step",
                 "residual(residuals, q[node].to(p.dtype))",
                 "residuals",
                 "planted",
@@ -189,7 +189,7 @@ BIASED = (
         {"window": 8},
         (
             Mutant(
-                "harness.backbones.slots.guided:GuidedCache._joined",
+                "stridebench.harness.backbones.slots.guided:GuidedCache._joined",
                 "mixed = torch.lerp(other.logits, logits[plain:], self._scale)",
                 "mixed = torch.lerp(other.logits, logits[plain:], self._scale); mixed[1:2] = logits[plain:][1:2]",
                 "planted",
@@ -203,7 +203,7 @@ BIASED = (
         {},
         (
             Mutant(
-                "harness.core.run:Run.probs",
+                "stridebench.harness.core.run:Run.probs",
                 "return warp(logits, self.sampling)",
                 "return warp(warp(logits, self.sampling).log(), self.sampling)",
                 "planted",

@@ -27,7 +27,7 @@ import torch
 import yaml
 from safetensors.torch import load_file, save_file
 
-from harness.record.provenance import machine
+from stridebench.harness.record.provenance import machine
 from tests.support.cli import stride
 
 WEIGHTS = Path("harness/backbones/weights/digits-s")
@@ -165,5 +165,7 @@ def results(path: Path | None = None, runs: Path | None = None) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    with mock.patch("harness.cli.results.RunReport.write", lambda report, folder: []):  # no tables and plots
+    with mock.patch(
+        "stridebench.harness.cli.results.RunReport.write", lambda report, folder: []
+    ):  # no tables and plots
         results(*[Path(word) for word in sys.argv[1:3]])

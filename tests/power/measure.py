@@ -10,21 +10,21 @@ from functools import cache, partial
 import numpy as np
 import torch
 
-from harness.audit.bets import bet, gains_of, mixture, newton_path
-from harness.audit.laws import MARGINS, laws_of
-from harness.audit.outcomes import FloatArray, outcomes_of
-from harness.audit.output import drafter_logits, target_logits, unguided_logits
-from harness.audit.verdict import audit
-from harness.core.backbone import Backbone
-from harness.core.loop import decode
-from harness.core.models import Models
-from harness.core.run import Run
-from harness.core.sampling import warp
-from harness.core.task import Prompt
-from harness.plan import presets
-from harness.proof.mutants import injected
-from harness.record.evidence import REFUTED
-from harness.registry import METHODS, TASKS
+from stridebench.harness.audit.bets import bet, gains_of, mixture, newton_path
+from stridebench.harness.audit.laws import MARGINS, laws_of
+from stridebench.harness.audit.outcomes import FloatArray, outcomes_of
+from stridebench.harness.audit.output import drafter_logits, target_logits, unguided_logits
+from stridebench.harness.audit.verdict import audit
+from stridebench.harness.core.backbone import Backbone
+from stridebench.harness.core.loop import decode
+from stridebench.harness.core.models import Models
+from stridebench.harness.core.run import Run
+from stridebench.harness.core.sampling import warp
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.plan import presets
+from stridebench.harness.proof.mutants import injected
+from stridebench.harness.record.evidence import REFUTED
+from stridebench.harness.registry import METHODS, TASKS
 from tests.power.biases import Sampler, Setting
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from reports.summary import summarise
+from stridebench.reports.summary import summarise
 from tests.support.fake_store import suite
 
 

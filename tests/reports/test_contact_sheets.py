@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from reports.contact_sheets import row_name, spread
+from stridebench.reports.contact_sheets import row_name, spread
 
 
 def test_a_sheet_shows_prompts_spread_over_the_set():

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import UsageError
-from reports.cost.cards import CARDS, checks, cost, follows, read
-from reports.cost.tables import cost_table, framework_table, markdown, rows
+from stridebench.harness.errors import UsageError
+from stridebench.reports.cost.cards import CARDS, checks, cost, follows, read
+from stridebench.reports.cost.tables import cost_table, framework_table, markdown, rows
 from tests.support.cli import stride
 
 BOOK = read()

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from reports.crossover import Comparison, crossing, crossover, in_turn, speed_up_table
+from stridebench.reports.crossover import Comparison, crossing, crossover, in_turn, speed_up_table
 
 
 def requests(each: list[float]) -> pd.DataFrame:

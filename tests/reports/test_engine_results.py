@@ -9,9 +9,9 @@ from typing import cast
 import pytest
 import yaml
 
-from harness.errors import UsageError
-from harness.record.store import Store
-from reports import engine_results, results
+from stridebench.harness.errors import UsageError
+from stridebench.harness.record.store import Store
+from stridebench.reports import engine_results, results
 from tests.support.cli import stride
 from tests.support.table_engine import NAME, table_engine
 

@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from harness.cli.main import strict
-from harness.cli.query import csv_of
-from reports import tables
-from reports.gate import baseline, compare, decision, rendering
-from reports.papers.one_table import one_table
-from reports.query.database import Answer
-from reports.query.schema import VIEWS
-from reports.summary import summarise
+from stridebench.harness.cli.main import strict
+from stridebench.harness.cli.query import csv_of
+from stridebench.reports import tables
+from stridebench.reports.gate import baseline, compare, decision, rendering
+from stridebench.reports.papers.one_table import one_table
+from stridebench.reports.query.database import Answer
+from stridebench.reports.query.schema import VIEWS
+from stridebench.reports.summary import summarise
 from tests.support.fake_store import FakeStore, tiny
 from tests.support.paper_runs import paper_run
 

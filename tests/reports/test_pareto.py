@@ -7,8 +7,8 @@ from pathlib import Path
 import matplotlib
 import pandas as pd
 
-from reports import pareto
-from reports.summary import summarise
+from stridebench.reports import pareto
+from stridebench.reports.summary import summarise
 from tests.support.fake_store import empty
 
 

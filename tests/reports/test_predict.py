@@ -13,12 +13,12 @@ import pytest
 import torch
 import yaml
 
-from harness.bench import machine_profile
-from harness.core.capabilities import Capabilities
-from harness.errors import UsageError
-from harness.record.store import Store
-from harness.run.group import facts_of
-from reports import predict
+from stridebench.harness.bench import machine_profile
+from stridebench.harness.core.capabilities import Capabilities
+from stridebench.harness.errors import UsageError
+from stridebench.harness.record.store import Store
+from stridebench.harness.run.group import facts_of
+from stridebench.reports import predict
 from tests.support.cli import refused, stride
 from tests.support.fake_store import FakeStore, meta, record, step, tiny
 from tests.support.page_runs import stored

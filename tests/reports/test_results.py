@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import UsageError
-from reports import results
+from stridebench.harness.errors import UsageError
+from stridebench.reports import results
 
 ROOT = Path(__file__).resolve().parents[2]
 INTERVAL = re.compile(r"\[([^\]]+)\]")
@@ -38,7 +38,7 @@ def test_an_interval_holds_its_value(name: str) -> None:
 def test_a_pages_tables_are_those_of_the_data(name: str, tables: int) -> None:
     page = (ROOT / name).read_text(encoding="utf-8")
     assert len(results.BLOCK.findall(page)) >= tables
-    assert results.filled(page) == page, f"run `python -m reports.results {name}`"
+    assert results.filled(page) == page, f"run `python -m stridebench.reports.results {name}`"
 
 
 def test_a_changed_value_in_a_page_is_replaced() -> None:

@@ -10,13 +10,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from harness.record.columns import STEP_FIELDS
-from harness.record.metrics import METRICS as RECORD_METRICS
-from harness.record.metrics import value
-from harness.record.stats import FloatArray, median_ratio
-from harness.record.store import Store
-from reports import tables
-from reports.summary import FinishedCell, by_category, summarise, unlike_itself
+from stridebench.harness.record.columns import STEP_FIELDS
+from stridebench.harness.record.metrics import METRICS as RECORD_METRICS
+from stridebench.harness.record.metrics import value
+from stridebench.harness.record.stats import FloatArray, median_ratio
+from stridebench.harness.record.store import Store
+from stridebench.reports import tables
+from stridebench.reports.summary import FinishedCell, by_category, summarise, unlike_itself
 from tests.support.fake_store import GREEDY, FakeStore, Sim, empty, meta, record, simulate, step, suite, tiny
 
 
@@ -260,8 +260,8 @@ def test_a_real_store_gives_the_same_rows(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_reports_do_not_import_torch() -> None:
-    names = [f"reports.{one}" for one in ("summary", "tables", "pareto", "gate.compare", "gate.decision")]
-    code = f"import sys, harness.record.stats, {', '.join(names)}; "
+    names = [f"stridebench.reports.{one}" for one in ("summary", "tables", "pareto", "gate.compare", "gate.decision")]
+    code = f"import sys, stridebench.harness.record.stats, {', '.join(names)}; "
     code += "sys.exit('torch' in sys.modules or 'matplotlib.pyplot' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2]).returncode == 0
 

@@ -11,9 +11,9 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from reports import tables
-from reports.summary import summarise
-from reports.text_table import TextTable, fit_columns
+from stridebench.reports import tables
+from stridebench.reports.summary import summarise
+from stridebench.reports.text_table import TextTable, fit_columns
 from tests.support.fake_store import suite, tiny
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from reports import text_table
-from reports.text_table import UNMEASURED, Column, TextTable
+from stridebench.reports import text_table
+from stridebench.reports.text_table import UNMEASURED, Column, TextTable
 
 
 def test_a_narrow_terminal_folds_names_and_headings_and_keeps_what_was_measured() -> None:

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from harness.cli.main import stride
-from harness.errors import UsageError
-from harness.record.outputs import Mesh, save
-from harness.record.store import Store, condition_file
-from harness.synthetic import shapes
-from reports import user_study as study
+from stridebench.harness.cli.main import stride
+from stridebench.harness.errors import UsageError
+from stridebench.harness.record.outputs import Mesh, save
+from stridebench.harness.record.store import Store, condition_file
+from stridebench.harness.synthetic import shapes
+from stridebench.reports import user_study as study
 from tests.support.fake_store import empty, meta, record, step
 
 SOLID = Mesh(

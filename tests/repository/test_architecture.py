@@ -17,7 +17,10 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("harness", "methods", "tasks", "reports")
 SHARED_FOLDERS = ("drafters", "verifiers", "trees", "training")
-TORCH_FREE = ("harness.errors", *(f"harness.record.{name}" for name in ("columns", "metrics", "stats", "store")))
+TORCH_FREE = (
+    "stridebench.harness.errors",
+    *(f"stridebench.harness.record.{name}" for name in ("columns", "metrics", "stats", "store")),
+)
 METHOD_CEILING = 150
 
 LOOSE_MODULES = 14
@@ -27,11 +30,11 @@ ENTRY_EXCEPTIONS = 4
 
 # import-linter checks the contracts of pyproject.toml over the code. Here each contract must catch an injected import.
 INJECTED = {
-    "harness-knows-nobody": ("harness/run/injected.py", "import methods.drafters"),
-    "rooms-of-the-harness": ("harness/core/injected.py", "from harness.plan import presets"),
-    "methods-see-the-contract": ("methods/injected.py", "from harness.plan import presets"),
-    "tasks-see-the-task": ("tasks/injected.py", "from harness.core.draft import Draft"),
-    "reports-see-the-record": ("reports/injected.py", "import harness.registry"),
+    "harness-knows-nobody": ("harness/run/injected.py", "import stridebench.methods.drafters"),
+    "rooms-of-the-harness": ("harness/core/injected.py", "from stridebench.harness.plan import presets"),
+    "methods-see-the-contract": ("methods/injected.py", "from stridebench.harness.plan import presets"),
+    "tasks-see-the-task": ("tasks/injected.py", "from stridebench.harness.core.draft import Draft"),
+    "reports-see-the-record": ("reports/injected.py", "import stridebench.harness.registry"),
 }
 
 
@@ -81,7 +84,7 @@ def imports(path: Path) -> set[str]:
 
 def sibling_imports(path: Path) -> set[str]:
     """Imports of a file of methods from methods outside the shared folders."""
-    shared = tuple(f"methods.{part}" for part in SHARED_FOLDERS)
+    shared = tuple(f"stridebench.methods.{part}" for part in SHARED_FOLDERS)
     named = {name for name in imports(path) if name.startswith("methods.")}
     return {name for name in named if not any(f"{name}.".startswith(f"{part}.") for part in shared)}
 
@@ -157,9 +160,13 @@ def test_few_modules_lie_directly_in_the_harness():
 
 
 def test_only_packages_and_the_core_serve_old_names(graph):
-    users = graph.find_modules_that_directly_import("harness.deprecated")
-    files = {user for user in users if not graph.find_children(user) and not user.startswith("harness.core.")}
-    assert files == set(), "only the __init__ of a package that was a module in 0.1 imports harness.deprecated"
+    users = graph.find_modules_that_directly_import("stridebench.harness.deprecated")
+    files = {
+        user for user in users if not graph.find_children(user) and not user.startswith("stridebench.harness.core.")
+    }
+    assert files == set(), (
+        "only the __init__ of a package that was a module in 0.1 imports stridebench.harness.deprecated"
+    )
 
 
 def private_imports(path: Path, package: str) -> set[str]:
@@ -192,17 +199,17 @@ def test_no_test_imports_what_is_private_to_another_folder():
 @pytest.mark.parametrize(
     ("line", "names"),
     [
-        ("from tasks import _texts", {"tasks._texts"}),
-        ("from tasks._texts import asked", {"tasks._texts", "tasks._texts.asked"}),
-        ("from harness.plan.suite import _resolve", {"harness.plan.suite._resolve"}),
-        ("from harness.plan.suite import load", set()),
-        ("from methods._helpers import x", set()),
+        ("from stridebench.tasks import _texts", {"stridebench.tasks._texts"}),
+        ("from stridebench.tasks._texts import asked", {"stridebench.tasks._texts", "stridebench.tasks._texts.asked"}),
+        ("from stridebench.harness.plan.suite import _resolve", {"stridebench.harness.plan.suite._resolve"}),
+        ("from stridebench.harness.plan.suite import load", set()),
+        ("from stridebench.methods._helpers import x", set()),
     ],
 )
 def test_an_import_of_a_private_name_is_detected(line, names, tmp_path):
     file = tmp_path / "injected.py"
     file.write_text(line + "\n")
-    assert private_imports(file, "methods.drafters") == names
+    assert private_imports(file, "stridebench.methods.drafters") == names
 
 
 def test_no_test_file_imports_a_test_file():
@@ -221,8 +228,10 @@ def test_methods_never_import_each_other():
 
 def test_an_import_between_methods_is_detected(tmp_path):
     file = tmp_path / "injected.py"
-    file.write_text("from methods import drafters, jacobi\nfrom methods.drafters.ngram import Ngram\n")
-    assert sibling_imports(file) == {"methods.jacobi"}
+    file.write_text(
+        "from stridebench.methods import drafters, jacobi\nfrom stridebench.methods.drafters.ngram import Ngram\n"
+    )
+    assert sibling_imports(file) == {"stridebench.methods.jacobi"}
 
 
 def named_imports(path: Path) -> set[str]:
@@ -239,7 +248,9 @@ def named_imports(path: Path) -> set[str]:
 def test_one_file_of_the_harness_names_other_packages_in_strings():
     """A name in a string is a hidden import; discover.py is where it is allowed."""
     others = {"methods", "tasks", "reports"}
-    assert [dotted(path) for path in modules("harness") if named_imports(path) & others] == ["harness.discover"]
+    assert [dotted(path) for path in modules("harness") if named_imports(path) & others] == [
+        "stridebench.harness.discover"
+    ]
 
 
 def torch_free() -> list[str]:
@@ -266,7 +277,7 @@ def test_reports_and_their_dependencies_import_no_torch():
 
 
 def test_an_import_of_torch_is_refused():
-    done = python("-c", textwrap.dedent(IMPORT_WITHOUT_TORCH), "harness.core.draft", cwd=ROOT)
+    done = python("-c", textwrap.dedent(IMPORT_WITHOUT_TORCH), "stridebench.harness.core.draft", cwd=ROOT)
     assert done.code != 0
     assert "torch is imported" in done.text
 

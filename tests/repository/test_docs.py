@@ -18,7 +18,7 @@ import click
 import pytest
 import yaml
 
-from harness.cli.main import stride as command_line
+from stridebench.harness.cli.main import stride as command_line
 from tests.support.cli import stride
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,7 +60,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             (tmp_path / "runs" / stored).rename(tmp_path / "runs" / name)
     (tmp_path / "mine.jsonl").write_text('{"id": "sum", "prompt": "def sum(numbers):"}\n')
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("reports.pareto.write", lambda frame, outdir: [])
+    monkeypatch.setattr("stridebench.reports.pareto.write", lambda frame, outdir: [])
     return tmp_path
 
 

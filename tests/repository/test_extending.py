@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("harness", "methods", "tasks", "reports")
-STRIDE = "import sys; from harness.cli.main import main; sys.exit(main())"
+STRIDE = "import sys; from stridebench.harness.cli.main import main; sys.exit(main())"
 
 METHOD = '''"""One token a pass."""
 
@@ -22,10 +22,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.core.draft import Acceptance, Path
-from harness.core.method import Claim, Method
-from harness.core.run import Run
-from harness.registry import METHODS
+from stridebench.harness.core.draft import Acceptance, Path
+from stridebench.harness.core.method import Claim, Method
+from stridebench.harness.core.run import Run
+from stridebench.harness.registry import METHODS
 
 
 @METHODS.register("added_method")
@@ -45,9 +45,9 @@ class AddedMethod(Method[None]):
 '''
 METHOD_TEST = '''"""The added method is exact."""
 
-from harness.proof.cases import cases_of
-from harness.proof.prove import prove
-from methods.added_method import AddedMethod
+from stridebench.harness.proof.cases import cases_of
+from stridebench.harness.proof.prove import prove
+from stridebench.methods.added_method import AddedMethod
 
 
 def test_the_added_method_is_exact():
@@ -61,8 +61,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.core.task import Prompt, Task
-from harness.registry import TASKS
+from stridebench.harness.core.task import Prompt, Task
+from stridebench.harness.registry import TASKS
 
 
 @TASKS.register("added_task")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.core import Draft, Run
+from stridebench.harness.core import Draft, Run
 from tests.support.cli import refused, stride
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,16 +38,18 @@ def test_a_name_of_the_page_is_public(name):
 
 
 def test_the_page_names_what_a_step_needs():
-    assert {"harness.core:Draft", "harness.core:Acceptance"} <= set(NAMES) and {"probs", "target", "draws"} <= set(
-        OF_RUN
-    )
+    assert {"stridebench.harness.core:Draft", "stridebench.harness.core:Acceptance"} <= set(NAMES) and {
+        "probs",
+        "target",
+        "draws",
+    } <= set(OF_RUN)
     assert set(OF_RUN) <= {*dir(Run), *Run.__dataclass_fields__}
     assert {"probs", "parents"} <= set(Draft.__dataclass_fields__)
 
 
 def test_a_name_that_is_gone_is_noticed():
     with pytest.raises(AttributeError):
-        resolved("harness.core:Verdict.nothing")
+        resolved("stridebench.harness.core:Verdict.nothing")
 
 
 @pytest.fixture(scope="module")

@@ -16,18 +16,18 @@ import pandas as pd
 import pytest
 import torch
 
-from harness.core.draws import SeededDraws
-from harness.core.loop import decode
-from harness.core.run import open_run
-from harness.core.sampling import Sampling
-from harness.core.task import Scored
-from harness.errors import OutputError
-from harness.plan import presets
-from harness.record import stats
-from harness.registry import METHODS
-from reports.papers.xspecmesh.quality import MARGIN
-from tasks.emoji_scenes import EmojiScenes
-from tasks.shapes import Shapes
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.loop import decode
+from stridebench.harness.core.run import open_run
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.core.task import Scored
+from stridebench.harness.errors import OutputError
+from stridebench.harness.plan import presets
+from stridebench.harness.record import stats
+from stridebench.harness.registry import METHODS
+from stridebench.reports.papers.xspecmesh.quality import MARGIN
+from stridebench.tasks.emoji_scenes import EmojiScenes
+from stridebench.tasks.shapes import Shapes
 
 GOALS = {"object": 0.95, "colour": 0.9, "count": 0.85, "position": 0.85, "overall": 0.75}
 pytestmark = [
@@ -116,7 +116,7 @@ def test_reuse_makes_more_tokens_a_pass_than_sjd(passes, reuse):
 def summary(folder: Path, *words: str) -> pd.DataFrame:
     """Summary of a run with one thread in a process of its own."""
     threads = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "harness.cli.main", "run", *words, "--out", str(folder)]
+    command = [sys.executable, "-m", "stridebench.harness.cli.main", "run", *words, "--out", str(folder)]
     subprocess.run(command, check=True, env=threads)
     return pd.read_csv(folder / "report" / "summary.csv")
 
@@ -153,7 +153,7 @@ def missed(row: str, figure: str):
 
 def benchmarks(part):
     """The benchmarks whose names have a part, by name; on an idle machine, in a process of their own."""
-    command = [sys.executable, "-m", "harness.cli.main", "bench", part, "--json"]
+    command = [sys.executable, "-m", "stridebench.harness.cli.main", "bench", part, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     rows = {row["name"]: row for row in json.loads(done.stdout)}
     print({name: (row["ours"], row["ratio"], row["low"], row["high"]) for name, row in rows.items()})
@@ -216,7 +216,7 @@ def test_nothing_grows_faster_than_its_work():
 def test_all_proofs_take_ninety_seconds_on_two_cores():
     """Without the laws that earlier commands kept, on an idle machine."""
     begin = time.monotonic()
-    done = subprocess.run([sys.executable, "-m", "harness.cli.main", "verify", "--fresh"], check=False)
+    done = subprocess.run([sys.executable, "-m", "stridebench.harness.cli.main", "verify", "--fresh"], check=False)
     seconds = time.monotonic() - begin
     print("stride verify --fresh:", seconds)
     assert done.returncode == 0 and seconds <= 90
@@ -233,7 +233,7 @@ def test_each_method_is_proved_in_ten_seconds_on_two_cores(name):
     """Without the laws that earlier commands kept, on an idle machine."""
     begin = time.monotonic()
     words = ("verify", name, "--fresh")
-    done = subprocess.run([sys.executable, "-m", "harness.cli.main", *words], check=False)
+    done = subprocess.run([sys.executable, "-m", "stridebench.harness.cli.main", *words], check=False)
     seconds = time.monotonic() - begin
     print("stride", *words, seconds)
     assert done.returncode == 0 and seconds <= 10
@@ -241,7 +241,7 @@ def test_each_method_is_proved_in_ten_seconds_on_two_cores(name):
 
 def test_predictions_of_this_machine_are_near(tmp_path):
     """Medians over outputs of at least 40 cells of text, pictures and meshes; on an idle machine."""
-    stride = [sys.executable, "-m", "harness.cli.main"]
+    stride = [sys.executable, "-m", "stridebench.harness.cli.main"]
     subprocess.run([*stride, "run", "scatter", "--out", str(tmp_path / "run")], check=True)
     subprocess.run([*stride, "doctor", "--profile", str(tmp_path / "here.yaml")], check=True)
     words = ("predict", str(tmp_path / "run"), "--machine", str(tmp_path / "here.yaml"), "--measured", "--json")
@@ -301,7 +301,7 @@ def meshes():
     """The share of 200 test shapes that become meshes, by BPT's sampling; Chamfer distances of these and controls."""
     task, (outputs, _) = Shapes(), decoded("embedded-mesh", METHODS.get("autoregressive")(), Shapes())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tasks.shapes.POOL", 1500)
+        patch.setattr("stridebench.tasks.shapes.POOL", 1500)
         controls = {name: score.value for name, score in task.score_set(outputs).items()}
     chamfer = float(np.mean([one.scores["chamfer"] for one in outputs]))
     figures = {"valid": len(outputs) / len(task.prompts()), "chamfer": chamfer, **controls}

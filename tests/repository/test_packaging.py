@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-import harness
+import stridebench.harness
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = {"harness", "methods", "tasks", "reports"}
 PLUGINS = ROOT / "tests" / "plugins"
-STRIDE = "import sys; from harness.cli.main import main; sys.exit(main())"
-FACADE_FILE = "harness/facade/stridebench.py"
+STRIDE = "import sys; from stridebench.harness.cli.main import main; sys.exit(main())"
+FACADE_FILE = "harness/api/__init__.py"
 """Lies as stridebench.py beside the packages in the wheel."""
 FACADE = "import stridebench as s; print(s.__version__, s.run.__code__.co_filename)"
 OFFLINE = ("--no-deps", "--no-index", "--no-build-isolation", "--disable-pip-version-check", "--quiet")
@@ -69,7 +69,7 @@ def metadata(wheel: Path, name: str) -> str:
 
 def test_wheel_holds_the_four_packages_and_the_module_of_the_facade(wheel):
     tops = {member.split("/")[0] for member in members(wheel)}
-    assert tops == PACKAGES | {"stridebench.py", f"stridebench-{harness.__version__}.dist-info"}
+    assert tops == PACKAGES | {"stridebench.py", f"stridebench-{stridebench.harness.__version__}.dist-info"}
 
 
 def test_wheel_holds_every_file_of_the_packages(wheel):
@@ -94,18 +94,18 @@ def test_an_editable_install_has_the_facade_too(tmp_path):
     with zipfile.ZipFile(built) as archive:
         archive.extract("stridebench.py", tmp_path)
     shown = succeed(sys.executable, "-c", FACADE, cwd=tmp_path, path=(tmp_path, ROOT))
-    assert shown.split() == [harness.__version__, str(ROOT / "harness" / "facade" / "running.py")]
+    assert shown.split() == [stridebench.harness.__version__, str(ROOT / "harness" / "facade" / "running.py")]
 
 
 def test_metadata_states_version_python_licence_and_extras(wheel):
     described = message_from_string(metadata(wheel, "METADATA"))
     assert described["Name"] == "stridebench"
-    assert described["Version"] == harness.__version__
+    assert described["Version"] == stridebench.harness.__version__
     assert described["Requires-Python"] == ">=3.11"
     assert described["License-Expression"] == "Apache-2.0"
     extras = {"browser", "dev", "docs", "engines", "gpu", "html", "image", "query", "ray", "slurm", "speech", "train"}
     assert set(described.get_all("Provides-Extra", [])) == extras
-    assert "stride = harness.cli.main:main" in metadata(wheel, "entry_points.txt")
+    assert "stride = stridebench.harness.cli.main:main" in metadata(wheel, "entry_points.txt")
     assert "Apache License" in metadata(wheel, "licenses/LICENSE")
 
 
@@ -120,10 +120,12 @@ def test_wheel_runs_in_an_empty_environment_and_another_folder(wheel, tmp_path):
     dependencies = {folder for folder in sys.path if Path(folder).name in ("site-packages", "dist-packages")}
     (site / "lent.pth").write_text("\n".join(sorted(dependencies)) + "\n")
 
-    where = succeed(python, "-c", "import harness, tasks; print(harness.__file__, tasks.__file__)", cwd=elsewhere)
+    where = succeed(
+        python, "-c", "import harness, tasks; print(stridebench.harness.__file__, tasks.__file__)", cwd=elsewhere
+    )
     assert all(Path(file).is_relative_to(site) for file in where.split())
     shown = succeed(python, "-c", FACADE, cwd=elsewhere).split()
-    assert shown == [harness.__version__, str(site / "harness" / "facade" / "running.py")]
+    assert shown == [stridebench.harness.__version__, str(site / "harness" / "facade" / "running.py")]
     listed = json.loads(succeed(home / "bin" / "stride", "list", "--json", cwd=elsewhere))
     kinds = {entry["kind"] for entry in listed}
     assert {"method", "task", "backbone", "suite"} <= kinds
@@ -169,8 +171,10 @@ def test_a_method_written_for_version_0_1_runs_and_warns_of_moved_names(installe
     assert result["done"] >= 1
     assert result["failed"] == result["skipped"] == 0
     warned = [line for line in done.stderr.splitlines() if "stride_one_by_one.py" in line and "Deprecation" in line]
-    assert any("harness.contracts.Verdict moved: import Acceptance from harness.core" in line for line in warned)
-    assert any("harness.method.Claim moved: import Claim from harness.core" in line for line in warned)
+    assert any(
+        "harness.contracts.Verdict moved: import Acceptance from stridebench.harness.core" in line for line in warned
+    )
+    assert any("harness.method.Claim moved: import Claim from stridebench.harness.core" in line for line in warned)
     assert any("law is now called probs" in line for line in warned)
 
 

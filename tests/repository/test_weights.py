@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from harness.backbones.checkpoints import sources
-from harness.backbones.checkpoints.digests import of_file
-from harness.discover import component, load_recipes
-from harness.errors import WeightsError
-from harness.plan import presets
-from harness.registry import RECIPES
+from stridebench.harness.backbones.checkpoints import sources
+from stridebench.harness.backbones.checkpoints.digests import of_file
+from stridebench.harness.discover import component, load_recipes
+from stridebench.harness.errors import WeightsError
+from stridebench.harness.plan import presets
+from stridebench.harness.registry import RECIPES
 
 ROOT = Path(__file__).resolve().parents[2]
 MOST = 60_000_000

@@ -15,7 +15,7 @@ import click
 import pytest
 import yaml
 
-from harness.cli.main import VERBS, stride
+from stridebench.harness.cli.main import VERBS, stride
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "ci"
 FILES = {

@@ -9,11 +9,11 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from harness.core.cache import Cache, Window
-from harness.core.capabilities import Capabilities, Tap
-from harness.core.clock import CpuClock, Stopwatch
-from harness.core.draft import Acceptance, Draft, Path
-from harness.core.session import Session
+from stridebench.harness.core.cache import Cache, Window
+from stridebench.harness.core.capabilities import Capabilities, Tap
+from stridebench.harness.core.clock import CpuClock, Stopwatch
+from stridebench.harness.core.draft import Acceptance, Draft, Path
+from stridebench.harness.core.session import Session
 
 Fresh = Callable[[Sequence[int]], Tensor]
 """Logits of all rows of a text, from an empty cache."""

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from harness.core.cache import Window
-from harness.core.capabilities import Requirement
-from harness.core.draft import Acceptance, Draft, Fill, Path
-from harness.core.method import Claim, Method
-from harness.core.run import Run
+from stridebench.harness.core.cache import Window
+from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.core.draft import Acceptance, Draft, Fill, Path
+from stridebench.harness.core.method import Claim, Method
+from stridebench.harness.core.run import Run
 from tests.support.one_by_one import OneByOne
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 from unittest import mock
 
-from harness.cli.main import main
+from stridebench.harness.cli.main import main
 from tests.support.shape_checks import without_shape_checks
 
 

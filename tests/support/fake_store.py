@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from harness.record.columns import STEP_FIELDS, Record, Sample, Step
+from stridebench.harness.record.columns import STEP_FIELDS, Record, Sample, Step
 
 KEY = {"suite": "toy", "seed": 0, "tasks": [{"name": "toy", "limit": 24}], "prompts": {"toy": "abc"}}
 GREEDY = {"temperature": 0.0, "top_k": 0, "top_p": 1.0}

@@ -9,22 +9,22 @@ from typing import cast
 
 import torch
 
-from harness.backbones.text.hf_causal import HFCausal
-from harness.backbones.toy.tabular import Tabular
-from harness.core.backbone import Backbone
-from harness.core.cache import Cache, Rows, Window
-from harness.core.draws import SeededDraws
-from harness.core.loop import Decode, decode, start
-from harness.core.method import Method
-from harness.core.run import Run, open_run
-from harness.core.sampling import Sampling
-from harness.core.session import Session
-from harness.registry import RECIPES
-from harness.train.loop import save_bf16
-from harness.train.passages import Plan
-from methods.drafters.eagle.net import FeatureNet
-from methods.drafters.eagle.shape import Shape
-from methods.training.eagle.feature_recipe import FeatureRecipe
+from stridebench.harness.backbones.text.hf_causal import HFCausal
+from stridebench.harness.backbones.toy.tabular import Tabular
+from stridebench.harness.core.backbone import Backbone
+from stridebench.harness.core.cache import Cache, Rows, Window
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.loop import Decode, decode, start
+from stridebench.harness.core.method import Method
+from stridebench.harness.core.run import Run, open_run
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.core.session import Session
+from stridebench.harness.registry import RECIPES
+from stridebench.harness.train.loop import save_bf16
+from stridebench.harness.train.passages import Plan
+from stridebench.methods.drafters.eagle.net import FeatureNet
+from stridebench.methods.drafters.eagle.shape import Shape
+from stridebench.methods.training.eagle.feature_recipe import FeatureRecipe
 
 SIZES = {
     "vocab_size": 61,

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 from hypothesis import strategies as st
 
-from harness.core.draft import Acceptance, Draft
-from harness.core.draws import Draws
+from stridebench.harness.core.draft import Acceptance, Draft
+from stridebench.harness.core.draws import Draws
 from tests.support.enumerated import enumerated
 
 V = 4

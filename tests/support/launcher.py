@@ -16,13 +16,13 @@ from typing import Any
 
 import pandas as pd
 
-from harness.record.store import Store
+from stridebench.harness.record.store import Store
 
 LAUNCHER = """
 import json, os, resource, signal, sys
-import harness.cli.run, harness.backbones.text.hf_causal, reports.pareto, reports.summary, reports.tables
-from harness.cli.main import main
-from harness.plan import presets
+import stridebench.harness.cli.run, stridebench.harness.backbones.text.hf_causal, stridebench.reports.pareto, stridebench.reports.summary, stridebench.reports.tables
+from stridebench.harness.cli.main import main
+from stridebench.harness.plan import presets
 presets.load("random-llama-1m", "fp32", fetch=False)  # transformers imports most of itself with the first model
 for line in sys.stdin:
     ask = json.loads(line)

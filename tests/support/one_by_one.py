@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from harness.core.draft import Acceptance
-from harness.core.draft import Path as TokenPath
-from harness.core.method import Claim, Method
-from harness.core.run import Run
-from harness.registry import Registry
+from stridebench.harness.core.draft import Acceptance
+from stridebench.harness.core.draft import Path as TokenPath
+from stridebench.harness.core.method import Claim, Method
+from stridebench.harness.core.run import Run
+from stridebench.harness.registry import Registry
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from harness.record.columns import Record
-from harness.record.outputs import Mesh, Output, Picture
-from harness.record.request_store import RequestStore
-from harness.record.requests import Request
-from harness.record.store import Store
+from stridebench.harness.record.columns import Record
+from stridebench.harness.record.outputs import Mesh, Output, Picture
+from stridebench.harness.record.request_store import RequestStore
+from stridebench.harness.record.requests import Request
+from stridebench.harness.record.store import Store
 from tests.support.fake_store import GREEDY, FakeStore, empty, meta, record, step, suite
 
 PAYLOAD = "\"'`></script></textarea></title><stride-attack onmouseover=alert(1) src=x>{{7*7}}%{x}\x1b[2J\u202e\x00&lt;"

@@ -10,11 +10,11 @@ import matplotlib.image
 import numpy as np
 import pandas as pd
 
-from harness.record.columns import Record
-from harness.record.store import Store
-from reports.papers import report
-from reports.papers.measured import Run, measured
-from reports.text_table import TextTable
+from stridebench.harness.record.columns import Record
+from stridebench.harness.record.store import Store
+from stridebench.reports.papers import report
+from stridebench.reports.papers.measured import Run, measured
+from stridebench.reports.text_table import TextTable
 from tests.support.fake_store import FakeStore, empty, meta, record, step
 
 GRID = {"rows": 4, "columns": 4, "stride": 4}

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from methods.drafters.heads.config import Config
-from methods.drafters.heads.net import Heads
+from stridebench.methods.drafters.heads.config import Config
+from stridebench.methods.drafters.heads.net import Heads
 
 
 def random_heads(seed: int = 0, **how: Any) -> Heads:

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from harness.core.task import Prompt
-from harness.errors import StoreError
-from harness.plan import suite
-from harness.plan.cells import Plan, expand
-from harness.record.store import Cell, Store
-from harness.run.executors import serial
-from harness.run.options import Options, Progress
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import StoreError
+from stridebench.harness.plan import suite
+from stridebench.harness.plan.cells import Plan, expand
+from stridebench.harness.record.store import Cell, Store
+from stridebench.harness.run.executors import serial
+from stridebench.harness.run.options import Options, Progress
 from tests.support.shape_checks import without_shape_checks
 
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from harness.audit.bets import Gains, gains_of, mixture, newton_path
-from harness.audit.laws import laws_of
-from harness.audit.outcomes import FloatArray, IntArray, Outcomes, outcomes_of
-from harness.core.sampling import Sampling
+from stridebench.harness.audit.bets import Gains, gains_of, mixture, newton_path
+from stridebench.harness.audit.laws import laws_of
+from stridebench.harness.audit.outcomes import FloatArray, IntArray, Outcomes, outcomes_of
+from stridebench.harness.core.sampling import Sampling
 
 
 def simulated(tokens: int, vocabulary: int, seed: int = 0, drafter: bool = False, top_p: float = 1.0) -> Outcomes:

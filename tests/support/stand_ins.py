@@ -11,20 +11,20 @@ from typing import Any
 
 import pytest
 
-from harness import discover
-from harness.backbones.tiny import PREFIX
-from harness.backbones.tiny.texts import causal_architecture
-from harness.cli.tiny_components import DATA, SMALL
-from harness.core.draws import SeededDraws
-from harness.core.loop import decode
-from harness.core.method import Method
-from harness.core.run import open_run
-from harness.core.sampling import Sampling
-from harness.plan import contract, presets
-from harness.plan.outcomes import Outcomes
-from harness.registry import GENERAL_RECIPES
-from harness.train import loop
-from harness.train.general import general
+from stridebench.harness import discover
+from stridebench.harness.backbones.tiny import PREFIX
+from stridebench.harness.backbones.tiny.texts import causal_architecture
+from stridebench.harness.cli.tiny_components import DATA, SMALL
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.loop import decode
+from stridebench.harness.core.method import Method
+from stridebench.harness.core.run import open_run
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.plan import contract, presets
+from stridebench.harness.plan.outcomes import Outcomes
+from stridebench.harness.registry import GENERAL_RECIPES
+from stridebench.harness.train import loop
+from stridebench.harness.train.general import general
 
 SMALLER = {
     "mulo-2x": {"tiny:tar-1.5b": "tiny:tar-1.5b-256"},

@@ -11,8 +11,8 @@ from unittest import mock
 
 import torch
 
-from harness.audit.output import target_logits
-from harness.core.engine import (
+from stridebench.harness.audit.output import target_logits
+from stridebench.harness.core.engine import (
     AcceptanceCounts,
     Chunk,
     Counters,
@@ -23,8 +23,8 @@ from harness.core.engine import (
     Tells,
     Weights,
 )
-from harness.plan import presets
-from harness.registry import ENGINES
+from stridebench.harness.plan import presets
+from stridebench.harness.registry import ENGINES
 
 NAME = "table"
 FAILURES: dict[str, list[str | None]] = {}

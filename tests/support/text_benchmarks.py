@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from harness.registry import TASKS
-from tasks.spec_bench import CATEGORIES as SIX
+from stridebench.harness.registry import TASKS
+from stridebench.tasks.spec_bench import CATEGORIES as SIX
 
 NAMES = ("gsm8k", "mbpp", "math500", "mt_bench", "spec_bench")
 

@@ -14,17 +14,17 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
-from harness.backbones.base import Identity
-from harness.backbones.image.published import chameleon as chameleon_family
-from harness.backbones.image.published import emu3 as emu3_family
-from harness.backbones.image.published import janus as janus_family
-from harness.backbones.image.published import llamagen as llamagen_family
-from harness.backbones.image.published import simplear as simplear_family
-from harness.backbones.image.published import tar as tar_family
-from harness.backbones.image.published.adapter import RealImage, capabilities
-from harness.backbones.image.published.family import Model, Request
-from harness.backbones.image.published.llamagen_modules import Shape
-from harness.backbones.tiny.pictures import (
+from stridebench.harness.backbones.base import Identity
+from stridebench.harness.backbones.image.published import chameleon as chameleon_family
+from stridebench.harness.backbones.image.published import emu3 as emu3_family
+from stridebench.harness.backbones.image.published import janus as janus_family
+from stridebench.harness.backbones.image.published import llamagen as llamagen_family
+from stridebench.harness.backbones.image.published import simplear as simplear_family
+from stridebench.harness.backbones.image.published import tar as tar_family
+from stridebench.harness.backbones.image.published.adapter import RealImage, capabilities
+from stridebench.harness.backbones.image.published.family import Model, Request
+from stridebench.harness.backbones.image.published.llamagen_modules import Shape
+from stridebench.harness.backbones.tiny.pictures import (
     CODES,
     chameleon_parts,
     emu3_parts,
@@ -34,7 +34,7 @@ from harness.backbones.tiny.pictures import (
     simplear_parts,
     vq_state,
 )
-from harness.core.task import Prompt
+from stridebench.harness.core.task import Prompt
 
 PROMPT = Prompt("p", text="a red fox")
 

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from harness.backbones.mesh.adapter import MeshBackbone
-from harness.backbones.mesh.layers import Sizes
-from harness.backbones.mesh.model import MeshModel
-from harness.backbones.mesh.published.adapter import PointMesh
-from harness.synthetic import shapes
+from stridebench.harness.backbones.mesh.adapter import MeshBackbone
+from stridebench.harness.backbones.mesh.layers import Sizes
+from stridebench.harness.backbones.mesh.model import MeshModel
+from stridebench.harness.backbones.mesh.published.adapter import PointMesh
+from stridebench.harness.synthetic import shapes
 
 SIZES = Sizes(width=32, layers=3, heads=2, hidden=48, latents=8, encoder_layers=1, context=256, window=0)
 

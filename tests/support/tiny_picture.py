@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.backbones.image.adapter import ImageModel
-from harness.core.task import Prompt
+from stridebench.harness.backbones.image.adapter import ImageModel
+from stridebench.harness.core.task import Prompt
 
 WORDS = ("a", "cat", "dog", "left", "of")
 CODES, SIDE = 17, 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from harness.backbones.text.hf_causal import HFCausal
+from stridebench.harness.backbones.text.hf_causal import HFCausal
 
 SIZES = {
     "vocab_size": 61,

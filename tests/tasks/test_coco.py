@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from harness.errors import UsageError
-from tasks.coco import Coco
+from stridebench.harness.errors import UsageError
+from stridebench.tasks.coco import Coco
 from tests.support.picture_benchmarks import write_text
 
 

@@ -13,16 +13,16 @@ import pyarrow
 import pytest
 from pyarrow.parquet import write_table
 
-from harness.errors import UsageError
-from harness.registry import TASKS
-from tasks.bagel import Bagel
-from tasks.gsm8k import Gsm8k
-from tasks.gsm8k_7k import Gsm8k7k
-from tasks.loaders.conversations import ONE_IN, marks, side_of
-from tasks.loaders.texts import key, questions_of
-from tasks.mixed_7k import Mixed7k
-from tasks.sharegpt import ShareGpt
-from tasks.ultrachat import UltraChat
+from stridebench.harness.errors import UsageError
+from stridebench.harness.registry import TASKS
+from stridebench.tasks.bagel import Bagel
+from stridebench.tasks.gsm8k import Gsm8k
+from stridebench.tasks.gsm8k_7k import Gsm8k7k
+from stridebench.tasks.loaders.conversations import ONE_IN, marks, side_of
+from stridebench.tasks.loaders.texts import key, questions_of
+from stridebench.tasks.mixed_7k import Mixed7k
+from stridebench.tasks.sharegpt import ShareGpt
+from stridebench.tasks.ultrachat import UltraChat
 
 NAMES = ("sharegpt", "ultrachat", "bagel")
 EACH = 400

@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from harness.core.draws import SeededDraws
-from harness.core.loop import decode
-from harness.core.run import open_run
-from harness.core.sampling import Sampling
-from harness.discover import shipped
-from harness.errors import ContractError, OutputError, UsageError
-from harness.plan import presets
-from harness.record.outputs import Picture
-from harness.registry import METHODS, TASKS
-from harness.synthetic import digits
-from tasks.digits import DigitPictures, classify
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.loop import decode
+from stridebench.harness.core.run import open_run
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.discover import shipped
+from stridebench.harness.errors import ContractError, OutputError, UsageError
+from stridebench.harness.plan import presets
+from stridebench.harness.record.outputs import Picture
+from stridebench.harness.registry import METHODS, TASKS
+from stridebench.harness.synthetic import digits
+from stridebench.tasks.digits import DigitPictures, classify
 
 
 class TestData:

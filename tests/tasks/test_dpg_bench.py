@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from harness.errors import UsageError
-from tasks.dpg_bench import DpgBench, shown_in_papers
-from tasks.metrics import dpg
+from stridebench.harness.errors import UsageError
+from stridebench.tasks.dpg_bench import DpgBench, shown_in_papers
+from stridebench.tasks.metrics import dpg
 from tests.support.picture_benchmarks import write_text
 
 

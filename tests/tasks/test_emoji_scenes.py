@@ -9,18 +9,18 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from harness.core.task import Scored
-from harness.discover import load_recipes
-from harness.errors import OutputError, UsageError, WeightsError
-from harness.record.outputs import Picture
-from harness.registry import RECIPES, TASKS
-from harness.synthetic import emoji
-from harness.train.loop import train
-from tasks import emoji_scenes
-from tasks.emoji_scenes import EmojiScenes
-from tasks.metrics import detector
-from tasks.metrics.attributes import DetectedObject, judge, regions
-from tasks.metrics.scene_truth import exact, shares, truth
+from stridebench.harness.core.task import Scored
+from stridebench.harness.discover import load_recipes
+from stridebench.harness.errors import OutputError, UsageError, WeightsError
+from stridebench.harness.record.outputs import Picture
+from stridebench.harness.registry import RECIPES, TASKS
+from stridebench.harness.synthetic import emoji
+from stridebench.harness.train.loop import train
+from stridebench.tasks import emoji_scenes
+from stridebench.tasks.emoji_scenes import EmojiScenes
+from stridebench.tasks.metrics import detector
+from stridebench.tasks.metrics.attributes import DetectedObject, judge, regions
+from stridebench.tasks.metrics.scene_truth import exact, shares, truth
 from tests.support.extras import needs_image_extra
 
 needs_weights = pytest.mark.skipif(
@@ -161,8 +161,8 @@ class TestDetector:
 
     @pytest.mark.slow
     def test_a_short_training_learns_and_resumes(self, tmp_path, monkeypatch):
-        from harness.backbones.image.vq import VQ
-        from tasks.training import detector as recipe
+        from stridebench.harness.backbones.image.vq import VQ
+        from stridebench.tasks.training import detector as recipe
 
         load_recipes()
         monkeypatch.setattr(RECIPES.get("emoji-vq"), "load", lambda folder: VQ().eval(), raising=False)
@@ -181,7 +181,7 @@ class TestDetector:
         assert curve[-1][1] < curve[0][1]
 
     def test_targets_follow_the_shift(self):
-        from tasks.training import detector as recipe
+        from stridebench.tasks.training import detector as recipe
 
         scene = emoji.scenes(0, "train", 1)[0]
         still, moved = (recipe._targets([scene], np.zeros(1, bool), shift)[0] for shift in ((0, 0), (1, -1)))
@@ -199,7 +199,7 @@ class TestDetector:
             assert np.mean([part[name] for part in parts]) >= least, name
 
     def test_a_broken_object_keeps_its_pieces_and_is_no_target(self):
-        from tasks.training import detector as recipe
+        from stridebench.tasks.training import detector as recipe
 
         scenes = emoji.scenes(0, "train", 2)
         targets = recipe._targets(scenes, np.array([True, False]), (0, 0))
@@ -212,7 +212,7 @@ class TestDetector:
     @needs_weights
     def test_the_shipped_one_is_not_misled_by_pieces_of_objects(self):
         """Squares are left out, because a shuffled square is still much like one."""
-        from tasks.training import detector as recipe
+        from stridebench.tasks.training import detector as recipe
 
         random, drawn = np.random.default_rng(0), emoji.scenes(78, "held-out", 80)
         drawn = [scene for scene in drawn if "square" not in {thing.kind for thing in scene.things}]
@@ -222,7 +222,7 @@ class TestDetector:
 
     @needs_weights
     def test_the_shipped_one_finds_nothing_on_bare_ground(self):
-        from harness.synthetic.emoji_ground import paint
+        from stridebench.harness.synthetic.emoji_ground import paint
 
         bare = np.stack([paint(scene.ground) for scene in emoji.scenes(5, "held-out", 60)]).astype(np.uint8)
         assert sum(map(len, detector.find(detector.shipped(), bare))) <= 1

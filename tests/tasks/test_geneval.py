@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from harness.errors import UsageError
-from tasks.geneval import GenEval
-from tasks.metrics import geneval
+from stridebench.harness.errors import UsageError
+from stridebench.tasks.geneval import GenEval
+from stridebench.tasks.metrics import geneval
 from tests.support.picture_benchmarks import GENEVAL, write_text
 
 

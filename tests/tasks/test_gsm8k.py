@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import UsageError
-from tasks.gsm8k import Gsm8k
+from stridebench.harness.errors import UsageError
+from stridebench.tasks.gsm8k import Gsm8k
 from tests.support.text_benchmarks import GSM8K, task_of, write_rows
 
 

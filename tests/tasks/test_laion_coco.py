@@ -6,8 +6,8 @@ import pyarrow
 import pytest
 from pyarrow.parquet import write_table
 
-from harness.errors import UsageError
-from tasks.laion_coco import LaionCoco
+from stridebench.harness.errors import UsageError
+from stridebench.tasks.laion_coco import LaionCoco
 from tests.support.picture_benchmarks import write_text
 
 

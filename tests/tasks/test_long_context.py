@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from harness.core.task import Prompt
-from harness.errors import UsageError
-from tasks.long_context import LongContext
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import UsageError
+from stridebench.tasks.long_context import LongContext
 
 
 def test_each_length_asks_the_same_questions() -> None:

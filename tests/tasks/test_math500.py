@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import UsageError
-from tasks.math500 import Math500
+from stridebench.harness.errors import UsageError
+from stridebench.tasks.math500 import Math500
 from tests.support.text_benchmarks import MATH
 
 

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness.errors import UsageError
-from tasks.mbpp import Mbpp, body, program
+from stridebench.harness.errors import UsageError
+from stridebench.tasks.mbpp import Mbpp, body, program
 from tests.support.text_benchmarks import MBPP, SANITIZED, task_of, write_rows
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from harness.core.task import Prompt, Scored
-from harness.errors import OutputError, UsageError
-from tasks.metrics import judge
-from tasks.mt_bench import CATEGORIES, MtBench
+from stridebench.harness.core.task import Prompt, Scored
+from stridebench.harness.errors import OutputError, UsageError
+from stridebench.tasks.metrics import judge
+from stridebench.tasks.mt_bench import CATEGORIES, MtBench
 from tests.support.text_benchmarks import ANSWERS, SPEC, task_of, write_rows
 
 
@@ -58,7 +58,7 @@ class TestMtBench:
     def test_a_conversation_is_what_the_chat_template_makes_of_two_turns(
         self, text_files: Path, tmp_path: Path
     ) -> None:
-        from harness.backbones.text.chat import TEMPLATES
+        from stridebench.harness.backbones.text.chat import TEMPLATES
 
         answers = write_rows(tmp_path / "m.jsonl", ANSWERS)
         for family in ("llama2", "llama3", "qwen"):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from harness.errors import UsageError
-from tasks.partiprompts import PartiPrompts
+from stridebench.harness.errors import UsageError
+from stridebench.tasks.partiprompts import PartiPrompts
 from tests.support.picture_benchmarks import PARTI, write_text
 
 

@@ -7,11 +7,11 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from harness.errors import UsageError
-from harness.synthetic.code import programs
-from harness.train.passages import Plan
-from harness.train.prompts import prompts
-from tasks.programs import Programs
+from stridebench.harness.errors import UsageError
+from stridebench.harness.synthetic.code import programs
+from stridebench.harness.train.passages import Plan
+from stridebench.harness.train.prompts import prompts
+from stridebench.tasks.programs import Programs
 
 
 @pytest.mark.slow

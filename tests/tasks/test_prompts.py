@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from harness import registry
-from harness.core.task import Prompt
-from harness.errors import UsageError
-from tasks.prompts import Prompts
+from stridebench.harness import registry
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import UsageError
+from stridebench.tasks.prompts import Prompts
 from tests.support.cli import stride
 from tests.support.tiny_text import tiny
 

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import trimesh
 
-from harness.core.task import Prompt, Scored
-from harness.errors import ContractError, OutputError, UsageError
-from harness.record.outputs import Mesh
-from harness.registry import TASKS
-from harness.synthetic import furniture
-from harness.synthetic import shapes as world
-from tasks.point_clouds import PointClouds, read
-from tasks.shapes import Shapes, known_shapes, nearest, reference
+from stridebench.harness.core.task import Prompt, Scored
+from stridebench.harness.errors import ContractError, OutputError, UsageError
+from stridebench.harness.record.outputs import Mesh
+from stridebench.harness.registry import TASKS
+from stridebench.harness.synthetic import furniture
+from stridebench.harness.synthetic import shapes as world
+from stridebench.tasks.point_clouds import PointClouds, read
+from stridebench.tasks.shapes import Shapes, known_shapes, nearest, reference
 
 CLOUD = b"""ply
 format ascii 1.0
@@ -208,7 +208,7 @@ def test_a_prompt_of_another_task_has_no_reference() -> None:
 
 
 def test_furniture_has_prompts_and_a_pool_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tasks.shapes.POOL", 8)
+    monkeypatch.setattr("stridebench.tasks.shapes.POOL", 8)
     task = Shapes(count=5, points=64, score_points=96)
     assert task.data == "furniture"
     prompts = task.prompts()

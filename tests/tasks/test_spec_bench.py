@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import UsageError
-from tasks.spec_bench import CATEGORIES as SIX
-from tasks.spec_bench import SpecBench
+from stridebench.harness.errors import UsageError
+from stridebench.tasks.spec_bench import CATEGORIES as SIX
+from stridebench.tasks.spec_bench import SpecBench
 from tests.support.text_benchmarks import ANSWERS, MT, task_of, write_rows
 
 

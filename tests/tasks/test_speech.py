@@ -13,17 +13,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.core.task import Prompt, Scored
-from harness.errors import OutputError, UsageError
-from harness.platform.extras import install_command
-from harness.record.outputs import Picture
-from harness.registry import TASKS
-from harness.synthetic import speech
-from harness.synthetic.speech import read_sound
-from tasks import utterances
-from tasks.librispeech import LibriSpeech
-from tasks.loaders import adpcm
-from tasks.utterances import SHIPPED, Utterances
+from stridebench.harness.core.task import Prompt, Scored
+from stridebench.harness.errors import OutputError, UsageError
+from stridebench.harness.platform.extras import install_command
+from stridebench.harness.record.outputs import Picture
+from stridebench.harness.registry import TASKS
+from stridebench.harness.synthetic import speech
+from stridebench.harness.synthetic.speech import read_sound
+from stridebench.tasks import utterances
+from stridebench.tasks.librispeech import LibriSpeech
+from stridebench.tasks.loaders import adpcm
+from stridebench.tasks.utterances import SHIPPED, Utterances
 
 RATE = 16_000
 

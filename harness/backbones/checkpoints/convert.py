@@ -14,9 +14,9 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
-from harness.backbones.speech import ctranslate2
-from harness.errors import WeightsError
-from harness.platform.quiet import quiet
+from stridebench.harness.backbones.speech import ctranslate2
+from stridebench.harness.errors import WeightsError
+from stridebench.harness.platform.quiet import quiet
 
 Q4_1_BYTES = 20
 COMPUTED = ("rotary_emb", "inv_freq")

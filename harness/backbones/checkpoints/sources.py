@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.backbones.checkpoints import digests, hub
-from harness.backbones.checkpoints.downloads import Progress
-from harness.discover import load_recipes
-from harness.errors import UsageError, WeightsError
-from harness.platform.folders import cache_folder
-from harness.registry import RECIPES
+from stridebench.harness.backbones.checkpoints import digests, hub
+from stridebench.harness.backbones.checkpoints.downloads import Progress
+from stridebench.harness.discover import load_recipes
+from stridebench.harness.errors import UsageError, WeightsError
+from stridebench.harness.platform.folders import cache_folder
+from stridebench.harness.registry import RECIPES
 
 WHEEL_FIELDS = ("package", "version", "sha256", "file", "file_sha256")
 NEEDED = {
@@ -218,7 +218,7 @@ def gguf(name: str, source: Source, progress: Progress = lambda line: None) -> P
     home = gguf_place(source)
     if home is None or source.kind == "gguf":
         return home
-    from harness.backbones.checkpoints import wheels
+    from stridebench.harness.backbones.checkpoints import wheels
 
     try:
         with _alone(source), tempfile.TemporaryDirectory(dir=home.parent, prefix=".new-") as scratch:
@@ -242,7 +242,7 @@ def gguf_place(source: Source) -> Path | None:
 
 
 def _build(name: str, source: Source, progress: Progress) -> Path:
-    from harness.backbones.checkpoints import convert, wheels
+    from stridebench.harness.backbones.checkpoints import convert, wheels
 
     home = _home(source)
     with tempfile.TemporaryDirectory(dir=home.parent, prefix=".new-") as scratch:

@@ -19,7 +19,7 @@ from torch.nn import init
 from torch.overrides import TorchFunctionMode
 from transformers import AutoModelForCausalLM, GenerationConfig
 
-from harness.platform import malloc
+from stridebench.harness.platform import malloc
 
 DRAWS = frozenset({init.normal_, init.trunc_normal_, init.uniform_, init.kaiming_uniform_})
 """What fills the tensors of a new module."""

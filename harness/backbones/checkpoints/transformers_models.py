@@ -13,12 +13,12 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
-from harness.backbones.checkpoints import streamed
-from harness.core import int8
-from harness.core.capabilities import Capabilities, Requirement
-from harness.errors import StrideError, WeightsError, WeightsWarning, listed
-from harness.platform.folders import reason, remedy
-from harness.platform.quiet import quiet
+from stridebench.harness.backbones.checkpoints import streamed
+from stridebench.harness.core import int8
+from stridebench.harness.core.capabilities import Capabilities, Requirement
+from stridebench.harness.errors import StrideError, WeightsError, WeightsWarning, listed
+from stridebench.harness.platform.folders import reason, remedy
+from stridebench.harness.platform.quiet import quiet
 
 ATTENDING = {"full_attention", "sliding_attention"}
 """Kinds of layers whose whole state is a cache of keys and values."""

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from harness.backbones.checkpoints import digests
-from harness.backbones.checkpoints.downloads import Progress
-from harness.errors import WeightsError
+from stridebench.harness.backbones.checkpoints import digests
+from stridebench.harness.backbones.checkpoints.downloads import Progress
+from stridebench.harness.errors import WeightsError
 
 
 def assemble(name: str, parts: Sequence[Mapping[str, Any]], folder: Path, target: Path, progress: Progress) -> None:

@@ -15,21 +15,21 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from harness.backbones.base import TYPES, Adapter, Identity, spread
-from harness.backbones.checkpoints import digests, sources, transformers_models
-from harness.backbones.image.layout import MEETS, Layout, Palette
-from harness.backbones.image.tokenizer import PictureTokenizer
-from harness.backbones.image.vq import VQ
-from harness.backbones.slots.fused_llama import forward_of
-from harness.backbones.slots.guided import GridGrammar, GuidedCache
-from harness.backbones.slots.net import Net, Tapped
-from harness.core.backbone import EncodedPrompt, TiedEmbeddings
-from harness.core.capabilities import Capabilities, Requirement
-from harness.core.quantized_linear import Products
-from harness.core.task import Prompt
-from harness.errors import UsageError, WeightsError
-from harness.record.outputs import Picture
-from harness.registry import BACKBONES
+from stridebench.harness.backbones.base import TYPES, Adapter, Identity, spread
+from stridebench.harness.backbones.checkpoints import digests, sources, transformers_models
+from stridebench.harness.backbones.image.layout import MEETS, Layout, Palette
+from stridebench.harness.backbones.image.tokenizer import PictureTokenizer
+from stridebench.harness.backbones.image.vq import VQ
+from stridebench.harness.backbones.slots.fused_llama import forward_of
+from stridebench.harness.backbones.slots.guided import GridGrammar, GuidedCache
+from stridebench.harness.backbones.slots.net import Net, Tapped
+from stridebench.harness.core.backbone import EncodedPrompt, TiedEmbeddings
+from stridebench.harness.core.capabilities import Capabilities, Requirement
+from stridebench.harness.core.quantized_linear import Products
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import UsageError, WeightsError
+from stridebench.harness.record.outputs import Picture
+from stridebench.harness.registry import BACKBONES
 
 
 @BACKBONES.register("image")

@@ -12,10 +12,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-from harness.backbones.image.vq import VQ
-from harness.core.capabilities import Grid, Requirement
-from harness.errors import OutputError, UsageError, WeightsError, did_you_mean
-from harness.record.outputs import Picture
+from stridebench.harness.backbones.image.vq import VQ
+from stridebench.harness.core.capabilities import Grid, Requirement
+from stridebench.harness.errors import OutputError, UsageError, WeightsError, did_you_mean
+from stridebench.harness.record.outputs import Picture
 
 MEETS = frozenset(
     {

@@ -16,8 +16,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from harness.core.residual_block import ResidualBlock
-from harness.errors import UsageError, WeightsError
+from stridebench.harness.core.residual_block import ResidualBlock
+from stridebench.harness.errors import UsageError, WeightsError
 
 CODES = 1024
 WIDTH = 16

@@ -1,5 +1,5 @@
 """Masked diffusion models."""
 
-from harness.deprecated import names_of
+from stridebench.harness.deprecated import names_of
 
-__getattr__ = names_of("harness.backbones.masked")
+__getattr__ = names_of("stridebench.harness.backbones.masked")

@@ -12,18 +12,18 @@ from typing import Any, ClassVar, final
 import torch
 from transformers import PreTrainedTokenizerFast, Qwen2Tokenizer
 
-from harness.backbones.base import TYPES, Identity
-from harness.backbones.checkpoints import sources, transformers_models
-from harness.backbones.masked.llada_dream import Published, read_config, read_model
-from harness.backbones.slots.cache import SlotCache
-from harness.backbones.slots.fused_llama import forward_of
-from harness.backbones.slots.net import Net
-from harness.backbones.text import chat
-from harness.backbones.text.tokenized import TokenizedAdapter
-from harness.core.cache import Cache, Rows, Window
-from harness.core.capabilities import Capabilities, Requirement
-from harness.errors import ContractError
-from harness.registry import BACKBONES
+from stridebench.harness.backbones.base import TYPES, Identity
+from stridebench.harness.backbones.checkpoints import sources, transformers_models
+from stridebench.harness.backbones.masked.llada_dream import Published, read_config, read_model
+from stridebench.harness.backbones.slots.cache import SlotCache
+from stridebench.harness.backbones.slots.fused_llama import forward_of
+from stridebench.harness.backbones.slots.net import Net
+from stridebench.harness.backbones.text import chat
+from stridebench.harness.backbones.text.tokenized import TokenizedAdapter
+from stridebench.harness.core.cache import Cache, Rows, Window
+from stridebench.harness.core.capabilities import Capabilities, Requirement
+from stridebench.harness.errors import ContractError
+from stridebench.harness.registry import BACKBONES
 
 
 @BACKBONES.register("masked")

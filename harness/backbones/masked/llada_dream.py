@@ -17,9 +17,9 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
-from harness.backbones.checkpoints import components
-from harness.errors import WeightsError
-from harness.platform.folders import remedy
+from stridebench.harness.backbones.checkpoints import components
+from stridebench.harness.errors import WeightsError
+from stridebench.harness.platform.folders import remedy
 
 LLADA = {
     "model.transformer.wte": "model.embed_tokens",

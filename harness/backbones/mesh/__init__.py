@@ -1,5 +1,5 @@
 """Mesh token models."""
 
-from harness.deprecated import names_of
+from stridebench.harness.deprecated import names_of
 
-__getattr__ = names_of("harness.backbones.mesh")
+__getattr__ = names_of("stridebench.harness.backbones.mesh")

@@ -13,23 +13,23 @@ from jaxtyping import Float
 from safetensors import SafetensorError
 from torch import Tensor
 
-from harness.backbones.base import TYPES, Identity
-from harness.backbones.checkpoints import sources
-from harness.backbones.mesh import bpt_tokens
-from harness.backbones.mesh.fused_net import MeshNet
-from harness.backbones.mesh.fused_weights import FusedWeights
-from harness.backbones.mesh.layers import Sizes
-from harness.backbones.mesh.model import MeshModel
-from harness.backbones.mesh.point_cloud import PointCloudAdapter
-from harness.backbones.slots import lora
-from harness.backbones.slots.cache import SlotCache
-from harness.core import int8
-from harness.core.backbone import EncodedPrompt, TiedEmbeddings
-from harness.core.capabilities import Capabilities, Requirement
-from harness.core.task import Prompt
-from harness.errors import WeightsError
-from harness.record.outputs import Mesh
-from harness.registry import BACKBONES
+from stridebench.harness.backbones.base import TYPES, Identity
+from stridebench.harness.backbones.checkpoints import sources
+from stridebench.harness.backbones.mesh import bpt_tokens
+from stridebench.harness.backbones.mesh.fused_net import MeshNet
+from stridebench.harness.backbones.mesh.fused_weights import FusedWeights
+from stridebench.harness.backbones.mesh.layers import Sizes
+from stridebench.harness.backbones.mesh.model import MeshModel
+from stridebench.harness.backbones.mesh.point_cloud import PointCloudAdapter
+from stridebench.harness.backbones.slots import lora
+from stridebench.harness.backbones.slots.cache import SlotCache
+from stridebench.harness.core import int8
+from stridebench.harness.core.backbone import EncodedPrompt, TiedEmbeddings
+from stridebench.harness.core.capabilities import Capabilities, Requirement
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import WeightsError
+from stridebench.harness.record.outputs import Mesh
+from stridebench.harness.registry import BACKBONES
 
 Encoder = Callable[[Tensor], Tensor]
 """From point clouds [B, n, 6] to latents [B, K, E]."""

@@ -16,9 +16,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from harness.backbones.mesh.patches import patches
-from harness.errors import OutputError, UsageError
-from harness.record.outputs import Mesh
+from stridebench.harness.backbones.mesh.patches import patches
+from stridebench.harness.errors import OutputError, UsageError
+from stridebench.harness.record.outputs import Mesh
 
 BLOCKS = 8
 """Blocks an axis."""

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from harness.errors import OutputError
-from harness.record.outputs import Mesh
+from stridebench.harness.errors import OutputError
+from stridebench.harness.record.outputs import Mesh
 
 PATCHES, BLOCKS, STEPS = 4, 8, 16
 """An axis is cut into patches, these into blocks, these into steps."""

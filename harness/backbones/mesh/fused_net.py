@@ -10,14 +10,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-from harness.backbones.mesh.fused_weights import FusedWeights
-from harness.backbones.mesh.layers import EPS, split_heads
-from harness.backbones.mesh.model import NOWHERE, block_of, is_offset
-from harness.backbones.slots.net import Net, SlotInputs, SlotLayer
-from harness.backbones.slots.packed import PackedWindow
-from harness.backbones.slots.tapped import TappedNet
-from harness.core.backbone import TiedEmbeddings
-from harness.core.cache import Rows
+from stridebench.harness.backbones.mesh.fused_weights import FusedWeights
+from stridebench.harness.backbones.mesh.layers import EPS, split_heads
+from stridebench.harness.backbones.mesh.model import NOWHERE, block_of, is_offset
+from stridebench.harness.backbones.slots.net import Net, SlotInputs, SlotLayer
+from stridebench.harness.backbones.slots.packed import PackedWindow
+from stridebench.harness.backbones.slots.tapped import TappedNet
+from stridebench.harness.core.backbone import TiedEmbeddings
+from stridebench.harness.core.cache import Rows
 
 
 class _Sequence(NamedTuple):

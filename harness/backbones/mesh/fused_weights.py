@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from harness.backbones.mesh.layers import angles
-from harness.backbones.mesh.model import Block, MeshModel
-from harness.core.backbone import TiedEmbeddings
-from harness.core.packed_linear import Product, product
+from stridebench.harness.backbones.mesh.layers import angles
+from stridebench.harness.backbones.mesh.model import Block, MeshModel
+from stridebench.harness.core.backbone import TiedEmbeddings
+from stridebench.harness.core.packed_linear import Product, product
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from harness.errors import WeightsError
+from stridebench.harness.errors import WeightsError
 
 EPS = 1e-6
 

@@ -13,9 +13,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from harness.backbones.mesh import bpt_tokens as mesh
-from harness.backbones.mesh.layers import Gated, Sizes, angles, attend, consult, norm, split_heads, turn
-from harness.backbones.mesh.point_encoder import PointEncoder
+from stridebench.harness.backbones.mesh import bpt_tokens as mesh
+from stridebench.harness.backbones.mesh.layers import Gated, Sizes, angles, attend, consult, norm, split_heads, turn
+from stridebench.harness.backbones.mesh.point_encoder import PointEncoder
 
 NOWHERE = mesh.OFFSETS
 """The place of an entry that is no offset: the number after the last block."""

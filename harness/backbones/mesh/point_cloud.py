@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from harness.backbones.base import LayeredAdapter
-from harness.core.cache import Cache
-from harness.core.task import Prompt
-from harness.errors import UsageError
+from stridebench.harness.backbones.base import LayeredAdapter
+from stridebench.harness.core.cache import Cache
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import UsageError
 
 POINT = 6
 """Numbers a point: position and unit normal."""

@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from harness.backbones.mesh.layers import Gated, Sizes, consult, norm, split_heads
-from harness.backbones.mesh.point_cloud import POINT
+from stridebench.harness.backbones.mesh.layers import Gated, Sizes, consult, norm, split_heads
+from stridebench.harness.backbones.mesh.point_cloud import POINT
 
 OCTAVES = 6
 """Frequencies of a position's sines: pi to 32 pi."""

@@ -13,11 +13,11 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from harness.backbones.slots.graphs import Graphs, Shape
-from harness.backbones.slots.net import FIRST, Gates, Net, SlotInputs, Slots, Tapped
-from harness.backbones.slots.packed import PackedWindow, extend_packed
-from harness.core.cache import Cache, Rows, Window
-from harness.errors import ContractError
+from stridebench.harness.backbones.slots.graphs import Graphs, Shape
+from stridebench.harness.backbones.slots.net import FIRST, Gates, Net, SlotInputs, Slots, Tapped
+from stridebench.harness.backbones.slots.packed import PackedWindow, extend_packed
+from stridebench.harness.core.cache import Cache, Rows, Window
+from stridebench.harness.errors import ContractError
 
 KEPT_MASK = 64
 """Windows of at most this many rows take their causal mask from a buffer that is built once."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from harness.errors import ContractError
+from stridebench.harness.errors import ContractError
 
 WARM_UPS = 3
 """Runs before a CUDA capture, in which libraries choose their kernels."""

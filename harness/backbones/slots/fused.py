@@ -14,8 +14,8 @@ from typing import Any, ClassVar, Self
 from jaxtyping import Bool
 from torch import Tensor
 
-from harness.backbones.slots import gated as gates
-from harness.backbones.slots.lora import Adapter, LowRank
+from stridebench.harness.backbones.slots import gated as gates
+from stridebench.harness.backbones.slots.lora import Adapter, LowRank
 
 
 class FusedLayers:

@@ -15,17 +15,17 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-from harness.backbones.checkpoints import streamed
-from harness.backbones.slots import gated as gates
-from harness.backbones.slots.fused import FusedLayers
-from harness.backbones.slots.net import Net, SlotInputs, Tapped
-from harness.backbones.slots.packed import PackedLayer, PackedWindow, layers
-from harness.backbones.slots.tapped import TappedNet
-from harness.backbones.slots.transformers_net import TransformersNet
-from harness.core.backbone import TiedEmbeddings
-from harness.core.cache import Rows
-from harness.core.packed_linear import Product
-from harness.core.quantized_linear import FULL, Products
+from stridebench.harness.backbones.checkpoints import streamed
+from stridebench.harness.backbones.slots import gated as gates
+from stridebench.harness.backbones.slots.fused import FusedLayers
+from stridebench.harness.backbones.slots.net import Net, SlotInputs, Tapped
+from stridebench.harness.backbones.slots.packed import PackedLayer, PackedWindow, layers
+from stridebench.harness.backbones.slots.tapped import TappedNet
+from stridebench.harness.backbones.slots.transformers_net import TransformersNet
+from stridebench.harness.core.backbone import TiedEmbeddings
+from stridebench.harness.core.cache import Rows
+from stridebench.harness.core.packed_linear import Product
+from stridebench.harness.core.quantized_linear import FULL, Products
 
 SERVED = (
     "llama.modeling_llama.LlamaForCausalLM",

@@ -15,9 +15,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from harness.backbones.slots.lora import Adapter, LowRank
-from harness.core.packed_linear import Product
-from harness.errors import WeightsError
+from stridebench.harness.backbones.slots.lora import Adapter, LowRank
+from stridebench.harness.core.packed_linear import Product
+from stridebench.harness.errors import WeightsError
 
 
 def gated(product: Product, low: LowRank, gate: Float[Tensor, "N 1"]) -> Product:

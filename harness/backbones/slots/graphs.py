@@ -19,10 +19,10 @@ from jaxtyping import Int
 from torch import Tensor
 from transformers.cache_utils import CacheLayerMixin
 
-from harness.backbones.slots.captures import Capture, CudaCapture, RecordedCapture
-from harness.backbones.slots.net import Net, SlotInputs, SlotLayer, Slots, Tapped
-from harness.core.cache import Rows, Window
-from harness.errors import GraphWarning
+from stridebench.harness.backbones.slots.captures import Capture, CudaCapture, RecordedCapture
+from stridebench.harness.backbones.slots.net import Net, SlotInputs, SlotLayer, Slots, Tapped
+from stridebench.harness.core.cache import Rows, Window
+from stridebench.harness.errors import GraphWarning
 
 ROWS = (1, 2, 4, 8, 16, 32, 64)
 """Buckets of a window's rows."""

@@ -13,9 +13,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from harness.core.cache import Cache, Rows, Window, extend_all
-from harness.core.capabilities import Grid
-from harness.errors import ContractError
+from stridebench.harness.core.cache import Cache, Rows, Window, extend_all
+from stridebench.harness.core.capabilities import Grid
+from stridebench.harness.errors import ContractError
 
 Grammar = Callable[[Int[Tensor, " R"]], Float[Tensor, "R V"]]
 """For R places in a picture (0: its first token) a row each: 0 at the ids that may stand there, -inf elsewhere."""

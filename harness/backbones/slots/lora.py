@@ -16,9 +16,9 @@ from jaxtyping import Float
 from safetensors import SafetensorError
 from torch import Tensor
 
-from harness.core import int8
-from harness.core.backbone import Backbone
-from harness.errors import WeightsError
+from stridebench.harness.core import int8
+from stridebench.harness.core.backbone import Backbone
+from stridebench.harness.errors import WeightsError
 
 PREFIX = "base_model.model."
 """Of peft's names."""

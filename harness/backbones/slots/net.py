@@ -10,10 +10,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from transformers.cache_utils import CacheLayerMixin
 
-from harness.backbones.slots.lora import Adapter
-from harness.core.backbone import TiedEmbeddings
-from harness.core.cache import Rows
-from harness.errors import ContractError
+from stridebench.harness.backbones.slots.lora import Adapter
+from stridebench.harness.core.backbone import TiedEmbeddings
+from stridebench.harness.core.cache import Rows
+from stridebench.harness.errors import ContractError
 
 FIRST = 512
 """Entries allocated at first; a fuller buffer doubles, up to the context."""

@@ -13,10 +13,10 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from harness.core.cache import Rows, Window
+from stridebench.harness.core.cache import Rows, Window
 
 if TYPE_CHECKING:
-    from harness.backbones.slots.net import Net, SlotLayer, Slots
+    from stridebench.harness.backbones.slots.net import Net, SlotLayer, Slots
 
 
 class PackedWindow(NamedTuple):

@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from harness.backbones.slots.net import SlotInputs
-from harness.backbones.slots.packed import PackedWindow, last_rows
-from harness.core.cache import Rows
+from stridebench.harness.backbones.slots.net import SlotInputs
+from stridebench.harness.backbones.slots.packed import PackedWindow, last_rows
+from stridebench.harness.core.cache import Rows
 
 
 class TappedNet(ABC):

@@ -13,12 +13,12 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from transformers.cache_utils import Cache as TransformersCache
 
-from harness.backbones.slots import gated as gates
-from harness.backbones.slots.lora import Adapter, LowRank
-from harness.backbones.slots.net import Net, SlotInputs, Slots
-from harness.core.backbone import TiedEmbeddings
-from harness.core.cache import Rows
-from harness.errors import UsageError
+from stridebench.harness.backbones.slots import gated as gates
+from stridebench.harness.backbones.slots.lora import Adapter, LowRank
+from stridebench.harness.backbones.slots.net import Net, SlotInputs, Slots
+from stridebench.harness.core.backbone import TiedEmbeddings
+from stridebench.harness.core.cache import Rows
+from stridebench.harness.errors import UsageError
 
 Pairs = Sequence[tuple[nn.Linear, LowRank]]
 

@@ -18,7 +18,7 @@ from transformers.cache_utils import CacheLayerMixin
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from harness.backbones.slots.packed import PackedLayer
+from stridebench.harness.backbones.slots.packed import PackedLayer
 
 NAME = "stride_slots"
 """Of the attention, among those of transformers."""

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedTokenizerFast, WhisperConfig, WhisperForConditionalGeneration
 
-from harness.errors import WeightsError
-from harness.platform.quiet import quiet
+from stridebench.harness.errors import WeightsError
+from stridebench.harness.platform.quiet import quiet
 
 SPECIFICATION = "WhisperSpec"
 BESIDE = ("config.json", "tokenizer.json")

@@ -12,18 +12,24 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from harness.backbones.base import TYPES, Identity, LayeredAdapter
-from harness.backbones.checkpoints import digests, sources, transformers_models
-from harness.backbones.slots.cache import SlotCache
-from harness.backbones.speech.whisper_audio import AudioEncoder
-from harness.backbones.speech.whisper_decoder import Decoder, Grammar
-from harness.backbones.speech.whisper_model import SUPPRESSED, make_random, prompt_ids, read_model, suppressed
-from harness.core.backbone import EncodedPrompt
-from harness.core.capabilities import Capabilities, Requirement
-from harness.core.quantized_linear import Products
-from harness.core.task import Prompt
-from harness.errors import UsageError
-from harness.registry import BACKBONES
+from stridebench.harness.backbones.base import TYPES, Identity, LayeredAdapter
+from stridebench.harness.backbones.checkpoints import digests, sources, transformers_models
+from stridebench.harness.backbones.slots.cache import SlotCache
+from stridebench.harness.backbones.speech.whisper_audio import AudioEncoder
+from stridebench.harness.backbones.speech.whisper_decoder import Decoder, Grammar
+from stridebench.harness.backbones.speech.whisper_model import (
+    SUPPRESSED,
+    make_random,
+    prompt_ids,
+    read_model,
+    suppressed,
+)
+from stridebench.harness.core.backbone import EncodedPrompt
+from stridebench.harness.core.capabilities import Capabilities, Requirement
+from stridebench.harness.core.quantized_linear import Products
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import UsageError
+from stridebench.harness.registry import BACKBONES
 
 
 @dataclass(frozen=True, eq=False)

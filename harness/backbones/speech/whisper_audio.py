@@ -13,8 +13,8 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import WhisperFeatureExtractor
 
-from harness.core.task import Prompt
-from harness.errors import UsageError
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import UsageError
 
 RATE = 16_000
 """Samples a second."""

@@ -14,13 +14,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from harness.backbones.slots import gated as gates
-from harness.backbones.slots.fused import FusedLayers
-from harness.backbones.slots.lora import Adapter, LowRank
-from harness.backbones.slots.net import SlotInputs
-from harness.core.packed_linear import Product
-from harness.core.quantized_linear import FULL, Products
-from harness.errors import WeightsError
+from stridebench.harness.backbones.slots import gated as gates
+from stridebench.harness.backbones.slots.fused import FusedLayers
+from stridebench.harness.backbones.slots.lora import Adapter, LowRank
+from stridebench.harness.backbones.slots.net import SlotInputs
+from stridebench.harness.core.packed_linear import Product
+from stridebench.harness.core.quantized_linear import FULL, Products
+from stridebench.harness.errors import WeightsError
 
 
 class Norm(NamedTuple):

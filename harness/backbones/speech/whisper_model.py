@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from transformers import AutoConfig, WhisperConfig, WhisperForConditionalGeneration
 
-from harness.backbones.checkpoints import transformers_models
-from harness.errors import UsageError, WeightsError
+from stridebench.harness.backbones.checkpoints import transformers_models
+from stridebench.harness.errors import UsageError, WeightsError
 
 SUPPRESSED = ("suppress_tokens", "begin_suppress_tokens")
 """Keys of a generation configuration: ids that are never drawn, and ids that are not drawn first."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.errors import UsageError
+from stridebench.harness.errors import UsageError
 
 OWN = "own"
 """The template that comes with the tokenizer."""

@@ -14,16 +14,16 @@ from typing import Any, final
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from harness.backbones.base import TYPES, Identity, check_dtype, check_parameters
-from harness.backbones.checkpoints import sources, transformers_models
-from harness.backbones.slots.cache import SlotCache
-from harness.backbones.slots.fused_llama import FusedLlama
-from harness.backbones.slots.net import Net, SlotInputs
-from harness.backbones.text import drafter_files
-from harness.backbones.text.tokenized import TokenizedAdapter
-from harness.core.capabilities import Requirement
-from harness.errors import UsageError
-from harness.registry import BACKBONES
+from stridebench.harness.backbones.base import TYPES, Identity, check_dtype, check_parameters
+from stridebench.harness.backbones.checkpoints import sources, transformers_models
+from stridebench.harness.backbones.slots.cache import SlotCache
+from stridebench.harness.backbones.slots.fused_llama import FusedLlama
+from stridebench.harness.backbones.slots.net import Net, SlotInputs
+from stridebench.harness.backbones.text import drafter_files
+from stridebench.harness.backbones.text.tokenized import TokenizedAdapter
+from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.errors import UsageError
+from stridebench.harness.registry import BACKBONES
 
 
 @BACKBONES.register("drafter")

@@ -10,9 +10,9 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from harness.backbones.checkpoints import sources, transformers_models
-from harness.core import int8
-from harness.errors import WeightsError
+from stridebench.harness.backbones.checkpoints import sources, transformers_models
+from stridebench.harness.core import int8
+from stridebench.harness.errors import WeightsError
 
 EMBEDDING = "model.embed_tokens.weight"
 KEPT = "kept"

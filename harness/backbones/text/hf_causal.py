@@ -6,21 +6,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
-from harness.backbones.base import TYPES, Identity, LayeredAdapter
-from harness.backbones.checkpoints import digests, sources, streamed, transformers_models
-from harness.backbones.slots.cache import SlotCache
-from harness.backbones.slots.fused_llama import FusedLlama, incompatibility
-from harness.backbones.slots.net import Gates, Net, Released, Tapped
-from harness.backbones.slots.transformers_net import TransformersNet, honours_masks
-from harness.backbones.text import chat
-from harness.backbones.text.tokenized import TokenizedAdapter
-from harness.core.backbone import TiedEmbeddings
-from harness.core.capabilities import Capabilities, Requirement
-from harness.core.quantized_linear import Products
-from harness.errors import UsageError, WeightsError
-from harness.platform import stand_ins
-from harness.platform.folders import cache_folder, plain_name
-from harness.registry import BACKBONES
+from stridebench.harness.backbones.base import TYPES, Identity, LayeredAdapter
+from stridebench.harness.backbones.checkpoints import digests, sources, streamed, transformers_models
+from stridebench.harness.backbones.slots.cache import SlotCache
+from stridebench.harness.backbones.slots.fused_llama import FusedLlama, incompatibility
+from stridebench.harness.backbones.slots.net import Gates, Net, Released, Tapped
+from stridebench.harness.backbones.slots.transformers_net import TransformersNet, honours_masks
+from stridebench.harness.backbones.text import chat
+from stridebench.harness.backbones.text.tokenized import TokenizedAdapter
+from stridebench.harness.core.backbone import TiedEmbeddings
+from stridebench.harness.core.capabilities import Capabilities, Requirement
+from stridebench.harness.core.quantized_linear import Products
+from stridebench.harness.errors import UsageError, WeightsError
+from stridebench.harness.platform import stand_ins
+from stridebench.harness.platform.folders import cache_folder, plain_name
+from stridebench.harness.registry import BACKBONES
 
 CHOICES = {"attn": ("sdpa", "eager"), "forward": ("fused", "transformers")}
 MAPS = ("auto", "balanced", "balanced_low_0", "sequential")

@@ -12,12 +12,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from harness.core.backbone import Backbone, EncodedPrompt
-from harness.core.cache import Cache, Rows, Window
-from harness.core.capabilities import Requirement
-from harness.core.task import Prompt
-from harness.errors import UsageError
-from harness.record.outputs import Output
+from stridebench.harness.core.backbone import Backbone, EncodedPrompt
+from stridebench.harness.core.cache import Cache, Rows, Window
+from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import UsageError
+from stridebench.harness.record.outputs import Output
 
 
 @final

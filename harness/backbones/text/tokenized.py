@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from harness.backbones.base import Adapter, Identity
-from harness.backbones.text import chat
-from harness.core.backbone import EncodedPrompt
-from harness.core.task import Prompt
-from harness.errors import UsageError
+from stridebench.harness.backbones.base import Adapter, Identity
+from stridebench.harness.backbones.text import chat
+from stridebench.harness.core.backbone import EncodedPrompt
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import UsageError
 
 
 class TokenizedAdapter(Adapter):

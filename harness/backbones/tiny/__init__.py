@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from harness.backbones.tiny.layout import FILES, PIXELS
-from harness.platform.folders import cache_folder
+from stridebench.harness.backbones.tiny.layout import FILES, PIXELS
+from stridebench.harness.platform.folders import cache_folder
 
 PREFIX = "tiny:"
 """Of the name of a stand-in: tiny:llama2-7b."""
@@ -77,7 +77,7 @@ def write(name: str, adapter: str, published: Mapping[str, Any]) -> None:
     folder = home(name)
     if adapter == "point_mesh" or folder.is_dir():
         return
-    from harness.backbones.tiny import pictures, texts
+    from stridebench.harness.backbones.tiny import pictures, texts
 
     partial = folder.with_name(f".{name}.part")
     shutil.rmtree(partial, ignore_errors=True)

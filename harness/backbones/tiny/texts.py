@@ -22,9 +22,9 @@ from transformers import (
     WhisperForConditionalGeneration,
 )
 
-from harness.backbones.masked import llada_dream
-from harness.backbones.text.chat import TEMPLATES
-from harness.backbones.tiny.tokenizers import byte_tokenizer
+from stridebench.harness.backbones.masked import llada_dream
+from stridebench.harness.backbones.text.chat import TEMPLATES
+from stridebench.harness.backbones.tiny.tokenizers import byte_tokenizer
 
 CONTEXT = 4096
 OWN = "{% for turn in messages %}{{ turn['role'] }}: {{ turn['content'] }}\n{% endfor %}assistant: "

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.backbones.base import check_parameters
-from harness.core.backbone import Backbone
-from harness.core.cache import Cache
-from harness.errors import ContractError, UsageError
+from stridebench.harness.backbones.base import check_parameters
+from stridebench.harness.core.backbone import Backbone
+from stridebench.harness.core.cache import Cache
+from stridebench.harness.errors import ContractError, UsageError
 
 MASK = (1 << 64) - 1
 DTYPE = torch.float64

@@ -13,11 +13,11 @@ from typing import Any, ClassVar, final
 import torch
 from torch import Tensor
 
-from harness.backbones.toy.enumerable import DTYPE, MASK, EnumerableBackbone, HashCache, mix, noise
-from harness.core.cache import Rows, Window
-from harness.core.capabilities import Capabilities, Requirement
-from harness.errors import ContractError, UsageError
-from harness.registry import BACKBONES
+from stridebench.harness.backbones.toy.enumerable import DTYPE, MASK, EnumerableBackbone, HashCache, mix, noise
+from stridebench.harness.core.cache import Rows, Window
+from stridebench.harness.core.capabilities import Capabilities, Requirement
+from stridebench.harness.errors import ContractError, UsageError
+from stridebench.harness.registry import BACKBONES
 
 
 @BACKBONES.register("masked_tabular")

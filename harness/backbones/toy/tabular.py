@@ -16,14 +16,14 @@ from typing import Any, ClassVar, final
 import torch
 from torch import Tensor
 
-from harness.backbones.slots.guided import GridGrammar
-from harness.backbones.toy.enumerable import DTYPE, MASK, EnumerableBackbone, HashCache, mix, noise
-from harness.core.backbone import EncodedPrompt
-from harness.core.cache import Rows, Window
-from harness.core.capabilities import Capabilities, Grid, Requirement
-from harness.core.task import Prompt
-from harness.errors import UsageError
-from harness.registry import BACKBONES
+from stridebench.harness.backbones.slots.guided import GridGrammar
+from stridebench.harness.backbones.toy.enumerable import DTYPE, MASK, EnumerableBackbone, HashCache, mix, noise
+from stridebench.harness.core.backbone import EncodedPrompt
+from stridebench.harness.core.cache import Rows, Window
+from stridebench.harness.core.capabilities import Capabilities, Grid, Requirement
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import UsageError
+from stridebench.harness.registry import BACKBONES
 
 LAYERS, WIDTH = 8, 4
 """Sizes of its hidden rows, which are random functions of an entry's hash and the layer."""

@@ -10,15 +10,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from harness.core.task import SetScore
-from harness.errors import RunIncomplete, StoreError
-from harness.plan.cells import Cell, Plan
-from harness.proof.verdicts import unproved
-from harness.record.columns import Record, Sample
-from harness.record.store import Store
-from harness.run.options import Options, Progress
-from harness.run.pools.units import Unit, after_loss, units_of
-from harness.run.pools.worker import Refusal, Setup
+from stridebench.harness.core.task import SetScore
+from stridebench.harness.errors import RunIncomplete, StoreError
+from stridebench.harness.plan.cells import Cell, Plan
+from stridebench.harness.proof.verdicts import unproved
+from stridebench.harness.record.columns import Record, Sample
+from stridebench.harness.record.store import Store
+from stridebench.harness.run.options import Options, Progress
+from stridebench.harness.run.pools.units import Unit, after_loss, units_of
+from stridebench.harness.run.pools.worker import Refusal, Setup
 
 
 @dataclass(frozen=True)

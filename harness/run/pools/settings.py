@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from harness.errors import UsageError
+from stridebench.harness.errors import UsageError
 
 
 class Serial(BaseModel):

@@ -11,14 +11,14 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from harness.errors import UsageError
-from harness.plan.cells import Plan
-from harness.platform.extras import optional
-from harness.run.pools import settings
-from harness.run.pools.jobs import JobBook, UnitCells
-from harness.run.pools.pool import Ended, Pool
-from harness.run.pools.units import Needs, Unit, needs_of
-from harness.run.pools.worker import CellWorker, Refusal, Setup, describe
+from stridebench.harness.errors import UsageError
+from stridebench.harness.plan.cells import Plan
+from stridebench.harness.platform.extras import optional
+from stridebench.harness.run.pools import settings
+from stridebench.harness.run.pools.jobs import JobBook, UnitCells
+from stridebench.harness.run.pools.pool import Ended, Pool
+from stridebench.harness.run.pools.units import Needs, Unit, needs_of
+from stridebench.harness.run.pools.worker import CellWorker, Refusal, Setup, describe
 
 
 def engine() -> Any:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from harness.plan.cells import Cell, Plan
-from harness.plan.suite import Resources
+from stridebench.harness.plan.cells import Cell, Plan
+from stridebench.harness.plan.suite import Resources
 
 
 @dataclass(frozen=True)

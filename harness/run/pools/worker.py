@@ -8,18 +8,18 @@ from typing import Any
 
 import torch
 
-from harness.discover import declare_all
-from harness.errors import RunIncomplete, StrideError, printable_line
-from harness.plan.cells import Plan, expand
-from harness.plan.suite import resolve_again
-from harness.platform.malloc import keep_pages
-from harness.platform.surroundings import restored
-from harness.record.store import SealedError, Store
-from harness.run.group import run_cells
-from harness.run.loading import WarmModels
-from harness.run.options import Options
-from harness.run.pools.exclusive import exclusive
-from harness.run.pools.units import Unit
+from stridebench.harness.discover import declare_all
+from stridebench.harness.errors import RunIncomplete, StrideError, printable_line
+from stridebench.harness.plan.cells import Plan, expand
+from stridebench.harness.plan.suite import resolve_again
+from stridebench.harness.platform.malloc import keep_pages
+from stridebench.harness.platform.surroundings import restored
+from stridebench.harness.record.store import SealedError, Store
+from stridebench.harness.run.group import run_cells
+from stridebench.harness.run.loading import WarmModels
+from stridebench.harness.run.options import Options
+from stridebench.harness.run.pools.exclusive import exclusive
+from stridebench.harness.run.pools.units import Unit
 
 CAUTIOUS = 2
 """From so many losses on, methods run in a process of their own, so that the one that ends it is known."""

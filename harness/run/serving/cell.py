@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from harness.core.engine import FAULTS, GONE, Counters, Engine, EngineFault
-from harness.core.task import Prompt
-from harness.errors import printable_line
-from harness.plan.engine_cells import EngineCell
-from harness.record.request_store import RequestStore
-from harness.record.requests import Request
-from harness.run.serving.load import Drive, scheduled
-from harness.run.serving.reference import Reference
-from harness.run.serving.requests import Asked, ask, seed_of
+from stridebench.harness.core.engine import FAULTS, GONE, Counters, Engine, EngineFault
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import printable_line
+from stridebench.harness.plan.engine_cells import EngineCell
+from stridebench.harness.record.request_store import RequestStore
+from stridebench.harness.record.requests import Request
+from stridebench.harness.run.serving.load import Drive, scheduled
+from stridebench.harness.run.serving.reference import Reference
+from stridebench.harness.run.serving.requests import Asked, ask, seed_of
 
 WARMUP_TOKENS = 8
 SEED_TOKENS = 32

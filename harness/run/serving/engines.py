@@ -7,20 +7,20 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.core.engine import Engine, EngineFault
-from harness.engines.keys import KEY_ENV, Key
-from harness.errors import StrideError
-from harness.plan.cells import Plan
-from harness.plan.engine_cells import EngineCell
-from harness.plan.engine_entries import EngineUse
-from harness.plan.suite import EngineSuite
-from harness.record.request_store import RequestStore
-from harness.record.store import Store
-from harness.run.options import Options
-from harness.run.serving.cell import CellRun
-from harness.run.serving.launch import declared, free_port, last_lines, started
-from harness.run.serving.reference import Reference
-from harness.run.serving.verdict import Judge
+from stridebench.harness.core.engine import Engine, EngineFault
+from stridebench.harness.engines.keys import KEY_ENV, Key
+from stridebench.harness.errors import StrideError
+from stridebench.harness.plan.cells import Plan
+from stridebench.harness.plan.engine_cells import EngineCell
+from stridebench.harness.plan.engine_entries import EngineUse
+from stridebench.harness.plan.suite import EngineSuite
+from stridebench.harness.record.request_store import RequestStore
+from stridebench.harness.record.store import Store
+from stridebench.harness.run.options import Options
+from stridebench.harness.run.serving.cell import CellRun
+from stridebench.harness.run.serving.launch import declared, free_port, last_lines, started
+from stridebench.harness.run.serving.reference import Reference
+from stridebench.harness.run.serving.verdict import Judge
 
 
 @dataclass(frozen=True)

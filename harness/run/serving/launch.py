@@ -20,14 +20,14 @@ from urllib.parse import urlsplit
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-import harness.engines
-import harness.run.serving.keeper as keeper
-from harness.core.engine import EngineFault
-from harness.engines.keys import Key
-from harness.errors import UnknownNameError, UsageError, printable_line
-from harness.platform.extras import optional
+import stridebench.harness.engines
+import stridebench.harness.run.serving.keeper as keeper
+from stridebench.harness.core.engine import EngineFault
+from stridebench.harness.engines.keys import Key
+from stridebench.harness.errors import UnknownNameError, UsageError, printable_line
+from stridebench.harness.platform.extras import optional
 
-SHIPPED = Path(harness.engines.__file__).parent / "servers"
+SHIPPED = Path(stridebench.harness.engines.__file__).parent / "servers"
 SYNTHETIC = "synthetic"
 """The way that accepts drafts by chance, at a chosen mean length: the cost of speculation without a drafter."""
 PATIENCE_S = 10

@@ -10,10 +10,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from harness.core.engine import GONE
-from harness.plan.engine_cells import EngineCell
-from harness.record.requests import Request
-from harness.run.serving.requests import Asked
+from stridebench.harness.core.engine import GONE
+from stridebench.harness.plan.engine_cells import EngineCell
+from stridebench.harness.record.requests import Request
+from stridebench.harness.run.serving.requests import Asked
 
 MOST_OPEN = 256
 """Requests of an open loop that are under way at once, at most; a later one is then sent late, and its row says so."""

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 
-from harness.backbones.checkpoints import sources
-from harness.core.backbone import Backbone
-from harness.core.engine import Weights
-from harness.core.task import Prompt
-from harness.errors import WeightsError
-from harness.plan import presets
+from stridebench.harness.backbones.checkpoints import sources
+from stridebench.harness.core.backbone import Backbone
+from stridebench.harness.core.engine import Weights
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import WeightsError
+from stridebench.harness.plan import presets
 
 
 @dataclass(frozen=True)

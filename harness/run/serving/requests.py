@@ -9,12 +9,12 @@ import time
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from harness.core.engine import Engine, EngineFault, EngineRequest, Reply
-from harness.core.task import Prompt
-from harness.errors import printable_line
-from harness.plan.engine_cells import EngineCell
-from harness.record.requests import Request
-from harness.run.serving.reference import Reference
+from stridebench.harness.core.engine import Engine, EngineFault, EngineRequest, Reply
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import printable_line
+from stridebench.harness.plan.engine_cells import EngineCell
+from stridebench.harness.record.requests import Request
+from stridebench.harness.run.serving.reference import Reference
 
 LONGEST_ERROR = 400
 

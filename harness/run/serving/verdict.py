@@ -19,13 +19,13 @@ from typing import Any
 import pandas as pd
 import torch
 
-from harness.audit.laws import MARGINS
-from harness.audit.output import bets_on, target_logits
-from harness.audit.verdict import Audit, audit
-from harness.plan.engine_cells import EngineCell
-from harness.record.request_store import RequestStore
-from harness.record.requests import Request, counted, identities
-from harness.run.serving.reference import Reference
+from stridebench.harness.audit.laws import MARGINS
+from stridebench.harness.audit.output import bets_on, target_logits
+from stridebench.harness.audit.verdict import Audit, audit
+from stridebench.harness.plan.engine_cells import EngineCell
+from stridebench.harness.record.request_store import RequestStore
+from stridebench.harness.record.requests import Request, counted, identities
+from stridebench.harness.run.serving.reference import Reference
 
 CLEAR = 20.0
 """An e-value of the plain decode below which nothing is held against it."""

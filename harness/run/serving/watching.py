@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from harness.core.engine import Counters, Engine, EngineFault, Weights
-from harness.core.sampling import Sampling
-from harness.core.task import Prompt
-from harness.plan.engine_cells import EngineCell
-from harness.plan.engine_entries import EngineUse
-from harness.plan.names import TaskUse
-from harness.record.request_metrics import measures
-from harness.record.requests import Request, table
-from harness.run.serving.reference import Reference
-from harness.run.serving.requests import Asked, ask, seed_of
+from stridebench.harness.core.engine import Counters, Engine, EngineFault, Weights
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.plan.engine_cells import EngineCell
+from stridebench.harness.plan.engine_entries import EngineUse
+from stridebench.harness.plan.names import TaskUse
+from stridebench.harness.record.request_metrics import measures
+from stridebench.harness.record.requests import Request, table
+from stridebench.harness.run.serving.reference import Reference
+from stridebench.harness.run.serving.requests import Asked, ask, seed_of
 
 TOLD = ("length_per_draft", "length_per_pass")
 SHOWN = ("acceptance", "ttft_ms_p50", "tpot_ms_p50", "tokens_per_second")
@@ -39,7 +39,7 @@ class Watched:
         self._counted = Counters()
 
     def line(self) -> dict[str, Any]:
-        """One reading, a line of a history (`reports.history.series`). Where it failed: the fault and no figures.
+        """One reading, a line of a history (`stridebench.reports.history.series`). Where it failed: the fault and no figures.
 
         ``restarted`` is there where the server's counters are below those of the reading before.
         """

@@ -14,10 +14,10 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from harness.backbones.image.layout import Layout
-from harness.synthetic import emoji
-from harness.train.backbones.decoder import Decoder
-from harness.train.backbones.image_recipe import Batch, nats
+from stridebench.harness.backbones.image.layout import Layout
+from stridebench.harness.synthetic import emoji
+from stridebench.harness.train.backbones.decoder import Decoder
+from stridebench.harness.train.backbones.image_recipe import Batch, nats
 
 Encode = Callable[[Sequence[emoji.Scene]], Int[Tensor, "B n"]]
 """Makes tokens of scenes."""

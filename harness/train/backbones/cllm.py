@@ -22,19 +22,19 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from harness.registry import RECIPES
-from harness.train.backbones.jacobi_trajectories import (
+from stridebench.harness.registry import RECIPES
+from stridebench.harness.train.backbones.jacobi_trajectories import (
     Block,
     Trajectory,
     TrajectoryPlan,
     first_programs,
     trajectories,
 )
-from harness.train.finetuned_text import FinetunedText, load_backbone
-from harness.train.finetuning import Tuning
-from harness.train.loop import Recipe
-from harness.train.precision import autocast
-from harness.train.teacher import Passage, Teacher
+from stridebench.harness.train.finetuned_text import FinetunedText, load_backbone
+from stridebench.harness.train.finetuning import Tuning
+from stridebench.harness.train.loop import Recipe
+from stridebench.harness.train.precision import autocast
+from stridebench.harness.train.teacher import Passage, Teacher
 
 
 @dataclass(frozen=True, kw_only=True)

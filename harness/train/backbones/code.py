@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from harness.registry import RECIPES
-from harness.synthetic.code import programs
-from harness.train.loop import Recipe, save_bf16
+from stridebench.harness.registry import RECIPES
+from stridebench.harness.synthetic.code import programs
+from stridebench.harness.train.loop import Recipe, save_bf16
 
 END = "<|end|>"
 TOKENIZER_SEED = 1_000_003
@@ -28,7 +28,7 @@ TOKENIZER_SEED = 1_000_003
 
 @dataclass(frozen=True)
 class Code(Recipe):
-    """Train on new programs of `harness.synthetic.code` in every step. A hash of a program's head holds it out.
+    """Train on new programs of `stridebench.harness.synthetic.code` in every step. A hash of a program's head holds it out.
 
     Args:
         vocabulary: byte pairs.

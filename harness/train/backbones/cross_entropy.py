@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from harness.train.precision import PRODUCTS
+from stridebench.harness.train.precision import PRODUCTS
 
 ROWS = 200
 """Rows of a chunk: its logits over 5,122 tokens are 4 MB. The loss takes 0.6 of the time of torch's own (CPU)."""

@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from harness.backbones.image.layout import Layout
-from harness.registry import RECIPES
-from harness.synthetic import digits
-from harness.train.backbones.decoder import Decoder
-from harness.train.backbones.image_recipe import NATS_PER_BIT, Batch, PictureRecipe, nats, nearest, sample
+from stridebench.harness.backbones.image.layout import Layout
+from stridebench.harness.registry import RECIPES
+from stridebench.harness.synthetic import digits
+from stridebench.harness.train.backbones.decoder import Decoder
+from stridebench.harness.train.backbones.image_recipe import NATS_PER_BIT, Batch, PictureRecipe, nats, nearest, sample
 
 LAYOUT = Layout(digits.SIDE, digits.SIDE, digits.LEVELS, digits.VOCABULARY)
 CHECKED = 200

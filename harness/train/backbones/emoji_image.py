@@ -15,13 +15,13 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from harness.backbones.image.layout import Layout
-from harness.backbones.image.vq import CODES, PATCH, VQ
-from harness.registry import RECIPES
-from harness.synthetic import emoji
-from harness.train.backbones.caption_reading import likelihoods
-from harness.train.backbones.decoder import Decoder
-from harness.train.backbones.image_recipe import NATS_PER_BIT, Batch, PictureRecipe, nats, sample
+from stridebench.harness.backbones.image.layout import Layout
+from stridebench.harness.backbones.image.vq import CODES, PATCH, VQ
+from stridebench.harness.registry import RECIPES
+from stridebench.harness.synthetic import emoji
+from stridebench.harness.train.backbones.caption_reading import likelihoods
+from stridebench.harness.train.backbones.decoder import Decoder
+from stridebench.harness.train.backbones.image_recipe import NATS_PER_BIT, Batch, PictureRecipe, nats, sample
 
 TOKENIZER = "emoji-vq"
 CHECKED = 360
@@ -52,7 +52,7 @@ class SceneRecipe(PictureRecipe):
     ground: float = 0.1
     level: float = 0.67
 
-    source = "harness.synthetic.emoji, from Noto Color Emoji (SIL OFL 1.1)"
+    source = "stridebench.harness.synthetic.emoji, from Noto Color Emoji (SIL OFL 1.1)"
     requires = (TOKENIZER,)
     fall = 0.5
     warmup = 100

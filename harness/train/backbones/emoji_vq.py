@@ -10,12 +10,12 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
-from harness.backbones.image.vq import CODES, VQ, to_signed
-from harness.registry import RECIPES
-from harness.synthetic import emoji
-from harness.train.backbones.emoji_vq_figures import figures
-from harness.train.loop import Recipe, round_to_bf16, save_bf16
-from harness.train.precision import autocast
+from stridebench.harness.backbones.image.vq import CODES, VQ, to_signed
+from stridebench.harness.registry import RECIPES
+from stridebench.harness.synthetic import emoji
+from stridebench.harness.train.backbones.emoji_vq_figures import figures
+from stridebench.harness.train.loop import Recipe, round_to_bf16, save_bf16
+from stridebench.harness.train.precision import autocast
 
 BATCH = {64: 12, 32: 16}
 KEEP = 0.99
@@ -31,7 +31,7 @@ class EmojiVQ(Recipe):
     """Reconstruct scenes at both sizes. Codes are moving averages of encodings; unused codes restart at one."""
 
     summary = "VQ tokenizer of emoji scenes: 1024 codes, a token for 4x4 pixels"
-    source = "harness.synthetic.emoji, from Noto Color Emoji (SIL OFL 1.1)"
+    source = "stridebench.harness.synthetic.emoji, from Noto Color Emoji (SIL OFL 1.1)"
     steps = 2000
     hours = 0.5
     rate = 2e-3

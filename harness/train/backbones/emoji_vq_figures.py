@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Float, Int, Int8
 from torch import Tensor, nn
 
-from harness.backbones.image.vq import CODES, VQ
-from harness.synthetic import emoji
+from stridebench.harness.backbones.image.vq import CODES, VQ
+from stridebench.harness.synthetic import emoji
 
 
 def figures(model: VQ, drawn: Sequence[emoji.Scene]) -> dict[str, float]:

@@ -15,9 +15,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from harness.backbones.image.layout import Layout
-from harness.train.backbones.decoder import Decoder, Memory, Shape
-from harness.train.loop import Recipe
+from stridebench.harness.backbones.image.layout import Layout
+from stridebench.harness.train.backbones.decoder import Decoder, Memory, Shape
+from stridebench.harness.train.loop import Recipe
 
 NATS_PER_BIT = float(np.log(2))
 PAD = 32

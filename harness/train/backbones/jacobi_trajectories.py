@@ -16,17 +16,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from harness.core.backbone import Backbone
-from harness.core.draws import SeededDraws
-from harness.core.loop import advance, start, truncate
-from harness.core.run import open_run
-from harness.core.sampling import Sampling
-from harness.core.task import Prompt
-from harness.discover import declare_all
-from harness.registry import METHODS
-from harness.synthetic.code import Program, programs
-from harness.train.passages import cached
-from harness.train.teacher import Teacher
+from stridebench.harness.core.backbone import Backbone
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.loop import advance, start, truncate
+from stridebench.harness.core.run import open_run
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.discover import declare_all
+from stridebench.harness.registry import METHODS
+from stridebench.harness.synthetic.code import Program, programs
+from stridebench.harness.train.passages import cached
+from stridebench.harness.train.teacher import Teacher
 
 REPEATS = 10
 """A text in which one token stands this many times in a row is not used."""

@@ -12,16 +12,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from harness.backbones.mesh.adapter import read
-from harness.backbones.mesh.layers import Sizes
-from harness.backbones.mesh.model import MeshModel
-from harness.registry import RECIPES
-from harness.synthetic import furniture, shapes
-from harness.synthetic.shape_data import DATA
-from harness.train.backbones.cross_entropy import cross_entropy
-from harness.train.backbones.shapes_mesh_data import SKIP, Batch, batched, length, nats, sampled
-from harness.train.loop import Recipe, save_bf16
-from harness.train.precision import autocast
+from stridebench.harness.backbones.mesh.adapter import read
+from stridebench.harness.backbones.mesh.layers import Sizes
+from stridebench.harness.backbones.mesh.model import MeshModel
+from stridebench.harness.registry import RECIPES
+from stridebench.harness.synthetic import furniture, shapes
+from stridebench.harness.synthetic.shape_data import DATA
+from stridebench.harness.train.backbones.cross_entropy import cross_entropy
+from stridebench.harness.train.backbones.shapes_mesh_data import SKIP, Batch, batched, length, nats, sampled
+from stridebench.harness.train.loop import Recipe, save_bf16
+from stridebench.harness.train.precision import autocast
 
 EASY = (0.6, 0.3, 0.1)
 """Shares of the levels in the first third of the steps: short shapes teach sooner what all shapes have in common."""
@@ -41,13 +41,13 @@ class ShapesMesh(Recipe):
         sizes: of the model. With a window, only pieces of that length are trained on.
         together: sequences of a pass, all of one level, which needs little padding.
         passes: of a step.
-        data: a name of `harness.synthetic.shape_data`.
+        data: a name of `stridebench.harness.synthetic.shape_data`.
         plain: share of the steps, at the start, on plain boxes: they teach how points become corners.
         requires: a recipe whose weights the training starts from, if any.
     """
 
     summary: str = "mesh decoder of procedural furniture on a grid, conditioned on points"
-    source: str = "harness.synthetic.furniture, procedural (Apache-2.0)"
+    source: str = "stridebench.harness.synthetic.furniture, procedural (Apache-2.0)"
     steps: int = 13300
     hours: float = 3.0
     rate: float = 2e-3

@@ -13,13 +13,13 @@ from scipy.spatial import cKDTree
 from torch import Tensor
 from torch.nn import functional
 
-from harness.backbones.mesh import bpt_tokens
-from harness.backbones.mesh.adapter import MeshBackbone
-from harness.backbones.mesh.model import MeshModel
-from harness.core.cache import Window
-from harness.core.sampling import Sampling, warp
-from harness.errors import OutputError
-from harness.synthetic import shapes
+from stridebench.harness.backbones.mesh import bpt_tokens
+from stridebench.harness.backbones.mesh.adapter import MeshBackbone
+from stridebench.harness.backbones.mesh.model import MeshModel
+from stridebench.harness.core.cache import Window
+from stridebench.harness.core.sampling import Sampling, warp
+from stridebench.harness.errors import OutputError
+from stridebench.harness.synthetic import shapes
 
 POINTS = 1024
 SKIP = -100

@@ -14,14 +14,14 @@ from safetensors import safe_open
 from torch import Tensor, nn
 from transformers import LlamaConfig
 
-from harness.backbones.checkpoints import sources, transformers_models
-from harness.backbones.text import drafter_files
-from harness.core import int8
-from harness.plan import presets
-from harness.registry import RECIPES
-from harness.train.loop import Recipe
-from harness.train.ngram_control import NGram
-from harness.train.passages import TextBatch, TextPlan, Texts, texts_of
+from stridebench.harness.backbones.checkpoints import sources, transformers_models
+from stridebench.harness.backbones.text import drafter_files
+from stridebench.harness.core import int8
+from stridebench.harness.plan import presets
+from stridebench.harness.registry import RECIPES
+from stridebench.harness.train.loop import Recipe
+from stridebench.harness.train.ngram_control import NGram
+from stridebench.harness.train.passages import TextBatch, TextPlan, Texts, texts_of
 
 
 @dataclass(frozen=True)

@@ -24,12 +24,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from harness.backbones.masked.llada_dream import BLOCK, LLADA, PLAIN
-from harness.core import int8
-from harness.registry import RECIPES
-from harness.synthetic import sudoku
-from harness.train.loop import Recipe, save_bf16
-from harness.train.precision import autocast
+from stridebench.harness.backbones.masked.llada_dream import BLOCK, LLADA, PLAIN
+from stridebench.harness.core import int8
+from stridebench.harness.registry import RECIPES
+from stridebench.harness.synthetic import sudoku
+from stridebench.harness.train.loop import Recipe, save_bf16
+from stridebench.harness.train.precision import autocast
 
 END, MASK = "<|end|>", "<|mask|>"
 IDS = (END, *sudoku.DIGITS, sudoku.HIDDEN, sudoku.ASK, MASK)
@@ -75,7 +75,7 @@ def tokenizer() -> Tokenizer:
 
 @dataclass(frozen=True, kw_only=True)
 class Sudoku(Recipe):
-    """Train on new puzzles of `harness.synthetic.sudoku` in every step. A hash of a puzzle's text holds it out.
+    """Train on new puzzles of `stridebench.harness.synthetic.sudoku` in every step. A hash of a puzzle's text holds it out.
 
     Args:
         schedule: of the noise. None: the autoregressive twin, which attends to the left and predicts the next token.

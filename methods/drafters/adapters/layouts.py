@@ -13,12 +13,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from harness.core.draft import Acceptance, Draft
-from harness.core.run import Run
-from methods.drafters.adapters.predictive_stream import PredictiveStream
-from methods.trees.structure import space
-from methods.verifiers.energy import EnergyRule, energies, point_mass, with_energies, without_last_node
-from methods.verifiers.rejection import residual
+from stridebench.harness.core.draft import Acceptance, Draft
+from stridebench.harness.core.run import Run
+from stridebench.methods.drafters.adapters.predictive_stream import PredictiveStream
+from stridebench.methods.trees.structure import space
+from stridebench.methods.verifiers.energy import EnergyRule, energies, point_mass, with_energies, without_last_node
+from stridebench.methods.verifiers.rejection import residual
 
 Redraft = Literal["none", "drafts", "placeholders"]
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from harness.core.capabilities import Grid
-from harness.core.run import Run
-from harness.errors import UsageError
+from stridebench.harness.core.capabilities import Grid
+from stridebench.harness.core.run import Run
+from stridebench.harness.errors import UsageError
 
 Init = Literal["horizontal", "vertical", "random", "flock"]
 Alpha = Literal["loops", "levels", "printed"]

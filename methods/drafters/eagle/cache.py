@@ -14,11 +14,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional
 
-from harness.core.backbone import TiedEmbeddings
-from harness.core.cache import Cache, Rows, Window
-from harness.core.capabilities import Capabilities
-from harness.errors import ContractError
-from methods.drafters.eagle.net import FeatureNet
+from stridebench.harness.core.backbone import TiedEmbeddings
+from stridebench.harness.core.cache import Cache, Rows, Window
+from stridebench.harness.core.capabilities import Capabilities
+from stridebench.harness.errors import ContractError
+from stridebench.methods.drafters.eagle.net import FeatureNet
 
 FIRST = 512
 """Entries allocated at first; a full buffer doubles."""

@@ -14,17 +14,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from harness.core import hidden
-from harness.core.capabilities import Capabilities
-from harness.core.draft import Draft
-from harness.core.run import Run
-from harness.core.session import Session
-from harness.errors import WeightsError
-from methods.drafters.eagle.cache import FeatureCache
-from methods.drafters.eagle.net import FeatureNet
-from methods.drafters.eagle.shape import Kind
-from methods.drafters.target_check import check_shapes, check_target
-from methods.verifiers.image_codes import ids_of
+from stridebench.harness.core import hidden
+from stridebench.harness.core.capabilities import Capabilities
+from stridebench.harness.core.draft import Draft
+from stridebench.harness.core.run import Run
+from stridebench.harness.core.session import Session
+from stridebench.harness.errors import WeightsError
+from stridebench.methods.drafters.eagle.cache import FeatureCache
+from stridebench.methods.drafters.eagle.net import FeatureNet
+from stridebench.methods.drafters.eagle.shape import Kind
+from stridebench.methods.drafters.target_check import check_shapes, check_target
+from stridebench.methods.verifiers.image_codes import ids_of
 
 
 @dataclass(frozen=True)

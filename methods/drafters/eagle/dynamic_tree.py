@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from harness.core.capabilities import Requirement
-from harness.core.costs import Costs
-from harness.core.method import Claim, Method
-from harness.core.run import Run
-from harness.errors import UsageError
-from methods.drafters.eagle.drafter import FeatureDrafter
-from methods.drafters.eagle.measured_sizing import Size, TreeSizer
-from methods.drafters.eagle.shape import Kind
-from methods.drafters.eagle.trees import check_growth
-from methods.verifiers.mutants import POINT_MASSES
+from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.core.costs import Costs
+from stridebench.harness.core.method import Claim, Method
+from stridebench.harness.core.run import Run
+from stridebench.harness.errors import UsageError
+from stridebench.methods.drafters.eagle.drafter import FeatureDrafter
+from stridebench.methods.drafters.eagle.measured_sizing import Size, TreeSizer
+from stridebench.methods.drafters.eagle.shape import Kind
+from stridebench.methods.drafters.eagle.trees import check_growth
+from stridebench.methods.verifiers.mutants import POINT_MASSES
 
 Sizing = Literal["auto", "given", "measured"]
 DEPTH, NODES = 3, 12

@@ -9,12 +9,12 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from harness.core import int8
-from harness.errors import WeightsError
-from methods.drafters import checkpoint
-from methods.drafters.eagle import published
-from methods.drafters.eagle.published import N
-from methods.drafters.eagle.shape import Shape
+from stridebench.harness.core import int8
+from stridebench.harness.errors import WeightsError
+from stridebench.methods.drafters import checkpoint
+from stridebench.methods.drafters.eagle import published
+from stridebench.methods.drafters.eagle.published import N
+from stridebench.methods.drafters.eagle.shape import Shape
 
 
 def read(folder: Path, make: Callable[[Shape], N]) -> N:

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from harness.core.packed_linear import Product, product
+from stridebench.harness.core.packed_linear import Product, product
 
 
 class Packed(nn.Module):

@@ -15,12 +15,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from harness.core.costs import Costs
-from harness.core.draft import HostAcceptance
-from harness.core.run import Run
-from harness.core.session import depths_of
-from methods.drafters.eagle.drafter import FeatureDrafter
-from methods.drafters.eagle.trees import RankedTree, grow_dynamic
+from stridebench.harness.core.costs import Costs
+from stridebench.harness.core.draft import HostAcceptance
+from stridebench.harness.core.run import Run
+from stridebench.harness.core.session import depths_of
+from stridebench.methods.drafters.eagle.drafter import FeatureDrafter
+from stridebench.methods.drafters.eagle.trees import RankedTree, grow_dynamic
 
 FIRST, AGAIN = 8, 16
 """Cycles of the largest tree at the start, and one in so many later: smaller trees do not show what they leave out."""

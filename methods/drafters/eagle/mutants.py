@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from harness.core.method import Mutant
+from stridebench.harness.core.method import Mutant
 
 SIBLINGS_SORTED_BY_CONFIDENCE = Mutant(
-    "methods.drafters.eagle.trees:sample_level",
+    "stridebench.methods.drafters.eagle.trees:sample_level",
     "return Level(drawn.tokens[parents, ranks], ",
     "drawn = drawn._replace(tokens=drawn.tokens.gather(1, run.probs(logits).gather(1, drawn.tokens).argsort(1, "
     "descending=True))); return Level(drawn.tokens[parents, ranks], ",

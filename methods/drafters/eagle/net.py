@@ -16,10 +16,10 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from harness.core.backbone import TiedEmbeddings
-from methods.drafters.eagle import folder_reader
-from methods.drafters.eagle.layers import HeadNorm, Norm, Packed, rotate, rotate_cells
-from methods.drafters.eagle.shape import Shape
+from stridebench.harness.core.backbone import TiedEmbeddings
+from stridebench.methods.drafters.eagle import folder_reader
+from stridebench.methods.drafters.eagle.layers import HeadNorm, Norm, Packed, rotate, rotate_cells
+from stridebench.methods.drafters.eagle.shape import Shape
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """From queries [B, H, N, D], keys and values [B, H_kv, N, D] of new entries to attention outputs [B, H, N, D]."""

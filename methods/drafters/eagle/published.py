@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import Tensor, nn
 
-from harness.errors import WeightsError
-from methods.drafters import checkpoint
-from methods.drafters.eagle.published_shape import shape_of
-from methods.drafters.eagle.published_tensors import FUSED, MTP, UNREAD, renamed, renamed_mtp
-from methods.drafters.eagle.shape import Shape
+from stridebench.harness.errors import WeightsError
+from stridebench.methods.drafters import checkpoint
+from stridebench.methods.drafters.eagle.published_shape import shape_of
+from stridebench.methods.drafters.eagle.published_tensors import FUSED, MTP, UNREAD, renamed, renamed_mtp
+from stridebench.methods.drafters.eagle.shape import Shape
 
 if TYPE_CHECKING:
     N = TypeVar("N", bound=nn.Module)

@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
-from harness.errors import WeightsError
-from methods.drafters.eagle.shape import Shape
+from stridebench.harness.errors import WeightsError
+from stridebench.methods.drafters.eagle.shape import Shape
 
 GRIDS = {"c2i": 24, "t2i": 16, "t2i2": 32}
 """Cells a side of LANTERN's LlamaGen models, by ``input_type``."""

@@ -15,15 +15,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from harness.core.draft import Draft
-from harness.core.run import Run
-from harness.errors import UsageError
-from methods.drafters.eagle.drafter import FeatureDrafter
-from methods.trees.growth import grow_best, rerank
-from methods.trees.published import published
-from methods.trees.sampled import siblings
-from methods.trees.shapes import Shape, branching
-from methods.trees.structure import space
+from stridebench.harness.core.draft import Draft
+from stridebench.harness.core.run import Run
+from stridebench.harness.errors import UsageError
+from stridebench.methods.drafters.eagle.drafter import FeatureDrafter
+from stridebench.methods.trees.growth import grow_best, rerank
+from stridebench.methods.trees.published import published
+from stridebench.methods.trees.sampled import siblings
+from stridebench.methods.trees.shapes import Shape, branching
+from stridebench.methods.trees.structure import space
 
 DEEPEST = 64
 """Levels of a static tree: a feature drafter has no limit of its own."""

@@ -1,5 +1,5 @@
 """Prediction heads."""
 
-from harness.deprecated import names_of
+from stridebench.harness.deprecated import names_of
 
-__getattr__ = names_of("methods.drafters.heads")
+__getattr__ = names_of("stridebench.methods.drafters.heads")

@@ -14,13 +14,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from harness.core.draft import Draft
-from harness.core.draws import Draws
-from harness.core.run import Run
-from harness.errors import UsageError
-from methods.drafters.heads.drafter import opened
-from methods.drafters.heads.layers import ConditionKV
-from methods.drafters.heads.net import Heads
+from stridebench.harness.core.draft import Draft
+from stridebench.harness.core.draws import Draws
+from stridebench.harness.core.run import Run
+from stridebench.harness.errors import UsageError
+from stridebench.methods.drafters.heads.drafter import opened
+from stridebench.methods.drafters.heads.layers import ConditionKV
+from stridebench.methods.drafters.heads.net import Heads
 
 PRUNED = 1e-5
 """Smallest weight of a path that is drawn."""

@@ -9,8 +9,8 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from harness.errors import WeightsError
-from methods.drafters.heads import published
+from stridebench.harness.errors import WeightsError
+from stridebench.methods.drafters.heads import published
 
 
 @dataclass(frozen=True)

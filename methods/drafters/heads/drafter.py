@@ -16,15 +16,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from harness.core.draft import Draft
-from harness.core.run import Run
-from harness.errors import UsageError
-from methods.drafters.heads.config import Config, read_config
-from methods.drafters.heads.net import Heads, Unembeds
-from methods.drafters.target_check import check_target
-from methods.trees.published import best_tree, published
-from methods.trees.shapes import Shape, branching
-from methods.trees.structure import space
+from stridebench.harness.core.draft import Draft
+from stridebench.harness.core.run import Run
+from stridebench.harness.errors import UsageError
+from stridebench.methods.drafters.heads.config import Config, read_config
+from stridebench.methods.drafters.heads.net import Heads, Unembeds
+from stridebench.methods.drafters.target_check import check_target
+from stridebench.methods.trees.published import best_tree, published
+from stridebench.methods.trees.shapes import Shape, branching
+from stridebench.methods.trees.structure import space
 
 CANDIDATES = 10
 """Best tokens of a head that a tree may hold, as the released trees do."""

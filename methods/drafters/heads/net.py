@@ -16,12 +16,12 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.nn import functional
 
-from harness.core import int8
-from harness.errors import WeightsError
-from methods.drafters import checkpoint
-from methods.drafters.heads import published
-from methods.drafters.heads.config import Config, damaged, read_config
-from methods.drafters.heads.layers import ConditionKV, CrossAttention, Residual
+from stridebench.harness.core import int8
+from stridebench.harness.errors import WeightsError
+from stridebench.methods.drafters import checkpoint
+from stridebench.methods.drafters.heads import published
+from stridebench.methods.drafters.heads.config import Config, damaged, read_config
+from stridebench.methods.drafters.heads.layers import ConditionKV, CrossAttention, Residual
 
 
 class Unembeds(Protocol):

@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from harness.errors import WeightsError
-from methods.drafters import checkpoint
+from stridebench.harness.errors import WeightsError
+from stridebench.methods.drafters import checkpoint
 
 FILES = ("medusa_lm_head.safetensors", "medusa_lm_head.pt", *checkpoint.FILES)
 PREFIX = "medusa_head."

@@ -14,18 +14,18 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from harness.core.backbone import TiedEmbeddings
-from harness.core.draft import Draft
-from harness.core.run import Run
-from harness.core.session import Session
-from harness.errors import UsageError
-from methods.drafters.eagle.cache import FeatureCache
-from methods.drafters.heads.drafter import CANDIDATES, UNKNOWN, wave
-from methods.drafters.hydra.net import HydraNet, toy
-from methods.drafters.target_check import check_shapes
-from methods.trees.published import best_tree, published
-from methods.trees.shapes import Shape
-from methods.trees.structure import space
+from stridebench.harness.core.backbone import TiedEmbeddings
+from stridebench.harness.core.draft import Draft
+from stridebench.harness.core.run import Run
+from stridebench.harness.core.session import Session
+from stridebench.harness.errors import UsageError
+from stridebench.methods.drafters.eagle.cache import FeatureCache
+from stridebench.methods.drafters.heads.drafter import CANDIDATES, UNKNOWN, wave
+from stridebench.methods.drafters.hydra.net import HydraNet, toy
+from stridebench.methods.drafters.target_check import check_shapes
+from stridebench.methods.trees.published import best_tree, published
+from stridebench.methods.trees.shapes import Shape
+from stridebench.methods.trees.structure import space
 
 
 @dataclass(frozen=True)

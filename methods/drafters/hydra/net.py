@@ -17,10 +17,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from harness.errors import WeightsError
-from methods.drafters import checkpoint
-from methods.drafters.eagle import published
-from methods.drafters.eagle.net import FeatureNet
+from stridebench.harness.errors import WeightsError
+from stridebench.methods.drafters import checkpoint
+from stridebench.methods.drafters.eagle import published
+from stridebench.methods.drafters.eagle.net import FeatureNet
 
 FILES = ("hydra_lm_head.safetensors", "hydra_lm_head.pt", *checkpoint.FILES)
 PREFIX = "prefix_embeding_layer."

@@ -1,5 +1,5 @@
 """Jacobi windows."""
 
-from harness.deprecated import names_of
+from stridebench.harness.deprecated import names_of
 
-__getattr__ = names_of("methods.drafters.jacobi")
+__getattr__ = names_of("stridebench.methods.drafters.jacobi")

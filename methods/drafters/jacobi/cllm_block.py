@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from harness.core.draft import Draft
-from harness.core.run import Run
+from stridebench.harness.core.draft import Draft
+from stridebench.harness.core.run import Run
 
 
 @dataclass

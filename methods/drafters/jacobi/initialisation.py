@@ -12,11 +12,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from harness.core.capabilities import Grid
-from harness.core.draft import Draft
-from harness.core.run import Run
-from harness.errors import UsageError
-from methods.verifiers.image_codes import ids_of
+from stridebench.harness.core.capabilities import Grid
+from stridebench.harness.core.draft import Draft
+from stridebench.harness.core.run import Run
+from stridebench.harness.errors import UsageError
+from stridebench.methods.verifiers.image_codes import ids_of
 
 Init = Literal["uniform", "random", "h-repeat", "v-repeat", "h-sample", "v-sample"]
 VERTICAL = ("v-repeat", "v-sample")

@@ -15,9 +15,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from harness.core.draft import Draft
-from harness.core.run import Run
-from methods.trees.structure import space, trie
+from stridebench.harness.core.draft import Draft
+from stridebench.harness.core.run import Run
+from stridebench.methods.trees.structure import space, trie
 
 
 @dataclass

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from harness.core.method import Mutant
+from stridebench.harness.core.method import Mutant
 
-REUSE = "methods.drafters.jacobi.reuse"
+REUSE = "stridebench.methods.drafters.jacobi.reuse"
 
 NEIGHBOUR_PROBS_RECORDED = Mutant(
-    "methods.drafters.jacobi.window:JacobiWindow.advance",
+    "stridebench.methods.drafters.jacobi.window:JacobiWindow.advance",
     "refine(tokens, q, p[begin:], len(run.target) + begin)",
     "refine(tokens, q, p[begin:], len(run.target) + begin)._replace(probs=p[begin - 1:-1])",
     "the recorded distribution is the left neighbour's",

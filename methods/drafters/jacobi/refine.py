@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from harness.core.draws import Draws
+from stridebench.harness.core.draws import Draws
 
 
 class Fresh(NamedTuple):

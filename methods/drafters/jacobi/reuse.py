@@ -19,8 +19,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from harness.core.draws import Draws
-from methods.drafters.jacobi.refine import Fresh, Refine
+from stridebench.harness.core.draws import Draws
+from stridebench.methods.drafters.jacobi.refine import Fresh, Refine
 
 Reuse = Literal["paper", "frozen", "C", "B2", "M", "G"]
 

@@ -13,10 +13,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from harness.core.draft import Draft
-from harness.core.run import Run
-from methods.drafters.jacobi.initialisation import Init, Initialiser
-from methods.drafters.jacobi.refine import Refine
+from stridebench.harness.core.draft import Draft
+from stridebench.harness.core.run import Run
+from stridebench.methods.drafters.jacobi.initialisation import Init, Initialiser
+from stridebench.methods.drafters.jacobi.refine import Refine
 
 
 @dataclass

@@ -13,9 +13,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from harness.core.canvas import Canvas
-from harness.core.draws import Stream
-from harness.core.run import Run
+from stridebench.harness.core.canvas import Canvas
+from stridebench.harness.core.draws import Stream
+from stridebench.harness.core.run import Run
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,13 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from harness.core.canvas import Canvas
-from harness.core.capabilities import Capabilities
-from harness.core.run import Run
-from harness.errors import UsageError
-from methods.drafters.scales.band import Band, CellSampler
-from methods.drafters.scales.samplers import Samplers
-from methods.verifiers.image_codes import codes_of, ids_of
+from stridebench.harness.core.canvas import Canvas
+from stridebench.harness.core.capabilities import Capabilities
+from stridebench.harness.core.run import Run
+from stridebench.harness.errors import UsageError
+from stridebench.methods.drafters.scales.band import Band, CellSampler
+from stridebench.methods.drafters.scales.samplers import Samplers
+from stridebench.methods.verifiers.image_codes import codes_of, ids_of
 
 UNTRAINED = ("repeat", "bilinear")
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from harness.core.method import Mutant
+from stridebench.harness.core.method import Mutant
 
 REDRAWN_TOKEN_NEVER_READ = Mutant(
-    "methods.drafters.scales.band:CellSampler.draw",
+    "stridebench.methods.drafters.scales.band:CellSampler.draw",
     "{*late, ",
     "{",
     "a redrawn token is never read",
 )
 DRAFT_ENTRY_STAYS = Mutant(
-    "harness.core.canvas:Canvas.read",
+    "stridebench.harness.core.canvas:Canvas.read",
     "frozenset(positions)",
     "frozenset()",
     "the KV entry of a replaced draft stays",

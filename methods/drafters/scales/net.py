@@ -18,10 +18,10 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from harness.core.residual_block import ResidualBlock
-from harness.errors import ContractError, WeightsError
-from methods.drafters.checkpoint import check_finite
-from methods.drafters.scales.codes import bilinear
+from stridebench.harness.core.residual_block import ResidualBlock
+from stridebench.harness.errors import ContractError, WeightsError
+from stridebench.methods.drafters.checkpoint import check_finite
+from stridebench.methods.drafters.scales.codes import bilinear
 
 
 @dataclass(frozen=True)

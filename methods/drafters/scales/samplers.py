@@ -15,9 +15,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-from harness.errors import ContractError, UsageError, WeightsError
-from methods.drafters.scales.codes import bilinear, nearest_code, vectors
-from methods.drafters.scales.net import Pair
+from stridebench.harness.errors import ContractError, UsageError, WeightsError
+from stridebench.methods.drafters.scales.codes import bilinear, nearest_code, vectors
+from stridebench.methods.drafters.scales.net import Pair
 
 CLOSE = 0.01
 """Largest difference of a codebook from the one trained for, as a share of its largest entry: weights are bf16."""

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 import torch
 
-from harness.train.gated_lora import GatedLora
-from methods.training.adapters.denoising import Denoising
+from stridebench.harness.train.gated_lora import GatedLora
+from stridebench.methods.training.adapters.denoising import Denoising
 
 
 @contextmanager

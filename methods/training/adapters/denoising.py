@@ -14,10 +14,10 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
-from harness.errors import UsageError
-from harness.train.gated_lora import GatedLora, Streams
-from harness.train.teacher import Passage
-from methods.training.adapters.passage_windows import inputs, inside, noised, roots, targets, weights
+from stridebench.harness.errors import UsageError
+from stridebench.harness.train.gated_lora import GatedLora, Streams
+from stridebench.harness.train.teacher import Passage
+from stridebench.methods.training.adapters.passage_windows import inputs, inside, noised, roots, targets, weights
 
 
 class Guesses(NamedTuple):

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from harness.registry import RECIPES
-from methods.training.adapters.recipes import TrainAdapter
+from stridebench.harness.registry import RECIPES
+from stridebench.methods.training.adapters.recipes import TrainAdapter
 
 RANGES = {
     "embedded-code": ((0, 0), (1, 1), (2, 3), (4, 4), (0, 1), (1, 3), (2, 4), (0, 3), (1, 4)),

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from harness.train.teacher import Passage
+from stridebench.harness.train.teacher import Passage
 
 
 def roots(passage: Passage, width: int, hop: int = 0) -> Int[Tensor, " n"]:

@@ -16,14 +16,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from harness.registry import GENERAL_RECIPES, RECIPES
-from harness.train.gated_lora import GatedLora, Place
-from harness.train.loop import Recipe, round_to_bf16
-from harness.train.passages import AnyPlan, Plan, passages_of
-from harness.train.precision import autocast
-from methods.training.adapters.controls import development_figures
-from methods.training.adapters.denoising import Denoising
-from methods.training.adapters.recordings import Recordings, transcribed
+from stridebench.harness.registry import GENERAL_RECIPES, RECIPES
+from stridebench.harness.train.gated_lora import GatedLora, Place
+from stridebench.harness.train.loop import Recipe, round_to_bf16
+from stridebench.harness.train.passages import AnyPlan, Plan, passages_of
+from stridebench.harness.train.precision import autocast
+from stridebench.methods.training.adapters.controls import development_figures
+from stridebench.methods.training.adapters.denoising import Denoising
+from stridebench.methods.training.adapters.recordings import Recordings, transcribed
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Recordings that a backbone transcribes, for an adapter to learn from.
 
 Recordings of a benchmark's voices or sentences are left out, by their transcripts in the folder and by those of the
-backbone (see `harness.synthetic.speech.in_benchmark`). So are recordings that are longer than the backbone reads, or
+backbone (see `stridebench.harness.synthetic.speech.in_benchmark`). So are recordings that are longer than the backbone reads, or
 whose transcript has no end. The side of a recording is decided by a hash of its transcript.
 """
 
@@ -10,11 +10,11 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, field
 
-from harness.errors import UsageError
-from harness.synthetic import speech
-from harness.train.frozen_text import FrozenModel
-from harness.train.prompts import side_of
-from harness.train.teacher import Passage
+from stridebench.harness.errors import UsageError
+from stridebench.harness.synthetic import speech
+from stridebench.harness.train.frozen_text import FrozenModel
+from stridebench.harness.train.prompts import side_of
+from stridebench.harness.train.teacher import Passage
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from harness.core.capabilities import Tap
-from harness.train.teacher import Passage, Teacher
+from stridebench.harness.core.capabilities import Tap
+from stridebench.harness.train.teacher import Passage, Teacher
 
 
 class Example(NamedTuple):

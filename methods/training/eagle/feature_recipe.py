@@ -17,15 +17,15 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from harness.core.capabilities import Tap
-from harness.train.loop import Recipe, round_to_bf16, save_bf16
-from harness.train.passages import AnyPlan, Plan, passages_of
-from methods.drafters.eagle.net import FeatureNet
-from methods.drafters.eagle.shape import Kind, Shape
-from methods.training.eagle.examples import Batch, collate, commonest, examples
-from methods.training.eagle.figures import figures
-from methods.training.eagle.losses import noisy, round_losses
-from methods.training.eagle.student import Lessons, Student
+from stridebench.harness.core.capabilities import Tap
+from stridebench.harness.train.loop import Recipe, round_to_bf16, save_bf16
+from stridebench.harness.train.passages import AnyPlan, Plan, passages_of
+from stridebench.methods.drafters.eagle.net import FeatureNet
+from stridebench.methods.drafters.eagle.shape import Kind, Shape
+from stridebench.methods.training.eagle.examples import Batch, collate, commonest, examples
+from stridebench.methods.training.eagle.figures import figures
+from stridebench.methods.training.eagle.losses import noisy, round_losses
+from stridebench.methods.training.eagle.student import Lessons, Student
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,12 +10,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from harness.train.ngram_control import NGram
-from methods.drafters.eagle.net import FeatureNet
-from methods.training.eagle.examples import Example, collate
-from methods.training.eagle.student import Student
-from methods.training.eagle.training_time_test import unroll
-from methods.training.heads.examples import lower_end
+from stridebench.harness.train.ngram_control import NGram
+from stridebench.methods.drafters.eagle.net import FeatureNet
+from stridebench.methods.training.eagle.examples import Example, collate
+from stridebench.methods.training.eagle.student import Student
+from stridebench.methods.training.eagle.training_time_test import unroll
+from stridebench.methods.training.heads.examples import lower_end
 
 DEPTHS = 3
 """Depths of the figures; from the second on the drafter reads its own features."""

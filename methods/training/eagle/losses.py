@@ -10,10 +10,10 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from harness.train.precision import autocast
-from methods.training.eagle.examples import Batch
-from methods.training.eagle.student import Student
-from methods.training.eagle.training_time_test import unroll
+from stridebench.harness.train.precision import autocast
+from stridebench.methods.training.eagle.examples import Batch
+from stridebench.methods.training.eagle.student import Student
+from stridebench.methods.training.eagle.training_time_test import unroll
 
 
 def noisy(features: Float[Tensor, "B N J F"], width: float) -> Float[Tensor, "B N J F"]:

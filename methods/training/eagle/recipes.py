@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from harness.registry import GENERAL_RECIPES, RECIPES
-from harness.train.passages import Plan
-from methods.training.eagle.feature_recipe import FeatureRecipe
+from stridebench.harness.registry import GENERAL_RECIPES, RECIPES
+from stridebench.harness.train.passages import Plan
+from stridebench.methods.training.eagle.feature_recipe import FeatureRecipe
 
 RECIPES.register("eagle1-embedded-image")(
     FeatureRecipe(

@@ -10,9 +10,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from harness.train.teacher import Teacher
-from methods.drafters.eagle.net import FeatureNet
-from methods.training.eagle.examples import Example
+from stridebench.harness.train.teacher import Teacher
+from stridebench.methods.drafters.eagle.net import FeatureNet
+from stridebench.methods.training.eagle.examples import Example
 
 
 @dataclass(frozen=True)

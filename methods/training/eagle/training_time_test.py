@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from methods.drafters.eagle.net import FeatureNet
+from stridebench.methods.drafters.eagle.net import FeatureNet
 
 
 def unroll(

@@ -14,11 +14,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from harness.train.ngram_control import NGram
-from harness.train.precision import autocast
-from harness.train.teacher import Passage, Teacher
-from methods.drafters.heads.layers import ConditionKV
-from methods.drafters.heads.net import Heads
+from stridebench.harness.train.ngram_control import NGram
+from stridebench.harness.train.precision import autocast
+from stridebench.harness.train.teacher import Passage, Teacher
+from stridebench.methods.drafters.heads.layers import ConditionKV
+from stridebench.methods.drafters.heads.net import Heads
 
 BEST = 10
 """R."""

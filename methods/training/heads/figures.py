@@ -8,10 +8,10 @@ from pathlib import Path
 
 from torch import Tensor
 
-from harness.train.loop import round_to_bf16, save_bf16
-from methods.drafters.heads.net import Heads
-from methods.training.heads.examples import Examples, hits, lead, shares
-from methods.training.heads.heads_in_training import Training
+from stridebench.harness.train.loop import round_to_bf16, save_bf16
+from stridebench.methods.drafters.heads.net import Heads
+from stridebench.methods.training.heads.examples import Examples, hits, lead, shares
+from stridebench.methods.training.heads.heads_in_training import Training
 
 
 def save_heads(heads: Heads, folder: Path) -> None:

@@ -13,10 +13,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from harness.train.passages import Passages
-from harness.train.teacher import Passage
-from methods.drafters.heads.net import Heads
-from methods.training.heads.examples import Examples, examples, ngram_hits
+from stridebench.harness.train.passages import Passages
+from stridebench.harness.train.teacher import Passage
+from stridebench.methods.drafters.heads.net import Heads
+from stridebench.methods.training.heads.examples import Examples, examples, ngram_hits
 
 FADING = 0.8
 """The loss of head d has this weight to the power of d + 1."""

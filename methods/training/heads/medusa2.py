@@ -16,20 +16,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from harness.registry import RECIPES
-from harness.train.finetuned_text import FinetunedText, load_backbone
-from harness.train.finetuning import Tuning
-from harness.train.passages import passages_of
-from harness.train.precision import autocast
-from harness.train.teacher import Teacher
-from methods.drafters.heads.net import Heads
-from methods.training.heads.examples import examples
-from methods.training.heads.figures import figures, save
-from methods.training.heads.heads_in_training import Training
-from methods.training.heads.medusa2_losses import Joint
-from methods.training.heads.medusa_recipe import MedusaRecipe
-from methods.training.heads.recipes import MEDUSA
-from methods.training.heads.xspecmesh_losses import drift
+from stridebench.harness.registry import RECIPES
+from stridebench.harness.train.finetuned_text import FinetunedText, load_backbone
+from stridebench.harness.train.finetuning import Tuning
+from stridebench.harness.train.passages import passages_of
+from stridebench.harness.train.precision import autocast
+from stridebench.harness.train.teacher import Teacher
+from stridebench.methods.drafters.heads.net import Heads
+from stridebench.methods.training.heads.examples import examples
+from stridebench.methods.training.heads.figures import figures, save
+from stridebench.methods.training.heads.heads_in_training import Training
+from stridebench.methods.training.heads.medusa2_losses import Joint
+from stridebench.methods.training.heads.medusa_recipe import MedusaRecipe
+from stridebench.methods.training.heads.recipes import MEDUSA
+from stridebench.methods.training.heads.xspecmesh_losses import drift
 
 FASTER = 4.0
 """The heads' learning rate as a multiple of the backbone's."""

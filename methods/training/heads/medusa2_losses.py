@@ -7,11 +7,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from harness.train.finetuned_text import FinetunedText
-from harness.train.passages import Passages
-from harness.train.teacher import Teacher
-from methods.training.heads.heads_in_training import Training, head_losses
-from methods.training.heads.xspecmesh_losses import divergence
+from stridebench.harness.train.finetuned_text import FinetunedText
+from stridebench.harness.train.passages import Passages
+from stridebench.harness.train.teacher import Teacher
+from stridebench.methods.training.heads.heads_in_training import Training, head_losses
+from stridebench.methods.training.heads.xspecmesh_losses import divergence
 
 
 class JointLosses(NamedTuple):

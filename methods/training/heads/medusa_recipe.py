@@ -15,13 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from harness.train.loop import Recipe
-from harness.train.passages import AnyPlan, Plan, passages_of
-from harness.train.precision import autocast
-from methods.drafters.heads.config import Config
-from methods.drafters.heads.net import Heads
-from methods.training.heads.figures import figures, save
-from methods.training.heads.heads_in_training import Training, frequent, head_losses
+from stridebench.harness.train.loop import Recipe
+from stridebench.harness.train.passages import AnyPlan, Plan, passages_of
+from stridebench.harness.train.precision import autocast
+from stridebench.methods.drafters.heads.config import Config
+from stridebench.methods.drafters.heads.net import Heads
+from stridebench.methods.training.heads.figures import figures, save
+from stridebench.methods.training.heads.heads_in_training import Training, frequent, head_losses
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from harness.registry import GENERAL_RECIPES, RECIPES
-from harness.train.passages import Plan
-from methods.training.heads.medusa_recipe import TrainHeads
+from stridebench.harness.registry import GENERAL_RECIPES, RECIPES
+from stridebench.harness.train.passages import Plan
+from stridebench.methods.training.heads.medusa_recipe import TrainHeads
 
 MEDUSA = {
     recipe.backbone: recipe

@@ -15,17 +15,17 @@ from types import MappingProxyType
 import numpy as np
 from torch import Tensor, nn
 
-from harness.registry import GENERAL_RECIPES, RECIPES
-from harness.train.finetuned_mesh import load_backbone
-from harness.train.loop import Recipe
-from harness.train.passages import AnyPlan
-from harness.train.teacher import Teacher
-from methods.drafters.heads.config import Config
-from methods.drafters.heads.net import Heads
-from methods.training.heads.figures import save_heads
-from methods.training.heads.heads_in_training import frequent
-from methods.training.heads.xspecmesh_losses import MeshTraining, figures, head_loss
-from methods.training.heads.xspecmesh_passages import Meshes, Shapes
+from stridebench.harness.registry import GENERAL_RECIPES, RECIPES
+from stridebench.harness.train.finetuned_mesh import load_backbone
+from stridebench.harness.train.loop import Recipe
+from stridebench.harness.train.passages import AnyPlan
+from stridebench.harness.train.teacher import Teacher
+from stridebench.methods.drafters.heads.config import Config
+from stridebench.methods.drafters.heads.net import Heads
+from stridebench.methods.training.heads.figures import save_heads
+from stridebench.methods.training.heads.heads_in_training import frequent
+from stridebench.methods.training.heads.xspecmesh_losses import MeshTraining, figures, head_loss
+from stridebench.methods.training.heads.xspecmesh_passages import Meshes, Shapes
 
 BASE = "shapes-mesh"
 NAME = "embedded-mesh"
@@ -70,7 +70,7 @@ class TrainMeshHeads(MeshHeadsRecipe):
         target: the name of ours.
         cross: whether the heads attend to the latents of the points.
         blocks: residual blocks of each head, behind the attention.
-        inner: of a block; see `methods.drafters.heads.config.Config`.
+        inner: of a block; see `stridebench.methods.drafters.heads.config.Config`.
         own: whether each head has its own unembedding.
         heads: D.
         attention: attention heads of each.

@@ -17,18 +17,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from harness.errors import UsageError
-from harness.registry import GENERAL_RECIPES
-from harness.train.data import TaskPlan
-from harness.train.finetuned_points import finetuned
-from harness.train.finetuning import Tuning
-from harness.train.teacher import Teacher
-from methods.drafters.heads.net import Heads
-from methods.training.heads.figures import save_heads
-from methods.training.heads.heads_in_training import FADING
-from methods.training.heads.xspecmesh import MeshHeadsRecipe
-from methods.training.heads.xspecmesh_losses import MeshTraining, drift, figures, joint_loss, tuned_passes
-from methods.training.heads.xspecmesh_passages import Meshes
+from stridebench.harness.errors import UsageError
+from stridebench.harness.registry import GENERAL_RECIPES
+from stridebench.harness.train.data import TaskPlan
+from stridebench.harness.train.finetuned_points import finetuned
+from stridebench.harness.train.finetuning import Tuning
+from stridebench.harness.train.teacher import Teacher
+from stridebench.methods.drafters.heads.net import Heads
+from stridebench.methods.training.heads.figures import save_heads
+from stridebench.methods.training.heads.heads_in_training import FADING
+from stridebench.methods.training.heads.xspecmesh import MeshHeadsRecipe
+from stridebench.methods.training.heads.xspecmesh_losses import MeshTraining, drift, figures, joint_loss, tuned_passes
+from stridebench.methods.training.heads.xspecmesh_passages import Meshes
 
 
 @dataclass(frozen=True, kw_only=True)

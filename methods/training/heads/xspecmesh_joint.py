@@ -12,15 +12,15 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor, nn
 
-from harness.registry import RECIPES
-from harness.train.finetuned_mesh import FinetunedMesh, load_backbone
-from harness.train.finetuning import Tuning
-from harness.train.teacher import Teacher
-from methods.drafters.heads.net import Heads
-from methods.training.heads.figures import save_heads
-from methods.training.heads.xspecmesh import BASE, NAME, MeshHeadsRecipe
-from methods.training.heads.xspecmesh_losses import MeshTraining, drift, figures, joint_loss
-from methods.training.heads.xspecmesh_passages import Meshes, Shapes
+from stridebench.harness.registry import RECIPES
+from stridebench.harness.train.finetuned_mesh import FinetunedMesh, load_backbone
+from stridebench.harness.train.finetuning import Tuning
+from stridebench.harness.train.teacher import Teacher
+from stridebench.methods.drafters.heads.net import Heads
+from stridebench.methods.training.heads.figures import save_heads
+from stridebench.methods.training.heads.xspecmesh import BASE, NAME, MeshHeadsRecipe
+from stridebench.methods.training.heads.xspecmesh_losses import MeshTraining, drift, figures, joint_loss
+from stridebench.methods.training.heads.xspecmesh_passages import Meshes, Shapes
 
 
 @dataclass(frozen=True, kw_only=True)

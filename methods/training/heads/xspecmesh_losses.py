@@ -13,15 +13,15 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from harness.train.finetuned_mesh import FinetunedMesh
-from harness.train.finetuned_points import FinetunedBPT
-from harness.train.precision import autocast
-from harness.train.teacher import Passage, Teacher
-from methods.drafters.heads.net import Heads
-from methods.training.heads.examples import hits
-from methods.training.heads.figures import compared
-from methods.training.heads.heads_in_training import Training, head_losses
-from methods.training.heads.xspecmesh_passages import Meshes
+from stridebench.harness.train.finetuned_mesh import FinetunedMesh
+from stridebench.harness.train.finetuned_points import FinetunedBPT
+from stridebench.harness.train.precision import autocast
+from stridebench.harness.train.teacher import Passage, Teacher
+from stridebench.methods.drafters.heads.net import Heads
+from stridebench.methods.training.heads.examples import hits
+from stridebench.methods.training.heads.figures import compared
+from stridebench.methods.training.heads.heads_in_training import Training, head_losses
+from stridebench.methods.training.heads.xspecmesh_passages import Meshes
 
 Tuned = FinetunedMesh | FinetunedBPT
 """A decoder that learns."""

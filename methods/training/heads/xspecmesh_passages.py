@@ -1,4 +1,4 @@
-"""Meshes that a backbone generates from point clouds, to train heads on; see `harness.train.passages`.
+"""Meshes that a backbone generates from point clouds, to train heads on; see `stridebench.harness.train.passages`.
 
 Both sides draw shapes of the training split, with different seeds. The test split belongs to the benchmark.
 Symbols: D heads, M rows of a condition, C its width.
@@ -16,14 +16,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from harness.core.draws import SeededDraws
-from harness.core.task import Prompt
-from harness.synthetic import shapes
-from harness.synthetic.shape_data import DATA
-from harness.train.backbones.shapes_mesh_data import POINTS, SAMPLING
-from harness.train.passages import continued
-from harness.train.teacher import Passage, Teacher
-from methods.training.heads.examples import Examples, examples
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.synthetic import shapes
+from stridebench.harness.synthetic.shape_data import DATA
+from stridebench.harness.train.backbones.shapes_mesh_data import POINTS, SAMPLING
+from stridebench.harness.train.passages import continued
+from stridebench.harness.train.teacher import Passage, Teacher
+from stridebench.methods.training.heads.examples import Examples, examples
 
 BATCH = 16
 """Passages of a file of the cache."""
@@ -31,7 +31,7 @@ BATCH = 16
 
 @dataclass(frozen=True)
 class Shapes:
-    """Number of shapes of each side, the most tokens of a passage, and a name of `harness.synthetic.shape_data`."""
+    """Number of shapes of each side, the most tokens of a passage, and a name of `stridebench.harness.synthetic.shape_data`."""
 
     train: int = 512
     development: int = 48

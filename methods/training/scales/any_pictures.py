@@ -13,20 +13,20 @@ from types import MappingProxyType
 import numpy as np
 from torch import Tensor, nn
 
-from harness.errors import UsageError
-from harness.train.passages import AnyPlan, Plan
-from harness.train.pictures import side_of_pictures
-from methods.drafters.scales.net import Pair, Shape
-from methods.training.scales.losses import perceptual
-from methods.training.scales.pictures_in_training import (
+from stridebench.harness.errors import UsageError
+from stridebench.harness.train.passages import AnyPlan, Plan
+from stridebench.harness.train.pictures import side_of_pictures
+from stridebench.methods.drafters.scales.net import Pair, Shape
+from stridebench.methods.training.scales.losses import perceptual
+from stridebench.methods.training.scales.pictures_in_training import (
     InOrder,
     PictureTraining,
     picture_sides,
     same_tokens,
     scales,
 )
-from methods.training.scales.samplers_in_training import Frozen
-from methods.training.scales.samplers_recipe import BANDS, SamplersRecipe, band
+from stridebench.methods.training.scales.samplers_in_training import Frozen
+from stridebench.methods.training.scales.samplers_recipe import BANDS, SamplersRecipe, band
 
 PAPER: Mapping[str, float] = MappingProxyType(
     {"steps": 150_000.0, "batch": 32.0, "rate": 3e-4, "lpips": 1.0, "gan": 0.25, "width": 960.0, "hours": 1e5}

@@ -12,10 +12,10 @@ from jaxtyping import Bool, Float, Int8
 from torch import Tensor
 from torch.nn import functional
 
-from harness.synthetic import emoji
-from methods.drafters.scales.net import Pair
-from methods.drafters.scales.samplers import Samplers
-from methods.training.scales.scenes import CELL, encoded
+from stridebench.harness.synthetic import emoji
+from stridebench.methods.drafters.scales.net import Pair
+from stridebench.methods.drafters.scales.samplers import Samplers
+from stridebench.methods.training.scales.scenes import CELL, encoded
 
 CHUNK = 50
 """Scenes that are resampled at once."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from harness.registry import GENERAL_RECIPES
-from harness.train.passages import Plan
-from methods.training.scales.any_pictures import PAPER, AnySamplers
+from stridebench.harness.registry import GENERAL_RECIPES
+from stridebench.harness.train.passages import Plan
+from stridebench.methods.training.scales.any_pictures import PAPER, AnySamplers
 
 GENERAL_RECIPES.register("mulo-2x")(
     AnySamplers(

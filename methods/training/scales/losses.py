@@ -11,8 +11,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from harness.errors import UsageError
-from methods.drafters.scales.codes import nearest_code, vectors
+from stridebench.harness.errors import UsageError
+from stridebench.methods.drafters.scales.codes import nearest_code, vectors
 
 
 class Resampled(NamedTuple):

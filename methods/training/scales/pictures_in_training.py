@@ -12,12 +12,12 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 from torch.nn import functional
 
-from harness.train.passages import AnyPlan, Plan, passages_of
-from harness.train.pictures import PicturePlan, side_of_pictures, signed, square
-from harness.train.teacher import Teacher
-from methods.drafters.scales.samplers import Samplers
-from methods.training.scales.samplers_in_training import Training
-from methods.training.scales.scenes import Scale
+from stridebench.harness.train.passages import AnyPlan, Plan, passages_of
+from stridebench.harness.train.pictures import PicturePlan, side_of_pictures, signed, square
+from stridebench.harness.train.teacher import Teacher
+from stridebench.methods.drafters.scales.samplers import Samplers
+from stridebench.methods.training.scales.samplers_in_training import Training
+from stridebench.methods.training.scales.scenes import Scale
 
 Draw = Callable[[], UInt8[np.ndarray, "S S 3"]]
 

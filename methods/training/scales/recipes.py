@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from harness.registry import RECIPES
-from harness.synthetic import emoji
-from methods.drafters.scales.net import Pair, Shape
-from methods.training.scales.figures import figures
-from methods.training.scales.losses import perceptual
-from methods.training.scales.samplers_in_training import Frozen, Training
-from methods.training.scales.samplers_recipe import BANDS, SamplersRecipe, band
-from methods.training.scales.scenes import encoded
+from stridebench.harness.registry import RECIPES
+from stridebench.harness.synthetic import emoji
+from stridebench.methods.drafters.scales.net import Pair, Shape
+from stridebench.methods.training.scales.figures import figures
+from stridebench.methods.training.scales.losses import perceptual
+from stridebench.methods.training.scales.samplers_in_training import Frozen, Training
+from stridebench.methods.training.scales.samplers_recipe import BANDS, SamplersRecipe, band
+from stridebench.methods.training.scales.scenes import encoded
 
 TOKENIZER = "emoji-vq"
 FACTOR = 2
@@ -37,7 +37,7 @@ class MuLoSamplers(SamplersRecipe):
     hours: float = 0.4
     rate: float = 2e-3
 
-    source = "harness.synthetic.emoji, from Noto Color Emoji (SIL OFL 1.1), and emoji-vq"
+    source = "stridebench.harness.synthetic.emoji, from Noto Color Emoji (SIL OFL 1.1), and emoji-vq"
     requires = (TOKENIZER,)
 
     def build(self, requirements: Mapping[str, Path]) -> Training:

@@ -8,11 +8,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from harness.train.precision import autocast
-from methods.drafters.scales.codes import nearest_code, vectors
-from methods.drafters.scales.net import Pair
-from methods.training.scales.losses import Resampled
-from methods.training.scales.scenes import Scale
+from stridebench.harness.train.precision import autocast
+from stridebench.methods.drafters.scales.codes import nearest_code, vectors
+from stridebench.methods.drafters.scales.net import Pair
+from stridebench.methods.training.scales.losses import Resampled
+from stridebench.methods.training.scales.scenes import Scale
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from harness.train.loop import Recipe, round_to_bf16, save_bf16
-from methods.training.scales.losses import Resampled, Weights, equation_9, new_critic
-from methods.training.scales.samplers_in_training import Training, resample
-from methods.training.scales.scenes import Scale
+from stridebench.harness.train.loop import Recipe, round_to_bf16, save_bf16
+from stridebench.methods.training.scales.losses import Resampled, Weights, equation_9, new_critic
+from stridebench.methods.training.scales.samplers_in_training import Training, resample
+from stridebench.methods.training.scales.scenes import Scale
 
 DIRECTIONS = ("up", "down")
 BANDS = 0.5

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from harness.synthetic import emoji
+from stridebench.harness.synthetic import emoji
 
 SIZES = {"up": 64, "down": 32}
 """Side in pixels of the picture that each direction produces."""

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 import pandas as pd
 
-from harness.record import stats
-from reports.papers.measured import KEYS, Measured, Run, cycles, plain
-from reports.papers.registry import sheet
-from reports.summary import FinishedCell, token_ms
-from reports.text_table import TextTable, estimate_text, measured_text, number
+from stridebench.harness.record import stats
+from stridebench.reports.papers.measured import KEYS, Measured, Run, cycles, plain
+from stridebench.reports.papers.registry import sheet
+from stridebench.reports.summary import FinishedCell, token_ms
+from stridebench.reports.text_table import TextTable, estimate_text, measured_text, number
 
 if TYPE_CHECKING:
-    from harness.record.store import Cell, Store
+    from stridebench.harness.record.store import Cell, Store
 
 FIXED = ("eagle2", "lantern", "eagle3")
 """Methods whose depth and width are parameters."""

@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
-from reports.papers.drawing import COLOURS, legend
-from reports.papers.measured import Run, plain
-from reports.papers.registry import figure, sheet
-from reports.text_table import UNMEASURED, TextTable
+from stridebench.reports.papers.drawing import COLOURS, legend
+from stridebench.reports.papers.measured import Run, plain
+from stridebench.reports.papers.registry import figure, sheet
+from stridebench.reports.text_table import UNMEASURED, TextTable
 
 FIGURE = re.compile(r"top([13])_(?:head)?1(_untrained|_shuffled)?")
 """Keys of next-token accuracy on the cards."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from reports.papers.engine import Facts, Line, Scene
+from stridebench.reports.papers.engine import Facts, Line, Scene
 
 
 def options(params: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -10,8 +10,8 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
-from reports.papers.adt_tree.costs import FIXED, gains
-from reports.papers.drawing import (
+from stridebench.reports.papers.adt_tree.costs import FIXED, gains
+from stridebench.reports.papers.drawing import (
     COLOURS,
     Ints,
     blank,
@@ -24,9 +24,9 @@ from reports.papers.drawing import (
     show_output,
     side_by_side,
 )
-from reports.papers.measured import Measured, Run, cycles, plain
-from reports.papers.registry import figure, sheet
-from reports.text_table import TextTable, measured_text
+from stridebench.reports.papers.measured import Measured, Run, cycles, plain
+from stridebench.reports.papers.registry import figure, sheet
+from stridebench.reports.text_table import TextTable, measured_text
 
 PROMPTS, METHODS = 4, 3
 """Most rows and methods of a map."""

@@ -15,14 +15,14 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
-from reports.papers.adt_tree.regions import GROUNDS
-from reports.papers.drawing import COLOURS, blank, group_title, on_grid, show_output, side_by_side
-from reports.papers.measured import Measured, Run, counted, plain
-from reports.papers.registry import figure, sheet
-from reports.text_table import TextTable
+from stridebench.reports.papers.adt_tree.regions import GROUNDS
+from stridebench.reports.papers.drawing import COLOURS, blank, group_title, on_grid, show_output, side_by_side
+from stridebench.reports.papers.measured import Measured, Run, counted, plain
+from stridebench.reports.papers.registry import figure, sheet
+from stridebench.reports.text_table import TextTable
 
 if TYPE_CHECKING:
-    from harness.record.store import Cell
+    from stridebench.harness.record.store import Cell
 
 Floats = npt.NDArray[np.float64]
 PICTURES = 4

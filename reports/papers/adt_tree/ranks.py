@@ -9,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.figure import Figure
 
-from reports.papers.drawing import COLOURS, side_by_side
-from reports.papers.measured import Run, cycles, plain
-from reports.papers.registry import figure, sheet
-from reports.text_table import TextTable
+from stridebench.reports.papers.drawing import COLOURS, side_by_side
+from stridebench.reports.papers.measured import Run, cycles, plain
+from stridebench.reports.papers.registry import figure, sheet
+from stridebench.reports.text_table import TextTable
 
 if TYPE_CHECKING:
-    from harness.record.store import Store
+    from stridebench.harness.record.store import Store
 
 TREES = ("eagle2", "eagle3", "lantern", "adt_tree")
 """Methods that sort siblings by confidence, so that a node's rank is the smallest k that contains it."""

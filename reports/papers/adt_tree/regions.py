@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from harness.record import stats
-from reports.papers.measured import KEYS, Run, cycles, decoded, plain
-from reports.papers.registry import sheet
-from reports.text_table import UNMEASURED, TextTable, estimate_text
+from stridebench.harness.record import stats
+from stridebench.reports.papers.measured import KEYS, Run, cycles, decoded, plain
+from stridebench.reports.papers.registry import sheet
+from stridebench.reports.text_table import UNMEASURED, TextTable, estimate_text
 
 if TYPE_CHECKING:
-    from harness.record.store import Cell
+    from stridebench.harness.record.store import Cell
 
 DEEPENING = ("eagle1", "eagle2", "eagle3", "lantern", "lanternpp", "adt_tree")
 GROUNDS = ("smooth", "textured")

@@ -17,16 +17,16 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from harness.record import stats
-from reports.papers.cross_regression.facts import METHOD, paired_ratio
-from reports.papers.drawing import COLOURS, legend, side_by_side
-from reports.papers.measured import KEYS, Measured, Run, cycles, plain
-from reports.papers.registry import figure, sheet
-from reports.summary import FinishedCell
-from reports.text_table import UNMEASURED, TextTable, estimate_text, number
+from stridebench.harness.record import stats
+from stridebench.reports.papers.cross_regression.facts import METHOD, paired_ratio
+from stridebench.reports.papers.drawing import COLOURS, legend, side_by_side
+from stridebench.reports.papers.measured import KEYS, Measured, Run, cycles, plain
+from stridebench.reports.papers.registry import figure, sheet
+from stridebench.reports.summary import FinishedCell
+from stridebench.reports.text_table import UNMEASURED, TextTable, estimate_text, number
 
 if TYPE_CHECKING:
-    from harness.record.store import Cell, Store
+    from stridebench.harness.record.store import Cell, Store
 
 IMPOSSIBLE = -1e29
 """Lower energies belong to drafts that the target cannot emit; their energy is minus infinity."""

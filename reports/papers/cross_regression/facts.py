@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from harness.record import stats
-from reports.papers.engine import Facts, Line, Scene, scaled, with_options
-from reports.papers.measured import fits
-from reports.papers.paper_files import model_name, papers, printed
-from reports.text_table import measured_text
+from stridebench.harness.record import stats
+from stridebench.reports.papers.engine import Facts, Line, Scene, scaled, with_options
+from stridebench.reports.papers.measured import fits
+from stridebench.reports.papers.paper_files import model_name, papers, printed
+from stridebench.reports.text_table import measured_text
 
 if TYPE_CHECKING:
-    from harness.record.store import Store
+    from stridebench.harness.record.store import Store
 
 METHOD = "cross_regression"
 MASKED = "masked_diffusion"

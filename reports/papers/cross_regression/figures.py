@@ -13,7 +13,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from reports.papers.cross_regression.facts import (
+from stridebench.reports.papers.cross_regression.facts import (
     METHOD,
     QUALITIES,
     beside,
@@ -22,14 +22,14 @@ from reports.papers.cross_regression.facts import (
     parameters,
     with_layers,
 )
-from reports.papers.drawing import COLOURS, SCR, SPEEDUP, curve, curves, legend, side_by_side, unmeasured
-from reports.papers.measured import Measured, Run, fits
-from reports.papers.paper_files import printed
-from reports.papers.registry import figure
-from reports.plot_style import DASHES, OFFSET
+from stridebench.reports.papers.drawing import COLOURS, SCR, SPEEDUP, curve, curves, legend, side_by_side, unmeasured
+from stridebench.reports.papers.measured import Measured, Run, fits
+from stridebench.reports.papers.paper_files import printed
+from stridebench.reports.papers.registry import figure
+from stridebench.reports.plot_style import DASHES, OFFSET
 
 if TYPE_CHECKING:
-    from harness.record.store import Store
+    from stridebench.harness.record.store import Store
 
 GRIDS = {"gsm8k": "cross_regression_table12", "humaneval": "cross_regression_table13"}
 SERIES = ("GSM8K tau", "HumanEval tau", "MT-bench tau")

@@ -15,12 +15,12 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from reports.papers.drawing import COLOURS, QUALITIES, curve, legend, side_by_side
-from reports.papers.measured import Measured, Run, plain
-from reports.papers.paper_files import published
-from reports.papers.registry import figure, sheet
-from reports.plot_style import OFFSET
-from reports.text_table import TextTable, measured_text
+from stridebench.reports.papers.drawing import COLOURS, QUALITIES, curve, legend, side_by_side
+from stridebench.reports.papers.measured import Measured, Run, plain
+from stridebench.reports.papers.paper_files import published
+from stridebench.reports.papers.registry import figure, sheet
+from stridebench.reports.plot_style import OFFSET
+from stridebench.reports.text_table import TextTable, measured_text
 
 UNTRAINED = ("repeat", "bilinear")
 DECODING = ("samplers", "factor", "window", "draft_window")

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from reports.papers.drawing import blank, group_title, show_output
-from reports.papers.measured import Measured, Run
-from reports.papers.mulo_sd.pareto import DECODING, families
-from reports.papers.paper_files import published
-from reports.papers.registry import figure
-from reports.summary import FinishedCell, token_ms
+from stridebench.reports.papers.drawing import blank, group_title, show_output
+from stridebench.reports.papers.measured import Measured, Run
+from stridebench.reports.papers.mulo_sd.pareto import DECODING, families
+from stridebench.reports.papers.paper_files import published
+from stridebench.reports.papers.registry import figure
+from stridebench.reports.summary import FinishedCell, token_ms
 
 if TYPE_CHECKING:
-    from harness.record.store import Cell, Store
+    from stridebench.harness.record.store import Cell, Store
 
 COMPARED, SWEPT = 10, 6
 """Prompts of Figs. 10 and 13."""

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 import pandas as pd
 from matplotlib.figure import Figure
 
-from reports.papers.drawing import COLOURS, legend, side_by_side
-from reports.papers.measured import KEYS, Measured, Run, plain
-from reports.papers.paper_files import published
-from reports.papers.registry import figure, sheet
-from reports.summary import FinishedCell
-from reports.text_table import TextTable, measured_text, number
+from stridebench.reports.papers.drawing import COLOURS, legend, side_by_side
+from stridebench.reports.papers.measured import KEYS, Measured, Run, plain
+from stridebench.reports.papers.paper_files import published
+from stridebench.reports.papers.registry import figure, sheet
+from stridebench.reports.summary import FinishedCell
+from stridebench.reports.text_table import TextTable, measured_text, number
 
 if TYPE_CHECKING:
-    from harness.record.store import Cell
+    from stridebench.harness.record.store import Cell
 
 STEPS = ("1 drafter", "2 up-sampling", "3 target pass", "4-5 judging", "6 redraws", "7 down-sampling", "rest")
 """Steps of the paper's Fig. 2; the rest is distributions, commits and work of the host."""

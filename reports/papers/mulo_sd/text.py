@@ -6,17 +6,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from reports.papers.measured import Measured, Run, counted, plain
-from reports.papers.mulo_sd.pareto import Line, option, radii, timed
-from reports.papers.mulo_sd.sheets import ratios
-from reports.papers.mulo_sd.stages import breakdown, predicted
-from reports.papers.paper_files import printed, published
-from reports.papers.registry import sheet
-from reports.summary import FinishedCell
-from reports.text_table import UNMEASURED, TextTable, measured_text
+from stridebench.reports.papers.measured import Measured, Run, counted, plain
+from stridebench.reports.papers.mulo_sd.pareto import Line, option, radii, timed
+from stridebench.reports.papers.mulo_sd.sheets import ratios
+from stridebench.reports.papers.mulo_sd.stages import breakdown, predicted
+from stridebench.reports.papers.paper_files import printed, published
+from stridebench.reports.papers.registry import sheet
+from stridebench.reports.summary import FinishedCell
+from stridebench.reports.text_table import UNMEASURED, TextTable, measured_text
 
 if TYPE_CHECKING:
-    from harness.record.store import Cell
+    from stridebench.harness.record.store import Cell
 
 TAU, STRICT = "0.0001", "0.001"
 """The tau that the paper chooses, and the tau that it calls closest to the original."""

@@ -13,11 +13,11 @@ from itertools import pairwise
 import pandas as pd
 from matplotlib.figure import Figure
 
-from reports.papers.drawing import COLOURS, by_label, curves, legend, side_by_side
-from reports.papers.measured import Measured, Run
-from reports.papers.registry import figure, sheet
-from reports.plot_style import DASHES
-from reports.text_table import Column, TextTable, measured_text, number
+from stridebench.reports.papers.drawing import COLOURS, by_label, curves, legend, side_by_side
+from stridebench.reports.papers.measured import Measured, Run
+from stridebench.reports.papers.registry import figure, sheet
+from stridebench.reports.plot_style import DASHES
+from stridebench.reports.text_table import Column, TextTable, measured_text, number
 
 COLUMNS = (
     Column("label", "cell", rank=0),

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 import pandas as pd
 from matplotlib.figure import Figure
 
-from reports.contact_sheets import COLUMNS, name_row, sample, tile
-from reports.papers.drawing import QUALITIES, by_label, curves, legend, quality_of, side_by_side
-from reports.papers.measured import Measured, Run, decoded, plain
-from reports.papers.registry import figure, sheet
-from reports.text_table import TextTable, measured_text
+from stridebench.reports.contact_sheets import COLUMNS, name_row, sample, tile
+from stridebench.reports.papers.drawing import QUALITIES, by_label, curves, legend, quality_of, side_by_side
+from stridebench.reports.papers.measured import Measured, Run, decoded, plain
+from stridebench.reports.papers.registry import figure, sheet
+from stridebench.reports.text_table import TextTable, measured_text
 
 if TYPE_CHECKING:
-    from harness.record.store import Cell, Store
+    from stridebench.harness.record.store import Cell, Store
 
 DISTANCES = {
     "set.diversity_lpips": "diversity, LPIPS",

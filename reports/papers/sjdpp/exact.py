@@ -13,14 +13,14 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from harness.record import stats
-from reports.papers.drawing import COLOURS, QUALITIES, SCR, legend, side_by_side
-from reports.papers.measured import Measured, Run, plain
-from reports.papers.paper_files import published
-from reports.papers.registry import figure, sheet
-from reports.summary import FinishedCell, token_ms
-from reports.tables import text
-from reports.text_table import UNMEASURED, Column, TextTable, estimate_text, measured_text
+from stridebench.harness.record import stats
+from stridebench.reports.papers.drawing import COLOURS, QUALITIES, SCR, legend, side_by_side
+from stridebench.reports.papers.measured import Measured, Run, plain
+from stridebench.reports.papers.paper_files import published
+from stridebench.reports.papers.registry import figure, sheet
+from stridebench.reports.summary import FinishedCell, token_ms
+from stridebench.reports.tables import text
+from stridebench.reports.text_table import UNMEASURED, Column, TextTable, estimate_text, measured_text
 
 TITLE = "SJD++ beyond the paper: exact reuse"
 NOTES = (

@@ -15,8 +15,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from harness.record.metrics import METRICS
-from reports.papers.drawing import (
+from stridebench.harness.record.metrics import METRICS
+from stridebench.reports.papers.drawing import (
     COLOURS,
     QUALITIES,
     SCR,
@@ -29,14 +29,14 @@ from reports.papers.drawing import (
     side_by_side,
     unmeasured,
 )
-from reports.papers.measured import Measured, Run, fits, over_seeds
-from reports.papers.paper_files import printed, published
-from reports.papers.registry import figure
-from reports.plot_style import DASHES, OFFSET
-from reports.summary import FinishedCell
+from stridebench.reports.papers.measured import Measured, Run, fits, over_seeds
+from stridebench.reports.papers.paper_files import printed, published
+from stridebench.reports.papers.registry import figure
+from stridebench.reports.plot_style import DASHES, OFFSET
+from stridebench.reports.summary import FinishedCell
 
 if TYPE_CHECKING:
-    from harness.record.store import Store
+    from stridebench.harness.record.store import Store
 
 
 @figure("sjdpp_fig5")

@@ -17,8 +17,8 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from harness.record import stats
-from reports.papers.drawing import (
+from stridebench.harness.record import stats
+from stridebench.reports.papers.drawing import (
     Ints,
     blank,
     curves,
@@ -29,11 +29,11 @@ from reports.papers.drawing import (
     show_output,
     side_by_side,
 )
-from reports.papers.measured import KEYS, Measured, Run, counted
-from reports.papers.registry import figure
+from stridebench.reports.papers.measured import KEYS, Measured, Run, counted
+from stridebench.reports.papers.registry import figure
 
 if TYPE_CHECKING:
-    from harness.record.store import Cell
+    from stridebench.harness.record.store import Cell
 
 RASTER = ("jacobi", "sjd", "sjdpp", "gsd")
 """Methods that decode a picture in raster order, so that a token's cell is its index."""

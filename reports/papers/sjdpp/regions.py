@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from harness.record import stats
-from reports.papers.measured import KEYS, Measured, Run, counted, plain
-from reports.papers.registry import sheet
-from reports.papers.sjdpp.maps import RASTER, lengths_on_grid, runs
-from reports.text_table import TextTable, estimate_text
+from stridebench.harness.record import stats
+from stridebench.reports.papers.measured import KEYS, Measured, Run, counted, plain
+from stridebench.reports.papers.registry import sheet
+from stridebench.reports.papers.sjdpp.maps import RASTER, lengths_on_grid, runs
+from stridebench.reports.text_table import TextTable, estimate_text
 
 if TYPE_CHECKING:
-    from harness.record.store import Cell
+    from stridebench.harness.record.store import Cell
 
 NOTHING = pd.DataFrame({"tokens": [], "passes": []}, index=pd.MultiIndex.from_arrays([[], []], names=KEYS), dtype=float)
 NOTES = (

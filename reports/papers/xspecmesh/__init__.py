@@ -1,5 +1,5 @@
 """Tables and figures of papers/xspecmesh."""
 
-from reports.papers.xspecmesh import facts, figures, levels, quality, sheet
+from stridebench.reports.papers.xspecmesh import facts, figures, levels, quality, sheet
 
 __all__ = ["facts", "figures", "levels", "quality", "sheet"]

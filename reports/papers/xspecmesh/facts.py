@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pandas as pd
 
-from reports.papers.engine import Facts, Line, Scene
-from reports.papers.measured import Run, fits
-from reports.papers.paper_files import published
-from reports.summary import FinishedCell
+from stridebench.reports.papers.engine import Facts, Line, Scene
+from stridebench.reports.papers.measured import Run, fits
+from stridebench.reports.papers.paper_files import published
+from stridebench.reports.summary import FinishedCell
 
 if TYPE_CHECKING:
-    from harness.record.store import Store
+    from stridebench.harness.record.store import Store
 
 DISTANCES = {"chamfer": "CD", "hausdorff": "HD"}
 """Scores of a mesh, and the paper's names of them."""

@@ -14,14 +14,14 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from harness.record.store import condition_file
-from reports.meshes import cloud
-from reports.papers.drawing import COLOURS, curve, curves, legend, side_by_side, unmeasured
-from reports.papers.measured import Run, fits
-from reports.papers.paper_files import published
-from reports.papers.registry import figure
-from reports.papers.xspecmesh.facts import Setting, settings
-from reports.plot_style import DASHES, OFFSET
+from stridebench.harness.record.store import condition_file
+from stridebench.reports.meshes import cloud
+from stridebench.reports.papers.drawing import COLOURS, curve, curves, legend, side_by_side, unmeasured
+from stridebench.reports.papers.measured import Run, fits
+from stridebench.reports.papers.paper_files import published
+from stridebench.reports.papers.registry import figure
+from stridebench.reports.papers.xspecmesh.facts import Setting, settings
+from stridebench.reports.plot_style import DASHES, OFFSET
 
 PRINTED = {"scr": 2.021, "step_ms": 47.83, "speedup": 1.71, "score.chamfer": 0.1168, "score.hausdorff": 0.2261}
 """Of the paper's setting, Table 3, row E."""

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from harness.record import stats
-from reports.papers.measured import Run, decoded, plain
-from reports.papers.paper_files import printed
-from reports.papers.registry import sheet
-from reports.papers.xspecmesh.facts import DISTANCES, settings
-from reports.summary import FinishedCell, metric_interval, token_ms
-from reports.text_table import UNMEASURED, TextTable, estimate_text
+from stridebench.harness.record import stats
+from stridebench.reports.papers.measured import Run, decoded, plain
+from stridebench.reports.papers.paper_files import printed
+from stridebench.reports.papers.registry import sheet
+from stridebench.reports.papers.xspecmesh.facts import DISTANCES, settings
+from stridebench.reports.summary import FinishedCell, metric_interval, token_ms
+from stridebench.reports.text_table import UNMEASURED, TextTable, estimate_text
 
 if TYPE_CHECKING:
-    from harness.record.store import Cell, Store
+    from stridebench.harness.record.store import Cell, Store
 
 
 @sheet("xspecmesh_table1")

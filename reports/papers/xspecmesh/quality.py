@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from harness.record import stats
-from reports.papers.measured import KEYS, Run, decoded, plain
-from reports.papers.registry import sheet
-from reports.papers.xspecmesh.facts import DISTANCES, Setting, settings
-from reports.summary import FinishedCell
-from reports.text_table import TextTable
+from stridebench.harness.record import stats
+from stridebench.reports.papers.measured import KEYS, Run, decoded, plain
+from stridebench.reports.papers.registry import sheet
+from stridebench.reports.papers.xspecmesh.facts import DISTANCES, Setting, settings
+from stridebench.reports.summary import FinishedCell
+from stridebench.reports.text_table import TextTable
 
 if TYPE_CHECKING:
     import pandas as pd

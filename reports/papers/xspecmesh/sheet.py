@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 from matplotlib.figure import Figure
 
-from harness.record.store import condition_file
-from reports.meshes import cloud, draw
-from reports.papers.measured import Run, decoded
-from reports.papers.registry import figure
-from reports.papers.xspecmesh.facts import Setting, settings
-from reports.papers.xspecmesh.figures import sweep
-from reports.summary import FinishedCell
+from stridebench.harness.record.store import condition_file
+from stridebench.reports.meshes import cloud, draw
+from stridebench.reports.papers.measured import Run, decoded
+from stridebench.reports.papers.registry import figure
+from stridebench.reports.papers.xspecmesh.facts import Setting, settings
+from stridebench.reports.papers.xspecmesh.figures import sweep
+from stridebench.reports.summary import FinishedCell
 
 if TYPE_CHECKING:
     import pandas as pd

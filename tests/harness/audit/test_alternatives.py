@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from harness.audit.alternatives import (
+from stridebench.harness.audit.alternatives import (
     CUT,
     DRAFTED,
     GUIDED,
@@ -32,10 +32,10 @@ from harness.audit.alternatives import (
     usable,
     without_residual,
 )
-from harness.audit.bets import biases, gains_of
-from harness.audit.outcomes import FloatArray, Outcomes
-from harness.errors import ContractError
-from harness.registry import ALTERNATIVES
+from stridebench.harness.audit.bets import biases, gains_of
+from stridebench.harness.audit.outcomes import FloatArray, Outcomes
+from stridebench.harness.errors import ContractError
+from stridebench.harness.registry import ALTERNATIVES
 from tests.support.one_by_one import register
 from tests.support.samplers import simulated, without_drafter
 

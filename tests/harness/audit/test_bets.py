@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from harness.audit.bets import Bets, added_up, bet, mixture, newton_path
-from harness.audit.outcomes import Outcomes
-from harness.errors import UsageError
+from stridebench.harness.audit.bets import Bets, added_up, bet, mixture, newton_path
+from stridebench.harness.audit.outcomes import Outcomes
+from stridebench.harness.errors import UsageError
 from tests.support.samplers import drawn, log_e, simulated, without_drafter
 
 

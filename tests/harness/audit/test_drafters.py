@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from harness.audit.drafters import FLIPS, LIMITS, compare, limit
-from harness.core.draft import Draft
-from harness.core.draws import SeededDraws
-from harness.core.loop import KeptDraft
+from stridebench.harness.audit.drafters import FLIPS, LIMITS, compare, limit
+from stridebench.harness.core.draft import Draft
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.loop import KeptDraft
 
 P = torch.tensor([[0.5, 0.25, 0.25], [0.2, 0.4, 0.4], [1.0, 0.0, 0.0]], dtype=torch.float64)
 

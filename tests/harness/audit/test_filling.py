@@ -8,28 +8,28 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from harness.audit.bets import Bets
-from harness.audit.filling import Filling, filling_of
-from harness.audit.output import bets_on, target_logits
-from harness.audit.verdict import Audit, audit
-from harness.backbones.toy.tabular import Tabular
-from harness.core.canvas import Canvas
-from harness.core.draft import Fill
-from harness.core.draws import SeededDraws
-from harness.core.loop import decode
-from harness.core.method import Mutant
-from harness.core.models import Models
-from harness.core.run import Run
-from harness.core.sampling import Sampling
-from harness.core.task import Prompt
-from harness.proof.mutants import injected
-from methods.drafters.scales.mutants import DRAFT_ENTRY_STAYS
-from methods.mulo_sd import MuLoSD
-from methods.zipar import ZipAR
+from stridebench.harness.audit.bets import Bets
+from stridebench.harness.audit.filling import Filling, filling_of
+from stridebench.harness.audit.output import bets_on, target_logits
+from stridebench.harness.audit.verdict import Audit, audit
+from stridebench.harness.backbones.toy.tabular import Tabular
+from stridebench.harness.core.canvas import Canvas
+from stridebench.harness.core.draft import Fill
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.loop import decode
+from stridebench.harness.core.method import Mutant
+from stridebench.harness.core.models import Models
+from stridebench.harness.core.run import Run
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.proof.mutants import injected
+from stridebench.methods.drafters.scales.mutants import DRAFT_ENTRY_STAYS
+from stridebench.methods.mulo_sd import MuLoSD
+from stridebench.methods.zipar import ZipAR
 
 PROMPT, PLAIN, SIZE = (0, 1), Sampling(1.0), 24
 COLDER = Mutant(
-    "methods.zipar:ZipAR.step",
+    "stridebench.methods.zipar:ZipAR.step",
     'run.draws.categorical(p[list(rows.values())], "draft")',
     'run.draws.categorical(p[list(rows.values())] ** 2, "draft")',
     "tokens are drawn from p squared",
@@ -118,13 +118,13 @@ def audited(canvases: Sequence[Canvas]) -> Audit:
 KEEPS_NONE = MuLoSD(band=2, tau=math.inf)
 BIASES = [
     Mutant(
-        "methods.drafters.scales.band:CellSampler.draw",
+        "stridebench.methods.drafters.scales.band:CellSampler.draw",
         "self.run.draws.categorical(probs, self.stream)",
         "self.run.draws.categorical(probs**2, self.stream)",
         "cells are drawn from p squared",
     ),
     Mutant(
-        "methods.mulo_sd:MuLoSD.step",
+        "stridebench.methods.mulo_sd:MuLoSD.step",
         '"judge")(run, band, x[at], p)',
         '"judge")(run, band, x[at], p)[::2]',
         "every other draft stays",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from harness.audit.kernels import Kernel, cases, check_kernel, transformers_kernel
-from harness.errors import ContractError
+from stridebench.harness.audit.kernels import Kernel, cases, check_kernel, transformers_kernel
+from stridebench.harness.errors import ContractError
 
 
 def kernel(forgets_residual: bool) -> Kernel:

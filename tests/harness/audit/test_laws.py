@@ -8,9 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.audit.laws import laws_of
-from harness.core.sampling import Sampling, warp
-from harness.errors import UsageError
+from stridebench.harness.audit.laws import laws_of
+from stridebench.harness.core.sampling import Sampling, warp
+from stridebench.harness.errors import UsageError
 
 SAMPLINGS = [
     Sampling(1.0),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from harness.audit.laws import laws_of
-from harness.audit.outcomes import EXPLICIT, copied, outcomes_of
-from harness.core.sampling import Sampling
+from stridebench.harness.audit.laws import laws_of
+from stridebench.harness.audit.outcomes import EXPLICIT, copied, outcomes_of
+from stridebench.harness.core.sampling import Sampling
 
 
 def test_a_small_vocabulary_has_an_outcome_for_each_id() -> None:

@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 import torch
 
-from harness.audit import output
-from harness.audit.bets import Bets, added_up
-from harness.audit.output import bets_on, drafter_logits, target_logits
-from harness.audit.verdict import audit
-from harness.backbones.toy.tabular import Tabular
-from harness.core.draws import SeededDraws
-from harness.core.loop import decode
-from harness.core.run import open_run
-from harness.core.sampling import Sampling, warp
-from harness.plan import presets
-from harness.registry import METHODS
+from stridebench.harness.audit import output
+from stridebench.harness.audit.bets import Bets, added_up
+from stridebench.harness.audit.output import bets_on, drafter_logits, target_logits
+from stridebench.harness.audit.verdict import audit
+from stridebench.harness.backbones.toy.tabular import Tabular
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.loop import decode
+from stridebench.harness.core.run import open_run
+from stridebench.harness.core.sampling import Sampling, warp
+from stridebench.harness.plan import presets
+from stridebench.harness.registry import METHODS
 
 MODEL = Tabular("tabular", {"vocabulary": 12, "context": 80, "seed": 4})
 PROMPT = (1, 2, 3)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.audit.tokens_file import read_outputs
-from harness.core.capabilities import Capabilities
-from harness.errors import UsageError
+from stridebench.harness.audit.tokens_file import read_outputs
+from stridebench.harness.core.capabilities import Capabilities
+from stridebench.harness.errors import UsageError
 
 SMALL = Capabilities(vocabulary=10, context=6)
 

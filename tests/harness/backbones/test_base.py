@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.backbones.base import spread
+from stridebench.harness.backbones.base import spread
 
 
 @pytest.mark.parametrize("count", [2, 3, 15, 26, 30])

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.bench import gpu, machine_profile
-from harness.errors import UsageError
+from stridebench.harness.bench import gpu, machine_profile
+from stridebench.harness.errors import UsageError
 from tests.support.cli import refused, stride
 
 SUITE = """

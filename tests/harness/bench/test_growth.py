@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.bench import growth
-from harness.bench.growth import Prepared, slope_of
-from harness.bench.paired import Settings
-from reports.growth import draw
+from stridebench.harness.bench import growth
+from stridebench.harness.bench.growth import Prepared, slope_of
+from stridebench.harness.bench.paired import Settings
+from stridebench.reports.growth import draw
 
 
 @pytest.mark.parametrize("power", [0.5, 1.0, 2.0])

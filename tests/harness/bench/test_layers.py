@@ -15,16 +15,16 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from harness.backbones.text.hf_causal import HFCausal
-from harness.bench import layers
-from harness.bench.layers import Sides, measure, measured, sides, summary
-from harness.core.cache import Window
-from harness.core.clock import CpuClock, Stopwatch
-from harness.core.draft import Draft
-from harness.core.session import Session
-from harness.core.task import Prompt
-from harness.record import stats
-from harness.train.teacher import Passage
+from stridebench.harness.backbones.text.hf_causal import HFCausal
+from stridebench.harness.bench import layers
+from stridebench.harness.bench.layers import Sides, measure, measured, sides, summary
+from stridebench.harness.core.cache import Window
+from stridebench.harness.core.clock import CpuClock, Stopwatch
+from stridebench.harness.core.draft import Draft
+from stridebench.harness.core.session import Session
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.record import stats
+from stridebench.harness.train.teacher import Passage
 from tests.support.cli import refused, stride
 
 SIZES = {

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.bench import llama
-from harness.bench.paired import Settings
-from harness.errors import UsageError
+from stridebench.harness.bench import llama
+from stridebench.harness.bench.paired import Settings
+from stridebench.harness.errors import UsageError
 
 
 def program(folder: Path, body: str) -> str:

@@ -7,8 +7,8 @@ from importlib.util import find_spec
 
 import pytest
 
-from harness.bench import openings, scale
-from harness.bench.paired import Settings
+from stridebench.harness.bench import openings, scale
+from stridebench.harness.bench.paired import Settings
 
 
 def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

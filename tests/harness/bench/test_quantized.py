@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from harness.bench import peers, quantized
-from harness.bench.paired import Settings
+from stridebench.harness.bench import peers, quantized
+from stridebench.harness.bench.paired import Settings
 from tests.support.tiny_text import tiny
 
 SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "head_dim": 16}

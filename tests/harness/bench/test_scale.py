@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness.bench import scale
-from harness.bench.paired import Settings
-from harness.errors import UsageError
-from harness.run.pools import ray
+from stridebench.harness.bench import scale
+from stridebench.harness.bench.paired import Settings
+from stridebench.harness.errors import UsageError
+from stridebench.harness.run.pools import ray
 
 
 def test_blocks_hold_equal_work_and_share_no_cell() -> None:

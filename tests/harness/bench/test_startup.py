@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from harness.bench import startup
-from harness.bench.paired import Settings
-from harness.errors import UsageError
+from stridebench.harness.bench import startup
+from stridebench.harness.bench.paired import Settings
+from stridebench.harness.errors import UsageError
 
 SETTINGS = Settings(backbone="embedded-code", pairs=1, tokens=8)
 

@@ -2,7 +2,7 @@
 
 import math
 
-from harness.bench.trees import TRIALS, in_halves
+from stridebench.harness.bench.trees import TRIALS, in_halves
 
 
 def test_prompts_of_the_trials_are_not_timed_again() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.record.store import Store
+from stridebench.harness.record.store import Store
 from tests.support.cli import refused, stride
 
 

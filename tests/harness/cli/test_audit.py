@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 import torch
 
-from harness.audit.bets import Bets
-from harness.audit.outcomes import FloatArray, Outcomes
-from harness.audit.verdict import Audit, audit
-from harness.backbones.toy.tabular import Tabular
-from harness.core.draws import SeededDraws
-from harness.core.loop import decode
-from harness.core.run import open_run
-from harness.core.sampling import Sampling
-from harness.record.store import Store
-from harness.registry import ALTERNATIVES, METHODS
+from stridebench.harness.audit.bets import Bets
+from stridebench.harness.audit.outcomes import FloatArray, Outcomes
+from stridebench.harness.audit.verdict import Audit, audit
+from stridebench.harness.backbones.toy.tabular import Tabular
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.loop import decode
+from stridebench.harness.core.run import open_run
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.record.store import Store
+from stridebench.harness.registry import ALTERNATIVES, METHODS
 from tests.support.cli import refused, stride
 from tests.support.one_by_one import register
 
@@ -81,7 +81,7 @@ def test_cells_stand_under_their_setting_and_an_approximate_one_may_be_refuted(
     def far_off(bets: list[Bets], audits: int = 1) -> Audit:
         return dataclasses.replace(audit(bets, audits), threshold=1e-300)
 
-    monkeypatch.setattr("harness.run.stored_audit.audit", far_off)
+    monkeypatch.setattr("stridebench.harness.run.stored_audit.audit", far_off)
     out = " ".join(stride("audit", run).out.split())
     assert "sjdpp: no fault, since it claims another distribution than the model's" in out
     assert out.count("no fault") == 1

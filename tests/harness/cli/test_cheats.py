@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from harness.core.method import Method
-from harness.registry import METHODS
+from stridebench.harness.core.method import Method
+from stridebench.harness.registry import METHODS
 from tests.support import cheats
 from tests.support.cli import Outcome, stride
 from tests.support.one_by_one import OneByOne, register

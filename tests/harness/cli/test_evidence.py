@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.audit.bets import bet
-from harness.audit.verdict import audit
-from harness.cli.evidence import NO_BETS, POINTS, evidence_of
-from harness.record.store import Cell
-from reports.html.figures import Chart
+from stridebench.harness.audit.bets import bet
+from stridebench.harness.audit.verdict import audit
+from stridebench.harness.cli.evidence import NO_BETS, POINTS, evidence_of
+from stridebench.harness.record.store import Cell
+from stridebench.reports.html.figures import Chart
 from tests.support import page_runs
 from tests.support.fake_store import empty, meta, record, step
 from tests.support.samplers import drawn, simulated

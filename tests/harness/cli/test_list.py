@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from harness.cli import list as verb
-from harness.cli import matrix
-from harness.core.capabilities import Requirement
-from harness.plan import presets
-from harness.plan.compatibility import incompatibility
-from harness.plan.outcomes import WORDS
-from harness.registry import BACKBONES, METHODS
+from stridebench.harness.cli import list as verb
+from stridebench.harness.cli import matrix
+from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.plan import presets
+from stridebench.harness.plan.compatibility import incompatibility
+from stridebench.harness.plan.outcomes import WORDS
+from stridebench.harness.registry import BACKBONES, METHODS
 from tests.support.cli import stride
 
 WIDTH = 100

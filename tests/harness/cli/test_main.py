@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli.main import VERBS
-from harness.cli.main import stride as stride_group
-from harness.platform import stand_ins
-from harness.record.columns import Record, Sample
-from harness.record.store import Store
-from harness.registry import METHODS
+from stridebench.harness.cli.main import VERBS
+from stridebench.harness.cli.main import stride as stride_group
+from stridebench.harness.platform import stand_ins
+from stridebench.harness.record.columns import Record, Sample
+from stridebench.harness.record.store import Store
+from stridebench.harness.registry import METHODS
 from tests.support.cli import not_json, refused, stride
 
 SMALL = ("--backbone", "tabular", "--task", "tabular", "--max-new-tokens", "6", "--set", "prove=false")
@@ -43,7 +43,7 @@ def test_every_verb_has_examples_in_its_help(verb):
 @pytest.mark.slow
 def test_exit_codes_and_messages_reach_the_shell(stride_env, tmp_path):
     """Once through a real process; the other tests call the same function."""
-    command = [sys.executable, "-m", "harness.cli.main", "run", "--method", "sdj", *SMALL]
+    command = [sys.executable, "-m", "stridebench.harness.cli.main", "run", "--method", "sdj", *SMALL]
     done = subprocess.run(command, env=stride_env, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.count("\n") == 1 and "did you mean 'sjd'?" in done.stderr
@@ -362,7 +362,7 @@ def test_verify_says_how_many_laws_are_from_the_cache(tmp_path, monkeypatch):
 def test_verify_truncates_no_setting_or_verdict_on_a_narrow_terminal(stride_env):
     words = ("verify", "sjd", "-p", "window=3", "--quick")
     narrow = {**stride_env, "COLUMNS": "80"}
-    command = [sys.executable, "-m", "harness.cli.main", *words]
+    command = [sys.executable, "-m", "stridebench.harness.cli.main", *words]
     completed = subprocess.run(command, env=narrow, capture_output=True, text=True, check=True)
     assert re.search(r"^sjd window=3 +exact +\S+e-1\d ", completed.stdout, re.MULTILINE)
     assert max(map(len, completed.stdout.splitlines())) <= 80
@@ -438,7 +438,7 @@ def test_a_truncated_file_of_a_store_is_named(run, tmp_path, file, verb):
 
 def test_an_error_that_nothing_caught_is_shown_without_control_characters():
     program = (
-        "import sys\nfrom harness.cli import main\n"
+        "import sys\nfrom stridebench.harness.cli import main\n"
         "def broken(**_): raise RuntimeError('\\x1b[31mred')\n"
         "main.stride.main = broken\nsys.argv = ['stride', 'run', 'x']\nmain.main()\n"
     )

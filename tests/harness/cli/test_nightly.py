@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from harness.cli.nightly import worst_code
+from stridebench.harness.cli.nightly import worst_code
 from tests.support.cli import refused, stride
 from tests.support.nights import line, noisy, write
 
@@ -32,7 +32,7 @@ def test_two_equal_nights_pass_and_a_changed_verdict_fails(tmp_path, monkeypatch
     (tmp_path / "toy.yaml").write_text(SUITE)
     words = ("nightly", tmp_path / "toy.yaml", "--history", tmp_path / "nights", "--reruns", 1)
     clock = iter(range(100))
-    monkeypatch.setattr("harness.cli.nightly.stamp", lambda: f"night-{next(clock)}")
+    monkeypatch.setattr("stridebench.harness.cli.nightly.stamp", lambda: f"night-{next(clock)}")
     first = stride(*words, "--json")
     assert (first.code, first.document["gate"]) == (0, None), first
     assert json.loads((tmp_path / "nights" / "baseline.json").read_text())["reruns"] == 1

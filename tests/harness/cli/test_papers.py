@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli import papers
-from harness.cli.main import VERBS
-from harness.discover import declare_all, plain
-from harness.plan import presets, suite
-from harness.plan.outcomes import Outcomes
-from harness.registry import METHODS
-from reports.papers import report
-from reports.papers.items import Cells, Item, items
-from reports.papers.paper_files import names
-from reports.papers.registry import FIGURES, SHEETS
+from stridebench.harness.cli import papers
+from stridebench.harness.cli.main import VERBS
+from stridebench.harness.discover import declare_all, plain
+from stridebench.harness.plan import presets, suite
+from stridebench.harness.plan.outcomes import Outcomes
+from stridebench.harness.registry import METHODS
+from stridebench.reports.papers import report
+from stridebench.reports.papers.items import Cells, Item, items
+from stridebench.reports.papers.paper_files import names
+from stridebench.reports.papers.registry import FIGURES, SHEETS
 from tests.support.cli import stride
 
 COUNTS = {"XSpecMesh": (4, 9), "MuLo-SD": (1, 8), "ADT-Tree": (5, 9), "SJD++": (10, 14), "Cross-Regression": (17, 3)}
@@ -78,7 +78,7 @@ def test_an_item_is_judged_by_the_worst_of_its_cells(item: Item, outcome: str, w
 def test_a_part_that_a_recipe_trains_needs_weights_and_names_its_command(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("harness.discover.shipped", lambda name: tmp_path / name)
+    monkeypatch.setattr("stridebench.harness.discover.shipped", lambda name: tmp_path / name)
     row = judged(Item(item="t", cells=(Cells(method="eagle1", models=("embedded-image",)),)))
     assert row["outcome"] == "needs weights" and row["why"].startswith(
         "stride train drafter eagle1-embedded-image --out"

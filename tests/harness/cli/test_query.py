@@ -12,11 +12,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
-import harness.facade as stridebench
-from harness.record.request_store import RequestStore
-from harness.record.requests import Request
-from harness.record.store import Store
-from reports.query.schema import VIEWS
+import stridebench as stridebench
+from stridebench.harness.record.request_store import RequestStore
+from stridebench.harness.record.requests import Request
+from stridebench.harness.record.store import Store
+from stridebench.reports.query.schema import VIEWS
 from tests.support import fake_store
 from tests.support.cli import refused, stride
 
@@ -228,7 +228,7 @@ def _without_column(folder: Path, file: str, column: str) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from harness.record.files import encode
+    from stridebench.harness.record.files import encode
 
     sink = pa.BufferOutputStream()
     pq.write_table(pq.read_table(folder / file).drop_columns([column]), sink)

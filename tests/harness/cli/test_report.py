@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.record.store import Store
-from reports import plot_style
-from reports.papers.one_table import keys, tables_of
+from stridebench.harness.record.store import Store
+from stridebench.reports import plot_style
+from stridebench.reports.papers.one_table import keys, tables_of
 from tests.support.cli import refused, stride
 from tests.support.fake_store import FakeStore
 from tests.support.paper_runs import paper_run

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from harness.cli import results
-from harness.record.store import Store
+from stridebench.harness.cli import results
+from stridebench.harness.record.store import Store
 
 
 def opened(path: Path, created: str) -> Store:

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from harness.core.task import SetScore
-from harness.errors import OutputError
-from harness.record.outputs import Picture, load
-from harness.record.store import Store
-from tasks.digits import DigitPictures
+from stridebench.harness.core.task import SetScore
+from stridebench.harness.errors import OutputError
+from stridebench.harness.record.outputs import Picture, load
+from stridebench.harness.record.store import Store
+from stridebench.tasks.digits import DigitPictures
 from tests.support.cli import refused, stride
 
 DIGITS = ("--backbone", "embedded-digits-s", "--task", "{name: digits, n: 2}", "--max-new-tokens", 64, "-t", 1)

@@ -9,10 +9,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from harness.cli.show import match_cell, match_name
-from harness.cli.show_prompt import match_prompt, show_prompt
-from harness.errors import UnknownNameError, UsageError
-from harness.record.store import Cell
+from stridebench.harness.cli.show import match_cell, match_name
+from stridebench.harness.cli.show_prompt import match_prompt, show_prompt
+from stridebench.harness.errors import UnknownNameError, UsageError
+from stridebench.harness.record.store import Cell
 
 IDS = (
     "prompt_lookup.smollm2-135m.bf16.T0.humaneval-d77e43b4",

@@ -8,14 +8,14 @@ import sys
 
 import pytest
 
-from harness.cli.main import only_lists
-from harness.cli.run import EXECUTORS
-from harness.platform.stand_ins import LIBRARIES, OFF
-from harness.run import executors
+from stridebench.harness.cli.main import only_lists
+from stridebench.harness.cli.run import EXECUTORS
+from stridebench.harness.platform.stand_ins import LIBRARIES, OFF
+from stridebench.harness.run import executors
 
 STARTED = """
 import json, sys
-from harness.cli.main import main
+from stridebench.harness.cli.main import main
 libraries = sys.argv.pop().split(",")
 try:
     main()
@@ -33,7 +33,7 @@ VERBS = {
 
 def started(words: tuple[str, ...], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     """A verb in a process of its own."""
-    command = [sys.executable, "-c", "from harness.cli.main import main; main()", *words]
+    command = [sys.executable, "-c", "from stridebench.harness.cli.main import main; main()", *words]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
 
 
@@ -55,8 +55,8 @@ def test_lists_are_the_same_with_the_real_libraries(verb, stride_env):
 
 NEEDS_TORCH = """
 import sys
-from harness.cli import list as verb
-from harness.cli.main import main
+from stridebench.harness.cli import list as verb
+from stridebench.harness.cli.main import main
 
 def rows():
     import torch
@@ -70,7 +70,7 @@ main()
 @pytest.mark.slow
 @pytest.mark.parametrize("installed_before", [False, True])
 def test_a_verb_that_uses_a_stand_in_restarts_with_the_library(installed_before, stride_env):
-    early = "from harness.platform import stand_ins; stand_ins.install()\n" if installed_before else ""
+    early = "from stridebench.harness.platform import stand_ins; stand_ins.install()\n" if installed_before else ""
     command = [sys.executable, "-c", early + NEEDS_TORCH, "list", "methods", "--json"]
     done = subprocess.run(command, env=stride_env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from harness import discover
-from harness.backbones import tiny
-from harness.cli import tiny_components
-from harness.discover import suite_folder
-from harness.errors import UsageError
-from harness.plan import presets, suite, tiny_suite
-from harness.registry import METHODS
+from stridebench.harness import discover
+from stridebench.harness.backbones import tiny
+from stridebench.harness.cli import tiny_components
+from stridebench.harness.discover import suite_folder
+from stridebench.harness.errors import UsageError
+from stridebench.harness.plan import presets, suite, tiny_suite
+from stridebench.harness.registry import METHODS
 from tests.support.cli import stride
 
 REAL = sorted(f"papers/{path.stem}" for path in (suite_folder() / "papers").glob("*_real.yaml"))

@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import nn
 
-from harness.discover import load_recipes
-from harness.registry import RECIPES
-from harness.train.loop import Recipe
+from stridebench.harness.discover import load_recipes
+from stridebench.harness.registry import RECIPES
+from stridebench.harness.train.loop import Recipe
 from tests.support.cli import refused, stride
 
 load_recipes()

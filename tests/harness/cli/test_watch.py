@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-import harness.cli.watch as watch_module
-from harness.discover import declare_all
-from harness.errors import UsageError
-from harness.plan.engine_entries import EngineUse
-from harness.plan.names import TaskUse
-from harness.registry import TASKS
-from harness.run.serving.watching import Watched
+import stridebench.harness.cli.watch as watch_module
+from stridebench.harness.discover import declare_all
+from stridebench.harness.errors import UsageError
+from stridebench.harness.plan.engine_entries import EngineUse
+from stridebench.harness.plan.names import TaskUse
+from stridebench.harness.registry import TASKS
+from stridebench.harness.run.serving.watching import Watched
 from tests.support.answer_server import Answers, answer_server
 from tests.support.cli import refused, stride
 
@@ -120,6 +120,8 @@ def test_engines_and_probes_are_declared_before_they_are_looked_up(monkeypatch: 
 @pytest.mark.engines
 def test_a_process_of_its_own_knows_the_engines_and_the_probes(answers: Answers, tmp_path: Path) -> None:
     words = ["watch", answers.url, *WORDS, "--for", "0.01s", "--history", str(tmp_path / "watch.jsonl")]
-    done = subprocess.run([sys.executable, "-m", "harness.cli.main", *words], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "stridebench.harness.cli.main", *words], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {"readings": 1, "failed": 0, "moved": []}

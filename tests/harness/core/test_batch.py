@@ -15,30 +15,30 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.backbones.slots.cache import SlotCache
-from harness.backbones.slots.fused_llama import FusedLlama
-from harness.backbones.slots.guided import GuidedCache
-from harness.backbones.toy.tabular import Tabular, TabularCache
-from harness.core.backbone import Backbone
-from harness.core.batch import Batch, Slot
-from harness.core.cache import Cache, Rows, Window, extend_all
-from harness.core.capabilities import Requirement
-from harness.core.draft import Acceptance
-from harness.core.draft import Path as TokenPath
-from harness.core.draws import SeededDraws
-from harness.core.loop import Decode, decode
-from harness.core.method import Method
-from harness.core.models import Models
-from harness.core.run import Run
-from harness.core.sampling import Sampling
-from harness.core.session import ancestors
-from harness.core.task import Prompt
-from harness.errors import UsageError
-from harness.proof.distance import toy_drafter
-from harness.registry import METHODS
-from methods.drafters.jacobi.refine import Fresh, Refine, redraw
-from methods.drafters.jacobi.window import JacobiWindow
-from methods.verifiers.rejection import verify_chain
+from stridebench.harness.backbones.slots.cache import SlotCache
+from stridebench.harness.backbones.slots.fused_llama import FusedLlama
+from stridebench.harness.backbones.slots.guided import GuidedCache
+from stridebench.harness.backbones.toy.tabular import Tabular, TabularCache
+from stridebench.harness.core.backbone import Backbone
+from stridebench.harness.core.batch import Batch, Slot
+from stridebench.harness.core.cache import Cache, Rows, Window, extend_all
+from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.core.draft import Acceptance
+from stridebench.harness.core.draft import Path as TokenPath
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.loop import Decode, decode
+from stridebench.harness.core.method import Method
+from stridebench.harness.core.models import Models
+from stridebench.harness.core.run import Run
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.core.session import ancestors
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import UsageError
+from stridebench.harness.proof.distance import toy_drafter
+from stridebench.harness.registry import METHODS
+from stridebench.methods.drafters.jacobi.refine import Fresh, Refine, redraw
+from stridebench.methods.drafters.jacobi.window import JacobiWindow
+from stridebench.methods.verifiers.rejection import verify_chain
 from tests.support.tiny_mesh import BACKBONES, points
 from tests.support.tiny_text import tiny
 

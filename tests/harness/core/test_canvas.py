@@ -13,25 +13,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from harness.backbones.slots.guided import GridGrammar, GuidedCache
-from harness.backbones.text.hf_causal import HFCausal
-from harness.backbones.toy.enumerable import mix
-from harness.backbones.toy.tabular import Tabular
-from harness.core.cache import Cache, Rows, Window
-from harness.core.canvas import Canvas
-from harness.core.capabilities import Capabilities, Grid, Requirement
-from harness.core.clock import CpuClock, Stopwatch
-from harness.core.draft import Fill
-from harness.core.draws import Draws, SeededDraws
-from harness.core.loop import Decode, decode
-from harness.core.method import Claim, Method
-from harness.core.run import Run, open_run
-from harness.core.sampling import Sampling
-from harness.core.session import Session
-from harness.errors import ContractError
-from harness.proof.enumerate import output_law
-from harness.proof.states import freeze
-from harness.record.columns import check
+from stridebench.harness.backbones.slots.guided import GridGrammar, GuidedCache
+from stridebench.harness.backbones.text.hf_causal import HFCausal
+from stridebench.harness.backbones.toy.enumerable import mix
+from stridebench.harness.backbones.toy.tabular import Tabular
+from stridebench.harness.core.cache import Cache, Rows, Window
+from stridebench.harness.core.canvas import Canvas
+from stridebench.harness.core.capabilities import Capabilities, Grid, Requirement
+from stridebench.harness.core.clock import CpuClock, Stopwatch
+from stridebench.harness.core.draft import Fill
+from stridebench.harness.core.draws import Draws, SeededDraws
+from stridebench.harness.core.loop import Decode, decode
+from stridebench.harness.core.method import Claim, Method
+from stridebench.harness.core.run import Run, open_run
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.core.session import Session
+from stridebench.harness.errors import ContractError
+from stridebench.harness.proof.enumerate import output_law
+from stridebench.harness.proof.states import freeze
+from stridebench.harness.record.columns import check
 
 MODEL = Tabular("tabular", {"vocabulary": 4, "context": 40})
 PROMPT = (0, 2, 1)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.core.capabilities import Grid
+from stridebench.harness.core.capabilities import Grid
 
 
 def test_cells_in_raster_order_behind_the_prompt():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from harness.core.clock import CpuClock, EventClock, Span, Stamp, Stopwatch, clock_for
+from stridebench.harness.core.clock import CpuClock, EventClock, Span, Stamp, Stopwatch, clock_for
 
 
 class FakeEvent:

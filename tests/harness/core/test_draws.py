@@ -18,10 +18,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from harness.core.draft import Path
-from harness.core.draws import BLOCK, LIVE_CLOCKS, LONG, Draws, SeededDraws, chain_path, inverse_cdf, tree_path
-from harness.errors import ContractError
-from harness.proof.enumerating_draws import EnumeratingDraws
+from stridebench.harness.core.draft import Path
+from stridebench.harness.core.draws import (
+    BLOCK,
+    LIVE_CLOCKS,
+    LONG,
+    Draws,
+    SeededDraws,
+    chain_path,
+    inverse_cdf,
+    tree_path,
+)
+from stridebench.harness.errors import ContractError
+from stridebench.harness.proof.enumerating_draws import EnumeratingDraws
 from tests.support.enumerated import enumerated
 
 FALSE_ALARM = 1e-6

@@ -8,17 +8,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.backbones.image.adapter import ImageModel
-from harness.backbones.slots.guided import GuidedCache
-from harness.backbones.toy.tabular import Tabular
-from harness.core.backbone import Backbone
-from harness.core.cache import Cache, Rows, Window, extend_all
-from harness.core.capabilities import Requirement
-from harness.core.draft import Draft
-from harness.core.hidden import resolve
-from harness.core.task import Prompt
-from harness.errors import ContractError
-from harness.plan import presets
+from stridebench.harness.backbones.image.adapter import ImageModel
+from stridebench.harness.backbones.slots.guided import GuidedCache
+from stridebench.harness.backbones.toy.tabular import Tabular
+from stridebench.harness.core.backbone import Backbone
+from stridebench.harness.core.cache import Cache, Rows, Window, extend_all
+from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.core.draft import Draft
+from stridebench.harness.core.hidden import resolve
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import ContractError
+from stridebench.harness.plan import presets
 from tests.support.caches import acceptance, session
 from tests.support.tiny_text import tiny
 

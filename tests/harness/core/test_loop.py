@@ -10,20 +10,20 @@ from typing import Any
 import pytest
 import torch
 
-from harness.backbones.toy.tabular import Tabular
-from harness.core.cache import Window
-from harness.core.clock import CpuClock, Event, EventClock, Stopwatch
-from harness.core.draft import Acceptance, Draft, Path
-from harness.core.draws import SeededDraws
-from harness.core.loop import Decode, Tally, decode, truncate
-from harness.core.meter import Meter
-from harness.core.method import Claim, Method
-from harness.core.models import Models
-from harness.core.run import Run
-from harness.core.sampling import Sampling
-from harness.core.task import Prompt
-from harness.errors import ContractError
-from harness.record.columns import check
+from stridebench.harness.backbones.toy.tabular import Tabular
+from stridebench.harness.core.cache import Window
+from stridebench.harness.core.clock import CpuClock, Event, EventClock, Stopwatch
+from stridebench.harness.core.draft import Acceptance, Draft, Path
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.loop import Decode, Tally, decode, truncate
+from stridebench.harness.core.meter import Meter
+from stridebench.harness.core.method import Claim, Method
+from stridebench.harness.core.models import Models
+from stridebench.harness.core.run import Run
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import ContractError
+from stridebench.harness.record.columns import check
 
 V = 6
 

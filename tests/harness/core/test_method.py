@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from harness.core.capabilities import Requirement
-from harness.core.method import Claim, Method
-from harness.plan import presets
-from harness.plan.compatibility import incompatibility
-from harness.registry import METHODS
-from methods.mulo_sd import MuLoSD
-from methods.specinfer import SpecInfer
-from methods.speculative import Speculative
+from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.core.method import Claim, Method
+from stridebench.harness.plan import presets
+from stridebench.harness.plan.compatibility import incompatibility
+from stridebench.harness.registry import METHODS
+from stridebench.methods.mulo_sd import MuLoSD
+from stridebench.methods.specinfer import SpecInfer
+from stridebench.methods.speculative import Speculative
 
 
 @dataclass(frozen=True)

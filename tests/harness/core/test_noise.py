@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from harness.core.noise import GpuMeter, NoiseMeter
+from stridebench.harness.core.noise import GpuMeter, NoiseMeter
 
 
 def threads(folder: Path, *waits: int) -> Path:

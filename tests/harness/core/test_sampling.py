@@ -12,8 +12,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from harness.core.sampling import LIKELY, SMALL, Sampling, nucleus_floor, warp
-from harness.errors import UsageError
+from stridebench.harness.core.sampling import LIKELY, SMALL, Sampling, nucleus_floor, warp
+from stridebench.harness.errors import UsageError
 
 plainly = settings(deadline=None, derandomize=True)
 ORDERS = ("temperature_first", "filter_first")

@@ -11,13 +11,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.backbones.toy.tabular import Tabular, TabularCache
-from harness.core.cache import Rows, Window
-from harness.core.capabilities import Tap
-from harness.core.draft import Draft
-from harness.core.hidden import HiddenRows
-from harness.core.session import Session, ancestors
-from harness.errors import ContractError, UsageError
+from stridebench.harness.backbones.toy.tabular import Tabular, TabularCache
+from stridebench.harness.core.cache import Rows, Window
+from stridebench.harness.core.capabilities import Tap
+from stridebench.harness.core.draft import Draft
+from stridebench.harness.core.hidden import HiddenRows
+from stridebench.harness.core.session import Session, ancestors
+from stridebench.harness.errors import ContractError, UsageError
 from tests.support import caches
 from tests.support.caches import acceptance, chains_of, drafts
 

@@ -9,13 +9,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from harness.backbones.checkpoints import sources
-from harness.core.engine import EngineFault, EngineRequest, Weights
-from harness.discover import shipped
-from harness.engines.openvino_genai import OpenVINOGenAI
-from harness.engines.transformers import Transformers
-from harness.errors import UsageError
-from harness.plan import presets
+from stridebench.harness.backbones.checkpoints import sources
+from stridebench.harness.core.engine import EngineFault, EngineRequest, Weights
+from stridebench.harness.discover import shipped
+from stridebench.harness.engines.openvino_genai import OpenVINOGenAI
+from stridebench.harness.engines.transformers import Transformers
+from stridebench.harness.errors import UsageError
+from stridebench.harness.plan import presets
 
 FOLDER = str(shipped("code"))
 PROMPT = (5, 9, 12, 5, 9, 12, 5, 9)

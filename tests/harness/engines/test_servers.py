@@ -12,16 +12,16 @@ from urllib.parse import quote
 
 import pytest
 
-import harness.engines.server as server_module
-from harness.core.engine import AcceptanceCounts, EngineFault, EngineRequest, Reply, Weights
-from harness.engines.llama_cpp import LlamaCpp
-from harness.engines.openai import OpenAI
-from harness.engines.prometheus import read_counters
-from harness.engines.server import Server
-from harness.engines.sglang import SGLang
-from harness.engines.tensorrt_llm import TensorRTLLM
-from harness.engines.vllm import VLLM
-from harness.errors import UsageError
+import stridebench.harness.engines.server as server_module
+from stridebench.harness.core.engine import AcceptanceCounts, EngineFault, EngineRequest, Reply, Weights
+from stridebench.harness.engines.llama_cpp import LlamaCpp
+from stridebench.harness.engines.openai import OpenAI
+from stridebench.harness.engines.prometheus import read_counters
+from stridebench.harness.engines.server import Server
+from stridebench.harness.engines.sglang import SGLang
+from stridebench.harness.engines.tensorrt_llm import TensorRTLLM
+from stridebench.harness.engines.vllm import VLLM
+from stridebench.harness.errors import UsageError
 from tests.support.answer_server import MODEL, Answers, answer_server
 
 REQUEST = EngineRequest(ids=(5, 6), text="ab", max_tokens=4, temperature=0.5, top_p=0.9, seed=7, ignore_eos=True)

@@ -13,9 +13,9 @@ import pandas as pd
 import pytest
 import torch
 
-import harness.facade as stridebench
-from harness.errors import StoreError, UsageError
-from harness.record.store import Store
+import stridebench as stridebench
+from stridebench.harness.errors import StoreError, UsageError
+from stridebench.harness.record.store import Store
 from tests.support.cli import refused, stride
 from tests.support.shape_checks import without_shape_checks
 
@@ -111,7 +111,7 @@ def test_a_run_of_another_number_of_threads_is_refused_with_that_number(tmp_path
 
 
 def test_a_run_that_ended_is_unlocked_while_python_still_runs(finished):
-    code = "import sys; from pathlib import Path; from harness.record.files import lock; lock(Path(sys.argv[1]))"
+    code = "import sys; from pathlib import Path; from stridebench.harness.record.files import lock; lock(Path(sys.argv[1]))"
     done = subprocess.run([sys.executable, "-c", code, str(finished.path)], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
@@ -199,10 +199,12 @@ def test_a_file_of_the_user_that_hides_a_package_is_named(name, tmp_path):
     file.parent.mkdir(exist_ok=True)
     file.write_text("MINE = 1\n")
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    code = "import harness.facade"
+    code = "import stridebench"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
     last = done.stderr.strip().splitlines()[-1]
-    assert last.startswith(f"harness.errors.UsageError: {file} is imported in the place of stridebench's package")
+    assert last.startswith(
+        f"stridebench.harness.errors.UsageError: {file} is imported in the place of stridebench's package"
+    )
     assert f"Rename {tmp_path / name.split('/')[0]}, or start Python in another folder." in last
 
 

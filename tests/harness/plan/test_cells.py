@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import yaml
 
-from harness.errors import UsageError
-from harness.plan import suite
-from harness.plan.cells import expand
+from stridebench.harness.errors import UsageError
+from stridebench.harness.plan import suite
+from stridebench.harness.plan.cells import expand
 from tests.support.runs import plan_of
 
 MIXED = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.errors import UsageError
+from stridebench.harness.errors import UsageError
 from tests.support.runs import plan_of
 
 BASE = {"backbones": ["smollm2-135m"], "methods": ["prompt_lookup"]}

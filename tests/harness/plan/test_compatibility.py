@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from harness.core.capabilities import Requirement
-from harness.plan import presets
-from harness.plan.compatibility import incompatibility
+from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.plan import presets
+from stridebench.harness.plan.compatibility import incompatibility
 
 
 @dataclass(frozen=True)

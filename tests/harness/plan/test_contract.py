@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from harness.core.method import Claim, Method
-from harness.core.task import Task
-from harness.errors import PluginError, PluginWarning
-from harness.plan import contract
-from harness.registry import METHODS, TASKS
+from stridebench.harness.core.method import Claim, Method
+from stridebench.harness.core.task import Task
+from stridebench.harness.errors import PluginError, PluginWarning
+from stridebench.harness.plan import contract
+from stridebench.harness.registry import METHODS, TASKS
 from tests.support.cli import refused, stride
 from tests.support.one_by_one import OneByOne, register
 
@@ -69,9 +69,9 @@ def with_variants(read: Callable[[], Any]) -> type[Any]:
 
 
 WRONG_METHODS = {
-    "no class": (7, "is 7, which does not extend harness.core.method"),
-    "no method": (NoMethod, "which does not extend harness.core.method"),
-    "a task": (TASKS, "which does not extend harness.core.method"),
+    "no class": (7, "is 7, which does not extend stridebench.harness.core.method"),
+    "no method": (NoMethod, "which does not extend stridebench.harness.core.method"),
+    "a task": (TASKS, "which does not extend stridebench.harness.core.method"),
     "no dataclass": (NoDataclass, "is no dataclass; put @dataclass(frozen=True)"),
     "no claim": (WithoutClaim, "cannot be made: variants raises TypeError"),
     "unhashable": (Unhashable, "has a parameter that cannot be hashed"),
@@ -142,9 +142,9 @@ def test_other_commands_go_on_beside_a_wrong_method(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("kind", "problem"),
     [
-        (NoMethod, "which does not extend harness.core.task"),
-        (OneByOne, "which does not extend harness.core.task"),
-        ("prompts.jsonl", "which does not extend harness.core.task"),
+        (NoMethod, "which does not extend stridebench.harness.core.task"),
+        (OneByOne, "which does not extend stridebench.harness.core.task"),
+        ("prompts.jsonl", "which does not extend stridebench.harness.core.task"),
         (type("Plain", (Task,), {"prompts": lambda self: ()}), "is no dataclass"),
         (
             dataclass(frozen=True)(type("Wrong", (Task,), {"prompts": raises, "metrics": "right"})),

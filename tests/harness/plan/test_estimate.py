@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.plan import presets
-from harness.plan.compatibility import picture_tokens
-from harness.plan.estimate import BANDWIDTH, PASS_S, estimate
+from stridebench.harness.plan import presets
+from stridebench.harness.plan.compatibility import picture_tokens
+from stridebench.harness.plan.estimate import BANDWIDTH, PASS_S, estimate
 from tests.support.runs import plan_of
 
 

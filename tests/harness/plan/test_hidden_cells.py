@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from harness import discover
-from harness.backbones.tiny import PREFIX
-from harness.core.capabilities import Requirement
-from harness.core.method import Method
-from harness.plan import contract, presets
-from harness.plan.outcomes import Outcomes
+from stridebench.harness import discover
+from stridebench.harness.backbones.tiny import PREFIX
+from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.core.method import Method
+from stridebench.harness.plan import contract, presets
+from stridebench.harness.plan.outcomes import Outcomes
 from tests.support import stand_ins
 
 FEW = 8

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from harness import discover
-from harness.cli import matrix
-from harness.discover import declare_all, load_recipes
-from harness.errors import WeightsError
-from harness.plan import presets
-from harness.plan.outcomes import WORDS, Outcome, Outcomes
-from harness.registry import GENERAL_RECIPES, METHODS, RECIPES
-from harness.train import loop
+from stridebench.harness import discover
+from stridebench.harness.cli import matrix
+from stridebench.harness.discover import declare_all, load_recipes
+from stridebench.harness.errors import WeightsError
+from stridebench.harness.plan import presets
+from stridebench.harness.plan.outcomes import WORDS, Outcome, Outcomes
+from stridebench.harness.registry import GENERAL_RECIPES, METHODS, RECIPES
+from stridebench.harness.train import loop
 from tests.support.cli import stride
 
 TRAIN = re.compile(r"stride train (\w+) ([\w.-]+) --out (\S+)")
@@ -100,7 +100,7 @@ def test_each_outcome_is_that_of_a_pair_that_has_it(monkeypatch: pytest.MonkeyPa
     assert lacking.word == "cannot" and lacking.reason and not lacking.command
     fetched = outcome("sjd", "emu3-gen")
     assert (fetched.word, fetched.command) == ("needs weights", "stride fetch emu3-gen")
-    monkeypatch.setattr("harness.discover.shipped", lambda name: tmp_path / name)
+    monkeypatch.setattr("stridebench.harness.discover.shipped", lambda name: tmp_path / name)
     part = outcome("eagle1", "embedded-image")
     assert part.word == "needs a part"
     assert part.command == f"stride train drafter eagle1-embedded-image --out {tmp_path / 'eagle1-embedded-image'}"

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.plan.cells import Plan, expand
-from harness.plan.plugins import plugin_identity
-from harness.plan.suite import resolve_again
-from harness.registry import METHODS
+from stridebench.harness.plan.cells import Plan, expand
+from stridebench.harness.plan.plugins import plugin_identity
+from stridebench.harness.plan.suite import resolve_again
+from stridebench.harness.registry import METHODS
 from tests.support.one_by_one import register
 
 SOURCE = """

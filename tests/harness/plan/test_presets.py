@@ -9,11 +9,11 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from harness.backbones.text import chat
-from harness.backbones.text.hf_causal import HFCausal
-from harness.backbones.text.noisy import NoisyBackbone
-from harness.errors import UnknownNameError, UsageError, WeightsError
-from harness.plan import presets
+from stridebench.harness.backbones.text import chat
+from stridebench.harness.backbones.text.hf_causal import HFCausal
+from stridebench.harness.backbones.text.noisy import NoisyBackbone
+from stridebench.harness.errors import UnknownNameError, UsageError, WeightsError
+from stridebench.harness.plan import presets
 from tests.support.tiny_text import tiny
 
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from harness.core.method import label
-from harness.core.sampling import Sampling
-from harness.errors import UsageError
-from harness.plan import names, places, presets, suite
-from harness.plan.cells import Cell, Plan, expand
-from harness.platform import arithmetic
-from harness.registry import METHODS
-from reports.papers import paper_files
+from stridebench.harness.core.method import label
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.errors import UsageError
+from stridebench.harness.plan import names, places, presets, suite
+from stridebench.harness.plan.cells import Cell, Plan, expand
+from stridebench.harness.platform import arithmetic
+from stridebench.harness.registry import METHODS
+from stridebench.reports.papers import paper_files
 
 BASE = "methods: [sjd]\nbackbones: [tabular]\ntasks: [tabular]\n"
 

@@ -9,9 +9,9 @@ import pytest
 import yaml
 from hypothesis import strategies as st
 
-from harness.errors import StrideError, UsageError
-from harness.plan import suite
-from harness.plan.cells import expand
+from stridebench.harness.errors import StrideError, UsageError
+from stridebench.harness.plan import suite
+from stridebench.harness.plan.cells import expand
 from tests.support.cli import stride
 from tests.support.fuzz import SHORT_OR_LONG, assert_one_message, fuzz, plain, words
 

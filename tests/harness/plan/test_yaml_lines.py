@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from harness.plan.yaml_lines import parse
+from stridebench.harness.plan.yaml_lines import parse
 from tests.support.cli import refused
 
 LAUGHS = "\n".join(

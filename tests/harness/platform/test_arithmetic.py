@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.platform import arithmetic
+from stridebench.harness.platform import arithmetic
 
 AVX2 = "processor\t: 0\nmodel name\t: Some CPU bf16\nflags\t\t: fpu avx2 fma\n"
 

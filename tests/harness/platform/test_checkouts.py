@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import UsageError
-from harness.platform.checkouts import versions
+from stridebench.harness.errors import UsageError
+from stridebench.harness.platform.checkouts import versions
 
 MAIN = """\
 import sys
-from harness import __version__
+from stridebench.harness import __version__
 if __name__ == "__main__":
     print(__version__, sys.argv[1:])
 """

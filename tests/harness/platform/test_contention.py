@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.platform import contention
+from stridebench.harness.platform import contention
 
 
 def test_a_busy_machine_is_said() -> None:

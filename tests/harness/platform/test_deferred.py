@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from harness.platform import deferred
+from stridebench.harness.platform import deferred
 
 LIBRARY = """
 LOADED = True
@@ -101,7 +101,9 @@ def test_a_library_that_is_there_is_taken_as_it_is(library: Path) -> None:
 
 
 def test_the_command_line_alone_defers() -> None:
-    code = "import sys, stridebench, harness.backbones; print([type(one).__module__ for one in sys.meta_path])"
+    code = (
+        "import sys, stridebench, stridebench.harness.backbones; print([type(one).__module__ for one in sys.meta_path])"
+    )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert deferred.__name__ not in shown
 
@@ -110,12 +112,12 @@ def test_the_command_line_alone_defers() -> None:
 def test_reading_a_language_model_imports_no_compiler_and_no_distributed_tensors(tmp_path: Path) -> None:
     code = """
         import sys
-        from harness.platform import deferred
+        from stridebench.harness.platform import deferred
         deferred.install()
-        import harness.cli.execution, harness.cli.run, tasks.humaneval
-        import harness.backbones
+        import stridebench.harness.cli.execution, stridebench.harness.cli.run, stridebench.tasks.humaneval
+        import stridebench.harness.backbones
         from transformers import LlamaConfig
-        from harness.backbones.checkpoints import transformers_models
+        from stridebench.harness.backbones.checkpoints import transformers_models
         sizes = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2, vocab_size=40)
         LlamaConfig(architectures=["LlamaForCausalLM"], **sizes).save_pretrained(sys.argv[1])
         from pathlib import Path

@@ -12,11 +12,11 @@ import click
 import pytest
 from rich.console import Console
 
-from harness.cli import main
-from harness.errors import RunIncomplete
-from harness.platform.exits import exits_are_told
+from stridebench.harness.cli import main
+from stridebench.harness.errors import RunIncomplete
+from stridebench.harness.platform.exits import exits_are_told
 
-PRELUDE = "import os\nfrom harness.platform.exits import exits_are_told\nwith exits_are_told():\n    "
+PRELUDE = "import os\nfrom stridebench.harness.platform.exits import exits_are_told\nwith exits_are_told():\n    "
 
 
 def ended(body: str) -> subprocess.CompletedProcess[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.platform import extras
+from stridebench.harness.platform import extras
 
 
 def test_a_checkout_installs_its_own_extra(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from harness.platform.one_core import be_number, on_one_core
+from stridebench.harness.platform.one_core import be_number, on_one_core
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system does not tell its cores")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.platform.programs import typed
+from stridebench.harness.platform.programs import typed
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.platform.stand_ins import StandInUsedError, stand_in
+from stridebench.harness.platform.stand_ins import StandInUsedError, stand_in
 
 
 class TestStandIns:

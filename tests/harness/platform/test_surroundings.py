@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-PRELUDE = "import os, sys\nfrom harness.platform.surroundings import restored\n"
+PRELUDE = "import os, sys\nfrom stridebench.harness.platform.surroundings import restored\n"
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from harness.core.method import Claim
-from harness.core.sampling import Sampling
-from harness.discover import load_all
-from harness.plan import contract
-from harness.proof.cases import CASES, Case, cases_to_verify, halves
-from harness.proof.catalogue import Piece, compute, joined, pieces
-from harness.proof.prove import prove
-from harness.registry import METHODS
+from stridebench.harness.core.method import Claim
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.discover import load_all
+from stridebench.harness.plan import contract
+from stridebench.harness.proof.cases import CASES, Case, cases_to_verify, halves
+from stridebench.harness.proof.catalogue import Piece, compute, joined, pieces
+from stridebench.harness.proof.prove import prove
+from stridebench.harness.registry import METHODS
 
 load_all()
 GREEDY_CASE, DRAWN_CASE = Case(2, 3, 19, Sampling(0.0)), CASES[0]

@@ -13,21 +13,21 @@ import pytest
 import torch
 from scipy import integrate
 
-from harness.core.draft import Acceptance, Draft, Path
-from harness.core.draws import Draws, SeededDraws
-from harness.core.loop import decode
-from harness.core.method import Claim, Method
-from harness.core.run import Run, open_run
-from harness.core.sampling import Sampling
-from harness.errors import ContractError, EnumerationLimit
-from harness.proof import enumerate as enumeration
-from harness.proof.cases import CASES, Case
-from harness.proof.distance import distance, reference_law, total_variation, toy_drafter
-from harness.proof.enumerate import output_law
-from harness.proof.enumerating_draws import EnumeratingDraws
-from harness.proof.states import freeze
-from harness.registry import METHODS
-from methods.drafters.jacobi.window import JacobiWindow
+from stridebench.harness.core.draft import Acceptance, Draft, Path
+from stridebench.harness.core.draws import Draws, SeededDraws
+from stridebench.harness.core.loop import decode
+from stridebench.harness.core.method import Claim, Method
+from stridebench.harness.core.run import Run, open_run
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.errors import ContractError, EnumerationLimit
+from stridebench.harness.proof import enumerate as enumeration
+from stridebench.harness.proof.cases import CASES, Case
+from stridebench.harness.proof.distance import distance, reference_law, total_variation, toy_drafter
+from stridebench.harness.proof.enumerate import output_law
+from stridebench.harness.proof.enumerating_draws import EnumeratingDraws
+from stridebench.harness.proof.states import freeze
+from stridebench.harness.registry import METHODS
+from stridebench.methods.drafters.jacobi.window import JacobiWindow
 from tests.support.enumerated import enumerated
 from tests.support.one_by_one import OneByOne
 

@@ -15,15 +15,15 @@ from typing import Any
 
 import pytest
 
-from harness.core.method import Method
-from harness.errors import EnumerationLimit, RunIncomplete
-from harness.proof import distance, kept_laws, processes, sources
-from harness.proof.cases import CASES, cases_of
-from harness.proof.catalogue import Piece, compute
-from harness.proof.kept_laws import Keeper, keeping, kept, sheet
-from harness.proof.mutants import try_mutant
-from harness.proof.prove import prove
-from harness.registry import METHODS
+from stridebench.harness.core.method import Method
+from stridebench.harness.errors import EnumerationLimit, RunIncomplete
+from stridebench.harness.proof import distance, kept_laws, processes, sources
+from stridebench.harness.proof.cases import CASES, cases_of
+from stridebench.harness.proof.catalogue import Piece, compute
+from stridebench.harness.proof.kept_laws import Keeper, keeping, kept, sheet
+from stridebench.harness.proof.mutants import try_mutant
+from stridebench.harness.proof.prove import prove
+from stridebench.harness.registry import METHODS
 
 FEW = tuple(case for case in CASES if case.outputs <= 8 and case.sampling.temperature > 0)[:2]
 ROOT = Path(sources.__file__).resolve().parents[2]
@@ -132,25 +132,25 @@ class TestSheets:
 
 class TestSources:
     def test_a_changed_file_is_another_digest(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        before = sources.digest(("methods.speculative",))
+        before = sources.digest(("stridebench.methods.speculative",))
         assert before is not None
         read = sources._source
 
         def changed(name: str) -> sources.Source | None:
             source = read(name)
-            return source and replace(source, digest="x") if name == "harness.core.sampling" else source
+            return source and replace(source, digest="x") if name == "stridebench.harness.core.sampling" else source
 
         monkeypatch.setattr(sources, "_source", changed)
         monkeypatch.setattr(sources, "_as_written", lambda name, source: True)  # of the line above
         sources.digest.cache_clear()
-        assert sources.digest(("methods.speculative",)) not in (before, None)
+        assert sources.digest(("stridebench.methods.speculative",)) not in (before, None)
 
     def test_methods_of_other_packages_and_replaced_functions_are_not_kept(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         assert sources.digest(("somebodys.method",)) is None
-        monkeypatch.setattr("harness.core.sampling.warp", lambda logits, sampling: logits.softmax(-1))
-        assert sources.digest(("methods.speculative",)) is None
+        monkeypatch.setattr("stridebench.harness.core.sampling.warp", lambda logits, sampling: logits.softmax(-1))
+        assert sources.digest(("stridebench.methods.speculative",)) is None
 
     def test_a_file_that_was_written_while_the_command_ran_is_not_kept(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -158,7 +158,7 @@ class TestSources:
         """The file that is hashed may be newer than the module that runs."""
         written = (ROOT / "methods" / "speculative.py").stat().st_ctime
         monkeypatch.setattr("harness.IMPORTED", written - 1)
-        assert sources.digest(("methods.speculative",)) is None
+        assert sources.digest(("stridebench.methods.speculative",)) is None
         monkeypatch.setattr("harness.IMPORTED", math.inf)
         sources.digest.cache_clear()
         used = keeper(tmp_path, "monday")
@@ -169,7 +169,7 @@ class TestSources:
         assert "written since this command began" in used.trouble
 
     def test_a_class_that_takes_the_name_of_ours_is_not_kept(self, tmp_path: Path) -> None:
-        fake = type("Speculative", (type(method()),), {"__module__": "methods.speculative"})
+        fake = type("Speculative", (type(method()),), {"__module__": "stridebench.methods.speculative"})
         with keeping(keeper(tmp_path, "monday")), sheet(fake()):
             kept("what", lambda: {(1,): 1.0})
         assert list(tmp_path.iterdir()) == []

@@ -18,27 +18,34 @@ import pytest
 import torch
 from scipy import stats
 
-from harness.core.backbone import Backbone
-from harness.core.capabilities import Requirement
-from harness.core.clock import CpuClock, Stopwatch
-from harness.core.draws import SeededDraws
-from harness.core.loop import decode
-from harness.core.method import Claim, Method, Mutant, label, parameters
-from harness.core.run import open_run
-from harness.core.sampling import Sampling
-from harness.core.session import Session
-from harness.discover import load_all
-from harness.errors import ContractError
-from harness.plan import presets
-from harness.proof import cases as proof_cases
-from harness.proof.cases import CASES, GRID_CASES, Case, cases_of
-from harness.proof.catalogue import Piece, compute
-from harness.proof.distance import distance, method_law, reference_law, reference_of, total_variation, toy_drafter
-from harness.proof.divergence import diverge
-from harness.proof.enumerate import Law
-from harness.proof.mutants import CAUGHT, TriedMutant, injected, try_mutants
-from harness.proof.prove import EXACT, Proof, prove, verdict_of
-from harness.registry import METHODS, TASKS
+from stridebench.harness.core.backbone import Backbone
+from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.core.clock import CpuClock, Stopwatch
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.loop import decode
+from stridebench.harness.core.method import Claim, Method, Mutant, label, parameters
+from stridebench.harness.core.run import open_run
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.core.session import Session
+from stridebench.harness.discover import load_all
+from stridebench.harness.errors import ContractError
+from stridebench.harness.plan import presets
+from stridebench.harness.proof import cases as proof_cases
+from stridebench.harness.proof.cases import CASES, GRID_CASES, Case, cases_of
+from stridebench.harness.proof.catalogue import Piece, compute
+from stridebench.harness.proof.distance import (
+    distance,
+    method_law,
+    reference_law,
+    reference_of,
+    total_variation,
+    toy_drafter,
+)
+from stridebench.harness.proof.divergence import diverge
+from stridebench.harness.proof.enumerate import Law
+from stridebench.harness.proof.mutants import CAUGHT, TriedMutant, injected, try_mutants
+from stridebench.harness.proof.prove import EXACT, Proof, prove, verdict_of
+from stridebench.harness.registry import METHODS, TASKS
 from tests.support.one_by_one import OneByOne
 
 load_all()
@@ -368,7 +375,7 @@ class TestInjection:
         class Passless(kind):  # type: ignore[misc, valid-type]  # a class found at run time
             mutants = (
                 Mutant(
-                    "methods.autoregressive:Autoregressive.step",
+                    "stridebench.methods.autoregressive:Autoregressive.step",
                     "run.draws.categorical(p,",
                     "99 + run.draws.categorical(p,",
                     "outside the vocabulary",
@@ -381,7 +388,11 @@ class TestInjection:
         kind = METHODS.get("autoregressive")
 
         class Harmless(kind):  # type: ignore[misc, valid-type]  # a class found at run time
-            mutants = (Mutant("harness.core.sampling:warp", "ture).softmax(-1)", "ture).softmax(1)", "the same axis"),)
+            mutants = (
+                Mutant(
+                    "stridebench.harness.core.sampling:warp", "ture).softmax(-1)", "ture).softmax(1)", "the same axis"
+                ),
+            )
 
         assert [tried.caught for tried in try_mutants(Harmless, [kind()])] == [False]
 

@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 import torch
 
-from harness.core import loop
-from harness.core.method import Claim, Method, Mutant
-from harness.core.run import Run
-from harness.errors import UsageError
-from harness.proof import in_batch
-from harness.proof.cases import CASES, PUBLISHED, Case, joint_case_of, presets_names
-from harness.proof.distance import DRAWN, QUICK, measure
-from harness.proof.in_batch import joint_law, row_law
-from harness.proof.mutants import injected
-from harness.proof.prove import EXACT
-from harness.proof.random_cases import random_case, try_random
-from harness.registry import METHODS
+from stridebench.harness.core import loop
+from stridebench.harness.core.method import Claim, Method, Mutant
+from stridebench.harness.core.run import Run
+from stridebench.harness.errors import UsageError
+from stridebench.harness.proof import in_batch
+from stridebench.harness.proof.cases import CASES, PUBLISHED, Case, joint_case_of, presets_names
+from stridebench.harness.proof.distance import DRAWN, QUICK, measure
+from stridebench.harness.proof.in_batch import joint_law, row_law
+from stridebench.harness.proof.mutants import injected
+from stridebench.harness.proof.prove import EXACT
+from stridebench.harness.proof.random_cases import random_case, try_random
+from stridebench.harness.registry import METHODS
 from tests.support.one_by_one import OneByOne
 
 SEED = 0
@@ -70,7 +70,7 @@ class TestCaught:
     @pytest.mark.parametrize("name", ["sjd", "speculative", "prompt_lookup", "specinfer"])
     def test_a_residual_of_little_mass_that_is_forgotten_is_caught(self, name: str) -> None:
         small = Mutant(
-            "methods.verifiers.rejection:residual",
+            "stridebench.methods.verifiers.rejection:residual",
             "torch.where(mass > 0, positive / mass, p)",
             "torch.where(mass > 1e-3, positive / mass, p)",
             "a residual of mass below 1e-3 is p",
@@ -83,7 +83,7 @@ class TestCaught:
     @pytest.mark.parametrize("name", ["sjd", "speculative"])
     def test_a_wrong_test_from_the_fifth_draft_on_is_caught_at_the_published_window(self, name: str) -> None:
         late = Mutant(
-            "methods.verifiers.rejection:acceptance_probs",
+            "stridebench.methods.verifiers.rejection:acceptance_probs",
             "return (px / draft_probs(x, q).to(p.dtype)).clamp_max(1.0)",
             "return (px / draft_probs(x, q).to(p.dtype)).clamp_max(1.0) ** (1 - 0.5 * (torch.arange(len(x)) >= 4))",
             "from the fifth draft on the square root is tested",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from harness.record.counting import COUNTED, counting_difference
-from harness.record.files import READABLE, SCHEMA
+from stridebench.harness.record.counting import COUNTED, counting_difference
+from stridebench.harness.record.files import READABLE, SCHEMA
 
 
 def test_runs_of_one_version_count_alike() -> None:

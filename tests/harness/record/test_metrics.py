@@ -9,9 +9,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from harness.errors import ContractError
-from harness.record.columns import STARTS, STEP_FIELDS, Record, Sample, Step, check
-from harness.record.metrics import METRICS, acceptance_by_depth, totals, value
+from stridebench.harness.errors import ContractError
+from stridebench.harness.record.columns import STARTS, STEP_FIELDS, Record, Sample, Step, check
+from stridebench.harness.record.metrics import METRICS, acceptance_by_depth, totals, value
 
 
 def step(drafted: int, accepted: int, **other: Any) -> Step:

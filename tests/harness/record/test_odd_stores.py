@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from harness.errors import StoreError
-from harness.record import store
-from harness.record.files import encode
-from harness.record.store import Store
+from stridebench.harness.errors import StoreError
+from stridebench.harness.record import store
+from stridebench.harness.record.files import encode
+from stridebench.harness.record.store import Store
 from tests.support.cli import refused, stride
 
 Change = Callable[[Path], Any]

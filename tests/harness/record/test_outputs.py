@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from harness.errors import ContractError, StoreError
-from harness.record.outputs import Mesh, Picture, as_mesh, as_picture, as_text, file_name, load, save
+from stridebench.harness.errors import ContractError, StoreError
+from stridebench.harness.record.outputs import Mesh, Picture, as_mesh, as_picture, as_text, file_name, load, save
 
 TRIANGLE = Mesh(np.array([[0, 0, 0], [1, 0, 0], [0, 1, 0.25]]), np.array([[0, 1, 2]]))
 

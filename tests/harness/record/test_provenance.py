@@ -13,10 +13,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import harness
-from harness.errors import ContractError
-from harness.record import provenance
-from harness.record.provenance import PACKAGES, collect, digest, fingerprint, git_commit, machine, redact, versions
+import stridebench.harness
+from stridebench.harness.errors import ContractError
+from stridebench.harness.record import provenance
+from stridebench.harness.record.provenance import (
+    PACKAGES,
+    collect,
+    digest,
+    fingerprint,
+    git_commit,
+    machine,
+    redact,
+    versions,
+)
 
 HERE = {
     "cpu": "X", "arch": "x86_64", "cores": 2, "memory_bytes": 2**34, "platform": "Linux-6.1", "threads": 2,
@@ -168,7 +177,7 @@ def test_a_value_that_is_not_json_has_no_digest(value: object) -> None:
 
 
 def test_importing_it_imports_no_torch() -> None:
-    root = str(Path(harness.__file__).parents[1])
-    code = "import sys, harness.record.provenance; sys.exit('torch' in sys.modules)"
+    root = str(Path(stridebench.harness.__file__).parents[1])
+    code = "import sys, stridebench.harness.record.provenance; sys.exit('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": root}, check=False)
     assert done.returncode == 0

@@ -13,10 +13,10 @@ from typing import Any
 import fsspec
 import pytest
 
-from harness.errors import StoreError
-from harness.record.columns import Record, Sample
-from harness.record.remote import RemoteRun, holds_run, remote_run
-from harness.record.store import Store
+from stridebench.harness.errors import StoreError
+from stridebench.harness.record.columns import Record, Sample
+from stridebench.harness.record.remote import RemoteRun, holds_run, remote_run
+from stridebench.harness.record.store import Store
 from tests.support.s3_server import s3_server
 
 META = {"status": "done", "label": "sjd", "backbone": "tabular", "dtype": "fp32", "task": "toy"}

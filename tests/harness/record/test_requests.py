@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import StoreError, UnknownNameError
-from harness.record.request_metrics import measures, per_position
-from harness.record.request_store import RequestStore
-from harness.record.requests import REQUESTS, Request, identities, table
+from stridebench.harness.errors import StoreError, UnknownNameError
+from stridebench.harness.record.request_metrics import measures, per_position
+from stridebench.harness.record.request_store import RequestStore
+from stridebench.harness.record.requests import REQUESTS, Request, identities, table
 
 MS = 1_000_000
 ONE = Request(

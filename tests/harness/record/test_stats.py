@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 from scipy.stats import ks_2samp
 
-from harness.errors import UsageError
-from harness.record import stats
+from stridebench.harness.errors import UsageError
+from stridebench.harness.record import stats
 
 
 def index(prompts: int, repetitions: int = 1) -> pd.MultiIndex:

@@ -25,12 +25,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import harness
-from harness.errors import ContractError, RunIncomplete, StoreError, UnknownNameError
-from harness.record.columns import LISTS, STEP_FIELDS, Record, Sample, Step
-from harness.record.files import encode, partial_of
-from harness.record.metrics import totals
-from harness.record.store import SealedError, Store, sound_file
+import stridebench.harness
+from stridebench.harness.errors import ContractError, RunIncomplete, StoreError, UnknownNameError
+from stridebench.harness.record.columns import LISTS, STEP_FIELDS, Record, Sample, Step
+from stridebench.harness.record.files import encode, partial_of
+from stridebench.harness.record.metrics import totals
+from stridebench.harness.record.store import SealedError, Store, sound_file
 
 CELLS = ["sjd-0a1b", "ar-2c3d"]
 KEY = {"T": 0, "model": {"name": "tabular", "dtype": "fp32"}, "methods": ["sjd", "ar"]}
@@ -240,7 +240,7 @@ def test_ids_that_a_file_system_may_confuse_stay_distinct(store: Store) -> None:
 
 
 def test_reading_imports_no_torch() -> None:
-    code = "import sys, harness.record.store; sys.exit('torch' in sys.modules)"
+    code = "import sys, stridebench.harness.record.store; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], env=environment(), check=False).returncode == 0
 
 
@@ -308,7 +308,7 @@ def test_a_record_that_breaks_an_identity_is_refused(store: Store) -> None:
 
 def test_sealing_checks_the_identities_again(store: Store) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("harness.record.store.check", lambda steps, output: None)
+        patch.setattr("stridebench.harness.record.store.check", lambda steps, output: None)
         good = record("a")
         store.write(CELLS[0], replace(good, sample=replace(good.sample, tokens=(1,))))
     with pytest.raises(ContractError, match="emitted 5"):
@@ -317,7 +317,7 @@ def test_sealing_checks_the_identities_again(store: Store) -> None:
 
 
 def test_a_second_writer_is_refused(store: Store) -> None:
-    code = "import sys; from harness.record.store import Store as S; r = sys.argv[1]; S.resume(r, S.open(r).manifest)"
+    code = "import sys; from stridebench.harness.record.store import Store as S; r = sys.argv[1]; S.resume(r, S.open(r).manifest)"
     Store.resume(store.path, MANIFEST)
     command = [sys.executable, "-c", code, str(store.path)]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
@@ -621,7 +621,7 @@ def test_other_errors_pass_unchanged(store: Store, monkeypatch: pytest.MonkeyPat
 
 def environment() -> dict[str, str]:
     """The environment of a child that imports this harness."""
-    return os.environ | {"PYTHONPATH": str(Path(harness.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+    return os.environ | {"PYTHONPATH": str(Path(stridebench.harness.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
 
 
 def write_run(run: Path, journal: Path, plan: int = len(PLANNED)) -> None:
@@ -743,7 +743,7 @@ if __name__ == "__main__":
 
 
 def test_the_sound_of_the_first_prompts_is_kept_with_its_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.record.store.SOUNDS", 2)
+    monkeypatch.setattr("stridebench.harness.record.store.SOUNDS", 2)
     store = Store.create(tmp_path / "run", MANIFEST)
     for prompt in ("a/1", "a/1", "b", "c"):
         store.keep_sound(CELLS[1], prompt, np.array([0.0, 0.5, -2.0]), 16_000, "good evening")

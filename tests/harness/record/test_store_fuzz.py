@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import strategies as st
 
-from harness.record.files import encode
+from stridebench.harness.record.files import encode
 from tests.support.cli import stride
 from tests.support.fuzz import SHORT_OR_LONG, assert_one_message, fuzz, numbers, plain
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.run.attempt import completion
+from stridebench.harness.run.attempt import completion
 
 
 @pytest.mark.parametrize(

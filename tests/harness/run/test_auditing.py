@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from harness.core.method import Claim, Mutant
-from harness.proof.mutants import injected
-from harness.record.store import Cell, Store
-from harness.registry import ALTERNATIVES, METHODS
+from stridebench.harness.core.method import Claim, Mutant
+from stridebench.harness.proof.mutants import injected
+from stridebench.harness.record.store import Cell, Store
+from stridebench.harness.registry import ALTERNATIVES, METHODS
 from tests.support.cheats import BiasedLate, CopiesLate, ReadsAnotherPrompt
 from tests.support.cli import stride
 from tests.support.one_by_one import register
@@ -95,7 +95,7 @@ def test_an_alternative_that_fails_leaves_the_sample_and_a_reason(
 
 
 COLDER = Mutant(
-    "harness.core.run:Run.probs",
+    "stridebench.harness.core.run:Run.probs",
     "return warp(logits, self.sampling)",
     "return warp(2 * logits, self.sampling)",
     "T / 2",

@@ -10,23 +10,23 @@ from typing import Any
 
 import pytest
 
-from harness.core.draft import Acceptance
-from harness.core.method import Mutant
-from harness.core.run import Run
-from harness.proof.mutants import injected
-from harness.record.store import Cell, Store
-from harness.registry import METHODS
-from harness.run.drafter_health import OTHER_ORDER, uncheckable
-from methods.drafters.draft_model import ModelDrafter
-from methods.speculative import Speculative
-from reports.summary import summarise
+from stridebench.harness.core.draft import Acceptance
+from stridebench.harness.core.method import Mutant
+from stridebench.harness.core.run import Run
+from stridebench.harness.proof.mutants import injected
+from stridebench.harness.record.store import Cell, Store
+from stridebench.harness.registry import METHODS
+from stridebench.harness.run.drafter_health import OTHER_ORDER, uncheckable
+from stridebench.methods.drafters.draft_model import ModelDrafter
+from stridebench.methods.speculative import Speculative
+from stridebench.reports.summary import summarise
 from tests.support.one_by_one import register
 from tests.support.runs import finished
 
 DRAFTERS = ({"name": "speculative", "drafter": "toy"}, {"name": "specinfer", "drafter": "toy"}, "eagle1", "eagle2")
 SIZES: dict[str, Any] = {"max_new_tokens": 16, "temperature": [1.0], "warmup": 0}
 STALE = Mutant(
-    "harness.core.session:Session._extend",
+    "stridebench.harness.core.session:Session._extend",
     "self._cache.keep(start)",
     'self._cache.keep(start + (self.kind == "draft"))',
     "a drafter's cache keeps the first row behind its rollback",

@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 
-from harness.errors import UsageError
-from harness.plan.cells import expand
-from harness.plan.suite import resolve_again
-from harness.record.store import Store
-from harness.run import executors
-from harness.run.options import Options, Progress
-from harness.run.pools.settings import check
-from harness.run.summary import summary
+from stridebench.harness.errors import UsageError
+from stridebench.harness.plan.cells import expand
+from stridebench.harness.plan.suite import resolve_again
+from stridebench.harness.record.store import Store
+from stridebench.harness.run import executors
+from stridebench.harness.run.options import Options, Progress
+from stridebench.harness.run.pools.settings import check
+from stridebench.harness.run.summary import summary
 from tests.support.runs import plan_of, start
 from tests.support.shape_checks import without_shape_checks
 
@@ -33,9 +33,9 @@ SUITE: dict[str, Any] = {
 }
 WORKER = """
 import sys
-from harness.run.options import Options, Progress
-from harness.run.pools.units import Unit
-from harness.run.pools.worker import CellWorker, Setup
+from stridebench.harness.run.options import Options, Progress
+from stridebench.harness.run.pools.units import Unit
+from stridebench.harness.run.pools.worker import CellWorker, Setup
 unit = Unit({cells!r}, ("tabular", "fp64"))
 assert CellWorker(Setup({suite!r}, sys.argv[1], Options())).run(unit) is None
 """
@@ -233,7 +233,7 @@ def test_a_resumed_run_waits_for_jobs_that_still_live(tmp_path: Path, stride_env
     words = ["--method", "sjd", "--method", "{name: sjdpp, tau: [0.5, 2.0]}", "--backbone", "random-llama-1m"]
     words += ["--task", "{name: tabular, limit: 8}", "-t", "1", "--max-new-tokens", "32", "--set", "prove=false"]
     words += ["--set", "timing=off", "--executor", "slurm", "--executor-option", "cluster=local", "--out", str(run)]
-    command = [sys.executable, "-c", "from harness.cli.main import main; main()", "run", *words]
+    command = [sys.executable, "-c", "from stridebench.harness.cli.main import main; main()", "run", *words]
     mark = {**stride_env, "STRIDE_TEST_RUN": str(os.getpid())}
     driver = subprocess.Popen(command, env=mark, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while not list(run.glob("records/*/*")) and driver.poll() is None:
@@ -275,7 +275,7 @@ def test_a_run_goes_on_after_its_driver_was_killed(tmp_path: Path, stride_env: d
         "--out",
         str(tmp_path / "run"),
     ]
-    command = [sys.executable, "-c", "from harness.cli.main import main; main()", "run", *words]
+    command = [sys.executable, "-c", "from stridebench.harness.cli.main import main; main()", "run", *words]
     driver = subprocess.Popen(command, env=stride_env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while not list((tmp_path / "run").glob("cells/*")) and driver.poll() is None:
         time.sleep(0.02)

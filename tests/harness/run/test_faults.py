@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import StoreError
-from harness.record.store import Store
+from stridebench.harness.errors import StoreError
+from stridebench.harness.record.store import Store
 from tests.support.launcher import SMALL, Launcher, assert_same_counts, finished, progress
 
 pytestmark = [pytest.mark.faults, pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="no /proc")]

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from harness.backbones.slots.cache import SlotCache
-from harness.core import consumption
-from harness.core.draft import Acceptance
-from harness.core.run import Run
-from harness.plan import presets
-from harness.record.store import Cell, Store
-from harness.registry import METHODS
-from harness.run.loading import WarmModels
-from methods.drafters.jacobi.window import JacobiWindow
-from reports.summary import summarise
+from stridebench.harness.backbones.slots.cache import SlotCache
+from stridebench.harness.core import consumption
+from stridebench.harness.core.draft import Acceptance
+from stridebench.harness.core.run import Run
+from stridebench.harness.plan import presets
+from stridebench.harness.record.store import Cell, Store
+from stridebench.harness.registry import METHODS
+from stridebench.harness.run.loading import WarmModels
+from stridebench.methods.drafters.jacobi.window import JacobiWindow
+from stridebench.reports.summary import summarise
 from tests.support.runs import by_label, counted, finished, in_parts, plan_of, start
 
 
@@ -132,8 +132,8 @@ def test_the_check_in_fp32_gives_the_weights_of_the_run_back_first_unless_cells_
         return model
 
     monkeypatch.setattr(presets, "load", spied)
-    monkeypatch.setattr("harness.proof.verdicts.free_memory", lambda device: room)
-    monkeypatch.setattr("harness.run.group.WarmModels", lambda **named: WarmModels(all_at_once))
+    monkeypatch.setattr("stridebench.harness.proof.verdicts.free_memory", lambda device: room)
+    monkeypatch.setattr("stridebench.harness.run.group.WarmModels", lambda **named: WarmModels(all_at_once))
     backbones = [{"name": "random-llama-1m", "dtype": ["bf16"]}]
     tasks = [{"name": "tabular", "limit": 1}]
     data: dict[str, Any] = {"backbones": backbones, "tasks": tasks, "prove": True, "max_new_tokens": 4}

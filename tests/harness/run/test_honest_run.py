@@ -17,22 +17,22 @@ import numpy as np
 import pytest
 import torch
 
-from harness.backbones.toy.masked_tabular import MaskedTabular
-from harness.backbones.toy.tabular import Tabular
-from harness.core.draws import SeededDraws
-from harness.core.loop import decode
-from harness.core.method import Claim
-from harness.core.run import Run, open_run
-from harness.core.sampling import Sampling
-from harness.core.task import Prompt, SetScore, Task
-from harness.errors import ContractError, UsageError
-from harness.plan import contract
-from harness.platform.extras import install_command
-from harness.proof import verdicts
-from harness.proof.cases import cases_of
-from harness.proof.distance import toy_drafter
-from harness.record.store import Store
-from harness.registry import METHODS, TASKS
+from stridebench.harness.backbones.toy.masked_tabular import MaskedTabular
+from stridebench.harness.backbones.toy.tabular import Tabular
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.loop import decode
+from stridebench.harness.core.method import Claim
+from stridebench.harness.core.run import Run, open_run
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.core.task import Prompt, SetScore, Task
+from stridebench.harness.errors import ContractError, UsageError
+from stridebench.harness.plan import contract
+from stridebench.harness.platform.extras import install_command
+from stridebench.harness.proof import verdicts
+from stridebench.harness.proof.cases import cases_of
+from stridebench.harness.proof.distance import toy_drafter
+from stridebench.harness.record.store import Store
+from stridebench.harness.registry import METHODS, TASKS
 from tests.support.cheats import RaisesOnToys, WrongLate
 from tests.support.cli import Outcome, refused, stride
 from tests.support.one_by_one import OneByOne, register

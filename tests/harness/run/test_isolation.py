@@ -14,10 +14,10 @@ from typing import Any, NoReturn
 
 import pytest
 
-from harness.errors import RunIncomplete
-from harness.record.store import Store
-from harness.registry import METHODS, TASKS
-from harness.run import isolation, worker
+from stridebench.harness.errors import RunIncomplete
+from stridebench.harness.record.store import Store
+from stridebench.harness.registry import METHODS, TASKS
+from stridebench.harness.run import isolation, worker
 from tests.support.cheats import ChangesWeights
 from tests.support.cli import Outcome, stride
 from tests.support.one_by_one import OneByOne, register
@@ -104,7 +104,7 @@ def test_a_cell_in_which_two_runs_ended_is_not_started_again(
     """The plugin kills the run itself, and its worker ends with it."""
     words = [str(word) for word in ("run", "--method", "sjd", *bad_day("kill_run"), *WORDS, "--out", tmp_path / "run")]
     site = os.pathsep.join([str(tmp_path / "site"), stride_env["PYTHONPATH"]])
-    command = [sys.executable, "-c", "from harness.cli.main import main; main()", *words]
+    command = [sys.executable, "-c", "from stridebench.harness.cli.main import main; main()", *words]
     for again in ([], ["--resume"]):
         ended = subprocess.run([*command, *again], env={**stride_env, "PYTHONPATH": site}, capture_output=True)
         assert ended.returncode == -signal.SIGKILL, ended.stderr
@@ -483,7 +483,7 @@ def test_a_run_that_a_scorer_kills_twice_goes_on_without_it(
 ) -> None:
     words = ("run", "--method", "autoregressive", *SCORED[2:], "--task", "{name: bad_scorer, fault: kill_run}")
     site = os.pathsep.join([str(tmp_path / "site"), stride_env["PYTHONPATH"]])
-    command = [sys.executable, "-c", "from harness.cli.main import main; main()", *map(str, words)]
+    command = [sys.executable, "-c", "from stridebench.harness.cli.main import main; main()", *map(str, words)]
     command += ["--out", str(tmp_path / "run"), "--resume"]
     ended = [
         subprocess.run(command, env={**stride_env, "PYTHONPATH": site}, capture_output=True, text=True)

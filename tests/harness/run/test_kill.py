@@ -96,7 +96,7 @@ def test_an_interrupt_is_one_message_and_exit_3_and_the_run_resumes(small, launc
 @pytest.mark.faults
 def test_an_interrupt_at_the_shell_does_the_same(stride_env, tmp_path):
     """Once as for a user: in a process of its own, by the terminal's signal."""
-    command = [sys.executable, "-m", "harness.cli.main", "run", *SMALL, "--out", str(tmp_path / "run")]
+    command = [sys.executable, "-m", "stridebench.harness.cli.main", "run", *SMALL, "--out", str(tmp_path / "run")]
     child = subprocess.Popen(
         command,
         env=stride_env,
@@ -120,7 +120,7 @@ def test_two_processes_do_not_write_to_one_folder(launcher, stride_env, tmp_path
     while progress(path) < 1 and launcher.alive():
         time.sleep(0.003)
     launcher.send(signal.SIGSTOP)
-    command = [sys.executable, "-m", "harness.cli.main", "run", *SUITE, "--out", str(path), "--resume"]
+    command = [sys.executable, "-m", "stridebench.harness.cli.main", "run", *SUITE, "--out", str(path), "--resume"]
     second = subprocess.run(command, env=stride_env, capture_output=True, text=True, timeout=120)
     launcher.send(signal.SIGKILL)
     launcher.end()

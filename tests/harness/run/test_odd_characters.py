@@ -11,12 +11,12 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from harness.backbones.toy.tabular import Tabular
-from harness.core.method import label
-from harness.core.task import Prompt
-from harness.errors import printable, printable_line
-from harness.record.store import Store
-from harness.registry import METHODS, TASKS
+from stridebench.harness.backbones.toy.tabular import Tabular
+from stridebench.harness.core.method import label
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import printable, printable_line
+from stridebench.harness.record.store import Store
+from stridebench.harness.registry import METHODS, TASKS
 from tests.support.cli import stride
 from tests.support.one_by_one import OneByOne, register
 

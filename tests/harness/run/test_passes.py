@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 import torch
 
-from harness.backbones.toy.masked_tabular import MaskedTabular
-from harness.backbones.toy.tabular import Tabular
-from harness.core.clock import CpuClock, Stamp
-from harness.core.costs import Passes
-from harness.core.task import Prompt
-from harness.errors import StoreError
-from harness.record.store import Store
-from harness.run import passes
-from harness.run.executors import serial
-from harness.run.options import Options, Progress
+from stridebench.harness.backbones.toy.masked_tabular import MaskedTabular
+from stridebench.harness.backbones.toy.tabular import Tabular
+from stridebench.harness.core.clock import CpuClock, Stamp
+from stridebench.harness.core.costs import Passes
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import StoreError
+from stridebench.harness.record.store import Store
+from stridebench.harness.run import passes
+from stridebench.harness.run.executors import serial
+from stridebench.harness.run.options import Options, Progress
 from tests.support.runs import Stop, by_label, finished, plan_of, start
 
 DTYPE = "fp64"

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from harness.core.method import Method
-from harness.core.sampling import Sampling
-from harness.core.task import Prompt
-from harness.plan.cells import Cell
-from harness.plan.names import TaskUse
-from harness.registry import METHODS
-from harness.run.quantisation import adapted, distance, notes, unquantised
-from tasks.long_context import LongContext
+from stridebench.harness.core.method import Method
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.plan.cells import Cell
+from stridebench.harness.plan.names import TaskUse
+from stridebench.harness.registry import METHODS
+from stridebench.harness.run.quantisation import adapted, distance, notes, unquantised
+from stridebench.tasks.long_context import LongContext
 from tests.support.tiny_text import tiny
 
 

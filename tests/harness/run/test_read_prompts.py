@@ -12,17 +12,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.backbones.slots.cache import SlotCache
-from harness.core.backbone import Backbone
-from harness.core.cache import Rows, Window
-from harness.core.draft import Draft
-from harness.core.models import Models
-from harness.core.session import Session
-from harness.core.task import Prompt
-from harness.record.columns import Sample
-from harness.run import read_prompts, schedule
-from harness.run.attempt import Attempt
-from harness.run.read_prompts import ReadPrompts
+from stridebench.harness.backbones.slots.cache import SlotCache
+from stridebench.harness.core.backbone import Backbone
+from stridebench.harness.core.cache import Rows, Window
+from stridebench.harness.core.draft import Draft
+from stridebench.harness.core.models import Models
+from stridebench.harness.core.session import Session
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.record.columns import Sample
+from stridebench.harness.run import read_prompts, schedule
+from stridebench.harness.run.attempt import Attempt
+from stridebench.harness.run.read_prompts import ReadPrompts
 from tests.support.tiny_text import tiny
 
 PROMPT = Prompt("a", tokens=(*range(1, 21), 3))

@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 import torch
 
-from harness.core.draft import Draft
-from harness.core.models import Models
-from harness.core.sampling import warp
-from harness.core.task import Prompt
-from harness.plan import presets
-from harness.plan.cells import Cell
-from harness.run.options import Options
-from harness.run.replay import Text, replay, replay_text, unreplayable
-from methods.prompt_lookup import PromptLookup
-from methods.speculative import Speculative
-from methods.zipar import ZipAR
+from stridebench.harness.core.draft import Draft
+from stridebench.harness.core.models import Models
+from stridebench.harness.core.sampling import warp
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.plan import presets
+from stridebench.harness.plan.cells import Cell
+from stridebench.harness.run.options import Options
+from stridebench.harness.run.replay import Text, replay, replay_text, unreplayable
+from stridebench.methods.prompt_lookup import PromptLookup
+from stridebench.methods.speculative import Speculative
+from stridebench.methods.zipar import ZipAR
 from tests.support.runs import plan_of
 
 TOKENS = (1, 0, 2, 2, 1, 0)

@@ -11,25 +11,25 @@ from typing import Any
 import pytest
 import torch
 
-from harness.core.cache import Window
-from harness.core.capabilities import Requirement
-from harness.core.draft import Acceptance, Draft
-from harness.core.draft import Path as TokenPath
-from harness.core.draws import SeededDraws
-from harness.core.loop import decode
-from harness.core.method import Claim, parameters
-from harness.core.run import Run, open_run
-from harness.core.sampling import Sampling
-from harness.core.task import Prompt, Task
-from harness.discover import component
-from harness.errors import StoreError, WeightsError
-from harness.plan import presets
-from harness.plan.compatibility import incompatibility
-from harness.record.metrics import METRICS, totals, value
-from harness.record.store import Store
-from harness.registry import METHODS, TASKS, Registry
-from harness.run.executors import groups, serial
-from harness.run.options import Options, Progress
+from stridebench.harness.core.cache import Window
+from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.core.draft import Acceptance, Draft
+from stridebench.harness.core.draft import Path as TokenPath
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.loop import decode
+from stridebench.harness.core.method import Claim, parameters
+from stridebench.harness.core.run import Run, open_run
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.core.task import Prompt, Task
+from stridebench.harness.discover import component
+from stridebench.harness.errors import StoreError, WeightsError
+from stridebench.harness.plan import presets
+from stridebench.harness.plan.compatibility import incompatibility
+from stridebench.harness.record.metrics import METRICS, totals, value
+from stridebench.harness.record.store import Store
+from stridebench.harness.registry import METHODS, TASKS, Registry
+from stridebench.harness.run.executors import groups, serial
+from stridebench.harness.run.options import Options, Progress
 from tests.support.cli import stride
 from tests.support.one_by_one import OneByOne, register
 from tests.support.runs import by_label, counted, finished, in_parts, plan_of, start

@@ -7,11 +7,11 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from harness.backbones.mesh import bpt_tokens
-from harness.errors import UsageError
-from harness.record.outputs import Mesh
-from harness.synthetic import shapes
-from harness.synthetic.shapes_parts import SHARES, STRIPS, Dice
+from stridebench.harness.backbones.mesh import bpt_tokens
+from stridebench.harness.errors import UsageError
+from stridebench.harness.record.outputs import Mesh
+from stridebench.harness.synthetic import shapes
+from stridebench.harness.synthetic.shapes_parts import SHARES, STRIPS, Dice
 
 KINDS_AND_LEVELS = [(kind, level) for kind in shapes.KINDS for level in range(3)]
 

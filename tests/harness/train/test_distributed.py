@@ -12,15 +12,15 @@ import pytest
 import torch
 from torch import distributed, nn
 
-from harness.errors import UsageError
-from harness.train.distributed import Workers
+from stridebench.harness.errors import UsageError
+from stridebench.harness.train.distributed import Workers
 
 SCRIPT = """
 import sys
 from pathlib import Path
 import torch
 from torch import nn
-from harness.train.loop import Recipe, train
+from stridebench.harness.train.loop import Recipe, train
 
 class Line(Recipe):
     '''Weights that follow the mean of what the processes draw.'''
@@ -104,7 +104,7 @@ def test_accelerate_starts_two_processes(tmp_path: Path) -> None:
     pytest.importorskip("accelerate")
     script = tmp_path / "line.py"
     script.write_text(SCRIPT)
-    start = "from harness.platform import torchvision; torchvision.ensure()\n"
+    start = "from stridebench.harness.platform import torchvision; torchvision.ensure()\n"
     start += "from accelerate.commands.accelerate_cli import main; main()"
     words = ("launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1", "--mixed_precision", "no")
     command = [sys.executable, "-c", start, *words, "--dynamo_backend", "no", str(script), str(tmp_path)]
@@ -123,7 +123,7 @@ def test_the_command_trains_with_torchrun(tmp_path: Path) -> None:
     data.write_text("".join(f"def f{n}(x):\n" for n in range(9)))
     words = ("train", "medusa", "--backbone", "tiny:llama2-7b", "--data", str(data), "--out", str(tmp_path / "out"))
     settings = ("--set", "steps=2", "--set", "data.new=12", "--set", "heads=1", "--dtype", "fp32", "--json")
-    outcome = launched(tmp_path, "-m", "harness.cli.main", *words, *settings)
+    outcome = launched(tmp_path, "-m", "stridebench.harness.cli.main", *words, *settings)
     assert outcome.returncode == 0, outcome.stderr
     documents = [line for line in outcome.stdout.splitlines() if line.startswith("{")]
     assert len(documents) <= 1 and (tmp_path / "out/card.json").is_file()

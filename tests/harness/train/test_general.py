@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from harness import discover
-from harness.errors import UsageError
-from harness.registry import GENERAL_RECIPES
-from harness.train.data import TaskPlan
-from harness.train.general import general
+from stridebench.harness import discover
+from stridebench.harness.errors import UsageError
+from stridebench.harness.registry import GENERAL_RECIPES
+from stridebench.harness.train.data import TaskPlan
+from stridebench.harness.train.general import general
 
 PLAN = TaskPlan("humaneval")
 
@@ -60,7 +60,9 @@ def test_a_backbone_that_a_recipe_cannot_read_is_refused_before_it_writes_passag
 
 
 def test_a_backbone_that_does_not_fit_into_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.train.general.os.sysconf", lambda name: 2**15 if name == "SC_PAGE_SIZE" else 10**6)
+    monkeypatch.setattr(
+        "stridebench.harness.train.general.os.sysconf", lambda name: 2**15 if name == "SC_PAGE_SIZE" else 10**6
+    )
     with pytest.raises(UsageError, match=r"medusa for llama2-70b reads 138 GB of weights in bf16, and cpu has 33 GB"):
         general("medusa", "llama2-70b", PLAN, {})
 

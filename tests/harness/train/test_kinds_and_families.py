@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from harness import discover
-from harness.errors import UsageError
-from harness.registry import GENERAL_RECIPES
+from stridebench.harness import discover
+from stridebench.harness.errors import UsageError
+from stridebench.harness.registry import GENERAL_RECIPES
 from tests.support import stand_ins
 from tests.support.stand_ins import Lesson, lessons
 

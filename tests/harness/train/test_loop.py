@@ -8,10 +8,10 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from harness.errors import ContractError, UsageError
-from harness.registry import Registry
-from harness.train import loop as training
-from harness.train.loop import Recipe, train
+from stridebench.harness.errors import ContractError, UsageError
+from stridebench.harness.registry import Registry
+from stridebench.harness.train import loop as training
+from stridebench.harness.train.loop import Recipe, train
 
 
 class Line(Recipe):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from harness.train.muon import Muon, orthogonal
+from stridebench.harness.train.muon import Muon, orthogonal
 
 SHAPES = ((12, 20), (20, 12), (12, 20), (8, 8))
 

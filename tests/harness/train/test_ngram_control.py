@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from harness.train.ngram_control import NGram
+from stridebench.harness.train.ngram_control import NGram
 
 
 def test_counts_back_off_to_shorter_contexts() -> None:

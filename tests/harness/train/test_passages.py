@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.train.backbones.jacobi_trajectories import TrajectoryPlan
-from harness.train.passages import Plan, TextPlan, passages_of
-from harness.train.prompts import benchmark_captions, prompts
-from tasks.emoji_scenes import EmojiScenes
+from stridebench.harness.train.backbones.jacobi_trajectories import TrajectoryPlan
+from stridebench.harness.train.passages import Plan, TextPlan, passages_of
+from stridebench.harness.train.prompts import benchmark_captions, prompts
+from stridebench.tasks.emoji_scenes import EmojiScenes
 
 
 @pytest.mark.parametrize(

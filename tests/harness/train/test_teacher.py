@@ -7,11 +7,11 @@ from itertools import islice
 import numpy as np
 import torch
 
-from harness.core.draws import SeededDraws
-from harness.core.sampling import Sampling
-from harness.core.task import Prompt
-from harness.synthetic.code import programs
-from harness.train.teacher import Teacher
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.synthetic.code import programs
+from stridebench.harness.train.teacher import Teacher
 
 
 def test_greedy_passages_are_the_models_own_decoding() -> None:

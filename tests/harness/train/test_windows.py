@@ -6,8 +6,8 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from harness.train import windows
-from harness.train.windows import Windows
+from stridebench.harness.train import windows
+from stridebench.harness.train.windows import Windows
 
 SIZES = {
     "vocab_size": 40, "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4,

@@ -1,5 +1,5 @@
 """Recipes are registered."""
 
-from harness.discover import load_recipes
+from stridebench.harness.discover import load_recipes
 
 load_recipes()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from harness.backbones.toy.tabular import Tabular
-from harness.core.clock import CpuClock, Stopwatch
-from harness.core.draft import Draft
-from harness.core.session import Session
-from methods.trees.growth import Candidates, grow_best, rerank
+from stridebench.harness.backbones.toy.tabular import Tabular
+from stridebench.harness.core.clock import CpuClock, Stopwatch
+from stridebench.harness.core.draft import Draft
+from stridebench.harness.core.session import Session
+from stridebench.methods.trees.growth import Candidates, grow_best, rerank
 from tests.support.tree_paths import token_paths
 
 MODEL = Tabular("tabular", {"vocabulary": 7, "seed": 3, "context": 64})

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from harness.errors import UnknownNameError, UsageError
-from methods.trees.published import best_tree, choices, published
-from methods.trees.shapes import template
+from stridebench.harness.errors import UnknownNameError, UsageError
+from stridebench.methods.trees.published import best_tree, choices, published
+from stridebench.methods.trees.shapes import template
 
 
 class TestTrees:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from harness.errors import UsageError
-from methods.trees.shapes import branching, template
+from stridebench.harness.errors import UsageError
+from stridebench.methods.trees.shapes import branching, template
 
 
 class TestTemplates:

@@ -5,9 +5,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.errors import ContractError, UsageError
-from methods.verifiers import codebook
-from methods.verifiers.codebook import cluster_mass, dilate, nearest
+from stridebench.harness.errors import ContractError, UsageError
+from stridebench.methods.verifiers import codebook
+from stridebench.methods.verifiers.codebook import cluster_mass, dilate, nearest
 
 LINE = torch.tensor([[0.0], [1.0], [3.0], [7.0]])
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from harness.core.draft import Acceptance, Path
-from methods.verifiers.energy import without_last_node
+from stridebench.harness.core.draft import Acceptance, Path
+from stridebench.methods.verifiers.energy import without_last_node
 
 
 @pytest.mark.parametrize("accepted", [0, 1, 2, 3])

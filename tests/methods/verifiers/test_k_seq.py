@@ -7,11 +7,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.core.draft import Acceptance, Draft
-from harness.core.draws import Draws
-from methods.trees.sampled import siblings
-from methods.trees.structure import children, trie
-from methods.verifiers.k_seq import k_seq, merge, verify_k_seq
+from stridebench.harness.core.draft import Acceptance, Draft
+from stridebench.harness.core.draws import Draws
+from stridebench.methods.trees.sampled import siblings
+from stridebench.methods.trees.structure import children, trie
+from stridebench.methods.verifiers.k_seq import k_seq, merge, verify_k_seq
 from tests.support.first_token import Emitted, distributions, rows, star
 
 

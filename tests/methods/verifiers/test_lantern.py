@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.core.capabilities import Capabilities, Grid
-from harness.core.draft import Draft
-from harness.proof.enumerating_draws import EnumeratingDraws
-from methods.trees.structure import children
-from methods.verifiers.lantern import judge, judge_greedy, verify_relaxed
-from methods.verifiers.neighbourhood import Bound, Relaxed, Residual
-from methods.verifiers.rejection import residual
-from methods.verifiers.tree import delta_acceptance, multi_step
+from stridebench.harness.core.capabilities import Capabilities, Grid
+from stridebench.harness.core.draft import Draft
+from stridebench.harness.proof.enumerating_draws import EnumeratingDraws
+from stridebench.methods.trees.structure import children
+from stridebench.methods.verifiers.lantern import judge, judge_greedy, verify_relaxed
+from stridebench.methods.verifiers.neighbourhood import Bound, Relaxed, Residual
+from stridebench.methods.verifiers.rejection import residual
+from stridebench.methods.verifiers.tree import delta_acceptance, multi_step
 
 LINE = torch.tensor([[0.0], [1.0], [2.1], [5.0]])
 """Codes 0 to 3; nearest of each: 1 2 3, 0 2 3, 1 0 3, 2 1 0. Id 4 ends a row."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from harness.core.draws import SeededDraws
-from methods.verifiers.rejection import residual, verify_chain
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.methods.verifiers.rejection import residual, verify_chain
 
 P = torch.tensor([[0.5, 0.3, 0.2, 0.0], [0.0, 1.0, 0.0, 0.0], [0.1, 0.2, 0.3, 0.4]])
 

@@ -9,15 +9,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.core.draft import Acceptance, Draft
-from harness.core.draws import Draws
-from harness.errors import ContractError
-from harness.proof.enumerating_draws import EnumeratingDraws
-from methods.trees.sampled import siblings
-from methods.trees.structure import children, trie
-from methods.verifiers.k_seq import k_seq
-from methods.verifiers.rejection import acceptance_probs
-from methods.verifiers.tree import delta_acceptance, multi_step, verify_delta, verify_multi_step
+from stridebench.harness.core.draft import Acceptance, Draft
+from stridebench.harness.core.draws import Draws
+from stridebench.harness.errors import ContractError
+from stridebench.harness.proof.enumerating_draws import EnumeratingDraws
+from stridebench.methods.trees.sampled import siblings
+from stridebench.methods.trees.structure import children, trie
+from stridebench.methods.verifiers.k_seq import k_seq
+from stridebench.methods.verifiers.rejection import acceptance_probs
+from stridebench.methods.verifiers.tree import delta_acceptance, multi_step, verify_delta, verify_multi_step
 from tests.support.enumerated import enumerated
 from tests.support.first_token import V, distributions, first_token_probs, rows, star
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from harness.core.draft import Acceptance, Draft
-from harness.core.draws import SeededDraws
-from harness.proof.enumerating_draws import EnumeratingDraws
-from methods.verifiers.typical import threshold, verify_redrawn, verify_typical
+from stridebench.harness.core.draft import Acceptance, Draft
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.proof.enumerating_draws import EnumeratingDraws
+from stridebench.methods.verifiers.typical import threshold, verify_redrawn, verify_typical
 from tests.support.enumerated import enumerated
 
 

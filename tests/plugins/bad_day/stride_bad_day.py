@@ -8,8 +8,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path as File
 
-from harness.core import Acceptance, Claim, Method, Path
-from harness.core.task import Prompt, SetScore, Task
+from stridebench.harness.core import Acceptance, Claim, Method, Path
+from stridebench.harness.core.task import Prompt, SetScore, Task
 
 
 def interrupt():

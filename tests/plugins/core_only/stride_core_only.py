@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from harness.core import METHODS, Acceptance, Claim, Method, Path
+from stridebench.harness.core import METHODS, Acceptance, Claim, Method, Path
 
 
 @METHODS.register("core_only")

@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass
 
-from harness.contracts import Path, Verdict
-from harness.method import Claim, Method
-
-from harness.registry import METHODS
+from stridebench.harness.contracts import Path, Verdict
+from stridebench.harness.method import Claim, Method
+from stridebench.harness.registry import METHODS
 
 
 @METHODS.register("jacobi")

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import pytest
 from rich.console import Console
 
-from harness.errors import UsageError
-from reports.gate import ab
-from reports.text_table import print_table
+from stridebench.harness.errors import UsageError
+from stridebench.reports.gate import ab
+from stridebench.reports.text_table import print_table
 from tests.support.fake_store import KEY, FakeStore, empty, meta, record, step
 
 NOISE = (0.01, -0.02, 0.0, 0.02, -0.01, 0.015)

@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from harness.record.stats import Interval
-from reports.gate import compare
+from stridebench.harness.record.stats import Interval
+from stridebench.reports.gate import compare
 from tests.support.fake_store import FakeStore, Sim, empty, meta, record, simulate, step, suite, tiny
 
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from harness.errors import StoreError, UsageError
-from reports.gate.baseline import figures_of, make_baseline
-from reports.gate.decision import FAIL_ALPHA, Result, Row, gate
-from reports.gate.document import COUNTS
-from reports.gate.rendering import github_annotations, junit, markdown
+from stridebench.harness.errors import StoreError, UsageError
+from stridebench.reports.gate.baseline import figures_of, make_baseline
+from stridebench.reports.gate.decision import FAIL_ALPHA, Result, Row, gate
+from stridebench.reports.gate.document import COUNTS
+from stridebench.reports.gate.rendering import github_annotations, junit, markdown
 from tests.support.fake_store import FakeStore, Sim, empty, meta, record, simulate, step
 
 DRAFTS = ("tau_minus_1", "acceptance", "expected")

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from harness.errors import StoreError
-from reports.gate.baseline import check_content, digest, make_baseline, with_replay
+from stridebench.harness.errors import StoreError
+from stridebench.reports.gate.baseline import check_content, digest, make_baseline, with_replay
 from tests.support.fake_store import FakeStore, empty, meta, record, step
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.errors import UsageError
-from reports.gate import power
-from reports.gate.replay import replay_gate
+from stridebench.harness.errors import UsageError
+from stridebench.reports.gate import power
+from stridebench.reports.gate.replay import replay_gate
 
 Rows = list[tuple[str, int, int, float]]
 

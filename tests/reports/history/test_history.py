@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import UsageError
-from reports.history import report
-from reports.history.changes import Change, changes
-from reports.history.series import Series, read, series
+from stridebench.harness.errors import UsageError
+from stridebench.reports.history import report
+from stridebench.reports.history.changes import Change, changes
+from stridebench.reports.history.series import Series, read, series
 from tests.support.nights import line, noisy, write
 
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from reports.html import page
-from reports.html.server import serve
+from stridebench.reports.html import page
+from stridebench.reports.html.server import serve
 from tests.support import page_runs
 from tests.support.fake_store import empty, meta, record, step
 
@@ -175,8 +175,8 @@ def test_a_sample_is_walked_step_by_step_with_the_keyboard(visit: Visit) -> None
 
 
 def test_shards_are_loaded_when_they_are_needed(visit: Visit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reports.html.samples.INLINE", 0)
-    monkeypatch.setattr("reports.html.samples.SHARD_SAMPLES", 100)
+    monkeypatch.setattr("stridebench.reports.html.samples.INLINE", 0)
+    monkeypatch.setattr("stridebench.reports.html.samples.SHARD_SAMPLES", 100)
     records = [record(f"p{i:03d}", [step(1, 2)] * 3, prompt_text=f"asked {i}") for i in range(250)]
     fake = empty().add(meta("ar", role="baseline"), records)
     visit.root = tmp_path

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from reports.html import page
-from reports.html.engine_facts import HELP, WORDS
-from reports.html.server import Library
+from stridebench.reports.html import page
+from stridebench.reports.html.engine_facts import HELP, WORDS
+from stridebench.reports.html.server import Library
 from tests.support import page_runs
 from tests.support.parsed_page import parsed
 
 
 @pytest.fixture(autouse=True)
 def without_plotly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reports.html.assets.write", lambda folder: None)
+    monkeypatch.setattr("stridebench.reports.html.assets.write", lambda folder: None)
 
 
 @pytest.fixture()
@@ -97,7 +97,7 @@ def test_a_finished_run_of_engines_does_not_go_on(tmp_path: Path) -> None:
 
 
 def test_every_verdict_and_column_of_an_engine_is_explained() -> None:
-    from reports.engines import COLUMNS
+    from stridebench.reports.engines import COLUMNS
 
     assert {column.key for column in COLUMNS} - {"label", "verdict"} == set(HELP)
     source = Path("harness/run/serving/verdict.py").read_text(encoding="utf-8")

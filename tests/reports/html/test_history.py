@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from reports.history.report import findings
-from reports.history.series import series
-from reports.html import history
+from stridebench.reports.history.report import findings
+from stridebench.reports.history.series import series
+from stridebench.reports.html import history
 from tests.support.nights import line
 
 
 @pytest.fixture(autouse=True)
 def without_plotly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reports.html.assets.write", lambda folder: None)
+    monkeypatch.setattr("stridebench.reports.html.assets.write", lambda folder: None)
 
 
 def test_a_change_stands_with_its_commits_above_the_figures(tmp_path: Path) -> None:

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import StoreError
-from harness.record.columns import Record
-from harness.record.store import Store
-from reports.html import page
-from reports.html.assets import classic_script
-from reports.html.cell_facts import link_of
+from stridebench.harness.errors import StoreError
+from stridebench.harness.record.columns import Record
+from stridebench.harness.record.store import Store
+from stridebench.reports.html import page
+from stridebench.reports.html.assets import classic_script
+from stridebench.reports.html.cell_facts import link_of
 from tests.support import page_runs
 from tests.support.cli import refused, stride
 from tests.support.fake_store import FakeStore, empty, meta, record, step
@@ -26,7 +26,7 @@ from tests.support.parsed_page import parsed
 @pytest.fixture(autouse=True)
 def without_plotly(monkeypatch: pytest.MonkeyPatch) -> None:
     """The scripts of other packages are 5 MB a page; the tests in a browser have them."""
-    monkeypatch.setattr("reports.html.assets.write", lambda folder: None)
+    monkeypatch.setattr("stridebench.reports.html.assets.write", lambda folder: None)
 
 
 OWN = ("../", "assets/", "#", "data:,", "index.html")
@@ -41,7 +41,7 @@ def cell_pages(folder: Path) -> dict[str, Path]:
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ordinary")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("reports.html.assets.write", lambda folder: None)
+        patch.setattr("stridebench.reports.html.assets.write", lambda folder: None)
         page.write([page_runs.ordinary(folder / "run")], folder / "out")
     return folder / "out"
 
@@ -113,8 +113,8 @@ def test_no_text_of_a_model_or_file_becomes_an_element_or_attribute(tmp_path: Pa
 
 
 def test_no_text_of_a_model_or_file_leaves_its_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reports.html.samples.INLINE", 0)
-    monkeypatch.setattr("reports.html.samples.STATIC", 1)
+    monkeypatch.setattr("stridebench.reports.html.samples.INLINE", 0)
+    monkeypatch.setattr("stridebench.reports.html.samples.STATIC", 1)
     page.write([page_runs.hostile(tmp_path / "run")], tmp_path / "out")
     data = tmp_path / "out" / "data" / "m"
     text = (data / "0.js").read_text(encoding="utf-8")
@@ -132,8 +132,8 @@ def test_the_policy_allows_neither_eval_nor_scripts_in_the_page(made: Path) -> N
 
 
 def test_shards_begin_where_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reports.html.samples.INLINE", 0)
-    monkeypatch.setattr("reports.html.samples.SHARD_SAMPLES", 2)
+    monkeypatch.setattr("stridebench.reports.html.samples.INLINE", 0)
+    monkeypatch.setattr("stridebench.reports.html.samples.SHARD_SAMPLES", 2)
     store = page_runs.stored(FakeStore.add(empty(), meta("ar", role="baseline"), five()), tmp_path / "run")
     page.write([store], tmp_path / "out")
     data = next(json.loads(t) for t in parsed(cell_pages(tmp_path / "out")["ar"]).scripts if "starts" in t)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from reports.html.server import serve
+from stridebench.reports.html.server import serve
 from tests.support import page_runs
 from tests.support.cli import refused, stride
 from tests.support.fake_store import empty, meta, record, step
@@ -35,7 +35,7 @@ class View:
 
 @pytest.fixture()
 def view(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[View]:
-    monkeypatch.setattr("reports.html.assets.write", lambda folder: None)
+    monkeypatch.setattr("stridebench.reports.html.assets.write", lambda folder: None)
     records = [record(f"p{i}", [step()] * 3) for i in range(2)]
     fake = empty().add(meta("ar", role="baseline"), records).add(meta("m"), records)
     page_runs.stored(fake, tmp_path / "first", unsealed=("m",))

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from harness.errors import UsageError
-from reports.interchange.readers import read, table
+from stridebench.harness.errors import UsageError
+from stridebench.reports.interchange.readers import read, table
 from tests.support.cli import refused, stride
 
 RECORD = {

@@ -14,27 +14,27 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
-from harness.cli.main import stride
-from harness.plan import suite
-from harness.plan.cells import expand
-from harness.record.store import Store
-from reports.papers import report
-from reports.papers.adt_tree import (
+from stridebench.harness.cli.main import stride
+from stridebench.harness.plan import suite
+from stridebench.harness.plan.cells import expand
+from stridebench.harness.record.store import Store
+from stridebench.reports.papers import report
+from stridebench.reports.papers.adt_tree import (
     costs,
     drafters,
     facts,
     ranks,
     regions,
 )
-from reports.papers.adt_tree import (
+from stridebench.reports.papers.adt_tree import (
     figures as papers_adt_figures,
 )
-from reports.papers.adt_tree import (
+from stridebench.reports.papers.adt_tree import (
     laws as papers_adt_laws,
 )
-from reports.papers.measured import Run, fits, measured
-from reports.papers.paper_files import papers, printed, reports
-from reports.text_table import UNMEASURED, TextTable
+from stridebench.reports.papers.measured import Run, fits, measured
+from stridebench.reports.papers.paper_files import papers, printed, reports
+from stridebench.reports.text_table import UNMEASURED, TextTable
 from tests.support.fake_store import FakeStore, empty, meta, record, step
 from tests.support.paper_runs import frame_of, run_of
 

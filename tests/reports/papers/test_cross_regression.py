@@ -19,22 +19,22 @@ import yaml
 from click.testing import CliRunner
 from safetensors.torch import save_file
 
-from harness import discover
-from harness.cli.main import stride
-from harness.plan import presets, suite
-from harness.plan.cells import expand
-from harness.record.store import Store
-from harness.registry import RECIPES
-from reports.papers import report
-from reports.papers.cross_regression import energies as papers_cross_energies
-from reports.papers.cross_regression import figures as papers_cross_figures
-from reports.papers.cross_regression.energies import energies
-from reports.papers.cross_regression.facts import beside, layers_of, parameters, with_layers
-from reports.papers.engine import lines_of
-from reports.papers.measured import measured
-from reports.papers.paper_files import papers, printed, reports
-from reports.papers.registry import SHEETS
-from reports.text_table import UNMEASURED
+from stridebench.harness import discover
+from stridebench.harness.cli.main import stride
+from stridebench.harness.plan import presets, suite
+from stridebench.harness.plan.cells import expand
+from stridebench.harness.record.store import Store
+from stridebench.harness.registry import RECIPES
+from stridebench.reports.papers import report
+from stridebench.reports.papers.cross_regression import energies as papers_cross_energies
+from stridebench.reports.papers.cross_regression import figures as papers_cross_figures
+from stridebench.reports.papers.cross_regression.energies import energies
+from stridebench.reports.papers.cross_regression.facts import beside, layers_of, parameters, with_layers
+from stridebench.reports.papers.engine import lines_of
+from stridebench.reports.papers.measured import measured
+from stridebench.reports.papers.paper_files import papers, printed, reports
+from stridebench.reports.papers.registry import SHEETS
+from stridebench.reports.text_table import UNMEASURED
 from tests.support.fake_store import FakeStore, empty, meta, record, step
 from tests.support.paper_runs import run_of
 

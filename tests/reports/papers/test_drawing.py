@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure
 
-from reports.papers.drawing import legend
+from stridebench.reports.papers.drawing import legend
 
 
 def test_a_legend_of_long_names_stays_inside_its_figure() -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.record.columns import Record
-from reports.papers import masked, report
-from reports.papers.measured import measured
+from stridebench.harness.record.columns import Record
+from stridebench.reports.papers import masked, report
+from stridebench.reports.papers.measured import measured
 from tests.support.fake_store import GREEDY, FakeStore, empty, meta, record, step
 from tests.support.paper_runs import run_of
 

@@ -9,12 +9,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from harness.record.metrics import totals
-from reports.papers import report
-from reports.papers.mulo_sd import pareto, sheets, stages
-from reports.papers.mulo_sd import text as papers_mulo_text
-from reports.papers.registry import FIGURES, SHEETS
-from reports.text_table import UNMEASURED
+from stridebench.harness.record.metrics import totals
+from stridebench.reports.papers import report
+from stridebench.reports.papers.mulo_sd import pareto, sheets, stages
+from stridebench.reports.papers.mulo_sd import text as papers_mulo_text
+from stridebench.reports.papers.registry import FIGURES, SHEETS
+from stridebench.reports.text_table import UNMEASURED
 from tests.support.fake_store import FakeStore, record, step
 from tests.support.paper_runs import paper_run, picture, run_of, stored, with_pictures
 

@@ -17,16 +17,16 @@ import pytest
 import yaml
 from rich.console import Console
 
-from harness.errors import UnknownNameError, UsageError
-from harness.plan import suite
-from harness.plan.cells import expand
-from harness.record import stats
-from harness.record.metrics import METRICS, totals, value
-from reports.papers import engine, paper_files, registry, report
-from reports.papers.measured import measured
-from reports.papers.paper_files import model_name
-from reports.papers.sjdpp import figures, maps, regions
-from reports.text_table import UNMEASURED
+from stridebench.harness.errors import UnknownNameError, UsageError
+from stridebench.harness.plan import suite
+from stridebench.harness.plan.cells import expand
+from stridebench.harness.record import stats
+from stridebench.harness.record.metrics import METRICS, totals, value
+from stridebench.reports.papers import engine, paper_files, registry, report
+from stridebench.reports.papers.measured import measured
+from stridebench.reports.papers.paper_files import model_name
+from stridebench.reports.papers.sjdpp import figures, maps, regions
+from stridebench.reports.text_table import UNMEASURED
 from tests.support.fake_store import FakeStore, empty, meta, record, step
 from tests.support.paper_runs import (
     GRID,

@@ -14,17 +14,17 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from harness.errors import UsageError
-from harness.plan import suite
-from harness.plan.cells import expand
-from harness.plan.names import TaskUse
-from harness.record import stats
-from harness.record.provenance import digest
-from harness.registry import TASKS
-from reports.papers import engine, paper_files, registry, report
-from reports.papers.measured import Run
-from reports.papers.sjdpp import diversity, maps
-from reports.text_table import UNMEASURED
+from stridebench.harness.errors import UsageError
+from stridebench.harness.plan import suite
+from stridebench.harness.plan.cells import expand
+from stridebench.harness.plan.names import TaskUse
+from stridebench.harness.record import stats
+from stridebench.harness.record.provenance import digest
+from stridebench.harness.registry import TASKS
+from stridebench.reports.papers import engine, paper_files, registry, report
+from stridebench.reports.papers.measured import Run
+from stridebench.reports.papers.sjdpp import diversity, maps
+from stridebench.reports.text_table import UNMEASURED
 from tests.support.fake_store import FakeStore, empty, meta, record, step
 from tests.support.paper_runs import (
     GRID,

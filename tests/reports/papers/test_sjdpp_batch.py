@@ -7,13 +7,13 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from harness.plan import suite as suites
-from harness.record.metrics import METRICS as FIGURES
-from harness.record.metrics import totals, value
-from reports.papers import report as papers
-from reports.papers.sjdpp import batch as papers_batch
-from reports.summary import summarise
-from reports.tables import text_tables
+from stridebench.harness.plan import suite as suites
+from stridebench.harness.record.metrics import METRICS as FIGURES
+from stridebench.harness.record.metrics import totals, value
+from stridebench.reports.papers import report as papers
+from stridebench.reports.papers.sjdpp import batch as papers_batch
+from stridebench.reports.summary import summarise
+from stridebench.reports.tables import text_tables
 from tests.support.fake_store import FakeStore, empty, meta, record, step
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from reports.papers import report
+from stridebench.reports.papers import report
 from tests.support.fake_store import FakeStore, empty, meta, record, step
 from tests.support.paper_runs import run_of
 

@@ -11,23 +11,23 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
-from harness.cli.main import stride
-from harness.errors import StoreError, UsageError
-from harness.plan import presets, suite
-from harness.plan.cells import expand
-from harness.record import stats
-from harness.record.outputs import Mesh, save
-from harness.record.store import Store, condition_file
-from harness.registry import TASKS
-from harness.synthetic import shapes
-from reports import meshes
-from reports.papers import report
-from reports.papers.measured import Run
-from reports.papers.paper_files import published, reports
-from reports.papers.xspecmesh import levels, quality
-from reports.papers.xspecmesh.facts import settings
-from reports.papers.xspecmesh.figures import sweep
-from reports.text_table import UNMEASURED
+from stridebench.harness.cli.main import stride
+from stridebench.harness.errors import StoreError, UsageError
+from stridebench.harness.plan import presets, suite
+from stridebench.harness.plan.cells import expand
+from stridebench.harness.record import stats
+from stridebench.harness.record.outputs import Mesh, save
+from stridebench.harness.record.store import Store, condition_file
+from stridebench.harness.registry import TASKS
+from stridebench.harness.synthetic import shapes
+from stridebench.reports import meshes
+from stridebench.reports.papers import report
+from stridebench.reports.papers.measured import Run
+from stridebench.reports.papers.paper_files import published, reports
+from stridebench.reports.papers.xspecmesh import levels, quality
+from stridebench.reports.papers.xspecmesh.facts import settings
+from stridebench.reports.papers.xspecmesh.figures import sweep
+from stridebench.reports.text_table import UNMEASURED
 from tests.support.fake_store import FakeStore, empty, meta, record, step
 from tests.support.paper_runs import frame_of, run_of
 

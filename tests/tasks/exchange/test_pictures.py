@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from harness.core.task import Prompt, Stored
-from harness.errors import UsageError
-from tasks.exchange.pictures import DpgLayout, GenEvalLayout, T2ILayout, VBenchLayout
-from tasks.metrics.dpg import Question
+from stridebench.harness.core.task import Prompt, Stored
+from stridebench.harness.errors import UsageError
+from stridebench.tasks.exchange.pictures import DpgLayout, GenEvalLayout, T2ILayout, VBenchLayout
+from stridebench.tasks.metrics.dpg import Question
 from tests.support.picture_benchmarks import GENEVAL
 
 

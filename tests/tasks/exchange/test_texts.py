@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.core.task import Prompt, Stored
-from harness.errors import UsageError
-from tasks.exchange.texts import HumanEvalLayout, LmEvalLayout
+from stridebench.harness.core.task import Prompt, Stored
+from stridebench.harness.errors import UsageError
+from stridebench.tasks.exchange.texts import HumanEvalLayout, LmEvalLayout
 
 PROBLEM = Prompt("HumanEval/0", "def f():", data={"entry_point": "f"})
 OUTPUTS = [Stored(PROBLEM, 0, "\n    return 1\nprint(2)"), Stored(PROBLEM, 1, "\n    return 2")]

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness.errors import UsageError
-from tasks.laion_coco import LaionCoco
-from tasks.partiprompts import PartiPrompts
+from stridebench.harness.errors import UsageError
+from stridebench.tasks.laion_coco import LaionCoco
+from stridebench.tasks.partiprompts import PartiPrompts
 
 
 class TestHub:

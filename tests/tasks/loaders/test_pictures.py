@@ -7,16 +7,16 @@ import pyarrow
 import pytest
 from pyarrow.parquet import write_table
 
-from harness.core.task import Prompt, Scored
-from harness.errors import UnknownNameError, UsageError
-from harness.record.outputs import Picture
-from harness.registry import TASKS
-from tasks.coco import Coco
-from tasks.geneval import GenEval
-from tasks.loaders.pictures import choose
-from tasks.metrics import dpg, geneval
-from tasks.metrics.image_weights import CLIP_B32, Weights
-from tasks.t2i_compbench import DEPTH, T2ICompBench
+from stridebench.harness.core.task import Prompt, Scored
+from stridebench.harness.errors import UnknownNameError, UsageError
+from stridebench.harness.record.outputs import Picture
+from stridebench.harness.registry import TASKS
+from stridebench.tasks.coco import Coco
+from stridebench.tasks.geneval import GenEval
+from stridebench.tasks.loaders.pictures import choose
+from stridebench.tasks.metrics import dpg, geneval
+from stridebench.tasks.metrics.image_weights import CLIP_B32, Weights
+from stridebench.tasks.t2i_compbench import DEPTH, T2ICompBench
 from tests.support.picture_benchmarks import NAMES
 
 
@@ -117,11 +117,11 @@ class TestScoreSet:
         assert f"begins with {file.sha256}" in task.score_set(outputs)[figures[0]].reason
 
     def test_a_present_judge_says_how_to_get_the_figure(self, picture_tasks, tmp_path, monkeypatch):
-        monkeypatch.setattr("tasks.metrics.image_weights.check", lambda path, published: None)
+        monkeypatch.setattr("stridebench.tasks.metrics.image_weights.check", lambda path, published: None)
         (tmp_path / geneval.DETECTOR.file).write_bytes(b"")
         scores = GenEval(weights=str(tmp_path)).score_set([scored(p) for p in picture_tasks["geneval"].prompts()])
         assert "Mask2Former under mmdet" in scores["geneval_overall"].reason
-        assert "tasks.metrics.geneval" in scores["geneval_overall"].reason
+        assert "stridebench.tasks.metrics.geneval" in scores["geneval_overall"].reason
 
     def test_judges_without_published_hashes_say_what_they_are(self, picture_tasks):
         scores = picture_tasks["dpg_bench"].score_set([scored(p) for p in picture_tasks["dpg_bench"].prompts()])

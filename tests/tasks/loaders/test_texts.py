@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from harness.errors import UsageError
-from harness.registry import TASKS
-from tasks.gsm8k import Gsm8k
-from tasks.math500 import Math500
+from stridebench.harness.errors import UsageError
+from stridebench.harness.registry import TASKS
+from stridebench.tasks.gsm8k import Gsm8k
+from stridebench.tasks.math500 import Math500
 from tests.support.text_benchmarks import FILES, GSM8K, NAMES, PLACES, task_of, write_rows
 
 
@@ -30,7 +30,7 @@ class TestEvery:
     @pytest.mark.parametrize("name", NAMES)
     def test_missing_data_names_the_place_the_origin_and_what_to_do(self, name, tmp_path, monkeypatch) -> None:
         monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
-        monkeypatch.setattr("tasks.loaders.texts.distribution", _no_package)
+        monkeypatch.setattr("stridebench.tasks.loaders.texts.distribution", _no_package)
         with pytest.raises(UsageError) as error:
             TASKS.get(name)().prompts()
         assert f"{tmp_path}/data/{PLACES[name]} is not there" in str(error.value)
@@ -70,7 +70,7 @@ class TestEvery:
         write_rows(tmp_path / "site" / member, GSM8K[:1])
         monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
         package = SimpleNamespace(locate_file=lambda path: tmp_path / "site" / path)
-        monkeypatch.setattr("tasks.loaders.texts.distribution", lambda name: package)
+        monkeypatch.setattr("stridebench.tasks.loaders.texts.distribution", lambda name: package)
         assert len(Gsm8k().prompts()) == 1
         write_rows(tmp_path / "data/gsm8k/test.jsonl", GSM8K)
         assert len(Gsm8k().prompts()) == 2

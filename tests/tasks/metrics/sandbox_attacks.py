@@ -17,8 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 
-from tasks.metrics import sandbox, sandbox_calls, sandbox_layers
-from tasks.metrics.sandbox import Limits, run
+from stridebench.tasks.metrics import sandbox, sandbox_calls, sandbox_layers
+from stridebench.tasks.metrics.sandbox import Limits, run
 
 PRELUDE = """
 import array, ctypes, fcntl, os, signal, socket, sys, time

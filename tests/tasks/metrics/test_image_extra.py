@@ -9,9 +9,9 @@ import textwrap
 
 import pytest
 
-from harness.errors import UsageError
-from harness.platform import torchvision
-from harness.platform.extras import install_command
+from stridebench.harness.errors import UsageError
+from stridebench.harness.platform import torchvision
+from stridebench.harness.platform.extras import install_command
 from tests.support.extras import needs_image_extra
 
 
@@ -25,7 +25,7 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
 def test_pytorch_fid_and_open_clip_import_after_ensure():
     done = python(
         """
-        from harness.platform import torchvision
+        from stridebench.harness.platform import torchvision
         torchvision.ensure()
         torchvision.ensure()
         import open_clip, torchvision
@@ -44,7 +44,7 @@ def test_pytorch_fid_and_open_clip_import_after_ensure():
 def test_transforms_work_and_a_missing_operator_says_so():
     done = python(
         """
-        from harness.platform import torchvision
+        from stridebench.harness.platform import torchvision
         torchvision.ensure()
         import torch, torchvision
         from torchvision.transforms.functional import resize
@@ -70,7 +70,7 @@ def test_frechet_distance_of_two_gaussians():
     """Unit covariances whose means are three apart: the squared distance is nine."""
     done = python(
         """
-        from harness.platform import torchvision
+        from stridebench.harness.platform import torchvision
         torchvision.ensure()
         import numpy
         from pytorch_fid.fid_score import calculate_frechet_distance as distance

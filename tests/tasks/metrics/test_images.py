@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 import torch
 
-from harness.core.task import Prompt, Scored
-from harness.errors import ContractError, UnknownNameError, UsageError, WeightsError
-from harness.platform import torchvision
-from harness.platform.extras import install_command
-from harness.record.outputs import Picture
-from tasks.metrics import aesthetic, diversity, frechet, hps, images, inception
-from tasks.metrics import clip as clips
-from tasks.metrics import image_weights as weights
-from tasks.metrics.features import EffLite0, FeatureNet, Inception
-from tasks.metrics.image_stats import draws, mean, sorted_pictures
-from tasks.metrics.lpips import Lpips
+from stridebench.harness.core.task import Prompt, Scored
+from stridebench.harness.errors import ContractError, UnknownNameError, UsageError, WeightsError
+from stridebench.harness.platform import torchvision
+from stridebench.harness.platform.extras import install_command
+from stridebench.harness.record.outputs import Picture
+from stridebench.tasks.metrics import aesthetic, diversity, frechet, hps, images, inception
+from stridebench.tasks.metrics import clip as clips
+from stridebench.tasks.metrics import image_weights as weights
+from stridebench.tasks.metrics.features import EffLite0, FeatureNet, Inception
+from stridebench.tasks.metrics.image_stats import draws, mean, sorted_pictures
+from stridebench.tasks.metrics.lpips import Lpips
 from tests.support.extras import needs_image_extra
 
 TINY = "ViT-S-32-alt"

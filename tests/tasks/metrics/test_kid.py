@@ -7,9 +7,9 @@ from itertools import product
 import numpy as np
 import pytest
 
-from harness.record.outputs import Picture
-from tasks.metrics.features import FeatureNet
-from tasks.metrics.kid import kernel_distance, kid
+from stridebench.harness.record.outputs import Picture
+from stridebench.tasks.metrics.features import FeatureNet
+from stridebench.tasks.metrics.kid import kernel_distance, kid
 
 
 def test_the_estimate_leaves_each_picture_s_likeness_to_itself_out() -> None:

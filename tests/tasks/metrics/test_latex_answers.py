@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tasks.metrics import latex_answers as latex
+from stridebench.tasks.metrics import latex_answers as latex
 
 
 class TestLatex:

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.errors import OutputError, StoreError, UsageError
-from harness.record import outputs
-from harness.record.outputs import Mesh
-from tasks.metrics.mesh import (
+from stridebench.harness.errors import OutputError, StoreError, UsageError
+from stridebench.harness.record import outputs
+from stridebench.harness.record.outputs import Mesh
+from stridebench.tasks.metrics.mesh import (
     METRICS,
     Fragments,
     Protocol,
@@ -156,7 +156,7 @@ def test_wrong_protocols_are_refused(wrong: dict[str, object]) -> None:
 def test_a_sheet_shows_meshes(tmp_path: Path) -> None:
     from matplotlib.image import imread
 
-    from reports import meshes
+    from stridebench.reports import meshes
 
     paths = [outputs.save(mesh, tmp_path / name) for name, mesh in (("a", box(-0.5)), ("b", square(0)))]
     pixels = imread(meshes.write([path for path in paths if path], tmp_path / "s" / "sheet.png", ["one", "two"]))
@@ -173,6 +173,6 @@ def test_a_sheet_shows_meshes(tmp_path: Path) -> None:
 
 
 def test_the_sheet_needs_no_torch() -> None:
-    check = "import sys, reports.meshes; assert 'torch' not in sys.modules"
+    check = "import sys, stridebench.reports.meshes; assert 'torch' not in sys.modules"
     root = Path(__file__).resolve().parents[3]
     subprocess.run([sys.executable, "-c", check], cwd=root, check=True)

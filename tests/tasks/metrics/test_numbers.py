@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tasks.metrics import numbers
+from stridebench.tasks.metrics import numbers
 
 
 class TestNumbers:

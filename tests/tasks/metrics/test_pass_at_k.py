@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from harness.core.task import Prompt, Scored
-from tasks.humaneval import HumanEval
-from tasks.metrics.pass_at_k import pass_at_k
+from stridebench.harness.core.task import Prompt, Scored
+from stridebench.tasks.humaneval import HumanEval
+from stridebench.tasks.metrics.pass_at_k import pass_at_k
 
 
 def test_pass_at_k_is_one_less_the_chance_of_k_wrong_samples() -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.errors import ContractError, OutputError, UsageError
-from tasks.metrics import dpg, geneval
-from tasks.metrics import t2i_compbench as t2i
-from tasks.metrics.box_relations import iou, position_2d, position_3d, same
+from stridebench.harness.errors import ContractError, OutputError, UsageError
+from stridebench.tasks.metrics import dpg, geneval
+from stridebench.tasks.metrics import t2i_compbench as t2i
+from stridebench.tasks.metrics.box_relations import iou, position_2d, position_3d, same
 
 BENCH = {"class": "bench", "count": 1}
 RED_BENCH = {**BENCH, "color": "red"}

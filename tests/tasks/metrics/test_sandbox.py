@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import UsageError
-from tasks.metrics import sandbox
-from tasks.metrics.sandbox import Limits, run
+from stridebench.harness.errors import UsageError
+from stridebench.tasks.metrics import sandbox
+from stridebench.tasks.metrics.sandbox import Limits, run
 
 LINUX = sys.platform.startswith("linux")
 ROOT = Path(__file__).resolve().parents[3]
@@ -173,7 +173,7 @@ def test_a_killed_harness_leaves_no_orphan(namespaces, tmp_path):
     name = f"kb{os.getpid()}"
     program = NAMED.format(name=name) + "while True: pass"
     source = (
-        f"from tasks.metrics.sandbox import Limits, run\n"
+        f"from stridebench.tasks.metrics.sandbox import Limits, run\n"
         f"run({program!r}, limits=Limits(timeout_s=60, namespaces={namespaces}))"
     )
     temporary = {**os.environ, "TMPDIR": str(tmp_path)}  # a killed harness cannot remove its folder
@@ -347,7 +347,7 @@ class TestConfinement:
             "assert sets.raw == bytes(24), sets.raw\nopen('a', 'w').write('x')\n"
         )
         source = (
-            "from tasks.metrics.sandbox import Limits, run\n"
+            "from stridebench.tasks.metrics.sandbox import Limits, run\n"
             f"outcome = run({program!r}, limits=Limits(namespaces={namespaces}))\nassert outcome.passed, outcome"
         )
         ended = subprocess.run([*start, sys.executable, "-c", source], cwd=ROOT, capture_output=True, text=True)

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.registry import TASKS
-from tasks.metrics import sandbox, sandbox_calls
-from tasks.metrics.sandbox import Limits, run
+from stridebench.harness.registry import TASKS
+from stridebench.tasks.metrics import sandbox, sandbox_calls
+from stridebench.tasks.metrics.sandbox import Limits, run
 from tests.support.cli import stride
 from tests.tasks.metrics import sandbox_attacks
 

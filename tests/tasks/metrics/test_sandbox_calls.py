@@ -7,7 +7,7 @@ import ctypes.util
 
 import pytest
 
-from tasks.metrics import sandbox_calls
+from stridebench.tasks.metrics import sandbox_calls
 
 TABLES = (sandbox_calls.REFUSED, sandbox_calls.MODES, sandbox_calls.TIMES, sandbox_calls.OTHER)
 UNIFIED = 424  # later calls have one number on all architectures

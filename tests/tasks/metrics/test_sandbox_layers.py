@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tasks.metrics import sandbox, sandbox_layers
-from tasks.metrics.sandbox import Limits, run
-from tasks.metrics.sandbox_layers import ControlGroup, control_group, delegated
+from stridebench.tasks.metrics import sandbox, sandbox_layers
+from stridebench.tasks.metrics.sandbox import Limits, run
+from stridebench.tasks.metrics.sandbox_layers import ControlGroup, control_group, delegated
 
 GROUPS = next(
     (

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from harness.errors import OutputError, UsageError
-from tasks.metrics import wer
-from tasks.metrics.wer import Count, Transcript
+from stridebench.harness.errors import OutputError, UsageError
+from stridebench.tasks.metrics import wer
+from stridebench.tasks.metrics.wer import Count, Transcript
 
 
 def transcript(reference: str, heard: str, id: str = "p") -> Transcript:

@@ -15,21 +15,21 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from harness.backbones.base import TYPES, Identity, LayeredAdapter
-from harness.backbones.checkpoints import components
-from harness.backbones.image.layout import MEETS, cells
-from harness.backbones.image.published.families import check
-from harness.backbones.image.published.family import Model, Request
-from harness.backbones.image.tokenizer import PictureTokenizer
-from harness.backbones.slots.cache import SlotCache
-from harness.backbones.slots.guided import GridGrammar, GuidedCache
-from harness.core.backbone import EncodedPrompt, TiedEmbeddings
-from harness.core.cache import Cache
-from harness.core.capabilities import Capabilities, Requirement
-from harness.core.task import Prompt
-from harness.errors import OutputError, UsageError
-from harness.record.outputs import Picture
-from harness.registry import BACKBONES
+from stridebench.harness.backbones.base import TYPES, Identity, LayeredAdapter
+from stridebench.harness.backbones.checkpoints import components
+from stridebench.harness.backbones.image.layout import MEETS, cells
+from stridebench.harness.backbones.image.published.families import check
+from stridebench.harness.backbones.image.published.family import Model, Request
+from stridebench.harness.backbones.image.tokenizer import PictureTokenizer
+from stridebench.harness.backbones.slots.cache import SlotCache
+from stridebench.harness.backbones.slots.guided import GridGrammar, GuidedCache
+from stridebench.harness.core.backbone import EncodedPrompt, TiedEmbeddings
+from stridebench.harness.core.cache import Cache
+from stridebench.harness.core.capabilities import Capabilities, Requirement
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import OutputError, UsageError
+from stridebench.harness.record.outputs import Picture
+from stridebench.harness.registry import BACKBONES
 
 
 @BACKBONES.register("real_image")

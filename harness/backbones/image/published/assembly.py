@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from harness.backbones.image.published.family import Reading
-from harness.backbones.slots.net import Net
-from harness.core.task import Prompt
-from harness.errors import UsageError, WeightsError
+from stridebench.harness.backbones.image.published.family import Reading
+from stridebench.harness.backbones.slots.net import Net
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import UsageError, WeightsError
 
 
 def text_of(name: str, prompt: Prompt) -> str:

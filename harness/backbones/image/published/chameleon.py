@@ -14,16 +14,27 @@ from typing import Any
 from torch import Tensor
 from transformers import ChameleonConfig, ChameleonForConditionalGeneration
 
-from harness.backbones.checkpoints import components, transformers_models
-from harness.backbones.image.published import vqgan, vqgan_encoder
-from harness.backbones.image.published.assembly import cells_a_side, code_table, shared_net, text_of, token_ids
-from harness.backbones.image.published.family import Family, Model, Reading, Request
-from harness.backbones.image.published.transformers_decoder import DecoderNet, checked, read_config, read_pretrained
-from harness.backbones.slots.net import Net
-from harness.core.backbone import TiedEmbeddings
-from harness.core.capabilities import Grid
-from harness.core.task import Prompt
-from harness.errors import WeightsError
+from stridebench.harness.backbones.checkpoints import components, transformers_models
+from stridebench.harness.backbones.image.published import vqgan, vqgan_encoder
+from stridebench.harness.backbones.image.published.assembly import (
+    cells_a_side,
+    code_table,
+    shared_net,
+    text_of,
+    token_ids,
+)
+from stridebench.harness.backbones.image.published.family import Family, Model, Reading, Request
+from stridebench.harness.backbones.image.published.transformers_decoder import (
+    DecoderNet,
+    checked,
+    read_config,
+    read_pretrained,
+)
+from stridebench.harness.backbones.slots.net import Net
+from stridebench.harness.core.backbone import TiedEmbeddings
+from stridebench.harness.core.capabilities import Grid
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import WeightsError
 
 BOI, EOT, LINE = "<racm3:break>", "<reserved08706>", "<reserved08799>"
 """Begin of picture, end of turn, end of line."""

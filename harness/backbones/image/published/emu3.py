@@ -13,16 +13,27 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import Emu3Config, Emu3ForConditionalGeneration
 
-from harness.backbones.checkpoints import transformers_models
-from harness.backbones.image.published.assembly import cells_a_side, code_table, shared_net, text_of, token_ids
-from harness.backbones.image.published.family import Family, Model, Reading, Request
-from harness.backbones.image.published.transformers_decoder import DecoderNet, checked, read_config, read_pretrained
-from harness.backbones.image.published.vqgan_encoder import VQTokenizer
-from harness.backbones.slots.net import Net
-from harness.core.backbone import TiedEmbeddings
-from harness.core.capabilities import Grid
-from harness.core.task import Prompt
-from harness.errors import WeightsError
+from stridebench.harness.backbones.checkpoints import transformers_models
+from stridebench.harness.backbones.image.published.assembly import (
+    cells_a_side,
+    code_table,
+    shared_net,
+    text_of,
+    token_ids,
+)
+from stridebench.harness.backbones.image.published.family import Family, Model, Reading, Request
+from stridebench.harness.backbones.image.published.transformers_decoder import (
+    DecoderNet,
+    checked,
+    read_config,
+    read_pretrained,
+)
+from stridebench.harness.backbones.image.published.vqgan_encoder import VQTokenizer
+from stridebench.harness.backbones.slots.net import Net
+from stridebench.harness.core.backbone import TiedEmbeddings
+from stridebench.harness.core.capabilities import Grid
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import WeightsError
 
 BOI, IMAGE, EOI = "<|image start|>", "<|image token|>", "<|image end|>"
 LINE, FRAME, EOS = "<|extra_200|>", "<|extra_201|>", "<|extra_204|>"

@@ -11,10 +11,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from harness.backbones.image.tokenizer import PictureTokenizer
-from harness.backbones.slots.net import Net, Tapped
-from harness.core.capabilities import Grid
-from harness.core.task import Prompt
+from stridebench.harness.backbones.image.tokenizer import PictureTokenizer
+from stridebench.harness.backbones.slots.net import Net, Tapped
+from stridebench.harness.core.capabilities import Grid
+from stridebench.harness.core.task import Prompt
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,15 +13,20 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import JanusConfig, JanusForConditionalGeneration
 
-from harness.backbones.checkpoints import transformers_models
-from harness.backbones.image.published.assembly import code_table, shared_net, text_of, token_ids
-from harness.backbones.image.published.family import Family, Model, Reading, Request
-from harness.backbones.image.published.transformers_decoder import DecoderNet, checked, read_config, read_pretrained
-from harness.backbones.image.published.vqgan_encoder import VQTokenizer
-from harness.backbones.slots.net import Net
-from harness.core.backbone import TiedEmbeddings
-from harness.core.capabilities import Grid
-from harness.core.task import Prompt
+from stridebench.harness.backbones.checkpoints import transformers_models
+from stridebench.harness.backbones.image.published.assembly import code_table, shared_net, text_of, token_ids
+from stridebench.harness.backbones.image.published.family import Family, Model, Reading, Request
+from stridebench.harness.backbones.image.published.transformers_decoder import (
+    DecoderNet,
+    checked,
+    read_config,
+    read_pretrained,
+)
+from stridebench.harness.backbones.image.published.vqgan_encoder import VQTokenizer
+from stridebench.harness.backbones.slots.net import Net
+from stridebench.harness.core.backbone import TiedEmbeddings
+from stridebench.harness.core.capabilities import Grid
+from stridebench.harness.core.task import Prompt
 
 BOI, PAD = "<begin_of_image>", "<｜▁pad▁｜>"
 

@@ -17,18 +17,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from harness.backbones.checkpoints import components, transformers_models
-from harness.backbones.image.published import vqgan_encoder
-from harness.backbones.image.published.assembly import cells_a_side, code_table
-from harness.backbones.image.published.chameleon import decoder
-from harness.backbones.image.published.family import Family, Model, Reading, Request
-from harness.backbones.image.published.llamagen_modules import GPT, SIZES, Shape, published, vocabulary
-from harness.backbones.image.published.llamagen_net import LlamaGenNet
-from harness.backbones.image.published.vqgan import VQDecoder
-from harness.backbones.slots.net import Net
-from harness.core.capabilities import Grid
-from harness.core.task import Prompt
-from harness.errors import UsageError, WeightsError
+from stridebench.harness.backbones.checkpoints import components, transformers_models
+from stridebench.harness.backbones.image.published import vqgan_encoder
+from stridebench.harness.backbones.image.published.assembly import cells_a_side, code_table
+from stridebench.harness.backbones.image.published.chameleon import decoder
+from stridebench.harness.backbones.image.published.family import Family, Model, Reading, Request
+from stridebench.harness.backbones.image.published.llamagen_modules import GPT, SIZES, Shape, published, vocabulary
+from stridebench.harness.backbones.image.published.llamagen_net import LlamaGenNet
+from stridebench.harness.backbones.image.published.vqgan import VQDecoder
+from stridebench.harness.backbones.slots.net import Net
+from stridebench.harness.core.capabilities import Grid
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import UsageError, WeightsError
 
 SPARE = 512
 """Entries that fit beside prompt and picture: the nodes of a last tree."""

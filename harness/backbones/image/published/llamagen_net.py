@@ -14,13 +14,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-from harness.backbones.image.published.llamagen_modules import GPT, Shape, vocabulary
-from harness.backbones.slots.net import Net, SlotInputs, SlotLayer
-from harness.backbones.slots.packed import PackedLayer, PackedWindow, layers
-from harness.backbones.slots.tapped import TappedNet
-from harness.core.backbone import TiedEmbeddings
-from harness.core.cache import Rows
-from harness.errors import UsageError
+from stridebench.harness.backbones.image.published.llamagen_modules import GPT, Shape, vocabulary
+from stridebench.harness.backbones.slots.net import Net, SlotInputs, SlotLayer
+from stridebench.harness.backbones.slots.packed import PackedLayer, PackedWindow, layers
+from stridebench.harness.backbones.slots.tapped import TappedNet
+from stridebench.harness.core.backbone import TiedEmbeddings
+from stridebench.harness.core.cache import Rows
+from stridebench.harness.errors import UsageError
 
 
 @final

@@ -14,15 +14,21 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from harness.backbones.checkpoints import transformers_models
-from harness.backbones.image.published.assembly import cells_a_side, code_table, shared_net, text_of, token_ids
-from harness.backbones.image.published.family import Family, Model, Reading, Request
-from harness.backbones.image.published.transformers_decoder import read_config, read_pretrained
-from harness.backbones.slots.fused_llama import forward_of
-from harness.backbones.slots.net import Net
-from harness.core.capabilities import Grid
-from harness.core.task import Prompt
-from harness.errors import WeightsError
+from stridebench.harness.backbones.checkpoints import transformers_models
+from stridebench.harness.backbones.image.published.assembly import (
+    cells_a_side,
+    code_table,
+    shared_net,
+    text_of,
+    token_ids,
+)
+from stridebench.harness.backbones.image.published.family import Family, Model, Reading, Request
+from stridebench.harness.backbones.image.published.transformers_decoder import read_config, read_pretrained
+from stridebench.harness.backbones.slots.fused_llama import forward_of
+from stridebench.harness.backbones.slots.net import Net
+from stridebench.harness.core.capabilities import Grid
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import WeightsError
 
 BEGIN, BOI = "<|t2i|>", "<|soi|>"
 POSITIVE = "A highly realistic image of "

@@ -22,20 +22,20 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from harness.backbones.checkpoints import components, transformers_models
-from harness.backbones.image.published import vqgan_encoder
-from harness.backbones.image.published.assembly import code_table, text_of, token_ids
-from harness.backbones.image.published.chameleon import decoder
-from harness.backbones.image.published.family import Family, Model, Reading, Request
-from harness.backbones.image.published.llamagen import SPARE, bound, fit, shape_of
-from harness.backbones.image.published.llamagen_modules import Shape, vocabulary
-from harness.backbones.image.published.llamagen_net import LlamaGenNet
-from harness.backbones.image.published.tatok import Feel, meanings
-from harness.backbones.image.published.transformers_decoder import read_config, read_pretrained
-from harness.backbones.slots.net import Net
-from harness.core.capabilities import Grid
-from harness.core.task import Prompt
-from harness.errors import UsageError
+from stridebench.harness.backbones.checkpoints import components, transformers_models
+from stridebench.harness.backbones.image.published import vqgan_encoder
+from stridebench.harness.backbones.image.published.assembly import code_table, text_of, token_ids
+from stridebench.harness.backbones.image.published.chameleon import decoder
+from stridebench.harness.backbones.image.published.family import Family, Model, Reading, Request
+from stridebench.harness.backbones.image.published.llamagen import SPARE, bound, fit, shape_of
+from stridebench.harness.backbones.image.published.llamagen_modules import Shape, vocabulary
+from stridebench.harness.backbones.image.published.llamagen_net import LlamaGenNet
+from stridebench.harness.backbones.image.published.tatok import Feel, meanings
+from stridebench.harness.backbones.image.published.transformers_decoder import read_config, read_pretrained
+from stridebench.harness.backbones.slots.net import Net
+from stridebench.harness.core.capabilities import Grid
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import UsageError
 
 LENGTHS = (729, 169, 81)
 """Semantic codes at scale 0, 1 and 2: 27, 13 and 9 a side."""

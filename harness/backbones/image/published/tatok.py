@@ -14,9 +14,9 @@ from torch.nn import functional
 from transformers import Siglip2VisionConfig
 from transformers.models.siglip2.modeling_siglip2 import Siglip2VisionModel
 
-from harness.backbones.checkpoints import components
-from harness.backbones.image.published.family import Request
-from harness.errors import WeightsError
+from stridebench.harness.backbones.checkpoints import components
+from stridebench.harness.backbones.image.published.family import Request
+from stridebench.harness.errors import WeightsError
 
 HEADS = 12
 """Of its transformer: the default of transformers' configuration."""

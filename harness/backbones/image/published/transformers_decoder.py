@@ -11,15 +11,15 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-from harness.backbones.checkpoints import transformers_models
-from harness.backbones.image.published.family import Request
-from harness.backbones.slots import packed, transformers_packed
-from harness.backbones.slots.net import Net, SlotInputs
-from harness.backbones.slots.packed import PackedWindow
-from harness.backbones.slots.transformers_net import honours_masks, pick_layers, transformers_arguments
-from harness.core.backbone import TiedEmbeddings
-from harness.core.cache import Rows
-from harness.errors import WeightsError
+from stridebench.harness.backbones.checkpoints import transformers_models
+from stridebench.harness.backbones.image.published.family import Request
+from stridebench.harness.backbones.slots import packed, transformers_packed
+from stridebench.harness.backbones.slots.net import Net, SlotInputs
+from stridebench.harness.backbones.slots.packed import PackedWindow
+from stridebench.harness.backbones.slots.transformers_net import honours_masks, pick_layers, transformers_arguments
+from stridebench.harness.core.backbone import TiedEmbeddings
+from stridebench.harness.core.cache import Rows
+from stridebench.harness.errors import WeightsError
 
 
 @final

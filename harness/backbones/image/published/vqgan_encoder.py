@@ -15,11 +15,11 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
 from torch.nn import functional
 
-from harness.backbones.checkpoints import components
-from harness.backbones.image.published.family import Request
-from harness.backbones.image.published.vqgan import GROUPS, VQDecoder, _Attention, _Residual
-from harness.backbones.image.vq import to_signed
-from harness.errors import UsageError, WeightsError
+from stridebench.harness.backbones.checkpoints import components
+from stridebench.harness.backbones.image.published.family import Request
+from stridebench.harness.backbones.image.published.vqgan import GROUPS, VQDecoder, _Attention, _Residual
+from stridebench.harness.backbones.image.vq import to_signed
+from stridebench.harness.errors import UsageError, WeightsError
 
 LEVEL = "encoder.conv_blocks."
 MIDDLE = (("block_1", "0"), ("attn_1", "1"), ("block_2", "2"))

@@ -11,22 +11,22 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from harness.backbones.base import TYPES, Identity
-from harness.backbones.checkpoints import components, sources
-from harness.backbones.mesh import bpt_tokens, deepmesh_tokens
-from harness.backbones.mesh.point_cloud import PointCloudAdapter
-from harness.backbones.mesh.published import bpt, checkpoint, deepmesh
-from harness.backbones.mesh.published.hourglass_cache import Conditioned
-from harness.backbones.mesh.published.michelangelo import UNUSED, EncoderSizes
-from harness.backbones.mesh.published.sliding_cache import SlidingCache
-from harness.backbones.slots import lora
-from harness.core.backbone import EncodedPrompt, TiedEmbeddings
-from harness.core.capabilities import Capabilities, Requirement
-from harness.core.task import Prompt
-from harness.discover import tuned
-from harness.errors import UsageError
-from harness.record.outputs import Mesh
-from harness.registry import BACKBONES
+from stridebench.harness.backbones.base import TYPES, Identity
+from stridebench.harness.backbones.checkpoints import components, sources
+from stridebench.harness.backbones.mesh import bpt_tokens, deepmesh_tokens
+from stridebench.harness.backbones.mesh.point_cloud import PointCloudAdapter
+from stridebench.harness.backbones.mesh.published import bpt, checkpoint, deepmesh
+from stridebench.harness.backbones.mesh.published.hourglass_cache import Conditioned
+from stridebench.harness.backbones.mesh.published.michelangelo import UNUSED, EncoderSizes
+from stridebench.harness.backbones.mesh.published.sliding_cache import SlidingCache
+from stridebench.harness.backbones.slots import lora
+from stridebench.harness.core.backbone import EncodedPrompt, TiedEmbeddings
+from stridebench.harness.core.capabilities import Capabilities, Requirement
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.discover import tuned
+from stridebench.harness.errors import UsageError
+from stridebench.harness.record.outputs import Mesh
+from stridebench.harness.registry import BACKBONES
 
 Encode = Callable[[Tensor], EncodedPrompt]
 """Runs the encoder on points [n, 6]."""

@@ -16,11 +16,11 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from harness.backbones.mesh import bpt_tokens as mesh
-from harness.backbones.mesh.published.michelangelo import Conditioner, EncoderSizes, heads_of, joined
-from harness.backbones.slots.net import SlotInputs
-from harness.backbones.slots.tapped import TappedNet
-from harness.core.backbone import TiedEmbeddings
+from stridebench.harness.backbones.mesh import bpt_tokens as mesh
+from stridebench.harness.backbones.mesh.published.michelangelo import Conditioner, EncoderSizes, heads_of, joined
+from stridebench.harness.backbones.slots.net import SlotInputs
+from stridebench.harness.backbones.slots.tapped import TappedNet
+from stridebench.harness.core.backbone import TiedEmbeddings
 
 SCALE = 10.0
 MEMORIES = 4

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from harness.backbones.checkpoints import components, digests
-from harness.errors import WeightsError
-from harness.platform.folders import cache_folder
+from stridebench.harness.backbones.checkpoints import components, digests
+from stridebench.harness.errors import WeightsError
+from stridebench.harness.platform.folders import cache_folder
 
 COMPONENT = "model"
 """The one component that a preset's ``parts`` names."""

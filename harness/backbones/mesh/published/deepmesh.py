@@ -17,9 +17,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from harness.backbones.mesh import deepmesh_tokens as mesh
-from harness.backbones.mesh.layers import angles, turn
-from harness.backbones.mesh.published.michelangelo import Conditioner, EncoderSizes, heads_of, joined
+from stridebench.harness.backbones.mesh import deepmesh_tokens as mesh
+from stridebench.harness.backbones.mesh.layers import angles, turn
+from stridebench.harness.backbones.mesh.published.michelangelo import Conditioner, EncoderSizes, heads_of, joined
 
 EPS = 1e-5
 FACTOR = 3

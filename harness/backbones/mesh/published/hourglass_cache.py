@@ -15,10 +15,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from harness.backbones.mesh.published.deepmesh import FACTOR, DeepMesh, Pair
-from harness.backbones.slots.net import Slots
-from harness.core.cache import Cache, Rows, Window
-from harness.errors import ContractError
+from stridebench.harness.backbones.mesh.published.deepmesh import FACTOR, DeepMesh, Pair
+from stridebench.harness.backbones.slots.net import Slots
+from stridebench.harness.core.cache import Cache, Rows, Window
+from stridebench.harness.errors import ContractError
 
 Places = npt.NDArray[np.int64]
 Sight = npt.NDArray[np.bool_]

@@ -19,9 +19,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from harness.backbones.mesh.published.hourglass_cache import Conditioned, HourglassCache
-from harness.core.cache import Cache, Rows, Window
-from harness.errors import ContractError
+from stridebench.harness.backbones.mesh.published.hourglass_cache import Conditioned, HourglassCache
+from stridebench.harness.core.cache import Cache, Rows, Window
+from stridebench.harness.errors import ContractError
 
 Places = npt.NDArray[np.int64]
 SLACK = 256

@@ -18,14 +18,14 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from harness.backbones.checkpoints import components, convert
-from harness.backbones.slots import lora
-from harness.core.backbone import TiedEmbeddings
-from harness.errors import WeightsError, WeightsWarning
-from harness.plan import presets
-from methods.drafters.eagle.net import FeatureNet
-from methods.drafters.eagle.shape import Shape
-from methods.drafters.heads.net import Heads
+from stridebench.harness.backbones.checkpoints import components, convert
+from stridebench.harness.backbones.slots import lora
+from stridebench.harness.core.backbone import TiedEmbeddings
+from stridebench.harness.errors import WeightsError, WeightsWarning
+from stridebench.harness.plan import presets
+from stridebench.methods.drafters.eagle.net import FeatureNet
+from stridebench.methods.drafters.eagle.shape import Shape
+from stridebench.methods.drafters.heads.net import Heads
 from tests.support.cli import stride
 from tests.support.gguf_files import write_gguf
 from tests.support.random_heads import random_heads

@@ -9,7 +9,7 @@ from pathlib import Path
 HUB_FOLDERS = """
 import importlib, os, sys
 from pathlib import Path
-from harness.backbones.checkpoints import hub
+from stridebench.harness.backbones.checkpoints import hub
 
 for name, folder in (("HF_HUB_CACHE", "a/hub"), ("HF_HOME", "b"), ("XDG_CACHE_HOME", "c")):
     os.environ[name] = str(Path.home() / folder)

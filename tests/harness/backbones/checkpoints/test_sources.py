@@ -13,12 +13,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from harness.backbones.checkpoints import convert, digests, sources, wheels
-from harness.backbones.text.hf_causal import HFCausal
-from harness.core.cache import Window
-from harness.errors import UsageError, WeightsError
-from harness.plan import presets
-from harness.platform.folders import cache_folder
+from stridebench.harness.backbones.checkpoints import convert, digests, sources, wheels
+from stridebench.harness.backbones.text.hf_causal import HFCausal
+from stridebench.harness.core.cache import Window
+from stridebench.harness.errors import UsageError, WeightsError
+from stridebench.harness.plan import presets
+from stridebench.harness.platform.folders import cache_folder
 from tests.support.gguf_files import VOCABULARY, WIDTH, write_gguf
 from tests.support.wheels import write_wheel
 

@@ -13,10 +13,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config
 
-from harness.backbones.checkpoints import streamed, transformers_models
-from harness.backbones.slots.fused_llama import FusedLlama
-from harness.backbones.slots.net import SlotInputs, Slots
-from harness.errors import WeightsError
+from stridebench.harness.backbones.checkpoints import streamed, transformers_models
+from stridebench.harness.backbones.slots.fused_llama import FusedLlama
+from stridebench.harness.backbones.slots.net import SlotInputs, Slots
+from stridebench.harness.errors import WeightsError
 
 SIZES = {
     "hidden_size": 32,

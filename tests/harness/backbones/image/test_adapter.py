@@ -12,22 +12,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from harness.backbones.image import adapter as image
-from harness.backbones.image.adapter import ImageModel
-from harness.backbones.image.vq import VQ
-from harness.core.capabilities import Requirement
-from harness.core.draft import Draft
-from harness.core.draws import SeededDraws
-from harness.core.loop import decode
-from harness.core.run import open_run
-from harness.core.sampling import Sampling
-from harness.core.task import Prompt
-from harness.discover import shipped
-from harness.errors import ContractError, OutputError, UsageError, WeightsError
-from harness.plan import presets
-from harness.record.outputs import Picture
-from harness.registry import METHODS
-from harness.train.loop import save_bf16
+from stridebench.harness.backbones.image import adapter as image
+from stridebench.harness.backbones.image.adapter import ImageModel
+from stridebench.harness.backbones.image.vq import VQ
+from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.core.draft import Draft
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.loop import decode
+from stridebench.harness.core.run import open_run
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.discover import shipped
+from stridebench.harness.errors import ContractError, OutputError, UsageError, WeightsError
+from stridebench.harness.plan import presets
+from stridebench.harness.record.outputs import Picture
+from stridebench.harness.registry import METHODS
+from stridebench.harness.train.loop import save_bf16
 from tests.support.caches import acceptance, chains, feed, session
 from tests.support.tiny_picture import BEGIN, CODES, EMPTY, PICTURE, SIDE, WORDS, params, prompt, tiny_picture_model
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from harness.backbones.image.vq import CODES, VQ, to_signed
-from harness.discover import shipped
-from harness.errors import UsageError, WeightsError
-from harness.synthetic import emoji
+from stridebench.harness.backbones.image.vq import CODES, VQ, to_signed
+from stridebench.harness.discover import shipped
+from stridebench.harness.errors import UsageError, WeightsError
+from stridebench.harness.synthetic import emoji
 
 FOLDER = shipped("emoji-vq")
 needs_weights = pytest.mark.skipif(not (FOLDER / "model.safetensors").exists(), reason="emoji-vq is not shipped here")

@@ -13,19 +13,19 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional
 
-from harness.backbones.masked.adapter import MaskedModel
-from harness.backbones.masked.llada_dream import read_config
-from harness.core.cache import Window
-from harness.core.canvas import Canvas
-from harness.core.capabilities import Requirement
-from harness.core.clock import CpuClock, Stopwatch
-from harness.core.draws import SeededDraws
-from harness.core.loop import decode
-from harness.core.run import open_run
-from harness.core.sampling import Sampling
-from harness.errors import ContractError, UsageError, WeightsError
-from harness.plan import presets
-from methods.masked_diffusion import MaskedDiffusion
+from stridebench.harness.backbones.masked.adapter import MaskedModel
+from stridebench.harness.backbones.masked.llada_dream import read_config
+from stridebench.harness.core.cache import Window
+from stridebench.harness.core.canvas import Canvas
+from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.core.clock import CpuClock, Stopwatch
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.loop import decode
+from stridebench.harness.core.run import open_run
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.errors import ContractError, UsageError, WeightsError
+from stridebench.harness.plan import presets
+from stridebench.methods.masked_diffusion import MaskedDiffusion
 from tests.support.layouts import layout
 
 MASK, VOCABULARY = 40, 48

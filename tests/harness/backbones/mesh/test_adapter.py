@@ -14,17 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from harness.backbones.mesh import bpt_tokens
-from harness.backbones.mesh.adapter import MeshBackbone, read
-from harness.backbones.mesh.model import MeshModel
-from harness.backbones.mesh.point_encoder import facing_rows
-from harness.core.cache import Window
-from harness.core.capabilities import Requirement
-from harness.core.task import Prompt
-from harness.errors import OutputError, UsageError, WeightsError
-from harness.record.outputs import Mesh
-from harness.synthetic import shapes
-from harness.train.backbones.shapes_mesh import ShapesMesh
+from stridebench.harness.backbones.mesh import bpt_tokens
+from stridebench.harness.backbones.mesh.adapter import MeshBackbone, read
+from stridebench.harness.backbones.mesh.model import MeshModel
+from stridebench.harness.backbones.mesh.point_encoder import facing_rows
+from stridebench.harness.core.cache import Window
+from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import OutputError, UsageError, WeightsError
+from stridebench.harness.record.outputs import Mesh
+from stridebench.harness.synthetic import shapes
+from stridebench.harness.train.backbones.shapes_mesh import ShapesMesh
 from tests.support.caches import check_history, check_tree, feed, feed_windows
 from tests.support.tiny_mesh import BACKBONES, MODELS, SIZES, points, tiny_mesh
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.backbones.mesh import bpt_tokens as tokens
-from harness.backbones.mesh.patches import patches
-from harness.errors import OutputError, UsageError
-from harness.record.outputs import Mesh
-from harness.synthetic import shapes
+from stridebench.harness.backbones.mesh import bpt_tokens as tokens
+from stridebench.harness.backbones.mesh.patches import patches
+from stridebench.harness.errors import OutputError, UsageError
+from stridebench.harness.record.outputs import Mesh
+from stridebench.harness.synthetic import shapes
 
 Corner = tuple[int, int, int]
 STEPS = st.integers(0, tokens.SIZE - 1)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from harness.backbones.mesh import deepmesh_tokens as dm
-from harness.errors import OutputError
+from stridebench.harness.backbones.mesh import deepmesh_tokens as dm
+from stridebench.harness.errors import OutputError
 from tests.support.tiny_mesh import tiny_point_mesh
 
 

@@ -9,21 +9,21 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from harness.backbones.mesh import bpt_tokens
-from harness.backbones.mesh.adapter import MeshBackbone
-from harness.backbones.mesh.published.adapter import PointMesh
-from harness.backbones.text.noisy import NoisyBackbone
-from harness.backbones.toy.tabular import Tabular
-from harness.core.backbone import Backbone
-from harness.core.cache import Window
-from harness.core.capabilities import Requirement
-from harness.core.draft import Draft
-from harness.core.draws import SeededDraws
-from harness.core.run import open_run
-from harness.core.sampling import Sampling
-from harness.core.task import Prompt
-from harness.errors import UsageError
-from harness.synthetic import shapes
+from stridebench.harness.backbones.mesh import bpt_tokens
+from stridebench.harness.backbones.mesh.adapter import MeshBackbone
+from stridebench.harness.backbones.mesh.published.adapter import PointMesh
+from stridebench.harness.backbones.text.noisy import NoisyBackbone
+from stridebench.harness.backbones.toy.tabular import Tabular
+from stridebench.harness.core.backbone import Backbone
+from stridebench.harness.core.cache import Window
+from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.core.draft import Draft
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.run import open_run
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import UsageError
+from stridebench.harness.synthetic import shapes
 from tests.support.caches import acceptance, session
 from tests.support.tiny_mesh import tiny_mesh, tiny_point_mesh
 

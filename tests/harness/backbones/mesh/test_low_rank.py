@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from harness.backbones.checkpoints import sources
-from harness.backbones.mesh.adapter import MeshBackbone, read
-from harness.backbones.mesh.layers import Sizes
-from harness.backbones.mesh.model import MeshModel
-from harness.backbones.slots import lora
-from harness.backbones.slots.lora import LowRank
-from harness.errors import WeightsError
-from harness.plan import presets
-from harness.train.backbones.shapes_mesh import ShapesMesh
+from stridebench.harness.backbones.checkpoints import sources
+from stridebench.harness.backbones.mesh.adapter import MeshBackbone, read
+from stridebench.harness.backbones.mesh.layers import Sizes
+from stridebench.harness.backbones.mesh.model import MeshModel
+from stridebench.harness.backbones.slots import lora
+from stridebench.harness.backbones.slots.lora import LowRank
+from stridebench.harness.errors import WeightsError
+from stridebench.harness.plan import presets
+from stridebench.harness.train.backbones.shapes_mesh import ShapesMesh
 
 SIZES = Sizes(width=32, layers=2, heads=2, hidden=48, latents=8, encoder_layers=1, context=24, window=0)
 LAYER = "layers.1.qkv"

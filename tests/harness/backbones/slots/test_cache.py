@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from harness.backbones.slots.cache import KEPT_MASK, Masks
-from harness.backbones.slots.net import FIRST
-from harness.core.cache import Window
+from stridebench.harness.backbones.slots.cache import KEPT_MASK, Masks
+from stridebench.harness.backbones.slots.net import FIRST
+from stridebench.harness.core.cache import Window
 
 
 @pytest.mark.parametrize("cached", [1, 5, 40])

@@ -9,16 +9,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.backbones.slots.captures import RecordedCapture
-from harness.backbones.slots.graphs import ROWS
-from harness.backbones.text.hf_causal import HFCausal
-from harness.core.cache import Window
-from harness.core.draws import SeededDraws
-from harness.core.loop import Decode, decode
-from harness.core.run import open_run
-from harness.core.sampling import Sampling
-from harness.errors import ContractError, GraphWarning
-from harness.registry import METHODS
+from stridebench.harness.backbones.slots.captures import RecordedCapture
+from stridebench.harness.backbones.slots.graphs import ROWS
+from stridebench.harness.backbones.text.hf_causal import HFCausal
+from stridebench.harness.core.cache import Window
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.loop import Decode, decode
+from stridebench.harness.core.run import open_run
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.errors import ContractError, GraphWarning
+from stridebench.harness.registry import METHODS
 from tests.support.tiny_text import SIZES, tiny
 
 PROMPT = [3, 1, 4, 1, 5]

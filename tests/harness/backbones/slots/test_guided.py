@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from harness.backbones.slots.guided import GridGrammar, GuidedCache
-from harness.backbones.toy.tabular import Tabular
-from harness.core.cache import Cache, Rows, Window
-from harness.core.capabilities import Capabilities, Grid
-from harness.core.draft import Draft
-from harness.core.session import Session
-from harness.errors import ContractError
+from stridebench.harness.backbones.slots.guided import GridGrammar, GuidedCache
+from stridebench.harness.backbones.toy.tabular import Tabular
+from stridebench.harness.core.cache import Cache, Rows, Window
+from stridebench.harness.core.capabilities import Capabilities, Grid
+from stridebench.harness.core.draft import Draft
+from stridebench.harness.core.session import Session
+from stridebench.harness.errors import ContractError
 from tests.support.caches import acceptance, chains_of, drafts, feed, feed_windows
 from tests.support.caches import session as open_session
 from tests.support.tiny_text import tiny

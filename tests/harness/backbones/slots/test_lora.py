@@ -13,22 +13,22 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from harness import discover
-from harness.backbones.checkpoints import transformers_models
-from harness.backbones.slots import gated, lora
-from harness.backbones.slots.lora import LowRank
-from harness.backbones.text.hf_causal import HFCausal
-from harness.core.cache import Window
-from harness.core.draft import Draft
-from harness.core.draws import SeededDraws
-from harness.core.loop import Decode, decode
-from harness.core.run import open_run
-from harness.core.sampling import Sampling
-from harness.core.session import Session
-from harness.discover import find_component
-from harness.errors import UsageError, WeightsError
-from harness.registry import METHODS
-from methods.cross_regression import CrossRegression
+from stridebench.harness import discover
+from stridebench.harness.backbones.checkpoints import transformers_models
+from stridebench.harness.backbones.slots import gated, lora
+from stridebench.harness.backbones.slots.lora import LowRank
+from stridebench.harness.backbones.text.hf_causal import HFCausal
+from stridebench.harness.core.cache import Window
+from stridebench.harness.core.draft import Draft
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.loop import Decode, decode
+from stridebench.harness.core.run import open_run
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.core.session import Session
+from stridebench.harness.discover import find_component
+from stridebench.harness.errors import UsageError, WeightsError
+from stridebench.harness.registry import METHODS
+from stridebench.methods.cross_regression import CrossRegression
 from tests.support import peft_adapter
 from tests.support.caches import session as open_session
 from tests.support.peft_adapter import write_adapter
@@ -239,7 +239,7 @@ class TestRefusals:
             model.adapter(adapter_folder)
 
     def test_a_backbone_without_gates_refuses_an_adapter(self) -> None:
-        from harness.backbones.toy.masked_tabular import MaskedTabular
+        from stridebench.harness.backbones.toy.masked_tabular import MaskedTabular
 
         with pytest.raises(UsageError, match="gates no rows; take one that meets GATE"):
             MaskedTabular("masked", {}).adapter(None)

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.backbones.slots.net import Slots
-from harness.backbones.slots.packed import PackedWindow, extend_packed, last_rows, layers
-from harness.core.cache import Rows, Window
+from stridebench.harness.backbones.slots.net import Slots
+from stridebench.harness.backbones.slots.packed import PackedWindow, extend_packed, last_rows, layers
+from stridebench.harness.core.cache import Rows, Window
 
 
 class Echo:

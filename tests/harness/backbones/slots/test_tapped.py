@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from harness.core.cache import Rows, Window
+from stridebench.harness.core.cache import Rows, Window
 from tests.support.tiny_text import tiny
 
 TOKENS = [7, 3, 41, 12, 5, 60]

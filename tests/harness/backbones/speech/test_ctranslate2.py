@@ -13,11 +13,11 @@ import pytest
 import torch
 from transformers import WhisperForConditionalGeneration
 
-from harness.backbones.checkpoints import sources
-from harness.backbones.speech import ctranslate2
-from harness.backbones.speech.whisper import Whisper
-from harness.core.task import Prompt
-from harness.errors import UsageError, WeightsError
+from stridebench.harness.backbones.checkpoints import sources
+from stridebench.harness.backbones.speech import ctranslate2
+from stridebench.harness.backbones.speech.whisper import Whisper
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import UsageError, WeightsError
 from tests.support.caches import feed
 from tests.support.tiny_whisper import sound, tiny_whisper
 from tests.support.wheels import write_wheel

@@ -16,17 +16,17 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import LlamaConfig, WhisperFeatureExtractor, WhisperForConditionalGeneration
 
-from harness.backbones.checkpoints import sources
-from harness.backbones.speech.whisper import Whisper
-from harness.backbones.speech.whisper_model import prompt_ids
-from harness.core.backbone import EncodedPrompt
-from harness.core.cache import Cache
-from harness.core.capabilities import Requirement
-from harness.core.task import Prompt
-from harness.errors import UsageError, WeightsError
-from harness.plan import presets
-from tasks.metrics import wer
-from tasks.utterances import Utterances
+from stridebench.harness.backbones.checkpoints import sources
+from stridebench.harness.backbones.speech.whisper import Whisper
+from stridebench.harness.backbones.speech.whisper_model import prompt_ids
+from stridebench.harness.core.backbone import EncodedPrompt
+from stridebench.harness.core.cache import Cache
+from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import UsageError, WeightsError
+from stridebench.harness.plan import presets
+from stridebench.tasks.metrics import wer
+from stridebench.tasks.utterances import Utterances
 from tests.support.caches import check_history, check_tree, feed, feed_windows
 from tests.support.tiny_whisper import (
     CONTEXT,

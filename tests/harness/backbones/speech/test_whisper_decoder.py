@@ -13,24 +13,24 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.backbones.speech.whisper import Whisper
-from harness.core.cache import Cache, Window
-from harness.core.draws import SeededDraws
-from harness.core.loop import Decode, decode
-from harness.core.run import open_run
-from harness.core.sampling import Sampling
-from harness.core.task import Prompt
-from harness.errors import DataMissing, UsageError, WeightsError
-from harness.plan import presets
-from harness.registry import METHODS, RECIPES
-from harness.synthetic import speech
-from harness.train.gated_lora import GatedLora
-from harness.train.loop import train
-from methods.cross_regression import CrossRegression
-from methods.training.adapters.denoising import Denoising
-from methods.training.adapters.passage_windows import inputs, inside, roots, targets
-from methods.training.adapters.recipes import TrainAdapter
-from methods.training.adapters.recordings import Recordings, transcribed
+from stridebench.harness.backbones.speech.whisper import Whisper
+from stridebench.harness.core.cache import Cache, Window
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.loop import Decode, decode
+from stridebench.harness.core.run import open_run
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import DataMissing, UsageError, WeightsError
+from stridebench.harness.plan import presets
+from stridebench.harness.registry import METHODS, RECIPES
+from stridebench.harness.synthetic import speech
+from stridebench.harness.train.gated_lora import GatedLora
+from stridebench.harness.train.loop import train
+from stridebench.methods.cross_regression import CrossRegression
+from stridebench.methods.training.adapters.denoising import Denoising
+from stridebench.methods.training.adapters.passage_windows import inputs, inside, roots, targets
+from stridebench.methods.training.adapters.recipes import TrainAdapter
+from stridebench.methods.training.adapters.recordings import Recordings, transcribed
 from tests.support import peft_adapter
 from tests.support.peft_adapter import write_adapter
 from tests.support.tiny_whisper import FIRST, NEVER, PLAIN, SAID, VOCABULARY, features, load, sound, tiny_whisper
@@ -146,7 +146,7 @@ class TestRefusals:
         fewer._shapes = {name: size for name, size in fewer._shapes.items() if ".2." not in name}
         layers = plain.adapter(folder)
         assert len(layers) == 3 and set(layers[0]) == {"qkv", "out", "ask", "out_ask", "up", "down"}
-        from harness.backbones.slots import lora
+        from stridebench.harness.backbones.slots import lora
 
         with pytest.raises(WeightsError, match=r"changes model\.decoder\.layers\.2\.\S+ by .*another model"):
             fewer.fitted(lora.read(folder, plain, torch.float32))

@@ -10,12 +10,12 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from harness.backbones.text import chat
-from harness.backbones.text.hf_causal import HFCausal
-from harness.backbones.tiny.tokenizers import byte_tokenizer
-from harness.core.task import Prompt
-from harness.errors import UsageError, WeightsError
-from harness.plan import presets
+from stridebench.harness.backbones.text import chat
+from stridebench.harness.backbones.text.hf_causal import HFCausal
+from stridebench.harness.backbones.tiny.tokenizers import byte_tokenizer
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import UsageError, WeightsError
+from stridebench.harness.plan import presets
 from tests.support.caches import feed_windows
 from tests.support.tiny_text import SIZES
 

@@ -17,18 +17,18 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from harness.backbones.checkpoints import transformers_models
-from harness.backbones.slots import net
-from harness.backbones.slots.fused_llama import FusedLlama
-from harness.backbones.slots.net import SlotInputs, SlotLayer, Slots
-from harness.backbones.text import hf_causal
-from harness.backbones.text.hf_causal import HFCausal
-from harness.core import int8
-from harness.core.backbone import Backbone
-from harness.core.cache import Window
-from harness.core.capabilities import Requirement
-from harness.errors import ContractError, UsageError, WeightsError
-from harness.plan import presets
+from stridebench.harness.backbones.checkpoints import transformers_models
+from stridebench.harness.backbones.slots import net
+from stridebench.harness.backbones.slots.fused_llama import FusedLlama
+from stridebench.harness.backbones.slots.net import SlotInputs, SlotLayer, Slots
+from stridebench.harness.backbones.text import hf_causal
+from stridebench.harness.backbones.text.hf_causal import HFCausal
+from stridebench.harness.core import int8
+from stridebench.harness.core.backbone import Backbone
+from stridebench.harness.core.cache import Window
+from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.errors import ContractError, UsageError, WeightsError
+from stridebench.harness.plan import presets
 from tests.support.caches import check_history, check_tree, feed, feed_windows
 from tests.support.tiny_text import SIZES, tiny
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.backbones.text.noisy import NoisyBackbone
-from harness.core.backbone import Backbone
+from stridebench.harness.backbones.text.noisy import NoisyBackbone
+from stridebench.harness.core.backbone import Backbone
 from tests.support.caches import feed
 from tests.support.tiny_text import tiny
 

@@ -16,19 +16,19 @@ from typing import Any
 
 import pytest
 
-from harness.errors import RunIncomplete, StoreError, UsageError
-from harness.plan.cells import Plan
-from harness.record.store import Store
-from harness.run.executors import check_executor
-from harness.run.options import Options
-from harness.run.pools import slurm
-from harness.run.pools.exclusive import exclusive, lock_file
-from harness.run.pools.jobs import CONTROLLER, JobBook
-from harness.run.pools.pool import Ended, Pool, run_on, setup_of
-from harness.run.pools.settings import Slurm
-from harness.run.pools.units import Needs, Unit, needs_of, units_of
-from harness.run.pools.worker import CellWorker, Refusal
-from harness.run.summary import summary
+from stridebench.harness.errors import RunIncomplete, StoreError, UsageError
+from stridebench.harness.plan.cells import Plan
+from stridebench.harness.record.store import Store
+from stridebench.harness.run.executors import check_executor
+from stridebench.harness.run.options import Options
+from stridebench.harness.run.pools import slurm
+from stridebench.harness.run.pools.exclusive import exclusive, lock_file
+from stridebench.harness.run.pools.jobs import CONTROLLER, JobBook
+from stridebench.harness.run.pools.pool import Ended, Pool, run_on, setup_of
+from stridebench.harness.run.pools.settings import Slurm
+from stridebench.harness.run.pools.units import Needs, Unit, needs_of, units_of
+from stridebench.harness.run.pools.worker import CellWorker, Refusal
+from stridebench.harness.run.summary import summary
 from tests.support.runs import counted, finished, plan_of, start
 from tests.support.shape_checks import without_shape_checks
 

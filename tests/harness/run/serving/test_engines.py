@@ -12,12 +12,12 @@ import pandas as pd
 import pytest
 import yaml
 
-from harness.core.engine import Counters, EngineFault, Reply
-from harness.errors import RunIncomplete
-from harness.facade.running import run as facade_run
-from harness.facade.stored_run import StoredRun
-from harness.record.request_store import RequestStore
-from harness.record.store import Store
+from stridebench.harness.core.engine import Counters, EngineFault, Reply
+from stridebench.harness.errors import RunIncomplete
+from stridebench.harness.record.request_store import RequestStore
+from stridebench.harness.record.store import Store
+from stridebench.running import run as facade_run
+from stridebench.stored_run import StoredRun
 from tests.support.answer_server import Answers, answer_server
 from tests.support.cli import Outcome, refused, stride
 from tests.support.table_engine import FAILURES, NAME, REQUESTS, TableEngine, table_engine

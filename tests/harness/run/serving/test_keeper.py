@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.core.engine import EngineFault
-from harness.run.serving import keeper, launch
+from stridebench.harness.core.engine import EngineFault
+from stridebench.harness.run.serving import keeper, launch
 from tests.support.processes import alive
 
 pytestmark = pytest.mark.skipif(not keeper.PROC.is_dir(), reason="other sessions are found in /proc alone")
@@ -26,7 +26,7 @@ SERVER = (
 OWNER = """
 import os, signal, sys
 import time
-from harness.run.serving import launch
+from stridebench.harness.run.serving import launch
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and so do its children
 launch.PATIENCE_S = 0.1
 launch.kept(sys.argv[3:], os.environ, sys.stderr)

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from harness.core.engine import EngineFault
-from harness.errors import UsageError
-from harness.registry import ENGINES
-from harness.run.serving import launch
-from harness.run.serving.launch import declared, names, started
+from stridebench.harness.core.engine import EngineFault
+from stridebench.harness.errors import UsageError
+from stridebench.harness.registry import ENGINES
+from stridebench.harness.run.serving import launch
+from stridebench.harness.run.serving.launch import declared, names, started
 from tests.support.cli import refused, stride
 
 CHILD = "import time; time.sleep(60)"

@@ -17,10 +17,10 @@ import httpx
 import pytest
 import yaml
 
-from harness.record.request_store import RequestStore
-from harness.record.store import Store
-from harness.run.serving.keeper import descendants
-from harness.run.serving.launch import kept, stop
+from stridebench.harness.record.request_store import RequestStore
+from stridebench.harness.record.store import Store
+from stridebench.harness.run.serving.keeper import descendants
+from stridebench.harness.run.serving.launch import kept, stop
 
 PROMPTS, KILLED_AFTER = 8, 3
 ROOT = Path(__file__).parents[4]
@@ -71,7 +71,7 @@ def suite(folder: Path, port: int) -> Path:
 
 
 def stride(*words: object) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "harness.cli.main", *map(str, words)]
+    command = [sys.executable, "-m", "stridebench.harness.cli.main", *map(str, words)]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from harness.backbones.image.layout import Layout
-from harness.synthetic import emoji
-from harness.train.backbones import caption_reading, decoder
-from harness.train.backbones.caption_reading import ATTRIBUTES, likelihoods
-from harness.train.backbones.image_recipe import Batch
+from stridebench.harness.backbones.image.layout import Layout
+from stridebench.harness.synthetic import emoji
+from stridebench.harness.train.backbones import caption_reading, decoder
+from stridebench.harness.train.backbones.caption_reading import ATTRIBUTES, likelihoods
+from stridebench.harness.train.backbones.image_recipe import Batch
 
 COUNTS = {"colour": 5, "kind": 5, "number": 4, "relation": 4}
 

@@ -11,13 +11,22 @@ import pytest
 import torch
 from torch.nn import functional
 
-from harness.core.draws import SeededDraws
-from harness.errors import UsageError
-from harness.plan import presets
-from harness.registry import RECIPES
-from harness.synthetic.code import programs
-from harness.train.backbones.cllm import Batch, Consistent, TrainCllm, blocks_of, inner, losses, packed, tokens_a_pass
-from harness.train.backbones.jacobi_trajectories import (
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.errors import UsageError
+from stridebench.harness.plan import presets
+from stridebench.harness.registry import RECIPES
+from stridebench.harness.synthetic.code import programs
+from stridebench.harness.train.backbones.cllm import (
+    Batch,
+    Consistent,
+    TrainCllm,
+    blocks_of,
+    inner,
+    losses,
+    packed,
+    tokens_a_pass,
+)
+from stridebench.harness.train.backbones.jacobi_trajectories import (
     Block,
     Trajectory,
     TrajectoryPlan,
@@ -25,10 +34,10 @@ from harness.train.backbones.jacobi_trajectories import (
     trajectories,
     trajectory,
 )
-from harness.train.finetuned_text import FinetunedText, load_backbone
-from harness.train.finetuning import Tuning
-from harness.train.loop import train
-from harness.train.teacher import Passage, Teacher
+from stridebench.harness.train.finetuned_text import FinetunedText, load_backbone
+from stridebench.harness.train.finetuning import Tuning
+from stridebench.harness.train.loop import train
+from stridebench.harness.train.teacher import Passage, Teacher
 from tests.support.tiny_llama import TINY
 
 TRAJECTORY = Trajectory(

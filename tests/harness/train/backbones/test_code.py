@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from harness.core.backbone import Backbone
-from harness.core.cache import Window
-from harness.core.task import Prompt
-from harness.plan import presets
-from harness.synthetic import code
-from harness.train.backbones.code import Code
-from harness.train.loop import train
+from stridebench.harness.core.backbone import Backbone
+from stridebench.harness.core.cache import Window
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.plan import presets
+from stridebench.harness.synthetic import code
+from stridebench.harness.train.backbones.code import Code
+from stridebench.harness.train.loop import train
 
 TINY = Code(vocabulary=300, width=32, layers=2, heads=2, inner=48, length=64, batch=4, steps=25)
 

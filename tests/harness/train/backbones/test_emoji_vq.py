@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from harness.backbones.image.vq import CODES, VQ, WIDTH
-from harness.synthetic import emoji
-from harness.train.backbones import emoji_vq as recipe
-from harness.train.backbones.emoji_vq_figures import agreement, psnr
-from harness.train.loop import train
+from stridebench.harness.backbones.image.vq import CODES, VQ, WIDTH
+from stridebench.harness.synthetic import emoji
+from stridebench.harness.train.backbones import emoji_vq as recipe
+from stridebench.harness.train.backbones.emoji_vq_figures import agreement, psnr
+from stridebench.harness.train.loop import train
 
 
 @pytest.fixture(scope="module")

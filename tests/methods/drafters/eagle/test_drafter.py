@@ -8,19 +8,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.backbones.toy.tabular import Tabular
-from harness.core.backbone import Backbone
-from harness.core.draft import Draft
-from harness.core.loop import advance, decode
-from harness.core.sampling import Sampling
-from harness.core.session import Session
-from harness.errors import UsageError, WeightsError
-from harness.plan import presets
-from methods.autoregressive import Autoregressive
-from methods.drafters.eagle import trees
-from methods.eagle1 import Eagle1
-from methods.eagle2 import Eagle2
-from methods.eagle3 import Eagle3
+from stridebench.harness.backbones.toy.tabular import Tabular
+from stridebench.harness.core.backbone import Backbone
+from stridebench.harness.core.draft import Draft
+from stridebench.harness.core.loop import advance, decode
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.core.session import Session
+from stridebench.harness.errors import UsageError, WeightsError
+from stridebench.harness.plan import presets
+from stridebench.methods.autoregressive import Autoregressive
+from stridebench.methods.drafters.eagle import trees
+from stridebench.methods.eagle1 import Eagle1
+from stridebench.methods.eagle2 import Eagle2
+from stridebench.methods.eagle3 import Eagle3
 from tests.support.feature_toys import PROMPT, folder_for, run_on, started, tiny, with_oracle
 
 EAGLE3_SHAPE = {"kind": "eagle3", "taps": 3, "kept": 30}

@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 
-from harness.backbones.toy.tabular import Tabular
-from harness.core.draft import Draft
-from harness.core.loop import decode
-from harness.core.sampling import Sampling
-from harness.errors import UsageError
-from harness.proof.cases import CASES, GRID_CASES
-from harness.proof.mutants import try_mutants
-from harness.proof.prove import prove
-from methods.drafters.eagle import trees
-from methods.eagle2 import Eagle2
-from methods.eagle3 import Eagle3
+from stridebench.harness.backbones.toy.tabular import Tabular
+from stridebench.harness.core.draft import Draft
+from stridebench.harness.core.loop import decode
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.errors import UsageError
+from stridebench.harness.proof.cases import CASES, GRID_CASES
+from stridebench.harness.proof.mutants import try_mutants
+from stridebench.harness.proof.prove import prove
+from stridebench.methods.drafters.eagle import trees
+from stridebench.methods.eagle2 import Eagle2
+from stridebench.methods.eagle3 import Eagle3
 from tests.support.feature_toys import run_on, started
 
 SMALL = tuple(case for case in CASES + GRID_CASES if case.outputs <= 27)

@@ -8,21 +8,21 @@ from pathlib import Path
 import pytest
 import torch
 
-from harness.backbones.toy.tabular import Tabular
-from harness.core import costs as core_costs
-from harness.core.costs import Costs, costs_file, measured, write_costs
-from harness.core.loop import decode
-from harness.core.run import Run
-from harness.core.sampling import Sampling
-from harness.core.task import Prompt
-from harness.errors import UsageError
-from harness.proof.cases import CASES, GRID_CASES
-from harness.proof.distance import distance
-from harness.run import passes
-from methods.drafters.eagle import measured_sizing
-from methods.drafters.eagle.measured_sizing import AcceptanceHistory, Size, TreeSizer
-from methods.eagle2 import Eagle2
-from methods.eagle3 import Eagle3
+from stridebench.harness.backbones.toy.tabular import Tabular
+from stridebench.harness.core import costs as core_costs
+from stridebench.harness.core.costs import Costs, costs_file, measured, write_costs
+from stridebench.harness.core.loop import decode
+from stridebench.harness.core.run import Run
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import UsageError
+from stridebench.harness.proof.cases import CASES, GRID_CASES
+from stridebench.harness.proof.distance import distance
+from stridebench.harness.run import passes
+from stridebench.methods.drafters.eagle import measured_sizing
+from stridebench.methods.drafters.eagle.measured_sizing import AcceptanceHistory, Size, TreeSizer
+from stridebench.methods.eagle2 import Eagle2
+from stridebench.methods.eagle3 import Eagle3
 from tests.support.feature_toys import folder_for, run_on, tiny, with_oracle
 
 FLAT = Costs(((1, 1.0), (9, 1.0)), ((1, 0.01), (9, 0.01)))

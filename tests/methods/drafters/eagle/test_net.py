@@ -9,10 +9,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from harness.errors import WeightsError
-from methods.drafters.eagle.layers import rotate
-from methods.drafters.eagle.net import FeatureNet
-from methods.drafters.eagle.shape import Shape
+from stridebench.harness.errors import WeightsError
+from stridebench.methods.drafters.eagle.layers import rotate
+from stridebench.methods.drafters.eagle.net import FeatureNet
+from stridebench.methods.drafters.eagle.shape import Shape
 from tests.support.feature_toys import folder_for, tiny
 
 

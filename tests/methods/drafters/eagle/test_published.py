@@ -11,20 +11,20 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers.models.llama import modeling_llama
 
-from harness.core.backbone import TiedEmbeddings
-from harness.core.cache import Window
-from harness.core.capabilities import Capabilities
-from harness.core.loop import decode
-from harness.core.sampling import Sampling
-from harness.errors import WeightsError
-from methods.autoregressive import Autoregressive
-from methods.drafters import checkpoint
-from methods.drafters.eagle import published
-from methods.drafters.eagle.cache import FeatureCache
-from methods.drafters.eagle.layers import rotate_cells
-from methods.drafters.eagle.net import FeatureNet
-from methods.eagle2 import Eagle2
-from methods.eagle3 import Eagle3
+from stridebench.harness.core.backbone import TiedEmbeddings
+from stridebench.harness.core.cache import Window
+from stridebench.harness.core.capabilities import Capabilities
+from stridebench.harness.core.loop import decode
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.errors import WeightsError
+from stridebench.methods.autoregressive import Autoregressive
+from stridebench.methods.drafters import checkpoint
+from stridebench.methods.drafters.eagle import published
+from stridebench.methods.drafters.eagle.cache import FeatureCache
+from stridebench.methods.drafters.eagle.layers import rotate_cells
+from stridebench.methods.drafters.eagle.net import FeatureNet
+from stridebench.methods.eagle2 import Eagle2
+from stridebench.methods.eagle3 import Eagle3
 from tests.support.feature_toys import SIZES, run_on, tiny
 from tests.support.published_drafters import Published
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from harness.errors import WeightsError
-from harness.train.loop import save_bf16
-from methods.drafters.heads.config import Config
-from methods.drafters.heads.net import Heads
+from stridebench.harness.errors import WeightsError
+from stridebench.harness.train.loop import save_bf16
+from stridebench.methods.drafters.heads.config import Config
+from stridebench.methods.drafters.heads.net import Heads
 from tests.support.random_heads import random_heads
 
 

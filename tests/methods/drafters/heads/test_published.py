@@ -11,13 +11,13 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from harness.core.backbone import TiedEmbeddings
-from harness.core.loop import decode
-from harness.core.sampling import Sampling
-from harness.errors import WeightsError
-from methods.autoregressive import Autoregressive
-from methods.drafters.heads.net import Heads
-from methods.medusa import Medusa
+from stridebench.harness.core.backbone import TiedEmbeddings
+from stridebench.harness.core.loop import decode
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.errors import WeightsError
+from stridebench.methods.autoregressive import Autoregressive
+from stridebench.methods.drafters.heads.net import Heads
+from stridebench.methods.medusa import Medusa
 from tests.support.feature_toys import run_on, tiny
 
 WIDTH, VOCABULARY = 48, 61

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from harness.errors import ContractError, UsageError, WeightsError
-from harness.train.loop import save_bf16
-from methods.drafters.scales.codes import nearest_code
-from methods.drafters.scales.net import Pair, Shape
-from methods.drafters.scales.samplers import Samplers
+from stridebench.harness.errors import ContractError, UsageError, WeightsError
+from stridebench.harness.train.loop import save_bf16
+from stridebench.methods.drafters.scales.codes import nearest_code
+from stridebench.methods.drafters.scales.net import Pair, Shape
+from stridebench.methods.drafters.scales.samplers import Samplers
 
 LINE = torch.tensor([[0.0, 1.0], [1.0, 1.0], [2.0, 1.0], [4.0, 1.0]])
 """Codes on a line, so that every mean can be computed by hand."""

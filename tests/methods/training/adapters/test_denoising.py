@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 import torch
 
-from harness.core.draws import SeededDraws
-from harness.core.run import open_run
-from harness.core.sampling import Sampling
-from harness.errors import UsageError
-from harness.plan import presets
-from harness.train.gated_lora import GatedLora
-from harness.train.teacher import Passage
-from methods.cross_regression import CrossRegression
-from methods.training.adapters import denoising
-from methods.training.adapters.denoising import Denoising
-from methods.training.adapters.passage_windows import inputs, noised, roots, targets, weights
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.run import open_run
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.errors import UsageError
+from stridebench.harness.plan import presets
+from stridebench.harness.train.gated_lora import GatedLora
+from stridebench.harness.train.teacher import Passage
+from stridebench.methods.cross_regression import CrossRegression
+from stridebench.methods.training.adapters import denoising
+from stridebench.methods.training.adapters.denoising import Denoising
+from stridebench.methods.training.adapters.passage_windows import inputs, noised, roots, targets, weights
 
 PASSAGE = Passage(tuple(range(2, 22)), 5)
 

@@ -11,24 +11,24 @@ import numpy as np
 import pytest
 import torch
 
-from harness.backbones.text.hf_causal import HFCausal
-from harness.core.draws import SeededDraws
-from harness.core.loop import Decode, decode
-from harness.core.method import Method
-from harness.core.run import open_run
-from harness.core.sampling import Sampling
-from harness.core.task import Prompt
-from harness.plan import presets
-from harness.registry import METHODS, RECIPES
-from harness.train.data import TaskPlan
-from harness.train.general import general
-from harness.train.loop import train
-from harness.train.passages import Passages, Plan
-from harness.train.teacher import Teacher
-from methods.cross_regression import CrossRegression
-from methods.training.adapters import recipes
-from methods.training.adapters.passage_windows import roots
-from methods.training.adapters.recipes import TrainAdapter
+from stridebench.harness.backbones.text.hf_causal import HFCausal
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.loop import Decode, decode
+from stridebench.harness.core.method import Method
+from stridebench.harness.core.run import open_run
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.plan import presets
+from stridebench.harness.registry import METHODS, RECIPES
+from stridebench.harness.train.data import TaskPlan
+from stridebench.harness.train.general import general
+from stridebench.harness.train.loop import train
+from stridebench.harness.train.passages import Passages, Plan
+from stridebench.harness.train.teacher import Teacher
+from stridebench.methods.cross_regression import CrossRegression
+from stridebench.methods.training.adapters import recipes
+from stridebench.methods.training.adapters.passage_windows import roots
+from stridebench.methods.training.adapters.recipes import TrainAdapter
 
 RECIPE = TrainAdapter(
     summary="a test", backbone="tiny-llama", plan=Plan("code"), rank=4, alpha=8, width=4, batch=2, steps=60, rate=1e-2

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.train.teacher import Teacher
+from stridebench.harness.train.teacher import Teacher
 
 
 @pytest.fixture(scope="session")

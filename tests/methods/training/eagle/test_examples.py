@@ -6,9 +6,9 @@ from typing import cast
 
 import torch
 
-from harness.plan import presets
-from harness.train.teacher import Passage, Teacher
-from methods.training.eagle.examples import Example, collate, commonest, examples
+from stridebench.harness.plan import presets
+from stridebench.harness.train.teacher import Passage, Teacher
+from stridebench.methods.training.eagle.examples import Example, collate, commonest, examples
 from tests.support.feature_toys import tiny
 
 TOKENS = (5, 9, 22, 31, 7, 40, 11, 3, 3, 58)

@@ -11,14 +11,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.discover import shipped
-from harness.registry import RECIPES
-from harness.train.ngram_control import NGram
-from methods.drafters.eagle.net import FeatureNet
-from methods.training.eagle.examples import Example, collate
-from methods.training.eagle.feature_recipe import FeatureRecipe
-from methods.training.eagle.figures import figures, measured, measured_ngram, shuffled
-from methods.training.eagle.student import Student
+from stridebench.harness.discover import shipped
+from stridebench.harness.registry import RECIPES
+from stridebench.harness.train.ngram_control import NGram
+from stridebench.methods.drafters.eagle.net import FeatureNet
+from stridebench.methods.training.eagle.examples import Example, collate
+from stridebench.methods.training.eagle.feature_recipe import FeatureRecipe
+from stridebench.methods.training.eagle.figures import figures, measured, measured_ngram, shuffled
+from stridebench.methods.training.eagle.student import Student
 from tests.support.feature_toys import small_recipe
 
 

@@ -11,18 +11,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.core.loop import decode
-from harness.core.sampling import Sampling
-from harness.plan import presets
-from harness.registry import RECIPES
-from harness.train.data import TaskPlan
-from harness.train.general import general
-from harness.train.loop import train
-from methods.eagle1 import Eagle1
-from methods.eagle3 import Eagle3
-from methods.training.eagle.feature_recipe import FeatureRecipe
-from methods.training.eagle.figures import shuffled
-from methods.training.eagle.student import Student
+from stridebench.harness.core.loop import decode
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.plan import presets
+from stridebench.harness.registry import RECIPES
+from stridebench.harness.train.data import TaskPlan
+from stridebench.harness.train.general import general
+from stridebench.harness.train.loop import train
+from stridebench.methods.eagle1 import Eagle1
+from stridebench.methods.eagle3 import Eagle3
+from stridebench.methods.training.eagle.feature_recipe import FeatureRecipe
+from stridebench.methods.training.eagle.figures import shuffled
+from stridebench.methods.training.eagle.student import Student
 from tests.support.feature_toys import run_on, small_recipe
 
 FEW_IDS = {"kept": 100}

@@ -8,16 +8,16 @@ from typing import cast
 import pytest
 import torch
 
-from harness.core.draft import Draft
-from harness.core.sampling import Sampling
-from harness.plan import presets
-from harness.train.teacher import Passage, Teacher
-from methods.drafters.eagle.drafter import FeatureDrafter
-from methods.drafters.eagle.net import FeatureNet
-from methods.eagle2 import Eagle2
-from methods.eagle3 import Eagle3
-from methods.training.eagle.examples import Example, collate
-from methods.training.eagle.training_time_test import unroll
+from stridebench.harness.core.draft import Draft
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.plan import presets
+from stridebench.harness.train.teacher import Passage, Teacher
+from stridebench.methods.drafters.eagle.drafter import FeatureDrafter
+from stridebench.methods.drafters.eagle.net import FeatureNet
+from stridebench.methods.eagle2 import Eagle2
+from stridebench.methods.eagle3 import Eagle3
+from stridebench.methods.training.eagle.examples import Example, collate
+from stridebench.methods.training.eagle.training_time_test import unroll
 from tests.support.feature_toys import folder_for, run_on, started, tiny
 
 TOKENS = (5, 9, 22, 31, 7, 40, 11, 3, 3, 58)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from harness.backbones.toy.tabular import Tabular
-from harness.train.teacher import Passage, Teacher
-from methods.drafters.heads.config import Config
-from methods.drafters.heads.net import Heads
-from methods.training.heads.examples import Examples, examples, hits, lead, ngram_hits, shares
-from methods.training.heads.heads_in_training import frequent
+from stridebench.harness.backbones.toy.tabular import Tabular
+from stridebench.harness.train.teacher import Passage, Teacher
+from stridebench.methods.drafters.heads.config import Config
+from stridebench.methods.drafters.heads.net import Heads
+from stridebench.methods.training.heads.examples import Examples, examples, hits, lead, ngram_hits, shares
+from stridebench.methods.training.heads.heads_in_training import frequent
 
 
 class TestExamples:

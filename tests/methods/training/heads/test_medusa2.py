@@ -11,24 +11,24 @@ import pytest
 import torch
 from torch.nn import functional
 
-from harness.core.draws import SeededDraws
-from harness.core.loop import decode
-from harness.core.run import open_run
-from harness.core.sampling import Sampling
-from harness.discover import shipped
-from harness.errors import WeightsError
-from harness.plan import presets
-from harness.registry import RECIPES
-from harness.train.finetuned_text import load_backbone
-from harness.train.finetuning import Tuning
-from harness.train.loop import train
-from harness.train.passages import Plan
-from harness.train.teacher import Teacher
-from methods.drafters.heads.config import read_config
-from methods.drafters.heads.net import Heads
-from methods.medusa import Medusa
-from methods.training.heads.medusa2_losses import Joint
-from methods.training.heads.xspecmesh_losses import drift
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.loop import decode
+from stridebench.harness.core.run import open_run
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.discover import shipped
+from stridebench.harness.errors import WeightsError
+from stridebench.harness.plan import presets
+from stridebench.harness.registry import RECIPES
+from stridebench.harness.train.finetuned_text import load_backbone
+from stridebench.harness.train.finetuning import Tuning
+from stridebench.harness.train.loop import train
+from stridebench.harness.train.passages import Plan
+from stridebench.harness.train.teacher import Teacher
+from stridebench.methods.drafters.heads.config import read_config
+from stridebench.methods.drafters.heads.net import Heads
+from stridebench.methods.medusa import Medusa
+from stridebench.methods.training.heads.medusa2_losses import Joint
+from stridebench.methods.training.heads.xspecmesh_losses import drift
 
 pytest.importorskip("peft")
 COMPONENTS = {"medusa-embedded-code": shipped("medusa-embedded-code")}

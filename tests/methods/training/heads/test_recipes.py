@@ -11,20 +11,20 @@ import numpy as np
 import pytest
 import torch
 
-from harness.core.draws import SeededDraws
-from harness.core.sampling import Sampling
-from harness.core.task import Prompt
-from harness.discover import shipped
-from harness.registry import RECIPES
-from harness.train import prompts as prompt_sources
-from harness.train.loop import train
-from harness.train.passages import Plan
-from harness.train.precision import autocast
-from harness.train.prompts import prompts
-from harness.train.teacher import Teacher
-from methods.drafters.heads.net import Heads
-from methods.training.heads.examples import Examples, examples, hits, lead
-from methods.training.heads.heads_in_training import Training
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.discover import shipped
+from stridebench.harness.registry import RECIPES
+from stridebench.harness.train import prompts as prompt_sources
+from stridebench.harness.train.loop import train
+from stridebench.harness.train.passages import Plan
+from stridebench.harness.train.precision import autocast
+from stridebench.harness.train.prompts import prompts
+from stridebench.harness.train.teacher import Teacher
+from stridebench.methods.drafters.heads.net import Heads
+from stridebench.methods.training.heads.examples import Examples, examples, hits, lead
+from stridebench.methods.training.heads.heads_in_training import Training
 from tests.support.random_heads import random_heads
 
 TINY = replace(

@@ -13,29 +13,29 @@ import pytest
 import torch
 from torch.nn import functional
 
-from harness.backbones.mesh.adapter import read
-from harness.backbones.mesh.layers import Sizes
-from harness.backbones.mesh.model import MeshModel
-from harness.backbones.slots import lora
-from harness.backbones.toy.tabular import Tabular
-from harness.core.draws import SeededDraws
-from harness.core.loop import decode
-from harness.core.run import open_run
-from harness.core.sampling import Sampling
-from harness.core.task import Prompt
-from harness.errors import UsageError, WeightsError
-from harness.registry import RECIPES
-from harness.train.backbones.shapes_mesh import ShapesMesh
-from harness.train.finetuned_mesh import FinetunedMesh, load_backbone
-from harness.train.finetuning import Tuning
-from harness.train.loop import train
-from harness.train.teacher import Passage, Teacher
-from methods.drafters.heads.config import read_config
-from methods.drafters.heads.net import Heads
-from methods.multi_head import MultiHead
-from methods.training.heads.heads_in_training import head_losses
-from methods.training.heads.xspecmesh_losses import MeshTraining, divergence, drift, head_loss, joint_loss
-from methods.training.heads.xspecmesh_passages import Meshes, Shapes, drawn
+from stridebench.harness.backbones.mesh.adapter import read
+from stridebench.harness.backbones.mesh.layers import Sizes
+from stridebench.harness.backbones.mesh.model import MeshModel
+from stridebench.harness.backbones.slots import lora
+from stridebench.harness.backbones.toy.tabular import Tabular
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.loop import decode
+from stridebench.harness.core.run import open_run
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import UsageError, WeightsError
+from stridebench.harness.registry import RECIPES
+from stridebench.harness.train.backbones.shapes_mesh import ShapesMesh
+from stridebench.harness.train.finetuned_mesh import FinetunedMesh, load_backbone
+from stridebench.harness.train.finetuning import Tuning
+from stridebench.harness.train.loop import train
+from stridebench.harness.train.teacher import Passage, Teacher
+from stridebench.methods.drafters.heads.config import read_config
+from stridebench.methods.drafters.heads.net import Heads
+from stridebench.methods.multi_head import MultiHead
+from stridebench.methods.training.heads.heads_in_training import head_losses
+from stridebench.methods.training.heads.xspecmesh_losses import MeshTraining, divergence, drift, head_loss, joint_loss
+from stridebench.methods.training.heads.xspecmesh_passages import Meshes, Shapes, drawn
 
 SIZES = Sizes(32, 3, 2, 48, 8, encoder_layers=1, context=24, window=0, shared_coordinates=True)
 PLAN = Shapes(train=3, development=2, new=20)

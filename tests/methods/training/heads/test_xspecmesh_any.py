@@ -11,24 +11,24 @@ from typing import Any
 import pytest
 import torch
 
-from harness import discover
-from harness.core.draws import SeededDraws
-from harness.core.loop import decode
-from harness.core.run import open_run
-from harness.core.sampling import Sampling
-from harness.core.task import Prompt
-from harness.errors import UsageError, WeightsError
-from harness.plan import presets
-from harness.train import precision
-from harness.train.data import TaskPlan
-from harness.train.finetuned_points import FinetunedBPT, finetuned
-from harness.train.finetuning import Tuning
-from harness.train.general import general
-from harness.train.loop import train
-from methods.drafters.heads.config import read_config
-from methods.multi_head import MultiHead
-from methods.training.heads.xspecmesh_any import printed_loss
-from methods.training.heads.xspecmesh_losses import MeshTraining, joint_loss, tuned_passes
+from stridebench.harness import discover
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.loop import decode
+from stridebench.harness.core.run import open_run
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import UsageError, WeightsError
+from stridebench.harness.plan import presets
+from stridebench.harness.train import precision
+from stridebench.harness.train.data import TaskPlan
+from stridebench.harness.train.finetuned_points import FinetunedBPT, finetuned
+from stridebench.harness.train.finetuning import Tuning
+from stridebench.harness.train.general import general
+from stridebench.harness.train.loop import train
+from stridebench.methods.drafters.heads.config import read_config
+from stridebench.methods.multi_head import MultiHead
+from stridebench.methods.training.heads.xspecmesh_any import printed_loss
+from stridebench.methods.training.heads.xspecmesh_losses import MeshTraining, joint_loss, tuned_passes
 
 BPT = "tiny:bpt"
 PLAN = TaskPlan("point_clouds", {"folder": str(discover.SAMPLES / "point_clouds")}, limit=2, new=12, dtype="fp32")

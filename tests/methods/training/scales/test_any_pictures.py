@@ -12,18 +12,18 @@ import pytest
 import torch
 from PIL import Image
 
-from harness import discover
-from harness.errors import ContractError, UsageError, WeightsError
-from harness.plan import presets
-from harness.plan.outcomes import Outcomes
-from harness.train.general import general
-from harness.train.loop import train
-from harness.train.pictures import PicturePlan
-from methods.drafters.scales.codes import bilinear
-from methods.drafters.scales.net import Pair, Shape
-from methods.mulo_sd import MuLoSD
-from methods.training.scales.any_pictures import PAPER, AnySamplers
-from methods.training.scales.pictures_in_training import InOrder
+from stridebench.harness import discover
+from stridebench.harness.errors import ContractError, UsageError, WeightsError
+from stridebench.harness.plan import presets
+from stridebench.harness.plan.outcomes import Outcomes
+from stridebench.harness.train.general import general
+from stridebench.harness.train.loop import train
+from stridebench.harness.train.pictures import PicturePlan
+from stridebench.methods.drafters.scales.codes import bilinear
+from stridebench.methods.drafters.scales.net import Pair, Shape
+from stridebench.methods.mulo_sd import MuLoSD
+from stridebench.methods.training.scales.any_pictures import PAPER, AnySamplers
+from stridebench.methods.training.scales.pictures_in_training import InOrder
 from tests.support.cli import stride
 
 TAR = "tiny:tar-1.5b"

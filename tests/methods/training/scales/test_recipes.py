@@ -11,18 +11,18 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from harness.discover import shipped
-from harness.errors import UsageError
-from harness.registry import RECIPES
-from harness.synthetic import emoji
-from harness.train.loop import train
-from methods.drafters.scales.codes import nearest_code
-from methods.drafters.scales.net import Pair, Shape
-from methods.drafters.scales.samplers import Samplers
-from methods.training.scales import losses
-from methods.training.scales import recipes as recipe
-from methods.training.scales.figures import figures
-from methods.training.scales.samplers_in_training import resample
+from stridebench.harness.discover import shipped
+from stridebench.harness.errors import UsageError
+from stridebench.harness.registry import RECIPES
+from stridebench.harness.synthetic import emoji
+from stridebench.harness.train.loop import train
+from stridebench.methods.drafters.scales.codes import nearest_code
+from stridebench.methods.drafters.scales.net import Pair, Shape
+from stridebench.methods.drafters.scales.samplers import Samplers
+from stridebench.methods.training.scales import losses
+from stridebench.methods.training.scales import recipes as recipe
+from stridebench.methods.training.scales.figures import figures
+from stridebench.methods.training.scales.samplers_in_training import resample
 
 VQ = shipped("emoji-vq")
 PAIR = shipped("mulo-2x")

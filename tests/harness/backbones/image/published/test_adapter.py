@@ -14,21 +14,21 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import GenerationConfig
 
-from harness.backbones.checkpoints import components
-from harness.backbones.image.published import llamagen, simplear, tar, tatok, vqgan
-from harness.backbones.image.published import llamagen_modules as modules
-from harness.backbones.image.published.adapter import RealImage
-from harness.backbones.image.published.families import FAMILIES, family_of
-from harness.backbones.slots.cache import Masks, SlotCache
-from harness.backbones.tiny import pictures as stand_ins
-from harness.backbones.tiny.tokenizers import character_tokenizer
-from harness.core.capabilities import Grid, Requirement
-from harness.core.draft import Draft
-from harness.core.session import Session
-from harness.core.task import Prompt
-from harness.errors import OutputError, UnknownNameError, UsageError, WeightsError
-from harness.plan import presets
-from harness.record.outputs import Picture
+from stridebench.harness.backbones.checkpoints import components
+from stridebench.harness.backbones.image.published import llamagen, simplear, tar, tatok, vqgan
+from stridebench.harness.backbones.image.published import llamagen_modules as modules
+from stridebench.harness.backbones.image.published.adapter import RealImage
+from stridebench.harness.backbones.image.published.families import FAMILIES, family_of
+from stridebench.harness.backbones.slots.cache import Masks, SlotCache
+from stridebench.harness.backbones.tiny import pictures as stand_ins
+from stridebench.harness.backbones.tiny.tokenizers import character_tokenizer
+from stridebench.harness.core.capabilities import Grid, Requirement
+from stridebench.harness.core.draft import Draft
+from stridebench.harness.core.session import Session
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import OutputError, UnknownNameError, UsageError, WeightsError
+from stridebench.harness.plan import presets
+from stridebench.harness.record.outputs import Picture
 from tests.support import tiny_image
 from tests.support.caches import acceptance, chains_of, feed, feed_windows
 from tests.support.caches import session as open_session

@@ -9,31 +9,31 @@ from typing import Any
 import pytest
 import torch
 
-from harness.backbones.slots.cache import SlotCache
-from harness.backbones.slots.guided import GuidedCache
-from harness.backbones.slots.net import Tapped
-from harness.backbones.slots.packed import Packs
-from harness.core.cache import Rows
-from harness.core.draft import Draft
-from harness.core.draws import SeededDraws
-from harness.core.loop import decode
-from harness.core.method import Claim, Method
-from harness.core.run import open_run
-from harness.core.sampling import Sampling
-from harness.core.session import Session
-from harness.plan import presets
-from harness.train.loop import save_bf16
-from methods.adt_tree import ADTTree
-from methods.autoregressive import Autoregressive
-from methods.blockwise import Blockwise
-from methods.drafters.heads.config import Config
-from methods.drafters.heads.net import Heads
-from methods.eagle1 import Eagle1
-from methods.eagle2 import Eagle2
-from methods.eagle3 import Eagle3
-from methods.lantern import Lantern
-from methods.lanternpp import LanternPlusPlus
-from methods.medusa import Medusa
+from stridebench.harness.backbones.slots.cache import SlotCache
+from stridebench.harness.backbones.slots.guided import GuidedCache
+from stridebench.harness.backbones.slots.net import Tapped
+from stridebench.harness.backbones.slots.packed import Packs
+from stridebench.harness.core.cache import Rows
+from stridebench.harness.core.draft import Draft
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.loop import decode
+from stridebench.harness.core.method import Claim, Method
+from stridebench.harness.core.run import open_run
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.core.session import Session
+from stridebench.harness.plan import presets
+from stridebench.harness.train.loop import save_bf16
+from stridebench.methods.adt_tree import ADTTree
+from stridebench.methods.autoregressive import Autoregressive
+from stridebench.methods.blockwise import Blockwise
+from stridebench.methods.drafters.heads.config import Config
+from stridebench.methods.drafters.heads.net import Heads
+from stridebench.methods.eagle1 import Eagle1
+from stridebench.methods.eagle2 import Eagle2
+from stridebench.methods.eagle3 import Eagle3
+from stridebench.methods.lantern import Lantern
+from stridebench.methods.lanternpp import LanternPlusPlus
+from stridebench.methods.medusa import Medusa
 from tests.support.caches import acceptance
 from tests.support.caches import session as open_session
 from tests.support.feature_toys import folder_for

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from harness.backbones.image.published import tar
-from harness.core.task import Prompt
-from harness.plan import presets
+from stridebench.harness.backbones.image.published import tar
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.plan import presets
 from tests.support import tiny_image
 from tests.support.caches import feed
 

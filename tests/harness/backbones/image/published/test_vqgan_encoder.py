@@ -10,9 +10,9 @@ from transformers import ChameleonVQVAEConfig, JanusVQVAEConfig
 from transformers.models.chameleon.modeling_chameleon import ChameleonVQVAE
 from transformers.models.janus.modeling_janus import JanusVQVAE
 
-from harness.backbones.image.published import vqgan, vqgan_encoder
-from harness.errors import UsageError, WeightsError
-from harness.plan import presets
+from stridebench.harness.backbones.image.published import vqgan, vqgan_encoder
+from stridebench.harness.errors import UsageError, WeightsError
+from stridebench.harness.plan import presets
 from tests.support.layouts import layout
 
 SIZES = {

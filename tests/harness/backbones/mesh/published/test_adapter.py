@@ -16,19 +16,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from harness.backbones.checkpoints import components
-from harness.backbones.mesh.published import adapter
-from harness.backbones.mesh.published.adapter import FAMILIES, PointMesh
-from harness.backbones.mesh.published.michelangelo import UNUSED, EncoderSizes
-from harness.core.cache import Cache, Window
-from harness.core.draws import SeededDraws
-from harness.core.sampling import Sampling
-from harness.core.task import Prompt
-from harness.discover import SAMPLES
-from harness.errors import ContractError, UsageError, WeightsError
-from harness.plan import presets
-from harness.registry import TASKS
-from harness.train.teacher import Teacher
+from stridebench.harness.backbones.checkpoints import components
+from stridebench.harness.backbones.mesh.published import adapter
+from stridebench.harness.backbones.mesh.published.adapter import FAMILIES, PointMesh
+from stridebench.harness.backbones.mesh.published.michelangelo import UNUSED, EncoderSizes
+from stridebench.harness.core.cache import Cache, Window
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.discover import SAMPLES
+from stridebench.harness.errors import ContractError, UsageError, WeightsError
+from stridebench.harness.plan import presets
+from stridebench.harness.registry import TASKS
+from stridebench.harness.train.teacher import Teacher
 from tests.support.caches import check_history, check_tree, feed, feed_windows
 from tests.support.layouts import LAYOUTS, layout
 from tests.support.tiny_mesh import ENCODER, POINT_SIZES, tiny_point_mesh

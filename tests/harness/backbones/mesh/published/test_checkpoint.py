@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 
-from harness.backbones.mesh.published import checkpoint
-from harness.backbones.mesh.published.adapter import FAMILIES
-from harness.backbones.mesh.published.michelangelo import UNUSED, EncoderSizes
-from harness.errors import WeightsError
+from stridebench.harness.backbones.mesh.published import checkpoint
+from stridebench.harness.backbones.mesh.published.adapter import FAMILIES
+from stridebench.harness.backbones.mesh.published.michelangelo import UNUSED, EncoderSizes
+from stridebench.harness.errors import WeightsError
 from tests.support.tiny_mesh import ENCODER, POINT_SIZES, tiny_point_mesh
 
 

@@ -10,21 +10,21 @@ from typing import Any, TypedDict, Unpack
 
 from rich.console import Console
 
-from harness.cli.execution import Request, check_finished, perform
-from harness.cli.overrides import ENTRIES, suite_to_run, task_of
-from harness.cli.run_progress import RunProgress
-from harness.discover import declare_all
-from harness.errors import UsageError, did_you_mean
-from harness.facade.stored_run import StoredRun
-from harness.plan.cells import expand
-from harness.plan.places import place_of
-from harness.plan.suite import Overrides, Suite
-from harness.platform.folders import cache_folder
-from harness.platform.quiet import stdout_on_stderr
-from harness.platform.surroundings import restored
-from harness.record.files import make, put
-from harness.record.remote import remote_run
-from harness.run.serving.engines import Stopped
+from stridebench.harness.cli.execution import Request, check_finished, perform
+from stridebench.harness.cli.overrides import ENTRIES, suite_to_run, task_of
+from stridebench.harness.cli.run_progress import RunProgress
+from stridebench.harness.discover import declare_all
+from stridebench.harness.errors import UsageError, did_you_mean
+from stridebench.harness.plan.cells import expand
+from stridebench.harness.plan.places import place_of
+from stridebench.harness.plan.suite import Overrides, Suite
+from stridebench.harness.platform.folders import cache_folder
+from stridebench.harness.platform.quiet import stdout_on_stderr
+from stridebench.harness.platform.surroundings import restored
+from stridebench.harness.record.files import make, put
+from stridebench.harness.record.remote import remote_run
+from stridebench.harness.run.serving.engines import Stopped
+from stridebench.stored_run import StoredRun
 
 Entry = str | Path | Mapping[str, Any]
 """A name, a folder, or a mapping with ``name`` and parameters."""

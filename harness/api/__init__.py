@@ -9,21 +9,21 @@ A run lies in a folder. The command line continues what was started here, and th
 
 import warnings
 
-from harness.discover import check_packages
+from stridebench.harness.discover import check_packages
 
 warnings.filterwarnings("ignore", message="IProgress not found")  # of tqdm: it wants widgets
 check_packages()  # before the imports below, which import them
 
-from harness.errors import (  # noqa: E402  (see above)
+from stridebench.checks import audit, verify  # noqa: E402
+from stridebench.harness.errors import (  # noqa: E402  (see above)
     RunIncomplete,
     StoreError,
     StrideError,
     UsageError,
     WeightsError,
 )
-from harness.facade.checks import audit, verify  # noqa: E402
-from harness.facade.running import run  # noqa: E402
-from harness.facade.stored_run import StoredRun, open_runs, query  # noqa: E402
+from stridebench.running import run  # noqa: E402
+from stridebench.stored_run import StoredRun, open_runs, query  # noqa: E402
 
 __all__ = [
     "RunIncomplete",

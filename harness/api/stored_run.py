@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from harness.cli.engine_runs import engine_table
-from harness.cli.query import answer_of
-from harness.cli.results import RunReport
-from harness.cli.run_folders import run_folders
-from harness.record.request_store import RequestStore
-from harness.record.store import Cell, Store
+from stridebench.harness.cli.engine_runs import engine_table
+from stridebench.harness.cli.query import answer_of
+from stridebench.harness.cli.results import RunReport
+from stridebench.harness.cli.run_folders import run_folders
+from stridebench.harness.record.request_store import RequestStore
+from stridebench.harness.record.store import Cell, Store
 
 
 class StoredRun:
@@ -64,7 +64,7 @@ class StoredRun:
 
     @cached_property
     def requests(self) -> pd.DataFrame:
-        """One row a request to an engine (columns: `harness.record.requests`); ``cell`` is the cell's id."""
+        """One row a request to an engine (columns: `stridebench.harness.record.requests`); ``cell`` is the cell's id."""
         store = RequestStore.of(self._store.path, self._store.manifest)
         return _joined([store.cell(name).requests.assign(cell=name) for name in store.cells()])
 

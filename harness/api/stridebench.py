@@ -3,7 +3,7 @@
 import sys
 
 try:
-    from harness import __version__
+    from stridebench.harness import __version__
 except ImportError as error:
     place = getattr(sys.modules.get("harness"), "__file__", None)
     if place is None:  # our own, which something else beside the notebook keeps from its imports
@@ -12,7 +12,7 @@ except ImportError as error:
         f"{place} is imported in the place of stridebench's package 'harness'. "
         "Rename it, or start Python in another folder."
     ) from error
-from harness.facade import (
+from stridebench import (
     RunIncomplete,
     StoredRun,
     StoreError,

@@ -7,17 +7,17 @@ from typing import Any
 
 import pandas as pd
 
-from harness.cli.audit import facts_of
-from harness.cli.verify import QUICK, settings_of
-from harness.discover import declare_all
-from harness.errors import UsageError
-from harness.facade.stored_run import StoredRun
-from harness.plan import contract
-from harness.proof.cases import cases_to_verify
-from harness.proof.catalogue import proof_of
-from harness.record.store import Store
-from harness.run.options import Options
-from harness.run.stored_audit import audit_store
+from stridebench.harness.cli.audit import facts_of
+from stridebench.harness.cli.verify import QUICK, settings_of
+from stridebench.harness.discover import declare_all
+from stridebench.harness.errors import UsageError
+from stridebench.harness.plan import contract
+from stridebench.harness.proof.cases import cases_to_verify
+from stridebench.harness.proof.catalogue import proof_of
+from stridebench.harness.record.store import Store
+from stridebench.harness.run.options import Options
+from stridebench.harness.run.stored_audit import audit_store
+from stridebench.stored_run import StoredRun
 
 
 def verify(*methods: str, quick: bool = False, **params: Any) -> pd.DataFrame:
