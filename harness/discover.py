@@ -8,12 +8,11 @@ import json
 import os
 import pkgutil
 import re
-import sys
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 
-from stridebench.harness.errors import UsageError, WeightsError
+from stridebench.harness.errors import WeightsError
 from stridebench.harness.registry import BACKBONES, ENGINES, KERNELS, LAYOUTS, METHODS, TASKS
 
 ADAPTERS = {
@@ -114,49 +113,15 @@ SAMPLES = Path(__file__).resolve().parents[1] / "tasks" / "data" / "tiny"
 COMPONENT_FILES = ("config.json", "adapter_config.json")
 """Either marks a component's folder; peft's adapters have the second alone."""
 
-PACKAGES = ("methods", "tasks", "reports")
 PAIRS = re.compile(r"\w+=[^=,:]*(,\w+=[^=,:]*)*")
 """Parameters behind the last colon of a backbone's or drafter's name."""
-"""Our packages beside this one, whose names a user's own files may have too."""
-
-
-def check_packages() -> None:
-    """Refuse a file of the user that Python would import in the place of one of our packages.
-
-    Raises:
-        UsageError: there is one; names it.
-    """
-    home = Path(__file__).resolve().parents[1]
-    for name in PACKAGES:
-        place = _place(name)
-        if place is not None and place != home / name / "__init__.py":
-            raise UsageError(
-                f"{place} is imported in the place of stridebench's package {name!r}. "
-                f"Rename {place.parent if place.name == '__init__.py' else place}, or start Python in another folder."
-            )
-
-
-def _place(name: str) -> Path | None:
-    """The file that ``import name`` reads or has read; None: there is none."""
-    loaded = sys.modules.get(name)
-    if loaded is not None:
-        file = getattr(loaded, "__file__", None)
-    else:
-        spec = importlib.util.find_spec(name)
-        file = spec.origin if spec is not None else None
-    return Path(file).resolve() if file is not None else None
 
 
 @cache
 def declare_all() -> None:
-    """Tell the registries every name that ships; its module is imported when the name is asked for.
-
-    Raises:
-        UsageError: a file of the user hides one of our packages.
-    """
-    check_packages()
-    METHODS.declare(_named_by_file(importlib.import_module("methods")))
-    TASKS.declare(_named_by_file(importlib.import_module("tasks")))
+    """Tell the registries every name that ships; its module is imported when the name is asked for."""
+    METHODS.declare(_named_by_file(importlib.import_module("stridebench.methods")))
+    TASKS.declare(_named_by_file(importlib.import_module("stridebench.tasks")))
     BACKBONES.declare(ADAPTERS)
     KERNELS.declare(KERNEL_MODULES)
     LAYOUTS.declare(LAYOUT_MODULES)
@@ -317,10 +282,10 @@ def tied_backbone(folder: Path) -> str:
 
 def suite_folder() -> Path:
     """The folder of the suites that we ship."""
-    return Path(next(iter(importlib.import_module("tasks").__path__))) / "suites"
+    return Path(next(iter(importlib.import_module("stridebench.tasks").__path__))) / "suites"
 
 
 def report_files() -> list[Path]:
     """The YAML files of the papers, each of which defines reports under ``reports:``."""
-    folder = Path(next(iter(importlib.import_module("reports").__path__))) / "data" / "papers"
+    folder = Path(next(iter(importlib.import_module("stridebench.reports").__path__))) / "data" / "papers"
     return sorted(folder.glob("*.yaml"))

@@ -5,7 +5,8 @@
 
 write `reports/data/results/engines.yaml` and `crossover.yaml` (tables side_by_side and crossover N), and
 `docs/images/engines.png` and `docs/images/crossover.png`. A page marks the places of the tables; `python -m
-stridebench.reports.results README.md docs/engines.md` fills them in. Several runs become one file where they are of one commit.
+stridebench.reports.results README.md docs/engines.md` fills them in. Several runs become one file
+if they have one commit.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Measured results that the documentation quotes, with their command, commit and machine.
 
-A page marks the place of a table with ``<!-- results: FILE/TABLE -->`` and ``<!-- end -->``. `python -m stridebench.reports.results
-README.md` writes the tables between the marks.
+A page marks the place of a table with ``<!-- results: FILE/TABLE -->`` and ``<!-- end -->``.
+`python -m stridebench.reports.results README.md` writes the tables between the marks.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ if not os.environ.get("STRIDE_NO_SHAPE_CHECKS"):
 
     SHAPES = ("cache", "canvas", "capabilities", "costs", "draft", "draws", "sampling", "session")
     install_import_hook(
-        [*(f"stridebench.harness.core.{name}" for name in SHAPES), "methods"],
+        [*(f"stridebench.harness.core.{name}" for name in SHAPES), "stridebench.methods"],
         "beartype.beartype",
     )
 

@@ -1,40 +1,50 @@
-"""The benchmark from Python, for a notebook or a script: ``import stridebench``.
+"""The benchmark from Python, for a notebook or a script.
 
     import stridebench
     tonight = stridebench.run(methods=["prompt_lookup"], backbones="smollm2-135m", prompts="mine.jsonl")
     tonight.table[["label", "speedup", "verdict"]]
 
-A run lies in a folder. The command line continues what was started here, and the other way round.
+The command line continues a run that was started here, and the other way round. This folder is installed as the
+package ``stridebench``; ``harness``, ``methods``, ``tasks`` and ``reports`` are installed below it. Names are loaded
+when they are first used, so that importing the package does not import torch.
 """
 
-import warnings
+from __future__ import annotations
 
-from stridebench.harness.discover import check_packages
+import importlib
+from typing import TYPE_CHECKING, Any
 
-warnings.filterwarnings("ignore", message="IProgress not found")  # of tqdm: it wants widgets
-check_packages()  # before the imports below, which import them
+if TYPE_CHECKING:
+    from stridebench.checks import audit as audit
+    from stridebench.checks import verify as verify
+    from stridebench.harness import __version__ as __version__
+    from stridebench.harness.errors import RunIncomplete as RunIncomplete
+    from stridebench.harness.errors import StoreError as StoreError
+    from stridebench.harness.errors import StrideError as StrideError
+    from stridebench.harness.errors import UsageError as UsageError
+    from stridebench.harness.errors import WeightsError as WeightsError
+    from stridebench.running import run as run
+    from stridebench.stored_run import StoredRun as StoredRun
+    from stridebench.stored_run import open_runs as open_runs
+    from stridebench.stored_run import query as query
 
-from stridebench.checks import audit, verify  # noqa: E402
-from stridebench.harness.errors import (  # noqa: E402  (see above)
-    RunIncomplete,
-    StoreError,
-    StrideError,
-    UsageError,
-    WeightsError,
-)
-from stridebench.running import run  # noqa: E402
-from stridebench.stored_run import StoredRun, open_runs, query  # noqa: E402
+_HOMES = {
+    "checks": ("audit", "verify"),
+    "harness": ("__version__",),
+    "stridebench.harness.errors": ("RunIncomplete", "StoreError", "StrideError", "UsageError", "WeightsError"),
+    "running": ("run",),
+    "stored_run": ("StoredRun", "open_runs", "query"),
+}
+_MODULES = {name: f"stridebench.{module}" for module, names in _HOMES.items() for name in names}
+__all__ = sorted(_MODULES)  # names of the table above
 
-__all__ = [
-    "RunIncomplete",
-    "StoreError",
-    "StoredRun",
-    "StrideError",
-    "UsageError",
-    "WeightsError",
-    "audit",
-    "open_runs",
-    "query",
-    "run",
-    "verify",
-]
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from its module."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULES})

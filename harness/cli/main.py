@@ -18,7 +18,6 @@ from typing import Any, TextIO
 import click
 
 from stridebench.harness import __version__
-from stridebench.harness.discover import check_packages
 from stridebench.harness.errors import (
     GraphWarning,
     PluginWarning,
@@ -93,7 +92,6 @@ class Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
-        check_packages()
         module = importlib.import_module(f"stridebench.harness.cli.{MODULES.get(cmd_name, cmd_name)}")
         command: click.Command = module.command
         return command

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from stridebench.harness.errors import UsageError
 
-PROBE = "import harness, stridebench.harness.cli.main; print(stridebench.harness.__file__); print(stridebench.harness.__version__)"
+PROBE = "import os, stridebench.harness as h, stridebench.harness.cli.main; print(os.path.realpath(h.__file__))"
 """A process that imports a version says where it came from."""
 
 
@@ -67,12 +67,23 @@ class Version:
 
     def _python(self, *words: str) -> subprocess.CompletedProcess[str]:
         environment = dict(os.environ)
-        paths = [str(self.checkout)] if self.checkout is not None else []
-        paths += [path for path in environment.pop("PYTHONPATH", "").split(os.pathsep) if path and self.checkout]
-        if paths:
-            environment["PYTHONPATH"] = os.pathsep.join(paths)
+        given = environment.pop("PYTHONPATH", "").split(os.pathsep)
         command = [str(self.python), "-P", *words]  # -P: the working folder is not imported from
-        return subprocess.run(command, capture_output=True, text=True, errors="replace", env=environment)
+        with tempfile.TemporaryDirectory(prefix="stride-ab-") as folder:
+            if self.checkout is not None:
+                link_packages(self.checkout, Path(folder))
+                environment["PYTHONPATH"] = os.pathsep.join([folder, *filter(None, given)])
+            return subprocess.run(command, capture_output=True, text=True, errors="replace", env=environment)
+
+
+def link_packages(checkout: Path, folder: Path) -> None:
+    """Link the packages of a checkout below ``folder`` under the names that an installation gives them."""
+    package = folder / "stridebench"
+    package.mkdir()
+    names = ("harness", "methods", "tasks", "reports")
+    for path in (*(checkout / "harness" / "api").glob("*"), *(checkout / name for name in names)):
+        if path.exists():
+            (package / path.name).symlink_to(path.resolve())
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from stridebench.harness.proof.cases import presets_names
 
 TICK_S = 0.1
 """Clocks of file systems may lag behind by less."""
-PACKAGES = ("harness", "methods")
+PACKAGES = ("stridebench.harness", "stridebench.methods")
 """Whose files are read. Laws of methods of other packages are not kept: what those read is not known."""
 ALWAYS = (
     "stridebench.harness.proof.distance",
@@ -68,7 +68,7 @@ def digest(modules: tuple[str, ...]) -> str | None:
     None: a module is not ours, a function of these files was replaced in this process, or a file was written after
     this process had begun to read them.
     """
-    if any(module.partition(".")[0] not in PACKAGES for module in modules):
+    if not all(f"{module}.".startswith(tuple(f"{name}." for name in PACKAGES)) for module in modules):
         return None
     sources = rests_on(modules)
     if edited(modules) or not all(_as_written(name, source) for name, source in sources.items()):
@@ -94,10 +94,10 @@ def _as_read(path: Path) -> bool:
 @cache
 def _source(module: str) -> Source | None:
     """None: no module of ours has that name."""
-    first, *rest = module.split(".")
-    if first not in PACKAGES:
+    first, second, *rest = [*module.split("."), ""]
+    if f"{first}.{second}" not in PACKAGES:
         return None
-    home = Path(next(iter(importlib.import_module(first).__path__))).joinpath(*rest)
+    home = Path(next(iter(importlib.import_module(f"{first}.{second}").__path__))).joinpath(*rest[:-1])
     is_package = (home / "__init__.py").is_file()
     path = home / "__init__.py" if is_package else home.with_suffix(".py")
     if not path.is_file():
@@ -123,7 +123,8 @@ def _imported(tree: ast.Module, package: str) -> Iterator[str]:
 def _prefixes(name: str) -> list[str]:
     """The packages above a module, whose ``__init__`` runs too, and the module."""
     words = name.split(".")
-    return [".".join(words[:end]) for end in range(1, len(words) + 1)] if words[0] in PACKAGES else []
+    ours = ".".join(words[:2]) in PACKAGES
+    return [".".join(words[:end]) for end in range(2, len(words) + 1)] if ours else []
 
 
 def _functions(tree: ast.Module) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """Derives the shipped sprites from Debian's font fonts-noto-color-emoji (SIL Open Font License 1.1).
 
-`python -m stridebench.harness.synthetic.emoji_make NotoColorEmoji.ttf` writes data/emoji.npz again. The font is not shipped.
+`python -m stridebench.harness.synthetic.emoji_make NotoColorEmoji.ttf` writes data/emoji.npz again. The font is not
+shipped.
 """
 
 from __future__ import annotations

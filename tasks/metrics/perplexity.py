@@ -22,7 +22,7 @@ from stridebench.harness.errors import WeightsError
 from stridebench.harness.platform.quiet import quiet
 from stridebench.tasks.metrics.image_stats import mean
 
-WEIGHTS = Path(str(files("harness"))) / "backbones" / "weights"
+WEIGHTS = Path(str(files("stridebench.harness"))) / "backbones" / "weights"
 
 
 class Judge:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from stridebench.harness.platform.checkouts import link_packages
 from tests.mutation.mutants import ROOT
 
 PACKAGES = ("harness", "methods", "tasks", "reports", "tests")
@@ -77,6 +78,7 @@ def copy_tree(target: Path) -> None:
     for name in PACKAGES:
         shutil.copytree(ROOT / name, target / name, ignore=shutil.ignore_patterns("__pycache__", "weights"))
     (target / WEIGHTS).symlink_to(ROOT / WEIGHTS)
+    link_packages(target, target)
 
 
 def preload(tree: Path) -> None:
@@ -86,7 +88,7 @@ def preload(tree: Path) -> None:
     environment = {key: value for key, value in os.environ.items() if key not in unset} | {"PYTHONPATH": str(tree)}
     done = subprocess.run([sys.executable, "-c", code], cwd=tree, env=environment, stdout=subprocess.PIPE, text=True)
     for name in done.stdout.split():
-        if name.partition(".")[0] not in PACKAGES:
+        if name.partition(".")[0] not in ("stridebench", "tests"):
             with contextlib.suppress(Exception):
                 importlib.import_module(name)
 

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from stridebench.harness.platform.checkouts import link_packages
+
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("harness", "methods", "tasks", "reports")
 STRIDE = "import sys; from stridebench.harness.cli.main import main; sys.exit(main())"
@@ -90,6 +92,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for package in PACKAGES:
         shutil.copytree(ROOT / package, root / package, ignore=shutil.ignore_patterns("__pycache__", "weights"))
     (root / "harness/backbones/weights").symlink_to(ROOT / "harness/backbones/weights")
+    link_packages(root, root)
     (root / "tests/methods").mkdir(parents=True)
     return root
 

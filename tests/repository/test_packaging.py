@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -20,8 +21,6 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = {"harness", "methods", "tasks", "reports"}
 PLUGINS = ROOT / "tests" / "plugins"
 STRIDE = "import sys; from stridebench.harness.cli.main import main; sys.exit(main())"
-FACADE_FILE = "harness/api/__init__.py"
-"""Lies as stridebench.py beside the packages in the wheel."""
 FACADE = "import stridebench as s; print(s.__version__, s.run.__code__.co_filename)"
 OFFLINE = ("--no-deps", "--no-index", "--no-build-isolation", "--disable-pip-version-check", "--quiet")
 
@@ -50,8 +49,12 @@ def run_of(method: str) -> tuple[str, ...]:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    succeed(sys.executable, "-m", "pip", "wheel", *OFFLINE, "--wheel-dir", folder, ROOT, cwd=folder)
+    folder, source = tmp_path_factory.mktemp("wheel"), tmp_path_factory.mktemp("source")
+    for name in PACKAGES:
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    succeed(sys.executable, "-m", "pip", "wheel", *OFFLINE, "--wheel-dir", folder, source, cwd=folder)
     (built,) = folder.glob("*.whl")
     return built
 
@@ -67,9 +70,9 @@ def metadata(wheel: Path, name: str) -> str:
         return archive.read(member).decode()
 
 
-def test_wheel_holds_the_four_packages_and_the_module_of_the_facade(wheel):
+def test_wheel_has_one_top_level_name(wheel):
     tops = {member.split("/")[0] for member in members(wheel)}
-    assert tops == PACKAGES | {"stridebench.py", f"stridebench-{stridebench.harness.__version__}.dist-info"}
+    assert tops == {"stridebench", f"stridebench-{stridebench.harness.__version__}.dist-info"}
 
 
 def test_wheel_holds_every_file_of_the_packages(wheel):
@@ -80,21 +83,8 @@ def test_wheel_holds_every_file_of_the_packages(wheel):
         for path in (ROOT / package).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts and path.suffix != ".pyc"
     }
-    assert {member for member in members(wheel) if ".dist-info/" not in member} == here - {FACADE_FILE} | {
-        "stridebench.py"
-    }
-
-
-def test_an_editable_install_has_the_facade_too(tmp_path):
-    """The module is a copy of a file that only names what the work tree holds."""
-    code = "import sys; from hatchling.build import build_editable; build_editable(sys.argv[1])"
-    succeed(sys.executable, "-c", code, tmp_path, cwd=ROOT)
-    (built,) = tmp_path.glob("*.whl")
-    assert "stridebench.py" in members(built)
-    with zipfile.ZipFile(built) as archive:
-        archive.extract("stridebench.py", tmp_path)
-    shown = succeed(sys.executable, "-c", FACADE, cwd=tmp_path, path=(tmp_path, ROOT))
-    assert shown.split() == [stridebench.harness.__version__, str(ROOT / "harness" / "facade" / "running.py")]
+    installed = {f"stridebench/{name}".replace("/harness/api/", "/") for name in here}
+    assert {member for member in members(wheel) if ".dist-info/" not in member} == installed
 
 
 def test_metadata_states_version_python_licence_and_extras(wheel):
@@ -121,11 +111,14 @@ def test_wheel_runs_in_an_empty_environment_and_another_folder(wheel, tmp_path):
     (site / "lent.pth").write_text("\n".join(sorted(dependencies)) + "\n")
 
     where = succeed(
-        python, "-c", "import harness, tasks; print(stridebench.harness.__file__, tasks.__file__)", cwd=elsewhere
+        python,
+        "-c",
+        "import stridebench.harness as h, stridebench.tasks as t; print(h.__file__, t.__file__)",
+        cwd=elsewhere,
     )
     assert all(Path(file).is_relative_to(site) for file in where.split())
     shown = succeed(python, "-c", FACADE, cwd=elsewhere).split()
-    assert shown == [stridebench.harness.__version__, str(site / "harness" / "facade" / "running.py")]
+    assert shown == [stridebench.harness.__version__, str(site / "stridebench" / "running.py")]
     listed = json.loads(succeed(home / "bin" / "stride", "list", "--json", cwd=elsewhere))
     kinds = {entry["kind"] for entry in listed}
     assert {"method", "task", "backbone", "suite"} <= kinds

@@ -20,7 +20,8 @@ from stridebench.harness.record.store import Store
 
 LAUNCHER = """
 import json, os, resource, signal, sys
-import stridebench.harness.cli.run, stridebench.harness.backbones.text.hf_causal, stridebench.reports.pareto, stridebench.reports.summary, stridebench.reports.tables
+import stridebench.harness.cli.run, stridebench.harness.backbones.text.hf_causal
+from stridebench.reports import pareto, summary, tables
 from stridebench.harness.cli.main import main
 from stridebench.harness.plan import presets
 presets.load("random-llama-1m", "fp32", fetch=False)  # transformers imports most of itself with the first model

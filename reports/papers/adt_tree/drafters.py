@@ -34,7 +34,7 @@ class Accuracy(NamedTuple):
 
 def folder() -> Path:
     """Return the folder of the shipped weights."""
-    return Path(str(files("harness"))) / "backbones" / "weights"
+    return Path(str(files("stridebench.harness"))) / "backbones" / "weights"
 
 
 def accuracies(cards: Path) -> list[Accuracy]:

@@ -31,7 +31,10 @@ class Answer(http.server.BaseHTTPRequestHandler):
     def log_message(self, *_): pass
 http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Answer).serve_forever()
 """
-OWN = "from stridebench.harness.run.serving import launch; launch.PATIENCE_S = 0.5; from stridebench.harness.cli.main import main; main()"
+OWN = (
+    "from stridebench.harness.run.serving import launch; launch.PATIENCE_S = 0.5\n"
+    "from stridebench.harness.cli.main import main; main()"
+)
 
 
 def serve(folder: Path, how: str) -> subprocess.Popen[str]:

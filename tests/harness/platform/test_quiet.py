@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 CODE = (
-    "import sys\nfrom stridebench.harness.platform.quiet import open_closed_streams, stdout_on_stderr\nopen_closed_streams()\n"
+    "import sys\nfrom stridebench.harness.platform.quiet import open_closed_streams, stdout_on_stderr\n"
+    "open_closed_streams()\n"
     "file = open(sys.argv[1], 'w')\nassert file.fileno() > 2\n"
     "with stdout_on_stderr():\n    print('lost')\nprint('lost')\nprint('lost', file=sys.stderr)\nsys.stdin.read()\n"
     "file.write('kept')\n"

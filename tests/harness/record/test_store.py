@@ -317,7 +317,8 @@ def test_sealing_checks_the_identities_again(store: Store) -> None:
 
 
 def test_a_second_writer_is_refused(store: Store) -> None:
-    code = "import sys; from stridebench.harness.record.store import Store as S; r = sys.argv[1]; S.resume(r, S.open(r).manifest)"
+    code = "import sys; from stridebench.harness.record.store import Store\n"
+    code += "Store.resume(sys.argv[1], Store.open(sys.argv[1]).manifest)"
     Store.resume(store.path, MANIFEST)
     command = [sys.executable, "-c", code, str(store.path)]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
