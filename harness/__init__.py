@@ -2,10 +2,6 @@
 
 import time
 
-from stridebench.harness import deprecated
-
 IMPORTED = time.time()
 """When this process began to read our files. What was written later is not what runs."""
 __version__ = "0.1.0"
-
-deprecated.install()

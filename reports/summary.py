@@ -60,7 +60,7 @@ DRAFTER = (
     "drafter_acceptance_anew",
     "drafter_reason",
 )
-"""Entries of a cell's meta on drafts that were made anew; None where the method drafts nothing, and in older runs."""
+"""Entries of a cell's meta on drafts that were made anew; None if the method drafts nothing."""
 
 QUANTISATION = ("quantisation_kl", "quantisation_agreement")
 """Entries of a cell's meta on what the rounding of its weights costs; None where they are not quantised."""

@@ -1,5 +1,1 @@
 """One file per data set: its prompts and how its outputs are scored."""
-
-from stridebench.harness import deprecated
-
-deprecated.install()

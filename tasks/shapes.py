@@ -42,7 +42,7 @@ class Shapes(Task):
         score_points: points of the distances; see `stridebench.tasks.metrics.mesh.Protocol`.
         scale: scaling before the distances. Meshes come in the frame of their points, so the default is none.
         squared: whether distances are squared.
-        data: "furniture", with corners on a grid, or "shapes", with free ones, as in runs of version 0.1.
+        data: "furniture", with corners on a grid, or "shapes", with free ones.
     """
 
     count: int = 200

@@ -48,7 +48,7 @@ def command(noise: bool, profile: Path | None, device: str, as_json: bool) -> No
         raise UsageError(f"--device {device} is what --profile FILE measures; name a file too")
     checks = _checks()
     if noise:
-        from stridebench.harness.bench.machine_noise import measure  # computes with torch
+        from stridebench.harness.run.machine_noise import measure  # computes with torch
 
         measured = measure()
         checks.append({"what": "timing", "ok": measured.quiet, "found": measured.words, "level": "note"})
@@ -73,7 +73,7 @@ def command(noise: bool, profile: Path | None, device: str, as_json: bool) -> No
 
 
 def _measure(profile: Path, device: str) -> None:
-    from stridebench.harness.bench import machine_profile  # computes with torch
+    from stridebench.harness.run import machine_profile  # computes with torch
 
     if profile.suffix not in (".yaml", ".yml"):
         raise UsageError(f"{profile} is a machine profile, which `stride predict` reads as .yaml; name it so")

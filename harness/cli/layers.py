@@ -11,7 +11,6 @@ import pandas as pd
 from rich.console import Console
 from rich.progress import track
 
-from stridebench.harness.bench import layers
 from stridebench.harness.cli.main import emit, say
 from stridebench.harness.core.backbone import DTYPES
 from stridebench.harness.core.task import Prompt
@@ -21,6 +20,7 @@ from stridebench.harness.plan import presets
 from stridebench.harness.plan.cells import modality
 from stridebench.harness.platform.device import check_device
 from stridebench.harness.registry import BACKBONES, TASKS
+from stridebench.harness.train import adapter_layers as layers
 from stridebench.reports import adapter_layers, text_table
 
 CSV, PNG = "layers.csv", "layers.png"

@@ -58,7 +58,6 @@ VERBS = {
     "layers": "what an adapter changes in a model's hidden rows, layer by layer",
     "papers": "each table and figure of the papers: whether this machine can make it, and if not, why",
     "cost": "operations and GPU hours of training: a paper's table beside ours",
-    "bench": "our speed against transformers', interleaved",
     "predict": "a stored run's speed-ups on another machine, by its counts, its host's time and a profile",
     "doctor": "what this machine has, and what is missing",
 }
@@ -71,7 +70,7 @@ GROUPS = {
     "Engines": ("serve", "watch", "import"),
     "Gate": ("baseline", "gate", "nightly"),
     "Your own methods and weights": ("new", "train", "layers"),
-    "Papers and costs": ("papers", "cost", "bench", "predict"),
+    "Papers and costs": ("papers", "cost", "predict"),
 }
 """The verbs as `stride --help` shows them; a verb that no group names stands under "More"."""
 

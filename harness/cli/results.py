@@ -59,7 +59,6 @@ def append(path: Path, cells: Sequence[Mapping[Any, Any]], store: Store) -> None
     more = {
         "suite": (store.manifest.get("suite") or {}).get("name"),
         "machine": (store.manifest.get("provenance") or {}).get("fingerprint"),
-        "counting": store.manifest.get("schema", 1),
     }
     rows = [json.dumps(strict({**stamp, **more, **row}), allow_nan=False) for row in cells]
     lines = path.read_bytes().splitlines() if path.exists() else []

@@ -46,7 +46,7 @@ def _parts(cell: Cell) -> list[tuple[str, str]]:
 
 
 def _forget_other_weights(name: str, backbone: str, tuned: bool) -> None:
-    """Delete what was trained for a stand-in of an earlier version; it takes seconds to make.
+    """Delete what was trained for another stand-in of this name; it takes seconds to make.
 
     Args:
         tuned: whether low-rank matrices for the backbone lie in it, which state its weights.

@@ -12,7 +12,6 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from stridebench.harness import deprecated
 from stridebench.harness.core.cache import Cache
 from stridebench.harness.core.capabilities import Capabilities, Requirement
 from stridebench.harness.core.task import Prompt
@@ -81,12 +80,6 @@ class Backbone(ABC):
     fingerprint: str
     forward_kind: str = ""
     weights_bytes: int = 0
-
-    offers = deprecated.setting("offers", "capabilities")
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        deprecated.adopt(cls, {"ends": "tied_embeddings"})
 
     @classmethod
     @abstractmethod

@@ -14,7 +14,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from stridebench.harness import deprecated
 from stridebench.harness.core.cache import Cache, Window
 from stridebench.harness.core.capabilities import Capabilities
 from stridebench.harness.core.clock import Stopwatch
@@ -101,8 +100,6 @@ class Canvas:
     def output(self) -> tuple[int, ...]:
         """Ids of the positions filled so far, in raster order."""
         return tuple(self.tokens[place] for place in range(self.start, self.end) if place in self.tokens)
-
-    held = deprecated.alias("held", "cache_state")
 
     @property
     def cache_state(self) -> Any:

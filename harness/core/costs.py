@@ -1,7 +1,7 @@
 """What forward passes cost on one machine, and the file that keeps it.
 
-A run measures a backbone's passes before its first decode (`harness.run.passes`), `stride bench windows` measures them
-again. Decodes only read the files, so their choices can be repeated and a method never looks at a clock.
+A run measures a backbone's passes before its first decode (`harness.run.passes`). Decodes only read the files, so their
+choices can be repeated and a method never looks at a clock.
 """
 
 from __future__ import annotations
@@ -96,8 +96,8 @@ def measured(backbone: Backbone, drafter: str) -> Costs:
     if not path.is_file():
         raise UsageError(
             f"passes of {backbone.name} ({backbone.dtype}) with {drafter} were not measured with "
-            f"{machine()['threads']} threads on this machine: run `stride bench windows --backbone {backbone.name}` "
-            f"first, with nothing else running"
+            f"{machine()['threads']} threads on this machine: run a suite with this method there (`timing: true`), "
+            f"which measures them before its first decode"
         )
     return _read(path)
 
@@ -149,5 +149,5 @@ def _read(path: Path) -> Costs:
         body = json.loads(path.read_bytes())
         target, draft = (_table(body[side]) for side in ("target", "draft"))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"{path} is no table of costs ({error!r}): delete it; run `stride bench windows`") from error
+        raise UsageError(f"{path} is no table of costs ({error!r}): delete it; a run measures them anew") from error
     return Costs(target, draft)

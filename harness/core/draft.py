@@ -9,8 +9,6 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from stridebench.harness import deprecated
-
 
 @dataclass(frozen=True)
 class Draft:
@@ -37,10 +35,6 @@ class Draft:
     repeats: Bool[Tensor, " K"] | None = None
     gate: Bool[Tensor, " K"] | None = None
     levels_built: int | None = None
-
-    law = deprecated.alias("law", "probs")
-    above = deprecated.alias("above", "explicit_parents")
-    grown = deprecated.alias("grown", "extended")
 
     def __len__(self) -> int:
         return int(self.tokens.shape[0])

@@ -6,19 +6,15 @@ import copy
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from operator import is_
 from typing import Any, NamedTuple
 
 import torch
 
-from stridebench.harness.core.backbone import Backbone
 from stridebench.harness.core.capabilities import Grid, Requirement
-from stridebench.harness.core.clock import Clock, Span, Stamp, Stopwatch
+from stridebench.harness.core.clock import Clock, Span, Stamp
 from stridebench.harness.core.draft import Acceptance, Draft, Fill, HostAcceptance
 from stridebench.harness.core.draws import Draws
-from stridebench.harness.core.meter import Meter
 from stridebench.harness.core.method import Method
-from stridebench.harness.core.models import Models
 from stridebench.harness.core.noise import GpuMeter, NoiseMeter, Waited
 from stridebench.harness.core.run import Run
 from stridebench.harness.core.sampling import Sampling
@@ -183,14 +179,12 @@ def begin_method(method: Method[Any], run: Run) -> Any:
     Raises:
         ContractError: the method ended the process, or wrote to the run.
     """
-    given, contents, before, passes = _Given.of(run), _Contents.of(run), Tally.of(run), _own_passes(run)
+    decided = _Decided.of(run)
     try:
         state = method.start(run)
     except SystemExit as stop:
         raise _ended_process(method, "start", stop) from stop
-    given.refuse_changes(method, run)
-    contents.refuse_changes(method, run)
-    _refuse_lost_passes(method, run, before, passes)
+    decided.refuse_changes(method, run)
     return state
 
 
@@ -217,49 +211,34 @@ def _refuse_non_finite(spans_by_step: Sequence[Sequence[Span]]) -> None:
     )
 
 
-class _Given(NamedTuple):
-    """What a run gives a method and no method may change: it says which tokens are drawn, and when the text ends."""
+class _Decided(NamedTuple):
+    """Decisions of a run that no method may change: which tokens are drawn, and when the text ends."""
 
     target: Session
-    draws: Draws
     sampling: Sampling
-    models: Models
-    backbone: Backbone
-    meter: Meter
-    stopwatch: Stopwatch
-    clock: Clock
     budget: int
     emitted: int
     eos: frozenset[int]
+    spent: int
+    end: float
+    attributes: tuple[int, int, int, int]
 
     @staticmethod
-    def of(run: Run) -> _Given:
-        models, stopwatch = run.models, run.models.stopwatch
-        return _Given(
-            run.target,
-            run.draws,
-            run.sampling,
-            models,
-            models.backbone,
-            models.meter,
-            stopwatch,
-            stopwatch.clock,
-            run.budget,
-            run.emitted,
-            run.eos,
-        )
+    def of(run: Run) -> _Decided:
+        attributes = (len(vars(run)), len(vars(run.target)), len(vars(run.draws)), len(vars(run.models)))
+        drawn = run.draws.emitted, run.draws.end
+        return _Decided(run.target, run.sampling, run.budget, run.emitted, run.eos, *drawn, attributes)
 
     def refuse_changes(self, method: Method[Any], run: Run) -> None:
         """Refuse another value of any of them; no token ends a canvas, which a method may ask for at any time.
+
+        An attribute that a method adds to a run is in no state that a proof copies or compares.
 
         Raises:
             ContractError: the method wrote to the run.
         """
         before = self if run.filling is None else self._replace(eos=frozenset())
-        now = _Given.of(run)
-        if all(map(is_, before, now)):  # nearly always, and without a comparison of what they hold
-            return
-        for name, value, new in zip(before._fields, before, now, strict=True):
+        for name, value, new in zip(before._fields, before, _Decided.of(run), strict=True):
             if new is not value and new != value:
                 raise ContractError(
                     f"{type(method).__name__} changed run.{_PLACES.get(name, name)}, which the run decides; keep what "
@@ -268,53 +247,11 @@ class _Given(NamedTuple):
 
 
 _PLACES = {
-    "backbone": "models.backbone",
-    "meter": "models.meter",
-    "stopwatch": "models.stopwatch",
-    "clock": "stopwatch.clock",
+    "spent": "draws.emitted, which says what noise is spent",
+    "end": "draws.end",
+    "attributes": "target, run.draws, run.models or its own attributes",
 }
-"""Where a method finds what `_Given` holds, by its name there; the others are attributes of the run."""
-
-
-class _Contents(NamedTuple):
-    """What objects that a run gives hold in themselves, and no method may write into."""
-
-    sampling: tuple[float, int, float, str]
-    end: float
-    attributes: tuple[int, int, int, int]
-    keeps_peaks: bool
-
-    @staticmethod
-    def of(run: Run) -> _Contents:
-        sampling, draws = run.sampling, run.draws
-        return _Contents(
-            (sampling.temperature, sampling.top_k, sampling.top_p, sampling.order),
-            draws.end,
-            (len(vars(run)), len(vars(run.target)), len(vars(draws)), len(vars(run.models))),
-            run.models.stopwatch.keeps_peaks,
-        )
-
-    def refuse_changes(self, method: Method[Any], run: Run) -> None:
-        """Refuse another sampling or end, and attributes of the method's own, which no proof copies or compares.
-
-        Raises:
-            ContractError: the method wrote into one of them.
-        """
-        now = _Contents.of(run)
-        if now == self:
-            return
-        name = type(method).__name__
-        if now.sampling != self.sampling:
-            raise ContractError(f"{name} wrote into run.sampling, which the run decides; leave it alone")
-        if now.end != self.end:
-            raise ContractError(f"{name} changed run.draws.end, which says where the output ends; leave it alone")
-        if now.keeps_peaks != self.keeps_peaks:
-            raise ContractError(f"{name} changed run.stopwatch.keeps_peaks, which finds NaN in logits; leave it alone")
-        at = next(i for i, (old, new) in enumerate(zip(self.attributes, now.attributes, strict=True)) if old != new)
-        raise ContractError(
-            f"{name} set or deleted an attribute of {('run', 'run.target', 'run.draws', 'run.models')[at]}; keep what "
-            f"the method needs in the state that `start` returns"
-        )
+"""Where a method finds what `_Decided` holds, by its name there; the others are attributes of the run."""
 
 
 class Tally(NamedTuple):
@@ -362,22 +299,20 @@ def advance(method: Method[Any], run: Run, state: Any) -> Advance:
     Raises:
         ContractError: no target pass, no token, one outside the vocabulary, the end of the process, or a changed run.
     """
-    before, passes, first, given = Tally.of(run), _own_passes(run), len(run.target), _Given.of(run)
+    before, passes, first = Tally.of(run), _own_passes(run), len(run.target)
     run.draws.emitted, run.draws.end = first, run.filling.end if run.filling is not None else first + run.room
-    contents = _Contents.of(run)
+    decided = _Decided.of(run)
     try:
         result = method.step(run, state)
     except SystemExit as stop:
         raise _ended_process(method, "step", stop) from stop
-    given.refuse_changes(method, run)
-    if run.draws.emitted != first:
-        raise ContractError(
-            f"{type(method).__name__}.step changed run.draws.emitted, which says what noise is spent; leave it alone"
-        )
-    contents.refuse_changes(method, run)
-    _refuse_lost_passes(method, run, before, passes)
+    decided.refuse_changes(method, run)
     after, draft = Tally.of(run), run.target.draft
-    _refuse_other_kinds(method, result, draft)
+    if not isinstance(result, Acceptance | Fill):
+        raise ContractError(
+            f"{type(method).__name__}.step returned a {type(result).__name__}; return an Acceptance, or a Fill of the "
+            f"canvas"
+        )
     if _own_passes(run) == passes:
         raise ContractError(
             f"{type(method).__name__}.step made no target pass; call run.target.forward once, or run.canvas.read"
@@ -395,26 +330,6 @@ def advance(method: Method[Any], run: Run, state: Any) -> Advance:
         )
     resampled = result.resampled if isinstance(result, Fill) else 0
     return Advance(emitted, draft, read, before, after, run.capabilities.grid, first, places, resampled)
-
-
-def _refuse_other_kinds(method: Method[Any], result: Any, draft: Draft) -> None:
-    """Refuse a result or a draft of another class, whose counts could say anything."""
-    if type(result) is not Acceptance and type(result) is not Fill:
-        raise ContractError(
-            f"{type(method).__name__}.step returned a {type(result).__name__}; return an Acceptance, or a Fill of the "
-            f"canvas"
-        )
-    if type(draft) is not Draft:
-        raise ContractError(f"{type(method).__name__}.step drafted a {type(draft).__name__}; use a Draft")
-
-
-def _refuse_lost_passes(method: Method[Any], run: Run, before: Tally, passes: int) -> None:
-    """Refuse counts of passes that are below what the target alone has made since."""
-    if run.models.meter.passes - before.passes < _own_passes(run) - passes:
-        raise ContractError(
-            f"{type(method).__name__} lowered the count of passes, which the harness keeps; leave run.models.meter "
-            f"alone"
-        )
 
 
 def _own_passes(run: Run) -> int:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
-from stridebench.harness import deprecated
 from stridebench.harness.core.capabilities import Requirement, Tap
 from stridebench.harness.core.draft import Acceptance, Fill
 from stridebench.harness.core.draws import Stream
@@ -61,14 +60,6 @@ class Method(ABC, Generic[S]):
     mutants: ClassVar[tuple[Mutant, ...]] = ()
     pinned: ClassVar[frozenset[Stream]] = frozenset()
     one_branch: ClassVar[bool] = False
-
-    needs = deprecated.alias("needs", "requirements")
-    plants = deprecated.alias("plants", "mutants")
-    parts = deprecated.alias("parts", "components")
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        deprecated.adopt(cls, {"needs": "requirements", "plants": "mutants", "parts": "components"})
 
     @property
     @abstractmethod

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
@@ -11,7 +11,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from stridebench.harness import deprecated
 from stridebench.harness.core.backbone import Backbone, TiedEmbeddings
 from stridebench.harness.core.batch import Slot
 from stridebench.harness.core.cache import Cache
@@ -59,16 +58,10 @@ class Run:
     pictures: dict[str, Canvas] = field(default_factory=dict)
     filling: Canvas | None = None
 
-    law = deprecated.alias("law", "probs")
-    offers = deprecated.alias("offers", "capabilities")
-    ends = deprecated.alias("ends", "tied_embeddings")
-    part = deprecated.alias("part", "component")
-
     @classmethod
     def of(cls, models: Models, sampling: Sampling, budget: int, draws: Draws) -> Run:
         """A run over these models, whose target has read nothing yet; ``budget``: output tokens allowed."""
-        own = replace(sampling)  # the cell's stays as it is, whatever a method writes into this one
-        return cls(models.target(), draws, own, models.room(budget), models, models.capabilities.eos)
+        return cls(models.target(), draws, sampling, models.room(budget), models, models.capabilities.eos)
 
     @property
     def capabilities(self) -> Capabilities:

@@ -16,7 +16,6 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from stridebench.harness import deprecated
 from stridebench.harness.core.cache import Cache, Window
 from stridebench.harness.core.capabilities import Capabilities, Tap
 from stridebench.harness.core.clock import Stopwatch
@@ -105,8 +104,6 @@ class Session:
     def cached(self) -> int:
         """Leading tokens whose entries the cache holds; less than len(self)."""
         return min(self._valid, len(self) - 1)
-
-    held = deprecated.alias("held", "cache_state")
 
     @property
     def cache_state(self) -> Any:

@@ -31,7 +31,7 @@ BASELINE = "autoregressive"
 MASKED_BASELINE = "masked_diffusion"
 """The baseline of a masked model, which has no next-token distribution: one token a step."""
 _NOT_IN_KEY = frozenset(["name", "description", "methods", "prove", "greedy_check", "warmup", "report"])
-_NOT_IN_KEY |= {"isolation", "sample_limit_s", "cell_limit_s"}  # so that older runs can be resumed
+_NOT_IN_KEY |= {"isolation", "sample_limit_s", "cell_limit_s"}  # a resumed run may have others
 
 MOST_CELLS = 100_000
 """More are refused, because planning them takes minutes and running them takes months."""

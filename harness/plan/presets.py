@@ -1,12 +1,13 @@
 """Names of backbones: presets, adapters, hub ids, files and folders; and drafters of a loaded target.
 
-A preset is a small YAML file in harness/backbones/presets, or in a folder of $STRIDE_PRESETS.
+Presets lie in YAML files of harness/backbones/presets and of the folders of $STRIDE_PRESETS. A file holds presets by
+name, or a single one, which has the name of the file.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -142,32 +143,40 @@ class _PresetFiles:
 def _read_all(stamped: tuple[tuple[Path, int], ...]) -> _PresetFiles:
     """Read files once while they do not change: a plan looks presets up several times a cell."""
     errors: list[str] = []
-    specs = [_read(path, errors) for path, _ in stamped]
-    return _PresetFiles({spec.name: spec for spec in specs if spec is not None}, tuple(errors))
+    specs = [spec for path, _ in stamped for spec in _read(path, errors)]
+    return _PresetFiles({spec.name: spec for spec in sorted(specs, key=lambda spec: spec.name)}, tuple(errors))
 
 
-def _read(path: Path, errors: list[str]) -> Spec | None:
-    """The preset of a file; None with its faults appended to ``errors``."""
+def _read(path: Path, errors: list[str]) -> Iterator[Spec]:
+    """Yield the presets of a file; faults are appended to ``errors``."""
     try:
         document = parse(path.read_text(encoding="utf-8"))
     except yaml.YAMLError as error:
         line = getattr(getattr(error, "problem_mark", None), "line", 0) + 1
         errors.append(f"{path}:{line}: not YAML: {getattr(error, 'problem', error)}")
-        return None
+        return
     except (OSError, UnicodeDecodeError) as error:
         errors.append(f"{path}:1: cannot be read: {error}")
-        return None
-    body = document.data
-    if not isinstance(body, dict):
-        errors.append(f"{path}:1: a preset is a mapping with `adapter`; found {type(body).__name__}")
-        return None
-    lines = {key.value: key.start_mark.line + 1 for key, _ in getattr(document.node, "value", ())}
-    faults = list(_faults(path.stem, body))
-    errors.extend(f"{path}:{lines.get(key, 1)}: {fault}" for key, fault in faults)
-    if faults:
-        return None
-    params = {key: value for key, value in body.items() if key not in ("adapter", *TEXTS)}
-    return Spec(path.stem, body["adapter"], params, **{key: body.get(key, "") for key in TEXTS})
+        return
+    if not isinstance(document.data, dict):
+        errors.append(f"{path}:1: a file of presets is a mapping; found {type(document.data).__name__}")
+        return
+    errors.extend(f"{path}:{again.line}: {again.key!r} stands here for the second time" for again in document.repeated)
+    if "adapter" in document.data:
+        entries = [(path.stem, document.data, 1, document.node)]
+    else:
+        nodes = {key.value: (key.start_mark.line + 1, node) for key, node in getattr(document.node, "value", ())}
+        entries = [(str(name), body, *nodes.get(str(name), (1, None))) for name, body in document.data.items()]
+    for name, body, first, node in entries:
+        if not isinstance(body, dict):
+            errors.append(f"{path}:{first}: {name}: a preset is a mapping with `adapter`; found {type(body).__name__}")
+            continue
+        faults = _faults(name, body)
+        lines = {key.value: key.start_mark.line + 1 for key, _ in getattr(node, "value", ())}
+        errors.extend(f"{path}:{lines.get(key, first)}: {name}: {fault}" for key, fault in faults)
+        if not faults:
+            params = {key: value for key, value in body.items() if key not in ("adapter", *TEXTS)}
+            yield Spec(name, body["adapter"], params, **{key: body.get(key, "") for key in TEXTS})
 
 
 def _faults(name: str, body: Mapping[str, Any]) -> list[tuple[str, str]]:

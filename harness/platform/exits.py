@@ -1,14 +1,12 @@
-"""What ends a process without a word: `os._exit` and `sys.exit`, called by a plugin in the process of a command."""
+"""A `sys.exit` of a plugin in the process of a command, which would end it without a word."""
 
 from __future__ import annotations
 
 import os
-import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
 
 from stridebench.harness.errors import RunIncomplete, printable_line
 
@@ -20,25 +18,12 @@ WITHOUT_READER = (("click", "core.py", "main"), ("rich", "console.py", "on_broke
 
 @contextmanager
 def exits_are_told() -> Iterator[None]:
-    """`os._exit` in this process ends it with one message and the exit code of an incomplete run, also for code 0.
-
-    So does a `sys.exit` of code that is not the package's own.
-    Processes that are forked inside end as they ask. Code in C that ends the process is not seen.
+    """Turn a `sys.exit` of code that is not the package's own into the error of an incomplete run, also for code 0.
 
     Raises:
         BrokenPipeError: nobody reads the output any more.
     """
-    owner, leave = os.getpid(), os._exit
-
-    def told(status: int) -> NoReturn:
-        if os.getpid() != owner:
-            leave(status)
-        caller = sys._getframe(1)
-        message = _message(f"os._exit({status})", caller.f_code.co_filename, caller.f_lineno)
-        os.write(2, f"stride: {message}\n".encode(errors="backslashreplace"))
-        leave(RunIncomplete.exit_code)
-
-    os._exit = told
+    owner = os.getpid()
     try:
         yield
     except SystemExit as stop:
@@ -47,14 +32,8 @@ def exits_are_told() -> Iterator[None]:
             raise BrokenPipeError("nobody reads the output") from stop
         if os.getpid() != owner or Path(place.filename).is_relative_to(OWN):
             raise
-        raise RunIncomplete(_message(f"sys.exit({stop.code!r:.80})", place.filename, place.lineno)) from stop
-    finally:
-        os._exit = leave
-
-
-def _message(call: str, file: str, line: int | None) -> str:
-    where = printable_line(f"{file}, line {line}")
-    return (
-        f"{call} in {where} ended this command. What a run has finished is kept. Mend or uninstall that package, then "
-        f"go on with the same command and --resume."
-    )
+        where = printable_line(f"{place.filename}, line {place.lineno}")
+        raise RunIncomplete(
+            f"sys.exit({stop.code!r:.80}) in {where} ended this command. What a run has finished is kept. Mend or "
+            f"uninstall that package, then go on with the same command and --resume."
+        ) from stop

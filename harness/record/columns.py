@@ -36,7 +36,7 @@ class Step:
         forced_accepted: the same of accepted.
         levels: depth of the deepest drafted node, from 1; 0 where nothing is drafted.
         levels_built: levels that the drafter built before the best nodes were chosen, which may leave a level without a
-            node; None in a run made before this was stored.
+            node.
         resampled: positions filled by a draw from the target instead of the draft.
         wall_ns: the step on the host's clock.
         device_ns: the step on the device's clock (the same on a CPU).
@@ -115,15 +115,15 @@ class Sample:
         stages: nanoseconds of the stages that a method names (`Run.timed`), over all steps.
         leading: the largest probabilities at T = 1, equally many a token; only of a baseline's picture.
         completion: tokens up to the first end-of-text id, which is included: fewer than ``tokens`` where a canvas is
-            filled behind it. None in a run made before this was stored.
-        prompt_text: what the model was asked, for views; "" where the prompt is no text, and in older runs.
-        pieces: the text that each token adds to the output (`harness.record.origins`); none where there is no
-            tokenizer, and in older runs.
+            filled behind it.
+        prompt_text: what the model was asked, for views; "" where the prompt is no text.
+        pieces: the text that each token adds to the output (`stridebench.harness.record.origins`); none if there is no
+            tokenizer.
         audit: the bets on the output at T > 0 (`harness.audit.bets.Bets`), or the reason why there are none.
         drafter: what drafts of some steps, made anew, say of the drafter (`harness.run.drafter_health`), or the reason
             why there are none; only of a task's first prompts.
-        held_bytes: memory in use before the decode: of the CUDA allocator, else resident memory of the process. None:
-            the machine does not tell, or the run was made before this was stored.
+        held_bytes: memory in use before the decode: of the CUDA allocator, else resident memory of the process. None
+            if the machine does not tell.
         peak_bytes: the most of it during the decode, of a batch of the whole batch. Resident memory holds all that the
             process has loaded, for other cells too.
         cpu_uj: energy of the processor's packages and their memory during the decode, prefill included, microjoules, by
@@ -215,9 +215,7 @@ STEP_FIELDS = tuple(f.name for f in fields(Step))
 LISTS = ("ranks", "energies")
 """Fields that hold several numbers a step."""
 STARTS = ("start_ns", "start_nfe", "start_draft_nfe")
-"""Columns of samples for what a method does in ``start``; older runs lack them."""
+"""Columns of samples for what a method does in ``start``."""
 CONSUMPTION = ("held_bytes", "peak_bytes", "cpu_uj", "gpu_uj")
-"""Columns of samples that hold nothing where the machine does not tell, and that older runs lack."""
+"""Columns of samples that are empty if the machine does not tell."""
 FORCED = ("forced_drafted", "forced_tested", "forced_accepted")
-LATER = (*FORCED, "resampled", "levels", "wait_ns", "switches", "gpu_mhz", "foreign")
-"""Columns of steps that older runs lack."""

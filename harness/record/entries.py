@@ -1,7 +1,7 @@
 """The types of what a store's JSON files and tables hold, checked when they are read.
 
 A checksum shows that a file is what was written. These checks show that what was written is a run's.
-Entries that are not named here are free. Entries of older versions may be absent.
+Entries that are not named here are free.
 """
 
 from __future__ import annotations
@@ -194,15 +194,14 @@ def problem(body: Any, kind: TypeAdapter[Any]) -> str | None:
     return None
 
 
-def problem_of_rows(table: pa.Table, schema: pa.Schema, needed: tuple[str, ...]) -> str | None:
+def problem_of_rows(table: pa.Table, schema: pa.Schema) -> str | None:
     """What is wrong with the columns of a cell's table; None: nothing.
 
     Args:
         table: as read.
         schema: the types of its columns; a column that holds nothing may be of the type null.
-        needed: columns that every version wrote.
     """
-    for name in (*needed, *(name for name in schema.names if name in table.column_names and name not in needed)):
+    for name in schema.names:
         if name not in table.column_names:
             return f"lacks the column {name}"
         column, kind = table.column(name), schema.field(name).type

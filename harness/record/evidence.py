@@ -20,7 +20,7 @@ def refuting(cells: int) -> float:
 def refuting_in(metas: Iterable[Mapping[str, Any]]) -> float:
     """The e-value that refutes a cell of a finished run, given the meta of each of its cells.
 
-    It is the one that the run itself used. Older runs did not store it; there the audited cells are counted.
+    It is the one that the run itself used.
     """
     audited = [meta for meta in metas if meta.get("claim") == "SAME_LAW" and meta.get("audit_log_e") is not None]
     stored = [float(meta["audit_threshold"]) for meta in audited if meta.get("audit_threshold") is not None]

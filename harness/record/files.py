@@ -19,8 +19,7 @@ from typing import Any
 from stridebench.harness.errors import StoreError
 
 SCHEMA = 2
-"""The version that is written; what it counts is in `counting`."""
-READABLE = (1, 2)
+"""The version of every file of a store."""
 PARTIAL = "~partial"
 FOREIGN_S = 3600.0
 """Age from which on what another machine has begun to write is abandoned."""
@@ -55,10 +54,9 @@ def load(path: Path, remedy: str) -> dict[str, Any]:
         rest = {name: value for name, value in body.items() if name != "sha256"}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedError(f"{path} is missing, truncated or not a store's file: {error}. {remedy}") from error
-    if schema not in READABLE:
+    if schema != SCHEMA:
         raise StoreError(
-            f"{path} is of schema version {schema}, and this stridebench reads versions "
-            f"{' and '.join(map(str, READABLE))}. "
+            f"{path} is of schema version {schema}, and this stridebench reads version {SCHEMA}. "
             f"Use the version that wrote it, or run again in another folder."
         )
     if body.get("sha256") != _checksum(rest):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from stridebench.harness.record.columns import LATER, STARTS
+from stridebench.harness.record.columns import FORCED, STARTS
 
 
 @dataclass(frozen=True)
@@ -79,17 +79,15 @@ def totals(samples: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
         steps: rows of steps.parquet.
 
     Returns:
-        Columns output, completion (tokens up to the end of text; NaN where it was not stored), outputs (1), steps, nfe,
+        Columns output, completion (tokens up to the end of text), outputs (1), steps, nfe,
         draft_nfe, drafted, tested, accepted, expected, emitted, forced, overshoot, reused, resampled, levels,
         levels_built (NaN where a step did not store it), unique_drafted (drafted and not reused), wall_ms, wall_s,
         share_s (the output's share of its batch's time), step_wall_ms, start_ms, start_nfe, logprob, agreement,
         prefill_ms, peak_mb, cpu_joules and gpu_joules (NaN where the machine does not tell); and drafted, tested,
         accepted and expected without the forced ones as free_drafted and so on. The method's start is in nfe,
-        draft_nfe, wall_ms, wall_s and share_s; a run that did not store it counts it as
-        nothing.
+        draft_nfe, wall_ms, wall_s and share_s.
     """
-    steps = steps.reindex(columns=[*steps.columns, *(name for name in LATER if name not in steps)], fill_value=0)
-    steps = steps.assign(share_ns=steps["wall_ns"] / steps.get("served", 1))
+    steps = steps.assign(share_ns=steps["wall_ns"] / steps["served"])
     good = samples[(samples["status"] == "ok") & ~samples["warmup"]].set_index(["prompt", "repetition"])
     counted = steps[~steps["warmup"]].groupby(["prompt", "repetition"], sort=False)
     columns = [
@@ -103,7 +101,9 @@ def totals(samples: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
         "forced",
         "overshoot",
     ]
-    sums = counted[[*columns, *LATER, "reused", "wall_ns", "share_ns"]].sum().reindex(good.index)
+    sums = (
+        counted[[*columns, *FORCED, "resampled", "levels", "reused", "wall_ns", "share_ns"]].sum().reindex(good.index)
+    )
     column = {name: values.to_numpy() for name, values in sums.items()}  # arrays, since a frame is slow to add to
     column["levels_built"] = _levels_built(steps).reindex(good.index).to_numpy()
     column["unique_drafted"] = column["drafted"] - column["reused"]
@@ -112,10 +112,9 @@ def totals(samples: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     column["free_expected"] = column["expected"] - column["accepted"] + column["free_accepted"]
     column["steps"] = counted.size().reindex(good.index).to_numpy()
     column["output"] = good["tokens"].map(len).to_numpy()
-    column["completion"] = good.get("completion", pd.Series(np.nan, good.index)).astype(float).to_numpy()
-    starts = good.reindex(columns=STARTS).fillna(0).astype("int64")
+    column["completion"] = good["completion"].astype(float).to_numpy()
     column["outputs"] = np.ones(len(good), dtype=np.int64)
-    start_ns, column["start_nfe"], start_draft_nfe = (starts[name].to_numpy() for name in STARTS)
+    start_ns, column["start_nfe"], start_draft_nfe = (good[name].to_numpy() for name in STARTS)
     column["start_ms"] = start_ns / 1e6
     column["nfe"] = column["nfe"] + column["start_nfe"]
     column["draft_nfe"] = column["draft_nfe"] + start_draft_nfe

@@ -25,7 +25,7 @@ import warnings
 import wave
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,7 +40,6 @@ import pyarrow.parquet as pq
 from stridebench.harness.errors import ContractError, RunIncomplete, StoreError, UnknownNameError
 from stridebench.harness.record import entries, provenance
 from stridebench.harness.record.columns import CONSUMPTION, STARTS, Record, Sample, Step, check
-from stridebench.harness.record.counting import counting_difference
 from stridebench.harness.record.files import (
     PARTIAL,
     SCHEMA,
@@ -96,11 +95,8 @@ _STEP = {f.name: _KINDS.get(str(f.type), _INT) for f in fields(Step)}
 STEPS = pa.schema(_KEY | {"step": _INT} | _STEP)
 
 
-_TABLES: Mapping[str, tuple[pa.Schema, tuple[str, ...]]] = {
-    "samples.parquet": (SAMPLES, (*_KEY, "status", "error", "tokens", "text", "logprobs", "diverged_at", "scores")),
-    "steps.parquet": (STEPS, (*_KEY, *(f.name for f in fields(Step) if f.default is MISSING is f.default_factory))),
-}
-"""The tables of a cell and the columns that every version wrote."""
+_TABLES: Mapping[str, pa.Schema] = {"samples.parquet": SAMPLES, "steps.parquet": STEPS}
+"""The tables of a cell."""
 
 
 class SealedError(StoreError):
@@ -207,13 +203,11 @@ class Store:
         """Open a run to continue it, and remove what a kill left unfinished.
 
         Raises:
-            StoreError: as ``open``; or the run counts as an older version did, the keys differ (each is named), another
-                process writes there, or a cell whose records are still there is damaged.
+            StoreError: as ``open``; or the keys differ (each is named), another process writes there,
+                or a cell whose records are still there is damaged.
             RunIncomplete: the folder cannot be written.
         """
         store = cls.open(path)
-        if difference := counting_difference(store.manifest, {"schema": SCHEMA}):
-            raise StoreError(f"{store.path} cannot be continued: {difference}, in another folder.")
         unlike = list(_differences(store.manifest["key"], json.loads(json.dumps(manifest["key"]))))
         if unlike:
             unlike += _machine_differences(store.manifest, manifest)
@@ -598,7 +592,7 @@ class Store:
             table = pq.read_table(pa.BufferReader(data))
         except (pa.ArrowException, OSError) as error:
             raise DamagedError(f"{path} is no table: {error}. {self._remedy(cell)}") from error
-        if problem := entries.problem_of_rows(table, *_TABLES[file]):
+        if problem := entries.problem_of_rows(table, _TABLES[file]):
             raise DamagedError(f"{path} {problem}. {self._remedy(cell)}")
         return table
 

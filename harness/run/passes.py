@@ -63,7 +63,7 @@ def settle(group: LoadedGroup) -> Passes | None:
     """Set the threads of the group's backbone, and measure what its methods size their drafts by.
 
     Returns:
-        What passes cost; None where nobody times them: toys, runs without clocks, and runs of older versions.
+        What passes cost; None where nobody times them: toys, and runs without clocks.
     """
     name, dtype = group.cells[0].group
     if not is_timed(group):

@@ -4,7 +4,7 @@ There are two kinds. `passages_of` continues prompts through the contract of a b
 `Teacher.read` then gives hidden rows and logits. `texts_of` continues prefixes in large batches of equal length and
 keeps the teacher's largest probabilities at every position, which are the soft targets of a distillation.
 Each file of the cache is written whole or not at all. An interrupted generation resumes where it stopped, and a larger
-plan reuses the files of a smaller one. The names of the files are those of version 0.1.
+plan reuses the files of a smaller one.
 """
 
 from __future__ import annotations
@@ -77,7 +77,6 @@ class Plan:
     def digest(self) -> str:
         """What names the files: everything except the numbers of batches."""
         fields = {key: value for key, value in asdict(self).items() if key not in SIDES and value is not None}
-        fields["world"] = fields.pop("source")  # its name in version 0.1
         return hashlib.sha256(repr(sorted(fields.items())).encode()).hexdigest()[:8]
 
     def temperature_of(self, batch: int) -> float:
@@ -180,7 +179,7 @@ class TextPlan:
     def digest(self, weights: str) -> str:
         """What names the folder: the teacher's weights and everything except the numbers of batches."""
         fields = ", ".join(f"{key}={value!r}" for key, value in asdict(replace(self, batches=0, checks=0)).items())
-        return hashlib.sha256(f"{weights} Plan({fields})".encode()).hexdigest()[:12]  # its name in version 0.1
+        return hashlib.sha256(f"{weights} {fields}".encode()).hexdigest()[:12]
 
 
 @dataclass(frozen=True, eq=False)
@@ -303,7 +302,7 @@ def _content(model: Any, rows: Sequence[Sequence[int]], plan: TextPlan, number: 
         tokens=batch.tokens.numpy().astype(np.int32),
         start=np.array(batch.start),
         ids=batch.ids.numpy().astype(np.int32),
-        laws=batch.probs.numpy().astype(np.float16),  # its name in version 0.1
+        probs=batch.probs.numpy().astype(np.float16),
     )
     return buffer.getvalue()
 
@@ -311,4 +310,4 @@ def _content(model: Any, rows: Sequence[Sequence[int]], plan: TextPlan, number: 
 def _read(path: Path) -> TextBatch:
     with np.load(path) as arrays:
         tokens, ids = (torch.from_numpy(arrays[key]).long() for key in ("tokens", "ids"))
-        return TextBatch(tokens, int(arrays["start"]), ids, torch.from_numpy(arrays["laws"]).float())
+        return TextBatch(tokens, int(arrays["start"]), ids, torch.from_numpy(arrays["probs"]).float())

@@ -18,7 +18,6 @@ from scipy.stats import t
 
 from stridebench.harness.errors import UsageError
 from stridebench.harness.record import stats
-from stridebench.harness.record.counting import counting_difference
 from stridebench.harness.record.metrics import METRICS, totals, value
 from stridebench.reports.gate.baseline import comparable, configuration, differences
 from stridebench.reports.gate.compare import TITLES
@@ -127,12 +126,10 @@ def ab(rounds: Sequence[tuple[Store, Store]]) -> Comparison:
     shared = [key for key in sides[0][0] if key in known[0] & known[1]]
     if not shared:
         raise UsageError("no cell was finished by both versions in every round; `stride report` shows why")
-    counting = counting_difference(rounds[0][0].manifest, rounds[0][1].manifest)
-    notes += [f"passes and seconds are not compared: {counting}"] if counting else []
     rows: list[Difference] = []
     for key in shared:
         a, b = ([cells[key] for cells in side] for side in sides)
-        rows += _cell(a, b, counted_alike=not counting)
+        rows += _cell(a, b)
     alone = [tuple(label for key, label in one.items() if key not in shared) for one in names]
     return Comparison(tuple(_adjusted(rows)), alone[0], alone[1], tuple(notes))
 
@@ -161,7 +158,7 @@ def _by_configuration(store: Store) -> dict[str, Cell]:
     return {configuration(cell): cell for cell in map(store.cell, store.cells())}
 
 
-def _cell(a: Sequence[Cell], b: Sequence[Cell], counted_alike: bool) -> Iterator[Difference]:
+def _cell(a: Sequence[Cell], b: Sequence[Cell]) -> Iterator[Difference]:
     """Yield the figures of one cell, whose rounds are given for both sides."""
     pairs = [_shared(*(totals(cell.samples, cell.steps) for cell in both)) for both in zip(a, b, strict=True)]
     before, after = (pd.concat([_numbered(pair[side], k) for k, pair in enumerate(pairs)]) for side in (0, 1))
@@ -170,11 +167,11 @@ def _cell(a: Sequence[Cell], b: Sequence[Cell], counted_alike: bool) -> Iterator
     row = _row(a[0].name, a[0].meta)
     drafts = bool(before["drafted"].sum() or after["drafted"].sum())
     one_a_step = all((side["nfe"] == side["steps"]).all() for side in (before, after))  # SCR is tau then
-    names = [*(COUNTS[:2] if drafts else ()), *(() if one_a_step or not counted_alike else COUNTS[2:])]
+    names = [*(COUNTS[:2] if drafts else ()), *(() if one_a_step else COUNTS[2:])]
     for name in names:
         if (count := _count(replace(row, metric=name), before, after)) is not None:
             yield count
-    if counted_alike and a[0].meta.get("timed", True) and b[0].meta.get("timed", True):
+    if a[0].meta.get("timed", True) and b[0].meta.get("timed", True):
         quiet = [all(disturbed_share(cell.steps) <= WAITING_STEPS for cell in both) for both in zip(a, b, strict=True)]
         yield _seconds(replace(row, metric=SECONDS), pairs, quiet)
 

@@ -29,12 +29,10 @@ if TYPE_CHECKING:
     from stridebench.harness.record.store import Cell, Store
 
 SCHEMA = 2
-READABLE = (1, 2)
-"""Version 1 holds counts of drafts alone: of its cells only tau - 1 and acceptance are compared."""
 WHERE = ("device", "machine", "allow_code_execution", "plugins")
 """Entries of a run's key that counts do not depend on."""
 FIGURES = [*COUNTS, "nfe", "expected", "logprob", "speedup"]
-"""Columns of version 2; beside them ``score.NAME`` for each of the task's scores."""
+"""Columns of a cell, besides ``score.NAME`` for each of the task's scores."""
 FREE = "free_"
 """Prefix of the columns of `metrics.totals` that leave forced tokens out; a baseline stores these alone."""
 
@@ -184,8 +182,7 @@ def make_baseline(store: Store, again: Sequence[Store] = ()) -> dict[str, Any]:
     if not cells:
         raise UsageError(f"no finished cell of {store.path} drafts tokens or fills several a pass: nothing to guard")
     document = {"schema": SCHEMA, "kind": "stridebench baseline", "key": dict(store.manifest["key"])}
-    document |= {"counting": int(store.manifest.get("schema", 1)), "reruns": len(again)}
-    document |= {"machine": machine_of(store), "cells": cells, "verdicts": verdicts}
+    document |= {"reruns": len(again), "machine": machine_of(store), "cells": cells, "verdicts": verdicts}
     return {**document, "sha256": digest(document)}
 
 
@@ -269,8 +266,6 @@ def _refuse_unlike(store: Store, rerun: Store) -> None:
         raise UsageError(
             f"{rerun.path} has the seed of {store.path}, so it shows no noise; run the suite again with --seed N"
         )
-    if store.manifest.get("schema", 1) != rerun.manifest.get("schema", 1):
-        raise UsageError(f"{rerun.path} counts otherwise than {store.path}, as another version did; run it again")
 
 
 def verdict_of(cell: Cell) -> str | None:
@@ -294,10 +289,9 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
-def frame_of(document: Mapping[str, Any], cell: Mapping[str, Any]) -> pd.DataFrame:
+def frame_of(cell: Mapping[str, Any]) -> pd.DataFrame:
     """The figures of a cell of a baseline, indexed by (prompt, repetition)."""
-    columns = cell.get("columns") or document["columns"]  # version 1 had the same for all cells
-    frame = pd.DataFrame(cell["samples"], columns=columns).set_index(["prompt", "repetition"])
+    frame = pd.DataFrame(cell["samples"], columns=cell["columns"]).set_index(["prompt", "repetition"])
     numbers = [name for name in frame.columns if name != "sha256"]
     return frame.astype(dict.fromkeys(numbers, float)).astype(dict.fromkeys(COUNTS, int))
 
@@ -312,7 +306,7 @@ def check(store: Store, baseline: Mapping[str, Any]) -> None:
     """Refuse a baseline that must not be compared with this run.
 
     Raises:
-        StoreError: it is damaged, has another schema, or counts otherwise.
+        StoreError: it is damaged or has another schema.
         UsageError: it was made from another suite; the message names the keys that differ.
     """
     check_content(baseline)
@@ -325,9 +319,9 @@ def check_content(baseline: Mapping[str, Any]) -> None:
     Raises:
         StoreError: it is damaged, has another schema, or holds what no baseline does.
     """
-    if baseline.get("kind") != "stridebench baseline" or baseline.get("schema") not in READABLE:
+    if baseline.get("kind") != "stridebench baseline" or baseline.get("schema") != SCHEMA:
         raise StoreError(
-            f"not a baseline of schema 1 or 2 (kind {baseline.get('kind')!r}, schema "
+            f"not a baseline of schema {SCHEMA} (kind {baseline.get('kind')!r}, schema "
             f"{baseline.get('schema')!r}); make one with `stride baseline make RUN`"
         )
     if baseline.get("sha256") != digest(baseline):
@@ -337,12 +331,6 @@ def check_content(baseline: Mapping[str, Any]) -> None:
 
 
 def _check_key(store: Store, baseline: Mapping[str, Any]) -> None:
-    counting = [int(baseline.get("counting", 1)), int(store.manifest.get("schema", 1))]
-    if counting[0] != counting[1]:
-        raise StoreError(
-            f"the baseline counts passes and time as schema version {counting[0]} of a run does, and {store.path} as "
-            f"version {counting[1]}: they must not be compared; run the older one again"
-        )
     there, here = _without_methods(baseline["key"], store.manifest["key"])
     unlike = list(differences(there, here))
     if unlike:

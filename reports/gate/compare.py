@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.markup import escape
 
 from stridebench.harness.errors import printable_line
-from stridebench.harness.record.counting import counting_difference
 from stridebench.harness.record.metrics import METRICS
 from stridebench.reports.gate import engine_compare
 from stridebench.reports.gate.gaps import evidence as evidence
@@ -110,9 +109,7 @@ def _compare_runs(
     same_machine = machines[0] is not None and machines[0] == machines[1]
     both = " and ".join(str(machine or "unknown") for machine in machines)
     notes = [] if same_machine else [f"seconds are not compared: the machines differ ({both})"]
-    counting = counting_difference(a.manifest, b.manifest)
-    notes += [f"passes and seconds are not compared: {counting}"] if counting else []
-    left_out = {PASSES, SECONDS} if counting else set() if same_machine else {SECONDS}
+    left_out = set() if same_machine else {SECONDS}
     left_out |= set() if consumption and same_machine else set(CONSUMED)
     rows: list[dict[str, Any]] = []
     for key in (key for key in first.finished if key in other.finished):
@@ -165,8 +162,8 @@ def _compare_cells(a: Cell, b: Cell, left_out: set[str]) -> tuple[list[dict[str,
 
 
 def _of_equal_prompts(sides: Sequence[FinishedCell], shared: pd.Index[Any]) -> tuple[pd.Index[Any], int]:
-    """Return the pairs whose prompts have one text, and how many have not; older runs stored none."""
-    texts = [side.samples.loc[shared].get("prompt_text", pd.Series("", shared)).fillna("") for side in sides]
+    """Return the pairs whose prompts have one text, and how many have not."""
+    texts = [side.samples.loc[shared]["prompt_text"].fillna("") for side in sides]
     unlike = ((texts[0] != texts[1]) & (texts[0] != "") & (texts[1] != "")).to_numpy(dtype=bool)
     return shared[~unlike], int(unlike.sum())
 

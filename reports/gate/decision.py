@@ -140,7 +140,7 @@ def gate(
         min_prompts: a cell with fewer prompts is inconclusive, even where it is identical.
 
     Raises:
-        StoreError: the baseline is damaged, has another schema, or counts otherwise.
+        StoreError: the baseline is damaged, has another schema.
         UsageError: the baseline was made from another suite; the message names the keys that differ.
     """
     check(store, baseline)
@@ -152,7 +152,7 @@ def gate(
         if name not in planned and _other_methods(store, baseline):
             removed.append(cell["label"])
             continue
-        before = frame_of(baseline, cell)
+        before = frame_of(cell)
         before = before if seconds else before.drop(columns="speedup", errors="ignore")
         after = _measured(store, name, finished)
         row = Row(name, cell["label"], "", "", "")
@@ -195,9 +195,7 @@ def _other_methods(store: Store, baseline: Mapping[str, Any]) -> bool:
 
 def _verdict_rows(store: Store, baseline: Mapping[str, Any]) -> Iterator[Row]:
     """Yield a failure for each cell whose verdict got worse, and for each new cell that is broken."""
-    verdicts = baseline.get("verdicts")
-    if verdicts is None:  # older baselines have none
-        return
+    verdicts = baseline["verdicts"]
     for name in store.cells():
         cell = store.cell(name)
         before, after = verdicts.get(name), verdict_of(cell)

@@ -34,7 +34,7 @@ class CellEntry(TypedDict):
     """The figures of a cell: a row a sample."""
 
     label: str
-    columns: NotRequired[list[str]]
+    columns: list[str]
     samples: list[Sample]
     noise: NotRequired[dict[str, Annotated[Finite, Field(ge=0)]]]
 
@@ -70,11 +70,9 @@ class Document(TypedDict):
 
     key: Key
     cells: Annotated[dict[str, CellEntry], Field(min_length=1)]
-    counting: NotRequired[Count]
-    columns: NotRequired[list[str]]
     machine: NotRequired[str | None]
     reruns: NotRequired[Count]
-    verdicts: NotRequired[dict[str, str | None]]
+    verdicts: dict[str, str | None]
     replay: NotRequired[ReplayEntry]
 
 
@@ -86,7 +84,7 @@ def fault(baseline: Mapping[str, Any]) -> str | None:
     if words := problem(dict(baseline), DOCUMENT):
         return words
     for name, cell in baseline["cells"].items():
-        columns = cell.get("columns") or baseline.get("columns") or []
+        columns = cell["columns"]
         if words := _fault_of_columns(columns) or _fault_of_rows(columns, cell["samples"]):
             return f"has a cell {name!r:.80} that {words}"
     for name, cell in baseline.get("replay", {}).get("cells", {}).items():

@@ -96,11 +96,8 @@ def _none(results: Sequence[Finding]) -> str:
 
 
 def _notes(results: Sequence[Finding]) -> list[str]:
-    counted = {finding.series.counting for finding in results} - {0}
     machines = {finding.series.machine for finding in results} - {None}
     notes = []
-    if len(counted) > 1:
-        notes.append("- runs that count passes and time in different ways are series of their own")
     if len(machines) > 1:
         notes.append("- speed-ups of different machines are series of their own")
     return notes

@@ -20,10 +20,9 @@ METRICS = (
 """Metrics of a history, in the order of its tables; beside them the scores, ``score.NAME`` and ``set.NAME``."""
 SECONDS = ("speedup", "ttft_ms", "tpot_ms")
 """Metrics that are compared between equal machines alone."""
-COUNTED = ("scr", "speedup", "expected_per_node")
 """Metrics that depend on what a version of the store counts."""
 TYPES: Mapping[str, tuple[type, ...]] = {
-    **{"temperature": (int, float), "counting": (int,), "machine": (str,), "git": (dict,)},
+    **{"temperature": (int, float), "machine": (str,), "git": (dict,)},
     **dict.fromkeys(("status", "role", "label", "suite", "run", "backbone", "dtype", "task"), (str,)),
     **dict.fromkeys(METRICS, (int, float)),
 }
@@ -63,7 +62,6 @@ class Series:
         values: one a night.
         holes: nights of the suite without a value, between those that have one.
         missing: nights of the suite since the last value, in which no series of the same metric has one.
-        counting: the schema version of the runs.
         machine: the machine of the runs, for seconds; None for counts.
     """
 
@@ -75,7 +73,6 @@ class Series:
     values: tuple[float, ...]
     holes: int
     missing: int
-    counting: int
     machine: str | None
 
 
@@ -136,7 +133,7 @@ def _utc(text: str, place: str) -> str:
 
 
 def series(lines: Sequence[Mapping[str, Any]]) -> list[Series]:
-    """One series a cell, metric, version of counting and, for seconds, machine; at least two nights each."""
+    """One series a cell, metric and, for seconds, machine; at least two nights each."""
     nights = {line["created"]: _night(line) for line in sorted(lines, key=lambda line: str(line["created"]))}
     suites = {line["created"]: line.get("suite") for line in lines}
     values: dict[tuple[Any, ...], dict[str, float]] = {}
@@ -148,9 +145,8 @@ def series(lines: Sequence[Mapping[str, Any]]) -> list[Series]:
         for metric in _metrics(line):
             number = line.get(metric)
             if isinstance(number, int | float) and math.isfinite(number):
-                counting = int(line.get("counting") or 1) if metric in COUNTED else 0
                 machine = line.get("machine") if metric in SECONDS else None
-                values.setdefault((line["cell"], metric, counting, machine), {})[line["created"]] = float(number)
+                values.setdefault((line["cell"], metric, machine), {})[line["created"]] = float(number)
     valued: dict[tuple[str, str], set[str]] = {}
     for (cell, metric, *_), by_night in values.items():
         valued.setdefault((cell, metric), set()).update(by_night)
@@ -174,7 +170,7 @@ def _series(
     nights: Mapping[str, Night],
     without: set[str],
 ) -> Series:
-    cell, metric, counting, machine = key
+    cell, metric, machine = key
     shared = [created for created in nights if created in by_night]
     setting = f"{line.get('backbone')} {line.get('dtype')}, T = {line.get('temperature') or 0:g}, {line.get('task')}"
     return Series(
@@ -186,15 +182,14 @@ def _series(
         tuple(by_night[created] for created in shared),
         sum(shared[0] < created < shared[-1] for created in without),
         sum(created > shared[-1] for created in without),
-        counting,
         machine,
     )
 
 
 def _order(key: tuple[Any, ...], cells: Sequence[str]) -> tuple[Any, ...]:
-    cell, metric, counting, machine = key
+    cell, metric, machine = key
     place = METRICS.index(metric) if metric in METRICS else len(METRICS)
-    return cells.index(cell), place, metric, counting, machine or ""
+    return cells.index(cell), place, metric, machine or ""
 
 
 def _metrics(line: Mapping[str, Any]) -> list[str]:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from stridebench.harness.record import stats
-from stridebench.harness.record.counting import counting_difference
 from stridebench.reports.html.text import figure_of
 
 if TYPE_CHECKING:
@@ -53,8 +52,7 @@ def _beside(first: Picked, other: Picked) -> Beside:
     notes = tuple(_notes(first, other))
     a, b = first.finished.totals, other.finished.totals
     both = a.index.intersection(b.index)
-    counted = not _counting(first, other)
-    timed = counted and _machine(first) == _machine(other)
+    timed = _machine(first) == _machine(other)
     times = [frame.loc[both, "wall_ms"] / frame.loc[both, "output"] for frame in (a, b)]
     tokens = [picked.finished.samples.loc[both, "tokens"].map(tuple) for picked in (first, other)]
     equal = (tokens[0] == tokens[1]).astype(float)
@@ -64,7 +62,7 @@ def _beside(first: Picked, other: Picked) -> Beside:
         pairs=len(both),
         figures=(
             _text(stats.median_ratio(times[0], times[1]) if timed and len(both) else None),
-            _text(stats.difference(a, b, "output", "nfe") if counted and len(both) else None, sign="+"),
+            _text(stats.difference(a, b, "output", "nfe") if len(both) else None, sign="+"),
             _text(stats.bounded_mean(equal) if len(both) else None),
         ),
         notes=notes,
@@ -76,8 +74,6 @@ def _notes(first: Picked, other: Picked) -> Iterator[str]:
         yield "no prompt in common"
     if _machine(first) != _machine(other):
         yield "made on another machine, so times are not compared"
-    if difference := _counting(first, other):
-        yield difference
     for key, meaning in (("backbone", "tokens of two models are not the same unit"), ("temperature", ""), ("task", "")):
         if first.row[key] != other.row[key]:
             yield f"other {key}: {first.row[key]} and {other.row[key]}" + (f"; {meaning}" if meaning else "")
@@ -85,10 +81,6 @@ def _notes(first: Picked, other: Picked) -> Iterator[str]:
 
 def _machine(picked: Picked) -> object:
     return (picked.store.manifest.get("provenance") or {}).get("fingerprint")
-
-
-def _counting(first: Picked, other: Picked) -> str | None:
-    return counting_difference(first.store.manifest, other.store.manifest)
 
 
 def _text(interval: stats.Interval | None, sign: str = "") -> str:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from stridebench.harness.errors import printable, printable_line
-from stridebench.harness.record.counting import COUNTED
 
 if TYPE_CHECKING:
     from stridebench.harness.record.store import Store
@@ -70,7 +69,6 @@ def _facts(manifest: Mapping[str, Any], source: Mapping[str, Any]) -> list[tuple
     gpus = [str(gpu.get("name")) for gpu in machine.get("gpus") or () if isinstance(gpu, dict)]
     memory, cores = machine.get("memory_bytes"), machine.get("cores")
     commit = str(git.get("commit") or "")[:12]
-    schema = int(manifest.get("schema", 1))
     versions = source.get("versions") or {}
     environment = source.get("environment") or {}
     return [
@@ -83,5 +81,5 @@ def _facts(manifest: Mapping[str, Any], source: Mapping[str, Any]) -> list[tuple
         ("commit", f"{commit}{', with changes' if git.get('dirty') else ''}" if commit else ""),
         ("versions", ", ".join(f"{name} {version}" for name, version in versions.items() if version)),
         ("environment", " ".join(f"{name}={value}" for name, value in environment.items())),
-        ("schema", f"{schema}: it counts {COUNTED.get(schema, 'in an unknown way')}"),
+        ("schema", str(manifest["schema"])),
     ]

@@ -74,7 +74,7 @@ def for_plotly(text: str) -> str:
 
 
 def text_of(row: pd.Series[Any] | dict[str, Any], column: str) -> str:
-    """A text column; "" where the row lacks it or an older run did not store it."""
+    """A text column; "" if the row lacks it."""
     value = row.get(column)
     return value if isinstance(value, str) else ""
 

@@ -107,7 +107,7 @@ def _run_row(run: NamedRun) -> dict[str, Any]:
         "suite": (manifest.get("suite") or {}).get("name"),
         "machine": provenance.get("fingerprint"),
         "commit": (provenance.get("git") or {}).get("commit"),
-        "schema": int(manifest.get("schema", 1)),
+        "schema": int(manifest["schema"]),
         "cells": planned,
         "done": done,
         "skipped": skipped,

@@ -13,10 +13,10 @@ import pytest
 import torch
 import yaml
 
-from stridebench.harness.bench import machine_profile
 from stridebench.harness.core.capabilities import Capabilities
 from stridebench.harness.errors import UsageError
 from stridebench.harness.record.store import Store
+from stridebench.harness.run import machine_profile
 from stridebench.harness.run.group import facts_of
 from stridebench.reports import predict
 from tests.support.cli import refused, stride

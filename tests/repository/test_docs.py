@@ -97,7 +97,7 @@ def test_the_commands_of_a_page_are_known(page: str) -> None:
         words = command.words
         if words[0] in LAUNCHERS:
             words = words[words.index("stride") :]
-        assert words[0] in ("stride", "pip", "pytest"), words
+        assert words[0] in ("stride", "pip", "pytest", "tox"), words
         if words[0] == "stride":
             check_options(words[1:])
 

@@ -65,7 +65,7 @@ def empty(key: Mapping[str, Any] | None = None, fingerprint: str = "f00d") -> Fa
     """A run without cells."""
     return FakeStore(
         {
-            "schema": 1,
+            "schema": 2,
             "created": "2026-01-01T00:00:00Z",
             "key": dict(
                 key or {"suite": "toy", "seed": 0, "tasks": [{"name": "toy", "limit": 24}], "prompts": {"toy": "abc"}}

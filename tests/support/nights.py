@@ -15,7 +15,7 @@ def line(night: int, value: float | None, **changes: Any) -> dict[str, Any]:
     """A line as `stride run --append` writes it, of the night so many days after 1 January 2026."""
     created = (datetime(2026, 1, 1, 2, tzinfo=UTC) + timedelta(days=night)).isoformat()
     git = {"commit": f"{night:040x}"[::-1], "dirty": False}
-    where = {"run": f"runs/{night}", "created": created, "git": git, "counting": 2, "machine": "f00d"}
+    where = {"run": f"runs/{night}", "created": created, "git": git, "machine": "f00d"}
     setting = {"backbone": "toy-135m", "dtype": "bf16", "temperature": 1.0, "task": "toy", "status": "done"}
     return {**where, "cell": "c0", "label": "eagle2", "role": "method", **setting, "acceptance": value, **changes}
 

@@ -1,5 +1,1 @@
 """Image token models."""
-
-from stridebench.harness.deprecated import names_of
-
-__getattr__ = names_of("stridebench.harness.backbones.image")

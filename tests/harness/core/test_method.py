@@ -18,8 +18,8 @@ from stridebench.methods.speculative import Speculative
 
 
 @dataclass(frozen=True)
-class OfVersion01(Method[None]):
-    """A plugin of version 0.1, which declares its drafter by a field of that name and nothing else."""
+class WithDrafter(Method[None]):
+    """A plugin that declares its drafter by a field of that name and nothing else."""
 
     drafter: str = "smollm2-drafter"
     factor: float = 2.0
@@ -37,8 +37,8 @@ class OfVersion01(Method[None]):
 @pytest.mark.parametrize(
     ("method", "drafters", "shrink"),
     [
-        (OfVersion01(), ("smollm2-drafter",), 1),
-        (OfVersion01(drafter=""), (), 1),
+        (WithDrafter(), ("smollm2-drafter",), 1),
+        (WithDrafter(drafter=""), (), 1),
         (Speculative("self:layers=2"), ("self:layers=2",), 1),
         (SpecInfer("self", others=("toy", "other")), ("self", "toy", "other"), 1),
         (MuLoSD(factor=2), ("embedded-image-8x8",), 2),
@@ -52,12 +52,12 @@ def test_a_method_names_the_models_that_it_opens(method: Method[Any], drafters: 
     assert method.drafter_shrink == shrink
 
 
-@pytest.mark.parametrize("method", [OfVersion01("no-such-model"), SpecInfer("self", others=("no-such-model",))])
+@pytest.mark.parametrize("method", [WithDrafter("no-such-model"), SpecInfer("self", others=("no-such-model",))])
 def test_each_drafter_is_checked_before_a_run(method: Method[Any]) -> None:
     reason = incompatibility(method, presets.resolve("smollm2-135m"))
     assert reason is not None and reason.startswith("drafter: ") and "no-such-model" in reason
 
 
 def test_a_drafter_of_another_modality_is_refused_before_a_run() -> None:
-    reason = incompatibility(OfVersion01("embedded-image"), presets.resolve("smollm2-135m"))
+    reason = incompatibility(WithDrafter("embedded-image"), presets.resolve("smollm2-135m"))
     assert reason == "the drafter embedded-image makes image, and the backbone text"

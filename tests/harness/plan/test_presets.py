@@ -41,11 +41,12 @@ def test_every_malformed_preset_is_reported_with_file_and_line(tmp_path: Path, m
     (tmp_path / "c.yaml").write_text("adapter: hf_causal\nsource: [unclosed\n")
     (tmp_path / "d.yaml").write_text("- a list\n")
     (tmp_path / "e.yaml").write_bytes(b"adapter: \xff\n")
+    (tmp_path / "f.yaml").write_text("one:\n  adapter: tabular\n  size: 3\ntwo: {note: x}\nthree: 5\none: {}\n")
     monkeypatch.setenv("STRIDE_PRESETS", f"{tmp_path}:{tmp_path / 'nowhere'}")
     with pytest.raises(UsageError) as caught:
         presets.by_name()
     lines = str(caught.value).splitlines()
-    assert len(lines) == 7
+    assert len(lines) == 11
     for start, says in (
         ("a.yaml:2:", "lacks version"),
         ("b.yaml:2:", "did you mean 'hf_causal'"),
@@ -53,6 +54,9 @@ def test_every_malformed_preset_is_reported_with_file_and_line(tmp_path: Path, m
         ("c.yaml:3:", "not YAML"),
         ("d.yaml:1:", "found list"),
         ("e.yaml:1:", "cannot be read"),
+        ("f.yaml:6:", "'one' stands here for the second time"),
+        ("f.yaml:4:", "two: `adapter` is missing"),
+        ("f.yaml:5:", "three: a preset is a mapping with `adapter`; found int"),
         ("nowhere:", "not there"),
     ):
         assert any(start in line and says in line for line in lines), (start, lines)
@@ -62,6 +66,13 @@ def test_a_preset_of_the_user_replaces_the_shipped_one(tmp_path: Path, monkeypat
     (tmp_path / "tabular.yaml").write_text("adapter: tabular\nvocabulary: 5\n")
     monkeypatch.setenv("STRIDE_PRESETS", str(tmp_path))
     assert presets.load("tabular", "fp64").capabilities.vocabulary == 5
+
+
+def test_a_file_holds_presets_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.yaml").write_text("a: {adapter: tabular, vocabulary: 5}\nb: {adapter: tabular, vocabulary: 4}\n")
+    monkeypatch.setenv("STRIDE_PRESETS", str(tmp_path))
+    assert [presets.load(name, "fp64").capabilities.vocabulary for name in "ab"] == [5, 4]
+    assert "mine" not in presets.by_name()
 
 
 def test_an_unknown_name_gets_a_proposal() -> None:

@@ -1,12 +1,10 @@
-"""`os._exit` in the process of a command: it ends as an incomplete run, with one message."""
+"""`sys.exit` of another package in the process of a command: an incomplete run with one message."""
 
 from __future__ import annotations
 
 import errno
 import io
 import os
-import subprocess
-import sys
 
 import click
 import pytest
@@ -15,26 +13,6 @@ from rich.console import Console
 from stridebench.harness.cli import main
 from stridebench.harness.errors import RunIncomplete
 from stridebench.harness.platform.exits import exits_are_told
-
-PRELUDE = "import os\nfrom stridebench.harness.platform.exits import exits_are_told\nwith exits_are_told():\n    "
-
-
-def ended(body: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", PRELUDE + body], capture_output=True, text=True)
-
-
-@pytest.mark.parametrize("status", [0, 7])
-def test_it_is_no_success_and_says_where(status: int) -> None:
-    outcome = ended(f"exec(compile('os._exit({status})', 'odd\\x1b.py', 'exec'))")
-    assert (outcome.returncode, outcome.stdout) == (3, "")
-    assert outcome.stderr.startswith(f"stride: os._exit({status}) in odd\\x1b.py, line 1 ended this command.")
-    assert outcome.stderr.count("\n") == 1 and "--resume" in outcome.stderr
-
-
-def test_processes_that_are_forked_end_as_they_ask() -> None:
-    waited = "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))"
-    outcome = ended(f"child = os.fork()\n    if child == 0: os._exit(5)\n    {waited}")
-    assert (outcome.returncode, outcome.stdout, outcome.stderr) == (0, "5\n", "")
 
 
 @pytest.mark.parametrize("code", ["", "0", "7", "'words'"])

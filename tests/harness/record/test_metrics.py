@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from stridebench.harness.errors import ContractError
-from stridebench.harness.record.columns import STARTS, STEP_FIELDS, Record, Sample, Step, check
+from stridebench.harness.record.columns import STEP_FIELDS, Record, Sample, Step, check
 from stridebench.harness.record.metrics import METRICS, acceptance_by_depth, totals, value
 
 
@@ -132,11 +132,6 @@ class TestStart:
     )
     def test_by_hand(self, name: str, by_hand: float) -> None:
         assert value(METRICS[name], totals(*frames(self.RECORDS))) == pytest.approx(by_hand, rel=1e-12)
-
-    def test_a_run_that_did_not_store_it_counts_as_before(self) -> None:
-        samples, steps = frames()
-        older = totals(samples.drop(columns=[*STARTS]), steps)
-        assert older.equals(totals(samples, steps))
 
 
 class TestMetrics:
@@ -293,14 +288,6 @@ def test_samples_steps_and_metrics_cannot_be_changed() -> None:
 )
 def test_steps_without_a_token_of_the_target_are_consistent(consistent: Step) -> None:
     check((consistent,), consistent.emitted)
-
-
-def test_a_run_older_than_batches_shares_its_time_with_no_other_decode() -> None:
-    samples, steps = frames(RECORDS[1:2])
-    frame = totals(samples, steps.drop(columns=["served", "levels", "resampled", "levels_built"]))
-    assert frame["wall_ms"].tolist() == [8.0] and frame["wall_s"].tolist() == [0.008]
-    assert frame["share_s"].tolist() == [0.008]
-    assert frame["levels"].tolist() == frame["resampled"].tolist() == [0]
 
 
 def test_levels_built_are_missing_where_one_step_did_not_store_them() -> None:

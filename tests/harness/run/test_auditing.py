@@ -13,8 +13,8 @@ from stridebench.harness.core.method import Claim, Mutant
 from stridebench.harness.proof.mutants import injected
 from stridebench.harness.record.store import Cell, Store
 from stridebench.harness.registry import ALTERNATIVES, METHODS
-from tests.support.cheats import BiasedLate, CopiesLate, ReadsAnotherPrompt
 from tests.support.cli import stride
+from tests.support.faulty_methods import BiasedLate, CopiesLate, ReadsAnotherPrompt
 from tests.support.one_by_one import register
 from tests.support.runs import by_label, finished, in_parts, plan_of, start
 

@@ -33,8 +33,8 @@ from stridebench.harness.proof.cases import cases_of
 from stridebench.harness.proof.distance import toy_drafter
 from stridebench.harness.record.store import Store
 from stridebench.harness.registry import METHODS, TASKS
-from tests.support.cheats import RaisesOnToys, WrongLate
 from tests.support.cli import Outcome, refused, stride
+from tests.support.faulty_methods import RaisesOnToys, WrongLate
 from tests.support.one_by_one import OneByOne, register
 from tests.support.runs import by_label, counted
 

@@ -18,8 +18,8 @@ from stridebench.harness.errors import RunIncomplete
 from stridebench.harness.record.store import Store
 from stridebench.harness.registry import METHODS, TASKS
 from stridebench.harness.run import isolation, worker
-from tests.support.cheats import ChangesWeights
 from tests.support.cli import Outcome, stride
+from tests.support.faulty_methods import ChangesWeights
 from tests.support.one_by_one import OneByOne, register
 from tests.support.runs import by_label, counted
 

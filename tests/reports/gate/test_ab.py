@@ -93,15 +93,6 @@ def test_runs_without_a_shared_cell_are_refused() -> None:
         ab.ab([(run(0, 1.0), empty({**KEY, "seed": 0}))])
 
 
-def test_versions_that_count_otherwise_are_compared_on_drafts_alone() -> None:
-    pairs = rounds(0.1, count=4)
-    for _, b in pairs:
-        b.manifest["schema"] = 2
-    comparison = ab.ab(pairs)
-    assert {row.metric for row in comparison.rows} == {"tau_minus_1", "acceptance"}
-    assert "not compared" in comparison.notes[0]
-
-
 def test_the_table_names_a_cell_once_and_shows_intervals() -> None:
     out = io.StringIO()
     print_table(ab.table(ab.ab(rounds(0.1))), Console(file=out, width=140))

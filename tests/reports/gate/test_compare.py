@@ -66,15 +66,6 @@ def test_passes_are_compared_where_a_step_takes_several() -> None:
     assert (row["a"], row["b"], row["difference"]) == (2.0, 1.0, -1.0)
 
 
-def test_runs_that_count_otherwise_are_compared_in_what_is_counted_alike() -> None:
-    a, b = tiny(), tiny()
-    b.add(meta("m"), [record(f"p{i}", [step(1, 2, ms=12.0, nfe=2)] * 5) for i in range(4)])
-    b.manifest["schema"] = 2
-    comparison = compare.compare(a, b)
-    assert set(comparison.frame["metric"]) == {"tau_minus_1", "acceptance", "logprob", "agreement"}
-    assert "passes and seconds are not compared: the runs count differently" in comparison.notes[0]
-
-
 def moved(store: FakeStore, accepted: int, prompts: int = 8) -> FakeStore:
     """The run with a method that accepts so many of four drafts in most steps."""
     steps = [[step(accepted, 4)] * 5 + [step(i % 3, 4)] for i in range(prompts)]

@@ -204,38 +204,10 @@ def test_six_prompts_are_decided_and_five_are_not() -> None:
 
 def test_a_baseline_is_of_schema_two_which_later_gates_read() -> None:
     baseline = make_baseline(run(Sim()))
-    assert (baseline["schema"], baseline["kind"], baseline["counting"]) == (2, "stridebench baseline", 1)
-    for other in ({"schema": 3}, {"kind": "another"}):
-        with pytest.raises(StoreError, match="not a baseline of schema 1 or 2"):
+    assert (baseline["schema"], baseline["kind"]) == (2, "stridebench baseline")
+    for other in ({"schema": 1}, {"schema": 3}, {"kind": "another"}):
+        with pytest.raises(StoreError, match="not a baseline of schema 2"):
             gate(run(Sim()), {**baseline, **other})
-
-
-def first_schema(store: FakeStore) -> dict[str, Any]:
-    """A baseline as version 0.1 wrote it."""
-    document = make_baseline(store)
-    columns = ["prompt", "repetition", *COUNTS, "sha256"]
-    cells = {}
-    for name, cell in document["cells"].items():
-        places = [cell["columns"].index(column) for column in columns]
-        cells[name] = {"label": cell["label"], "samples": [[row[i] for i in places] for row in cell["samples"]]}
-    old = {key: document[key] for key in ("kind", "key", "verdicts")}
-    return resealed({**old, "schema": 1, "columns": columns, "cells": cells})
-
-
-def test_a_baseline_of_schema_one_compares_the_drafts_alone() -> None:
-    result = gate(run(Sim()), first_schema(run(Sim())))
-    assert result.verdict == "pass" and [row.metric for row in result.rows] == ["tau_minus_1", "acceptance"]
-    assert gate(run(Sim(0.3)), first_schema(run(Sim()))).verdict == "fail"
-
-
-def test_runs_that_count_otherwise_are_refused() -> None:
-    later = run(Sim())
-    later.manifest["schema"] = 2
-    for before in (make_baseline(run(Sim())), first_schema(run(Sim()))):
-        with pytest.raises(StoreError, match=r"schema version 1 .* version 2"):
-            gate(later, before)
-    with pytest.raises(UsageError, match="counts otherwise"):
-        make_baseline(run(Sim()), [seeded(later, 1)])
 
 
 def test_a_lower_bound_of_zero_passes_within_the_margin_and_is_no_improvement() -> None:
@@ -308,13 +280,6 @@ def resealed(document: dict[str, Any]) -> dict[str, Any]:
     """The same baseline with the checksum of what it holds now."""
     content = {key: value for key, value in document.items() if key != "sha256"}
     return {**content, "sha256": hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()}
-
-
-def test_a_baseline_without_verdicts_is_still_read() -> None:
-    document = make_baseline(judged("exact"))
-    del document["verdicts"]
-    document = resealed(document)
-    assert gate(judged("broken"), document).verdict == "pass"
 
 
 def test_an_unfinished_run_makes_no_baseline() -> None:

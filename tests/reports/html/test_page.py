@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-import tarfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -304,18 +303,6 @@ def test_a_missing_package_names_the_extra(tmp_path: Path, monkeypatch: pytest.M
     page_runs.stored(empty().add(meta("ar", role="baseline"), five()), tmp_path / "run")
     monkeypatch.setitem(sys.modules, "plotly", None)
     assert "a page for a browser needs the extra: pip install" in refused("report", tmp_path / "run", "--html", "out")
-
-
-GOLDEN = Path(__file__).parents[1] / "golden"
-
-
-def test_a_run_of_an_older_schema_is_shown_and_says_how_it_counts(tmp_path: Path) -> None:
-    with tarfile.open(GOLDEN / "quick" / "store.tar.xz") as archive:
-        archive.extractall(tmp_path, filter="data")
-    store = Store.open(tmp_path / "quick")
-    assert store.manifest["schema"] == 1
-    text = parsed(page.write([store], tmp_path / "out")).text
-    assert "1: it counts passes and time of the steps alone" in text and "13 cells measured" in text
 
 
 def test_a_store_of_one_cell_without_a_good_sample_and_one_of_skips_have_pages(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +23,7 @@ from stridebench.harness.plan.cells import Plan
 from stridebench.harness.record.store import Store
 from stridebench.harness.run.executors import check_executor
 from stridebench.harness.run.options import Options
-from stridebench.harness.run.pools import slurm
+from stridebench.harness.run.pools import ray, slurm
 from stridebench.harness.run.pools.exclusive import exclusive, lock_file
 from stridebench.harness.run.pools.jobs import CONTROLLER, JobBook
 from stridebench.harness.run.pools.pool import Ended, Pool, run_on, setup_of
@@ -308,3 +310,28 @@ def test_wrong_options_of_an_executor_are_one_clear_error(
     with pytest.raises(UsageError) as error:
         check_executor(executor, options)
     assert message in str(error.value)
+
+
+def test_a_cluster_that_does_not_start_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(**_: object) -> None:
+        raise Exception("The current node timed out during startup.\nThis could happen.")  # as Ray does
+
+    monkeypatch.setattr(ray, "engine", lambda: SimpleNamespace(init=refuse))
+    with pytest.raises(
+        UsageError, match=r"no Ray cluster could be started here: Exception: The current node timed out"
+    ):
+        ray.connect(None)
+    with pytest.raises(UsageError, match=r"the Ray cluster at 10\.0\.0\.1:6379 cannot be reached"):
+        ray.connect("10.0.0.1:6379")
+
+
+def test_workers_of_a_cluster_that_a_benchmark_starts_have_its_priority(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray reads the environment when its processes start; its own default is the niceness 15."""
+    seen: list[str | None] = []
+    name = "RAY_worker_niceness"
+    monkeypatch.setenv(name, "15")
+    monkeypatch.delenv(name)
+    started = SimpleNamespace(init=lambda **_: seen.append(os.environ.get(name)))
+    monkeypatch.setattr(ray, "engine", lambda: started)
+    ray.connect(None, cpus=3)
+    assert seen == ["0"]

@@ -1,0 +1,266 @@
+"""The benchmarks of ourselves: pairs, verdicts, rows that are kept, and each benchmark at a small size."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import json
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+
+import click
+import pytest
+
+from stridebench.harness.errors import UsageError
+from stridebench.harness.plan import presets
+from stridebench.harness.run import machine_profile
+from tests.bench import __main__ as runner
+from tests.bench import decoding, gpu, growth, large, startup, timing
+from tests.bench.timing import Row, Settings, compare, in_turn
+
+SMALL = Settings(backbone="embedded-code", pairs=1, tokens=8, threads=1)
+CONTINUATION = ("run", "--task", "{name: continuation, limit: 1}", "-t", "0")
+
+
+class TestPairs:
+    def test_the_side_that_goes_first_alternates_and_the_first_input_warms_up(self) -> None:
+        calls: list[str] = []
+
+        def side(name: str, each: int) -> float:
+            calls.append(f"{name}{each}")
+            return float(each)
+
+        sides = [partial(side, name) for name in "ab"]
+        assert in_turn(sides, range(3), Settings()) == [[1.0, 1.0], [2.0, 2.0]]
+        assert calls == ["b0", "a0", "a1", "b1", "b2", "a2"]
+
+    def test_no_pair_begins_when_the_time_is_over(self) -> None:
+        assert len(in_turn([float, float], range(9), Settings(seconds=-1))) == 1
+
+    @pytest.mark.parametrize(
+        ("ours", "pairs", "verdict"), [(1.9, 24, "pass"), (1.5, 24, "fail"), (1.9, 23, "inconclusive")]
+    )
+    def test_the_verdict_is_that_of_the_interval(self, ours: float, pairs: int, verdict: str) -> None:
+        row = compare("x", [[100 * ours + pair % 3, 100.0] for pair in range(pairs)], "tokens/s", 1.7)
+        assert (row.verdict, row.pairs) == (verdict, pairs) and abs((row.ratio or 0) - ours) < 0.02
+        assert timing.verdict_of(row.low, row.high, 1.7, pairs, most=True) == {"pass": "fail", "fail": "pass"}.get(
+            verdict, verdict
+        )
+
+
+class TestRows:
+    def kept(self, path: Path, settings: Settings, benchmarks: dict[str, timing.Bench]) -> list[dict[str, object]]:
+        told = list(runner.run(settings, benchmarks, path, lambda name: None))
+        head, *rows = [json.loads(line) for line in path.read_text().splitlines()]
+        assert "machine" in head and [row["name"] for row in rows] == [row.name for row in told]
+        return rows
+
+    def test_what_cannot_run_is_a_row_with_its_reason_and_the_rest_follows(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def broken(name: str, settings: Settings) -> Iterator[Row]:
+            yield Row(f"{name}: first", 1.0)
+            raise ZeroDivisionError("no steps")
+
+        monkeypatch.setenv(decoding.VARIABLE, str(tmp_path / "none"))
+        monkeypatch.setattr(timing, "native_dtype", lambda device: "fp32")
+        names = ("llama-bench int4 window of 8", "autoregressive bf16")
+        chosen = {name: (decoding.BENCHMARKS | decoding.NAMED)[name] for name in names}
+        rows = self.kept(tmp_path / "a.jsonl", SMALL, {**chosen, "broken": broken, "scale matrix": large.expansion})
+        verdicts = [(row["verdict"], str(row["note"])) for row in rows]
+        assert [verdict for verdict, _ in verdicts] == ["skipped", "skipped", "", "error", "pass"]
+        assert decoding.VARIABLE in verdicts[0][1] and "does not multiply bf16" in verdicts[1][1]
+        assert verdicts[3][1] == "ZeroDivisionError: no steps"
+
+    def test_a_row_is_written_before_the_next_begins(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.jsonl"
+
+        def act(name: str, settings: Settings) -> Iterator[Row]:
+            for number in range(3):
+                assert len(path.read_text().splitlines()) == 1 + number
+                yield Row(str(number), 1.0)
+
+        assert len(self.kept(path, SMALL, {"a": act})) == 3
+
+    def test_a_time_that_is_over_leaves_benchmarks_out_by_name(self, tmp_path: Path) -> None:
+        rows = self.kept(tmp_path / "a.jsonl", replace(SMALL, seconds=-1), gpu.BENCHMARKS)
+        assert [(row["verdict"], row["note"]) for row in rows] == [("skipped", "the time was over")] * len(
+            gpu.BENCHMARKS
+        )
+
+    def test_names_are_parts_and_those_of_a_gpu_are_asked_for(self) -> None:
+        assert list(runner.chosen("")) == list(decoding.BENCHMARKS)
+        assert list(runner.chosen("scale by")) == list(growth.BENCHMARKS)
+        assert list(runner.chosen("gpu")) == list(gpu.BENCHMARKS)
+        assert not set(runner.chosen("overhead")) & set(gpu.BENCHMARKS)
+        with pytest.raises(click.UsageError, match=r"no benchmark is called 'x9'; there are autoregressive"):
+            runner.chosen("x9")
+
+    def test_the_command_prints_a_table_and_keeps_the_rows(self, tmp_path: Path) -> None:
+        command = [sys.executable, "-m", "tests.bench", "scale matrix", "--out", str(tmp_path / "a.jsonl")]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0 and "pass" in done.stdout, done.stderr
+        assert json.loads((tmp_path / "a.jsonl").read_text().splitlines()[1])["verdict"] == "pass"
+
+
+@pytest.mark.slow
+class TestDecoding:
+    @pytest.mark.parametrize(
+        "act",
+        [
+            decoding.beside_baseline("prompt_lookup", timing.LOOKUP, 1.0),
+            decoding.beside_generate("autoregressive", "fp32", None, forced=True),
+            decoding.quantized("int4"),
+            decoding.overhead("prompt_lookup", "fp32", timing.GREEDY, 0.5, "share"),
+            decoding.windows("fp32"),
+        ],
+    )
+    def test_a_benchmark_has_figures(self, act: timing.Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(timing, "check_type", lambda dtype, device: None)
+        for row in act("x", replace(SMALL, backbone="random-llama-1m", pairs=2)):
+            assert row.ours and row.peer and row.ratio and row.verdict in ("", "inconclusive")
+
+    def test_every_row_of_a_gpu_has_a_figure_or_a_reason(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        suite = "methods: [{name: sjd, window: 4}]\nbackbones: [embedded-code]\nmax_new_tokens: 6\n"
+        (tmp_path / "small.yaml").write_text(suite + "tasks: [{name: continuation, limit: 1}]\n")
+        figure = {"value": 10.0, "source": "a test"}
+        body = {"bandwidth_gb_s": figure, "launch_us": figure, "tflops": {"fp32": figure}}
+        monkeypatch.setattr(machine_profile, "measure", lambda device: body)
+        settings = replace(SMALL, backbone="random-llama-1m", graphs=True, suites=(str(tmp_path / "small.yaml"),))
+        names = ("gpu profile", "gpu equality", "gpu captured", "gpu methods")
+        benchmarks = {name: gpu.BENCHMARKS[name] for name in names}
+        rows = list(runner.run(settings, benchmarks, tmp_path / "a.jsonl", lambda name: None))
+        assert all(row.ours or row.verdict == "skipped" for row in rows), rows
+        assert [row.verdict for row in rows if "equality" in row.name] == ["pass"] * 3
+        assert any("tokens a step" in row.note for row in rows if row.name.startswith("gpu methods: sjd"))
+
+
+class TestLlama:
+    def program(self, folder: Path, body: str) -> str:
+        path = folder / "llama-bench"
+        path.write_text(f"#!/bin/sh\n{body}\n")
+        path.chmod(0o755)
+        return str(path)
+
+    @pytest.mark.slow
+    @pytest.mark.model
+    @pytest.mark.parametrize(("what", "asked"), [("autoregressive", "-p 0 -n 8"), ("window", "-p 8 -n 0")])
+    def test_both_sides_are_timed_in_turn_on_one_file(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, asked: str
+    ) -> None:
+        rate = 'echo "$@" >> "$0.calls"; echo \'[{"avg_ts": 123.5}]\''
+        path = self.program(tmp_path, f'case "$*" in *"--repack 0") ;; *) kill -SEGV $$ ;; esac; {rate}')
+        monkeypatch.setenv(decoding.VARIABLE, path)
+        monkeypatch.setattr(timing, "check_type", lambda dtype, device: None)
+        (row,) = decoding.beside_llama(what, 0.9)(what, replace(SMALL, backbone="smollm2-135m", pairs=2))
+        assert row.peer == 123.5 and (row.ours or 0) > 0 and row.pairs == 2 and "AMX" in row.note
+        calls = Path(f"{path}.calls").read_text().splitlines()
+        assert len(calls) == 3 and all(asked in call and call.endswith("--repack 0") for call in calls)
+
+    @pytest.mark.parametrize(
+        ("end", "options"), [("ILL", ["--repack", "0"]), ("SEGV", ["--repack", "0"]), ("TERM", [])]
+    )
+    def test_only_a_crash_turns_repacking_off(self, tmp_path: Path, end: str, options: list[str]) -> None:
+        assert decoding.without_amx([self.program(tmp_path, f"kill -{end} $$")]) == options
+
+    @pytest.mark.parametrize("body", ["echo no json", "echo '[]'", "echo '[{}]'", "echo lost >&2; exit 3"])
+    def test_a_program_without_a_rate_is_named(self, tmp_path: Path, body: str) -> None:
+        with pytest.raises(UsageError, match="and no rate"):
+            decoding.rate_of([self.program(tmp_path, body)])
+
+
+class TestGrowth:
+    @pytest.mark.parametrize("power", [0.5, 1.0, 2.0])
+    def test_a_slope_is_the_power_of_the_largest_sizes(self, power: float) -> None:
+        grown = [(size, 1e-6 * size**power, 0.0) for size in (100.0, 1_000.0, 10_000.0)]
+        slope, low, high = growth.slope_of([(10.0, 5.0, 0.0), *grown])  # a fixed cost of the smallest does not count
+        assert slope == pytest.approx(power) and low == pytest.approx(power) == pytest.approx(high)
+
+    @pytest.mark.parametrize(("power", "verdict"), [(1, "pass"), (2, "fail")])
+    def test_what_grows_faster_than_its_work_fails(
+        self, power: int, verdict: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        now = [0.0]
+
+        def prepare(size: int) -> Iterator[growth.Prepared]:
+            yield lambda: now.__setitem__(0, now[0] + 1e-3 * size**power)
+
+        monkeypatch.setattr(growth, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+        monkeypatch.setattr(gc, "collect", lambda: 0)
+        (row,) = growth.growth("things", (10, 20, 40), prepare, "a loop")("scale by things", Settings())
+        assert row.verdict == verdict and row.ratio == pytest.approx(power)
+        assert [point[0] for point in row.points] == [10.0] * 3 + [20.0] * 3 + [40.0] * 3
+        growth.draw([row, row], tmp_path / "a.png")
+        assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+
+    @pytest.mark.parametrize(("axis", "size"), [("prompts", 3), ("cells", 20), ("steps", 200), ("vocabulary", 64)])
+    def test_each_axis_works_at_a_small_size(self, axis: str, size: int) -> None:
+        for timed in getattr(growth, axis)(size):
+            timed()
+
+
+class TestLarge:
+    def test_blocks_hold_equal_work_and_share_no_cell(self) -> None:
+        plan = large.pooled_plan(3)
+        blocks = large.blocks(plan)
+        assert [len(block) for block in blocks] == [16, 16, 16]
+        assert len({cell.id for block in blocks for cell in block}) == len(plan.runnable) == 48
+        assert len({tuple(sorted(Counter(cell.label for cell in block).items())) for block in blocks}) == 1
+
+    def test_a_small_folder_is_measured(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name, size in (("SAMPLES", 40), ("CELLS", 10), ("WORKED", 10)):
+            monkeypatch.setattr(large, name, size)
+        rows = itertools.chain(large.opening("folder", SMALL), large.a_cell("cell", SMALL))
+        assert [bool(row.ours) and " cells of " in row.note for row in rows] == [True, True]
+
+    def test_a_browser_that_is_missing_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(large, "find_spec", lambda name: None)
+        assert large.missing() == "playwright is not installed: pip install '.[browser]'"
+        monkeypatch.setattr(large, "find_spec", lambda name: name)
+        monkeypatch.setattr(shutil, "which", lambda name: None)
+        monkeypatch.delenv("STRIDE_CHROMIUM", raising=False)
+        assert "apt-get install chromium" in str(large.missing())
+        monkeypatch.setenv("STRIDE_CHROMIUM", "/opt/chromium")
+        assert large.missing() is None
+
+    @pytest.mark.browser
+    @pytest.mark.skipif(find_spec("playwright") is None, reason="not installed: playwright")
+    def test_a_page_that_opens_slowly_fails(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        if lacking := large.missing():
+            pytest.skip(lacking)
+        monkeypatch.setattr(large, "PAGED_SAMPLES", 5)
+        monkeypatch.setattr(large, "OPENING", 0.001)
+        rows = {row.name: row.verdict for row in large.pages("pages", SMALL)}
+        assert [rows[f"pages: opening the {what}"] for what in ("index", "cell", "output")] == ["fail"] * 3
+
+
+class TestStartup:
+    @pytest.mark.slow
+    def test_a_first_token_comes_between_the_imports_and_the_end(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(startup, "DECODE", CONTINUATION)
+        monkeypatch.setattr(startup, "check_type", lambda dtype, device: None)
+        (row,) = startup.first_token(600.0)("startup first token", SMALL)
+        assert 0 < (row.ours or 0) < 600 and row.verdict == "inconclusive"  # one round is too few
+        with pytest.raises(UsageError, match="ended with 2"):
+            startup.first(replace(SMALL, backbone="none"))
+
+    def test_memory_is_beside_imports_weights_and_their_copy_in_fp32(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        peaks = {startup.IMPORTS: 400.0, startup.ENTRY: 1500.0}
+        monkeypatch.setattr(startup, "check_type", lambda dtype, device: None)
+        monkeypatch.setattr(startup, "peak_mb", lambda code, *words: peaks[code])
+        monkeypatch.setattr(presets, "load", lambda name, dtype: SimpleNamespace(weights_bytes=500e6))
+        (row,) = startup.peak_memory("startup peak memory", SMALL)
+        assert row.peer == 400 + 250 + 500 + 300 and row.verdict == "fail"
+
+    def test_a_peak_is_of_the_process_alone(self) -> None:
+        assert startup.peak_mb("x = bytearray(60_000_000)") > startup.peak_mb("pass") + 50
+        with pytest.raises(UsageError, match="exit code 3"):
+            startup.peak_mb("raise SystemExit(3)")
