@@ -141,7 +141,7 @@ def compared(store: Store) -> dict[str, Comparison]:
 
 
 def in_turn(requests: pd.DataFrame, concurrency: int) -> pd.DataFrame:
-    """`stridebench.reports.side_by_side.of_requests`, with seconds from when a request's place in the closed loop was free."""
+    """`reports.side_by_side.of_requests`, with seconds from when a request's place in the closed loop was free."""
     begun: dict[Hashable, int] = {}
     for _, rows in requests[~requests["warmup"]].groupby("session"):
         free = [0] * concurrency

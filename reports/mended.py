@@ -30,7 +30,7 @@ class Mended:
     Args:
         title: what it is, before and now.
         printed: where a paper prints it, and its value.
-        before: from the totals of an output (see `stridebench.harness.record.metrics.totals`) and its scores, summed over outputs.
+        before: from the totals of an output (see `harness.record.metrics.totals`) and its scores, summed over outputs.
         now: the same.
         shown: whether a cell's totals can show the difference.
     """

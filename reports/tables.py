@@ -35,7 +35,7 @@ HALF = ("bf16", "fp16")
 """Types whose rounding turns near ties of real models."""
 PERCENT = re.compile(r"\d+%")
 ROUNDING = 1e-12
-"""Total variation of distributions that are equal but for rounding; `stridebench.harness.proof.prove` has the same limit."""
+"""Total variation of distributions that are equal but for rounding; `harness.proof.prove` has the same limit."""
 
 
 COLUMNS = (

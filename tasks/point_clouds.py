@@ -38,7 +38,7 @@ class PointClouds(Task):
         limit: most files, in the order of their names; 0 takes all.
         points: number of points that condition the model.
         seed: of the draws.
-        score_points: points drawn on each surface for the distances; see `stridebench.tasks.metrics.mesh`. A cloud must have as
+        score_points: points drawn on each surface for the distances; see `tasks.metrics.mesh`. A cloud must have as
             many points.
         scale: how a mesh is scaled before its points are drawn: none, or cube as its reference.
         squared: whether distances are squared before they are averaged.

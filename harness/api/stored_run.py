@@ -64,7 +64,7 @@ class StoredRun:
 
     @cached_property
     def requests(self) -> pd.DataFrame:
-        """One row a request to an engine (columns: `stridebench.harness.record.requests`); ``cell`` is the cell's id."""
+        """One row a request to an engine (columns: `harness.record.requests`); ``cell`` is the cell's id."""
         store = RequestStore.of(self._store.path, self._store.manifest)
         return _joined([store.cell(name).requests.assign(cell=name) for name in store.cells()])
 

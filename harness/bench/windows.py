@@ -1,4 +1,4 @@
-"""Times of passes by their rows, and of the drafters that size trees by them; stored for `stridebench.harness.core.costs`."""
+"""Times of passes by their rows, and of the drafters that size trees by them; stored for `harness.core.costs`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What forward passes cost on one machine, and the file that keeps it.
 
-A run measures a backbone's passes before its first decode (`stridebench.harness.run.passes`), `stride bench windows` measures them
+A run measures a backbone's passes before its first decode (`harness.run.passes`), `stride bench windows` measures them
 again. Decodes only read the files, so their choices can be repeated and a method never looks at a clock.
 """
 

@@ -188,7 +188,7 @@ class Run:
         self.target.adapter = self.models.adapter(name)
 
     def costs(self, drafter: str) -> Costs:
-        """What passes of the target and of a drafter cost on this machine; the run measured it (`stridebench.harness.run.passes`).
+        """What passes of the target and of a drafter cost on this machine; the run measured it (`harness.run.passes`).
 
         Raises:
             UsageError: they were not measured; the message says how.

@@ -1,1 +1,1 @@
-"""Engines that other projects make: clients of servers, and libraries in this process (`stridebench.harness.core.engine`)."""
+"""Engines that other projects make: clients of servers, and libraries in this process (`harness.core.engine`)."""

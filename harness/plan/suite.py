@@ -171,7 +171,7 @@ class Load(_Strict):
 class EngineSuite(Suite):
     """A suite with engines beside methods, or without methods.
 
-    ``engines`` are entries of `stridebench.harness.plan.engine_entries`; ``reference: false`` runs them without the backbone's
+    ``engines`` are entries of `harness.plan.engine_entries`; ``reference: false`` runs them without the backbone's
     weights, as texts, so that nothing is audited.
     """
 

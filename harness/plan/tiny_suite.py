@@ -1,6 +1,6 @@
 """A suite on tiny models of random weights: `stride run SUITE --tiny`. What it measures means nothing.
 
-Published models become stand-ins of the same family (`stridebench.harness.backbones.tiny`), and benchmarks a few lines in their
+Published models become stand-ins of the same family (`harness.backbones.tiny`), and benchmarks a few lines in their
 published formats (`tasks/data/tiny`). The methods and their settings stay, but for windows wider than
 a small picture, steps of a shorter canvas, and drafters of more layers than a stand-in has.
 """

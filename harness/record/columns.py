@@ -117,10 +117,10 @@ class Sample:
         completion: tokens up to the first end-of-text id, which is included: fewer than ``tokens`` where a canvas is
             filled behind it. None in a run made before this was stored.
         prompt_text: what the model was asked, for views; "" where the prompt is no text, and in older runs.
-        pieces: the text that each token adds to the output (`stridebench.harness.record.origins`); none where there is no
+        pieces: the text that each token adds to the output (`harness.record.origins`); none where there is no
             tokenizer, and in older runs.
-        audit: the bets on the output at T > 0 (`stridebench.harness.audit.bets.Bets`), or the reason why there are none.
-        drafter: what drafts of some steps, made anew, say of the drafter (`stridebench.harness.run.drafter_health`), or the reason
+        audit: the bets on the output at T > 0 (`harness.audit.bets.Bets`), or the reason why there are none.
+        drafter: what drafts of some steps, made anew, say of the drafter (`harness.run.drafter_health`), or the reason
             why there are none; only of a task's first prompts.
         held_bytes: memory in use before the decode: of the CUDA allocator, else resident memory of the process. None:
             the machine does not tell, or the run was made before this was stored.

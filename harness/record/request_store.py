@@ -3,7 +3,7 @@
     RUN/requests/CELL/PROMPT-HASH--REP.json  one finished request each
     RUN/engines/CELL/                        a sealed cell: requests.parquet and cell.json
 
-Files and folders get their names when they are complete, as in `stridebench.harness.record.store`, whose manifest and lock hold for
+Files and folders get their names when they are complete, as in `harness.record.store`, whose manifest and lock hold for
 these cells too.
 """
 

@@ -1,7 +1,7 @@
 """Isolated cells: a worker process decodes and proves them, so that what ends it fails the cells of one method only.
 It scores the outputs of tasks of other packages too.
 
-One warm worker (`stridebench.harness.run.worker`) serves all isolated cells of a group. The run waits for each answer up to a
+One warm worker (`harness.run.worker`) serves all isolated cells of a group. The run waits for each answer up to a
 limit. A worker that ends or passes the limit is killed; the rest of its cell fails with that reason, and a new worker
 goes on with the other cells. A mark in the store, written before each request and removed after the answer, keeps
 `--resume` from starting such a cell again. Where the run itself was killed, the mark does not say who killed it: the

@@ -1,4 +1,4 @@
-"""Digests of the sentences in the test split of the task utterances; see `stridebench.harness.synthetic.speech.digest`."""
+"""Digests of the sentences in the test split of the task utterances; see `harness.synthetic.speech.digest`."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def general(name: str, backbone: str, plan: TaskPlan | PicturePlan, settings: Ma
         name: of ``GENERAL_RECIPES``.
         backbone: a preset, folder, hub or tiny name.
         plan: of its passages.
-        settings: fields of the recipe, and of the plan behind ``data.``; see also `stridebench.harness.train.schedules`.
+        settings: fields of the recipe, and of the plan behind ``data.``; see also `harness.train.schedules`.
 
     Raises:
         UsageError: an unknown name or setting, a value of another kind, or not enough memory.

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pandas as pd
 
-from harness.errors import UsageError, did_you_mean
-from harness.record import stats
-from harness.record.store import Store
-from reports.gate.decision import EXIT
-from reports.interchange.acceptance import Result
-from reports.interchange.readers import read
-from reports.interchange.writers import lengths
+from stridebench.harness.errors import UsageError, did_you_mean
+from stridebench.harness.record import stats
+from stridebench.harness.record.store import Store
+from stridebench.reports.gate.decision import EXIT
+from stridebench.reports.interchange.acceptance import Result
+from stridebench.reports.interchange.readers import read
+from stridebench.reports.interchange.writers import lengths
 
 MARGIN = 0.05
 """Tolerated drop of the length less 1, where none is named."""
@@ -38,7 +38,7 @@ class Held:
 
 
 def reference(path: Path, setting: str, drafts: int | None) -> float:
-    """The length that a file of another tool tells (`reports.interchange.readers`).
+    """The length that a file of another tool tells (`stridebench.reports.interchange.readers`).
 
     Args:
         setting: of a golden file, such as thinking_on; "": its only one.

@@ -1,6 +1,6 @@
 """What a picture shows of its prompt, from the detected objects: GenEval's judgement, as a whole and by aspect.
 
-Source: Ghosh et al. 2023, arXiv:2310.11513, section 3; the rules are those of ``stridebench.tasks.metrics.geneval``. The
+Source: Ghosh et al. 2023, arXiv:2310.11513, section 3; the rules are those of ``tasks.metrics.geneval``. The
 detector is another module.
 """
 

@@ -25,8 +25,8 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
-from harness.cli.report import command
-from reports import tables
+from stridebench.harness.cli.report import command
+from stridebench.reports import tables
 
 GOLDEN = Path(__file__).parent / "golden"
 QUICK = "quick"
@@ -65,11 +65,12 @@ def reported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         patch.chdir(folder)
         patch.setattr("matplotlib.figure.Figure.savefig", lambda figure, path, **options: Path(path).touch())
         patch.setattr(
-            "reports.pareto.write", lambda frame, outdir: [outdir / f"pareto.{kind}" for kind in ("png", "svg")]
+            "stridebench.reports.pareto.write",
+            lambda frame, outdir: [outdir / f"pareto.{kind}" for kind in ("png", "svg")],
         )
-        patch.setattr("reports.summary.DISTURBED", math.inf)  # a flag that version 0.1 did not have
-        patch.setattr("reports.tables.COLUMNS", COLUMNS)
-        patch.setattr("reports.tables.rounding_notes", lambda done: [])  # a line that it did not have
+        patch.setattr("stridebench.reports.summary.DISTURBED", math.inf)  # a flag that version 0.1 did not have
+        patch.setattr("stridebench.reports.tables.COLUMNS", COLUMNS)
+        patch.setattr("stridebench.reports.tables.rounding_notes", lambda done: [])  # a line that it did not have
         result = CliRunner().invoke(command, [request.param], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return request.param, folder / request.param, result.output

@@ -39,7 +39,7 @@ class Watched:
         self._counted = Counters()
 
     def line(self) -> dict[str, Any]:
-        """One reading, a line of a history (`stridebench.reports.history.series`). Where it failed: the fault and no figures.
+        """One reading, a line of a history (`reports.history.series`). Where it failed: the fault and no figures.
 
         ``restarted`` is there where the server's counters are below those of the reading before.
         """

@@ -28,7 +28,7 @@ TOKENIZER_SEED = 1_000_003
 
 @dataclass(frozen=True)
 class Code(Recipe):
-    """Train on new programs of `stridebench.harness.synthetic.code` in every step. A hash of a program's head holds it out.
+    """Train on new programs of `harness.synthetic.code` in every step. A hash of a program's head holds it out.
 
     Args:
         vocabulary: byte pairs.

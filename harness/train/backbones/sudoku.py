@@ -75,7 +75,7 @@ def tokenizer() -> Tokenizer:
 
 @dataclass(frozen=True, kw_only=True)
 class Sudoku(Recipe):
-    """Train on new puzzles of `stridebench.harness.synthetic.sudoku` in every step. A hash of a puzzle's text holds it out.
+    """Train on new puzzles of `harness.synthetic.sudoku` in every step. A hash of a puzzle's text holds it out.
 
     Args:
         schedule: of the noise. None: the autoregressive twin, which attends to the left and predicts the next token.

@@ -1,7 +1,7 @@
 """Recordings that a backbone transcribes, for an adapter to learn from.
 
 Recordings of a benchmark's voices or sentences are left out, by their transcripts in the folder and by those of the
-backbone (see `stridebench.harness.synthetic.speech.in_benchmark`). So are recordings that are longer than the backbone reads, or
+backbone (see `harness.synthetic.speech.in_benchmark`). So are recordings that are longer than the backbone reads, or
 whose transcript has no end. The side of a recording is decided by a hash of its transcript.
 """
 

@@ -31,7 +31,7 @@ BATCH = 16
 
 @dataclass(frozen=True)
 class Shapes:
-    """Number of shapes of each side, the most tokens of a passage, and a name of `stridebench.harness.synthetic.shape_data`."""
+    """Number of shapes of each side, the most tokens of a passage, and a name of `harness.synthetic.shape_data`."""
 
     train: int = 512
     development: int = 48

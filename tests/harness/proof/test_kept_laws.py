@@ -47,7 +47,7 @@ def proved(folder: Path, command: str, fresh: bool = False) -> Keeper:
 @pytest.fixture(autouse=True)
 def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What a digest rests on is read anew in each test, whoever writes to this checkout meanwhile."""
-    monkeypatch.setattr("harness.IMPORTED", math.inf)
+    monkeypatch.setattr("stridebench.harness.IMPORTED", math.inf)
     sources.digest.cache_clear()
     monkeypatch.setattr(distance, "_memos", [{}])
     yield
@@ -157,14 +157,14 @@ class TestSources:
     ) -> None:
         """The file that is hashed may be newer than the module that runs."""
         written = (ROOT / "methods" / "speculative.py").stat().st_ctime
-        monkeypatch.setattr("harness.IMPORTED", written - 1)
+        monkeypatch.setattr("stridebench.harness.IMPORTED", written - 1)
         assert sources.digest(("stridebench.methods.speculative",)) is None
-        monkeypatch.setattr("harness.IMPORTED", math.inf)
+        monkeypatch.setattr("stridebench.harness.IMPORTED", math.inf)
         sources.digest.cache_clear()
         used = keeper(tmp_path, "monday")
         with keeping(used), sheet(method()):
             kept("what", lambda: {(1,): 1.0})
-            monkeypatch.setattr("harness.IMPORTED", written - 1)
+            monkeypatch.setattr("stridebench.harness.IMPORTED", written - 1)
         assert list(tmp_path.iterdir()) == []
         assert "written since this command began" in used.trouble
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from harness.core.engine import EngineRequest, Reply
-from reports.interchange.readers import read
+from stridebench.harness.core.engine import EngineRequest, Reply
+from stridebench.reports.interchange.readers import read
 from tests.support.cli import refused, stride
 from tests.support.table_engine import NAME, TableEngine, table_engine
 
