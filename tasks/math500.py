@@ -1,13 +1,18 @@
 """MATH-500: 500 competition problems of MATH's test set, whose answers are expressions in a box.
 
 Source: Hendrycks et al. 2021, arXiv:2103.03874; the 500 of Lightman et al. 2023, arXiv:2305.20050:
-``prm800k/math_splits/test.jsonl`` of openai/prm800k, also the data set HuggingFaceH4/MATH-500.
+``prm800k/math_splits/test.jsonl`` of openai/prm800k, also the data set HuggingFaceH4/MATH-500. Answers are read and
+compared by the package math-verify.
 """
 
 from __future__ import annotations
 
+import logging
+import signal
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from stridebench.harness.core.task import Prompt, Task
 from stridebench.harness.errors import one_of
@@ -15,7 +20,6 @@ from stridebench.harness.record.outputs import Output, as_text
 from stridebench.harness.registry import TASKS
 from stridebench.tasks.loaders.files import Row, Where
 from stridebench.tasks.loaders.texts import Published, raw, unique, until
-from stridebench.tasks.metrics import latex_answers as latex
 
 DATA = Published(
     "MATH-500",
@@ -29,13 +33,14 @@ FORMS = {
     "chat": "{}",
 }
 """boxed: the prompt of Qwen2.5-Math and the DeepSeek distills. minerva: without its four examples."""
+LIMIT_S = 5
 STOPS = {"boxed": (), "minerva": ("Problem:",), "chat": ()}
 
 
 @TASKS.register("math500")
 @dataclass(frozen=True)
 class Math500(Task):
-    """Solve a problem. The answer must equal the reference by Hendrycks' rules or by Minerva's, without algebra.
+    """Solve a problem. The answer must have the value of the reference, as math-verify finds it.
 
     Args:
         file: ``test.jsonl``.
@@ -48,7 +53,7 @@ class Math500(Task):
     form: str = "boxed"
 
     source = "arXiv:2103.03874; arXiv:2305.20050 (MIT)"
-    metrics = ("exact_match", "exact_match_minerva", "answered")
+    metrics = ("math_verify", "answered")
 
     def __post_init__(self) -> None:
         """Check the parameter.
@@ -68,20 +73,36 @@ class Math500(Task):
         return unique([_prompt(row, where, FORMS[self.form]) for where, row in rows], str(rows[0][0].path))
 
     def score(self, prompt: Prompt, output: Output, tokens: Sequence[int]) -> dict[str, float]:
-        """Return three scores, each 1 or 0; no answer is a wrong answer.
+        """Return two scores, each 1 or 0; no answer is a wrong answer.
 
-        ``exact_match`` and ``answered`` read the last box only. ``exact_match_minerva`` also reads the last sentence of
-        Minerva's answers.
+        The answer is the last box, or the last expression of an output without one. A box that stays open is an
+        expression. `math_verify` compares expressions by algebra: 0.5 is 1/2.
         """
-        text, right = until(as_text(output), STOPS[self.form]), str(prompt.data["answer"])
-        answer, minerva_answer = latex.boxed(text), latex.final(text)
-        return {
-            "exact_match": float(answer is not None and latex.equal(answer, right)),
-            "exact_match_minerva": float(
-                minerva_answer is not None and latex.minerva(minerva_answer) == latex.minerva(right)
-            ),
-            "answered": float(answer is not None),
-        }
+        answer = _parsed(until(as_text(output), STOPS[self.form]))
+        right = _parsed(f"\\boxed{{{prompt.data['answer']}}}")
+        return {"math_verify": float(_equal(right, answer)), "answered": float(bool(answer))}
+
+
+def _parsed(text: str) -> list[Any]:
+    """Return the answers that math-verify reads in a text; none if there are none."""
+    from math_verify import parse  # brings sympy
+
+    return list(parse(text, parsing_timeout=_limit()))
+
+
+def _equal(right: list[Any], answer: list[Any]) -> bool:
+    """Return whether math-verify takes one of the answers for right; one that takes it too long is not."""
+    from math_verify import verify
+
+    return bool(verify(right, answer, timeout_seconds=_limit()))
+
+
+def _limit() -> int | None:
+    """Return the time limit of math-verify, or None if the alarm that it needs is the run's (`sample_limit_s`)."""
+    for name in ("parser", "grader", "utils"):
+        logging.getLogger(f"math_verify.{name}").setLevel(logging.CRITICAL)  # any text may be an answer
+    main = threading.current_thread() is threading.main_thread()
+    return LIMIT_S if main and not signal.getitimer(signal.ITIMER_REAL)[0] else None
 
 
 def _prompt(row: Row, where: Where, form: str) -> Prompt:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from stridebench.harness.core.task import Prompt, Task
 from stridebench.harness.errors import UsageError, one_of
@@ -100,7 +101,9 @@ class Mbpp(Task):
         Raises:
             UsageError: the sandbox cannot start on this machine.
         """
-        return {"pass@1": float(sandbox.run(program(prompt, as_text(output)), limits=self._limits()).passed)}
+        setup, tests, names = (prompt.data[key] for key in ("setup", "tests", "names"))
+        code = f"{setup}\n{body(as_text(output))}\n"
+        return {"pass@1": float(sandbox.run(code, f"{setup}\n{tests}\n", names, limits=self._limits()).passed)}
 
     def _rows(self) -> list[tuple[Where, Row]]:
         if not self.hub:
@@ -112,11 +115,12 @@ class Mbpp(Task):
         tests = "\n".join(texts(row, "test_list", where, least=1))
         return HEAD.format(raw(row, QUESTION[self.variant], where), tests)
 
-    def _data(self, where: Where, row: Row) -> dict[str, str]:
+    def _data(self, where: Where, row: Row) -> dict[str, Any]:
         before = [str(row.get("test_setup_code") or ""), *texts({"test_imports": (), **row}, "test_imports", where)]
         tests = "\n".join(texts(row, "test_list", where))
         question = raw(row, QUESTION[self.variant], where)
-        return {"asked": question, "setup": "\n".join(filter(None, before)), "tests": tests}
+        names = re.findall(r"^(?:def|class)\s+(\w+)", _code(where, row), re.MULTILINE)
+        return {"asked": question, "setup": "\n".join(filter(None, before)), "tests": tests, "names": names}
 
 
 def body(text: str) -> str:
@@ -124,11 +128,6 @@ def body(text: str) -> str:
     text = until(text, ("[DONE]",))
     block = FENCED.search(text)
     return block[1] if block else text
-
-
-def program(prompt: Prompt, text: str) -> str:
-    """Return the source to run: the setup of the tests, the program, and the tests."""
-    return f"{prompt.data['setup']}\n{body(text)}\n\n{prompt.data['tests']}\n"
 
 
 def _number(row: Row, where: Where) -> int:

@@ -6,21 +6,26 @@ under which licence.
 
 from __future__ import annotations
 
+import wave
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from jaxtyping import Float
+
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import UsageError
 from stridebench.harness.registry import TASKS
-from stridebench.tasks.loaders import adpcm
 from stridebench.tasks.loaders.files import json_lines
 from stridebench.tasks.loaders.speech import SpeechTask
 
 SHIPPED = Path(__file__).parent / "data" / "utterances"
 SPLITS = ("test", "train")
+FORMAT = (1, 2, 16_000)
+"""Channels, bytes of a sample and samples of a second."""
 FIELDS = ("id", "split", "voice", "file", "text")
 
 
@@ -58,11 +63,31 @@ class Utterances(SpeechTask):
 @lru_cache(maxsize=4)
 def _prompts(folder: Path, split: str) -> tuple[Prompt, ...]:
     rows = [row for row in _rows(folder) if row["split"] == split]
-    waves = adpcm.read([folder / row["file"] for row in rows])
     return tuple(
-        Prompt(f"utterances/{row['id']}", condition=wave, category=row["voice"], data={"reference": row["text"]})
-        for row, wave in zip(rows, waves, strict=True)
+        Prompt(
+            f"utterances/{row['id']}",
+            condition=_waveform(folder / row["file"]),
+            category=row["voice"],
+            data={"reference": row["text"]},
+        )
+        for row in rows
     )
+
+
+def _waveform(path: Path) -> Float[np.ndarray, " samples"]:
+    """Read a mono file at 16 kHz with the standard library, float32 between -1 and 1."""
+    try:
+        with wave.open(str(path)) as file:
+            found = (file.getnchannels(), file.getsampwidth(), file.getframerate())
+            count, samples = file.getnframes(), file.readframes(file.getnframes())
+    except (OSError, EOFError, wave.Error) as error:
+        raise UsageError(f"{path} cannot be read as a WAV file ({error!r}). Reinstall stridebench") from error
+    if found != FORMAT or not samples or len(samples) != 2 * count:
+        raise UsageError(
+            f"{path} has (channels, bytes a sample, samples a second) = {found} and {len(samples)} bytes; "
+            f"it must have {FORMAT} and {2 * count} bytes. Reinstall stridebench"
+        )
+    return np.frombuffer(samples, "<i2").astype(np.float32) / 32768
 
 
 def _rows(folder: Path) -> list[dict[str, Any]]:

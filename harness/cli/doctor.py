@@ -20,7 +20,7 @@ from stridebench.harness.record import provenance
 from stridebench.harness.registry import METHODS, TASKS
 from stridebench.tasks.metrics import sandbox
 
-EXTRAS = {"image": ("pytorch_fid", "open_clip"), "ray": ("ray",), "gpu": ("pynvml",)}
+EXTRAS = {"image": ("pytorch_fid", "open_clip", "torchmetrics"), "ray": ("ray",), "gpu": ("pynvml",)}
 
 
 @click.command(name="doctor")
@@ -112,9 +112,7 @@ def _checks() -> list[dict[str, Any]]:
     add("bf16", multiplies_bf16(), "multiplied by the CPU" if multiplies_bf16() else "emulated by the CPU: take fp32")
     isolation = sandbox.isolation()
     missing = isolation.missing()
-    around = " (inside bubblewrap)" if isolation.bubblewrap else ""
-    limited = "a view of the libraries only, no network, socket or other process; memory and disk are limited"
-    add("sandbox for model output", not missing, ("; ".join(missing) or limited) + around)
+    add("sandbox for model output", not missing, "; ".join(missing) or "bubblewrap, without network; memory is limited")
     add(
         "git",
         provenance.git_commit() is not None,

@@ -24,7 +24,6 @@ from stridebench.harness.backbones.checkpoints.digests import of_file
 from stridebench.harness.core import int8
 from stridebench.harness.errors import UsageError
 from stridebench.harness.train.distributed import Workers
-from stridebench.harness.train.muon import Muon
 
 CHECKPOINT = "checkpoint.pt"
 SAVE_EVERY_S = 120.0
@@ -225,7 +224,8 @@ class _State:
             torch.optim.AdamW(recipe.groups(model), lr=recipe.rate, betas=recipe.betas)
         ]
         if hidden := recipe.hidden(model):
-            self.optimisers.append(Muon(hidden, lr=recipe.muon))
+            # It iterates in bf16, whatever the products are: a CPU that emulates bf16 takes ten times as long for it.
+            self.optimisers.append(torch.optim.Muon(hidden, lr=recipe.muon, weight_decay=0.0))
         self.step = 0
         self.hours = 0.0
         self.curve: list[tuple[int, float]] = []

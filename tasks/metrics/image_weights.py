@@ -49,7 +49,6 @@ HPS_20 = Weights("HPS_v2_compressed.pt", "tgxs002/HPSv2 (hub repository xswu/HPS
 HPS_21 = Weights("HPS_v2.1_compressed.pt", "tgxs002/HPSv2 (hub repository xswu/HPSv2)")
 AESTHETIC = Weights("sac+logos+ava1-l14-linearMSE.pth", "christophschuhmann/improved-aesthetic-predictor")
 ALEXNET = Weights("alexnet-owt-7be5be79.pth", "torchvision's AlexNet", "7be5be79")
-LPIPS_ALEX = Weights("alex.pth", "richzhang/PerceptualSimilarity, lpips/weights/v0.1")
 
 
 def folder_of(folder: str) -> Path:

@@ -1,29 +1,22 @@
-"""Kernel Inception Distance: squared maximum mean discrepancy under the kernel (x.y / E + 1)^3, without bias.
+"""Kernel Inception Distance by torchmetrics: squared maximum mean discrepancy under the kernel (x.y / E + 1)^3.
 
 Source: Binkowski et al. 2018, arXiv:1801.01401, section 4: 100 subsets of 1,000 pictures of each side (here of half the
-pictures where that is fewer). Unlike that of FID, its expectation does not depend on the number of pictures.
+pictures if that is fewer). Unlike that of FID, its expectation does not depend on the number of pictures.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
+from typing import Any
 
-import numpy as np
-from jaxtyping import Float
+import torch
 
 from stridebench.harness.core.task import SetScore
 from stridebench.harness.record.outputs import Picture
-from stridebench.tasks.metrics.features import FeatureNet
+from stridebench.tasks.metrics.features import INSTALL, FeatureNet, imported
 
 SUBSETS, SIZE, ENOUGH = 100, 1_000, 100
-
-
-def kernel_distance(x: Float[np.ndarray, "n E"], y: Float[np.ndarray, "n E"]) -> float:
-    """Return the unbiased estimate for two sets of the same size n; it may be below 0."""
-    n, width = x.shape
-    xx, yy, xy = ((one @ other.T / width + 1) ** 3 for one, other in ((x, x), (y, y), (x, y)))
-    within = (xx.sum() - np.trace(xx) + yy.sum() - np.trace(yy)) / (n * (n - 1))
-    return float(within - 2 * xy.mean())
 
 
 def kid(pictures: Sequence[Picture], reference: Sequence[Picture], net: FeatureNet, failures: int = 0) -> SetScore:
@@ -33,17 +26,23 @@ def kid(pictures: Sequence[Picture], reference: Sequence[Picture], net: FeatureN
         pictures: the set to measure.
         reference: real pictures.
         net: computes the features.
-        failures: number of outputs that are no picture.
+        failures: number of outputs that are not pictures.
+
+    Raises:
+        UsageError: torchmetrics is not installed.
     """
     count = min(len(pictures), len(reference))
-    size = min(SIZE, count // 2)  # subsets of all pictures would not differ
     if count < ENOUGH:
         reason = f"{len(pictures)} pictures and {len(reference)} reference pictures; at least {ENOUGH} are needed"
         return SetScore(None, len(pictures), failures, reason=reason)
-    x, y, random = net.features(pictures), net.features(reference), np.random.default_rng(0)
-    values = [
-        kernel_distance(x[random.choice(len(x), size, replace=False)], y[random.choice(len(y), size, replace=False)])
-        for _ in range(SUBSETS)
-    ]
-    mean, spread = float(np.mean(values)), 1.96 * float(np.std(values, ddof=1))
-    return SetScore(mean, len(pictures), failures, mean - spread, mean + spread)
+    module: Any = imported("torchmetrics.image.kid", INSTALL)
+    size = min(SIZE, count // 2)  # subsets of all pictures would not differ
+    with warnings.catch_warnings(action="ignore"):  # it says that it keeps the features
+        distance = module.KernelInceptionDistance(torch.nn.Identity(), subsets=SUBSETS, subset_size=size)
+    distance.set_dtype(torch.float64)
+    distance.update(torch.from_numpy(net.features(reference)), real=True)
+    distance.update(torch.from_numpy(net.features(pictures)), real=False)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        mean, spread = map(float, distance.compute())
+    return SetScore(mean, len(pictures), failures, mean - 1.96 * spread, mean + 1.96 * spread)

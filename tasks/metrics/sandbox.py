@@ -1,16 +1,11 @@
-"""Run a program of a model in a confined child process and report how it ended.
+"""Run a program of a model in a confined process, and check it from another one.
 
-Where the kernel allows it, the program has its own network, process, mount and IPC namespaces; a read-only view of the
-interpreter and its libraries, with an empty /tmp of limited size as its folder; bubblewrap around it where that is
-installed; a control group where one is delegated (`sandbox_layers`); an unprivileged user (where the harness runs as
-root); Landlock rules (write below its folder, read the interpreter and its libraries, execute nothing); a seccomp
-filter (no socket, no code from memory, no other process: `sandbox_calls`); limits of memory and disk for all processes
-of the program (`sandbox_usage`); resource limits of one process; a wall limit. `isolation` says what holds on this
-machine. RLIMIT_NPROC does not bind root, so a root harness that cannot change its user has only the wall limit against
-a fork bomb. For other users without namespaces the limit counts all processes of the user.
+The program defines functions. The check calls them over a socket and compares plain data, so the program never holds
+the channel of the verdict, and cannot change how the check compares. If bubblewrap is installed, the program runs
+inside it. Otherwise it gets an unprivileged user (if the harness runs as root) and the namespaces that the kernel
+allows. Limits of time, memory, files and processes always hold. `isolation` says what a machine offers.
 
-This prevents accidents: an endless loop, a deleted file, a full disk. It is no security boundary against an adversary.
-A program that inspects its interpreter can also claim to have passed.
+This prevents accidents: an endless loop, a deleted file, a full disk. It is not a security boundary.
 """
 
 from __future__ import annotations
@@ -21,39 +16,37 @@ import json
 import os
 import secrets
 import select
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
-import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from stridebench.harness.errors import UsageError
-from stridebench.tasks.metrics.sandbox_calls import filter_rules
-from stridebench.tasks.metrics.sandbox_layers import (
-    ControlGroup,
-    bubblewrap,
-    control_group,
-    delegated,
-    devices,
-    readable,
-    wrapped,
-)
-from stridebench.tasks.metrics.sandbox_usage import ENTRIES, Usage, descendants, measurable
 
-Reason = Literal["passed", "assertion", "error", "exit", "timeout", "memory", "disk", "killed"]
+Reason = Literal["passed", "assertion", "error", "exit", "timeout", "memory", "killed"]
 
 CHILD = Path(__file__).with_name("sandbox_child.py")
-START_S = 30.0
-LINE_BYTES = 1 << 16
+INSIDE = "/stride-child.py"  # the same file inside bubblewrap
+LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/share/zoneinfo")
+DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random", "/etc/ld.so.cache")
+NAMESPACES = ("--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try")
+# The range that systemd gives to services without a user. Programs that run at once then have different users.
+FIRST_USER, USERS = 61184, 4336
 LEAST_MEMORY_MB = 64
-POLL_S = 0.05
-STOP_S = 30.0
-REMOVE_S = 5.0
+START_S = 30.0
+TRIAL_S = 20.0
+MISSING = {
+    "network": "a program can reach the network",
+    "processes": "a program sees other processes, and one may outlive it",
+    "files": "a program can write the files of this user",
+    "bubblewrap": "a program can read the files and reach the socket files that its user can (install bubblewrap)",
+}
 
 
 @dataclass(frozen=True)
@@ -61,13 +54,12 @@ class Limits:
     """Limits of one program.
 
     Args:
-        timeout_s: wall time of the program without its start; the CPU time of a process is one second more.
-        memory_mb: memory of all processes together, and address space of one, in MiB.
-        file_mb: size of a file, in MiB.
-        disk_mb: size of all files together, in MiB; with a view of the file system they lie in memory.
+        timeout_s: wall time of the program and its check; the CPU time of a process is one second more.
+        memory_mb: address space of a process, in MiB.
+        file_mb: size of a file, and of all files if the program has a file system of its own, in MiB.
         open_files: at once.
         processes: at once; threads count as processes.
-        namespaces: False uses none, and no bubblewrap, as on a kernel that refuses them.
+        namespaces: False uses neither namespaces nor bubblewrap, as on a kernel that refuses them.
     """
 
     timeout_s: float = 5.0
@@ -76,7 +68,6 @@ class Limits:
     open_files: int = 64
     processes: int = 32
     namespaces: bool = True
-    disk_mb: int = 64
 
     def __post_init__(self) -> None:
         """Check the values.
@@ -91,51 +82,25 @@ class Limits:
             )
 
 
-MISSING = {
-    "network": "a program can reach the network",
-    "processes": "a program sees other processes, and one may outlive it",
-    "files": "a program can write the files of this user",
-    "view": "a program sees names and sizes of all files (no mount namespace; allow user namespaces or install bwrap)",
-    "sockets": "a program can connect to servers of this machine",
-    "calls": "a program can use every system call (no seccomp filter for this kernel or architecture)",
-    "resources": "memory and disk are limited for a process and a file only, not for the whole program",
-    "group": "memory of the whole program is measured, not limited by the kernel (no control group, see SECURITY.md)",
-}
-
-
 @dataclass(frozen=True)
 class Isolation:
     """What a program cannot reach.
 
     Args:
-        network: it has its own, empty network namespace.
-        processes: it sees only its own processes, and no process outlives it.
-        files: it cannot write outside its folder, or only what every user may write.
-        sockets: it can open no socket of any kind, so that it reaches no server of this machine either.
-        calls: it can neither run code from memory nor call io_uring, namespaces, mounts, other processes or the
-            kernel's settings; utime, and where it runs as the harness's user chmod, succeed without effect.
-        resources: memory and disk are limited for all its processes together, measured twenty times a second.
-        view: it sees the interpreter and system libraries only, read only, and an empty folder whose size the kernel
-            limits.
-        group: the kernel limits memory and processes of the whole program, by a control group.
-        bubblewrap: it runs inside bubblewrap.
+        network: it has an empty network namespace.
+        processes: it cannot signal other processes, and none of its processes outlives it.
+        files: it cannot write outside its folder, or only files that every user may write.
+        bubblewrap: it runs inside bubblewrap and sees the interpreter and system libraries only.
     """
 
     network: bool
     processes: bool
     files: bool
-    sockets: bool = False
-    calls: bool = False
-    resources: bool = False
-    view: bool = False
-    group: bool = False
     bubblewrap: bool = False
 
     def missing(self) -> list[str]:
         """Return what does not hold, one sentence part each."""
-        holds = asdict(self)
-        holds["network"] = self.network or self.sockets
-        return [words for name, words in MISSING.items() if not holds[name]]
+        return [words for name, words in MISSING.items() if not getattr(self, name)]
 
 
 @dataclass(frozen=True)
@@ -143,9 +108,9 @@ class Outcome:
     """How a program ended.
 
     Args:
-        passed: it ran to its end.
-        reason: "passed"; "assertion"; "error" for any other exception; "exit" where it ended its process early;
-            "timeout"; "memory" or "disk" above the limit; "killed" by a signal.
+        passed: the check ran to its end.
+        reason: "passed"; "assertion"; "error" for any other exception; "exit" if the program ended its process early;
+            "timeout"; "memory"; "killed" by a signal.
         detail: the exception or signal, at most 300 characters.
         isolation: what held while it ran.
     """
@@ -156,60 +121,76 @@ class Outcome:
     isolation: Isolation
 
 
-def run(program: str, *, limits: Limits | None = None) -> Outcome:
-    """Run a program to its end in an empty folder, which is removed afterwards.
+def run(program: str, check: str = "", names: Sequence[str] = (), *, limits: Limits | None = None) -> Outcome:
+    """Run a program to its end in an empty folder, then the check in another process.
 
-    It has the standard library only, an empty environment and an empty standard input. ``random`` is seeded and string
-    hashes are fixed, so that a program always ends the same way. Its output is discarded.
+    Both have the standard library only and an empty environment. ``random`` is seeded and string hashes are fixed, so
+    that a program always ends the same way. Output is discarded.
 
     Args:
         program: Python source, run as ``__main__``.
-        limits: the defaults of `Limits` where None.
+        check: trusted Python source that raises if the program is wrong. ``remote(name)`` returns a function that calls
+            the program's function of that name. Arguments and results are copied; only plain data comes back, anything
+            else as a handle that can be passed on but equals nothing.
+        names: names of the program that the check uses as ``remote(name)`` without saying so.
+        limits: default `Limits()`.
 
     Raises:
         UsageError: the sandbox itself could not start.
     """
     limits = limits or Limits()
-    nonce = secrets.token_hex(16)
-    memory_mb = limits.memory_mb + limits.disk_mb  # a group's memory holds the files of a view too
-    with (
-        _folder() as folder,
-        control_group(delegated(), memory_mb, limits.processes) as group,
-        _Child(folder, program, nonce, limits, group) as child,
-    ):
-        isolation = _started(child, limits)
-        if isolation.resources:
-            child.watch(Usage(None if isolation.view else folder, limits.memory_mb, limits.disk_mb))
-        try:
-            last = child.line(limits.timeout_s)
-            if last is None:
-                code = child.exit_code(limits.timeout_s)
-                if group and group.out_of_memory():
-                    return Outcome(False, "memory", f"more than {memory_mb} MiB in all its processes", isolation)
-                return _unreported(code, isolation)
-        except TimeoutError:
-            return Outcome(False, "timeout", f"more than {limits.timeout_s:g} s", isolation)
-        except _Excess as excess:
-            return Outcome(False, excess.reason, excess.detail, isolation)
-    return _reported(last, nonce, isolation)
+    ours, theirs = socket.socketpair()
+    verdict, told = socket.socketpair()  # not a pipe, which another process could open through /proc
+    with ours, theirs, verdict, told, _folder() as place, _folder() as folder:
+        spec = {**asdict(limits), "program": program, "check": check, "names": list(names)}
+        with _process({**spec, "role": "check", "channel": ours.fileno()}, place, ours, told) as checker:
+            ours.close()
+            told.close()
+            with _process({**spec, "role": "program", "channel": theirs.fileno()}, folder, theirs) as child:
+                theirs.close()
+                isolation = _isolation(child, limits)
+                ready, _, _ = select.select([verdict], [], [], limits.timeout_s)
+                if not ready:
+                    return Outcome(False, "timeout", f"more than {limits.timeout_s:g} s", isolation)
+                said = verdict.recv(1 << 16)
+                if not said:
+                    detail = f"the check ended with code {checker.wait(START_S)}"
+                    return Outcome(False, "error", detail, isolation)
+                reason, detail = json.loads(said)
+                if reason == "exit":
+                    reason, detail = _ended(child, limits, detail)
+                return Outcome(reason == "passed", reason, detail, isolation)
 
 
-def _started(child: _Child, limits: Limits) -> Isolation:
-    """Return the isolation that holds when the program starts."""
+def _ended(child: subprocess.Popen[bytes], limits: Limits, detail: str) -> tuple[Reason, str]:
+    """Return why a program that closed its channel ended."""
     try:
-        first = child.line(START_S)
-    except TimeoutError:
-        first, why = None, f"nothing was heard of it for {START_S:.0f} s"
-    else:
-        why = "" if first else child.complaint()
-    if not first:
-        raise UsageError(
-            f"the sandbox for programs written by models did not start: {why}. "
-            f"Raise memory_mb (now {limits.memory_mb}), or check that {sys.executable} runs by itself."
-        )
-    said = json.loads(first)
-    child.helpers = said.pop("helpers")
-    return Isolation(**said, resources=measurable(), bubblewrap=child.bubblewrap)
+        code = child.wait(limits.timeout_s)
+    except subprocess.TimeoutExpired:
+        return "timeout", f"more than {limits.timeout_s:g} s"
+    number = -code if code < 0 else code - 128
+    if number <= 0:
+        return "exit", detail or f"its process ended with code {code} before its end"
+    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+    return ("timeout" if number == signal.SIGXCPU else "killed"), name
+
+
+def _isolation(child: subprocess.Popen[bytes], limits: Limits) -> Isolation:
+    """Return the isolation that holds when the program starts."""
+    assert child.stdout and child.stderr
+    ready, _, _ = select.select([child.stdout], [], [], START_S)
+    line = child.stdout.readline() if ready else b""
+    if line:
+        return Isolation(**json.loads(line))
+    why = f"nothing was heard of it for {START_S:.0f} s"
+    if ready:
+        child.wait(START_S)
+        written = child.stderr.read().decode(errors="replace").strip().splitlines()
+        why = written[-1] if written else f"it ended with code {child.returncode}"
+    raise UsageError(
+        f"the sandbox for programs written by models did not start: {why}. "
+        f"Raise memory_mb (now {limits.memory_mb}), or check that {sys.executable} runs by itself."
+    )
 
 
 @functools.cache
@@ -222,239 +203,91 @@ def isolation() -> Isolation:
     return run("pass").isolation
 
 
-def network_isolated() -> bool:
-    """Return whether this machine's kernel can isolate programs from the network."""
-    return isolation().network
+def _readable() -> list[str]:
+    """Return the folders that a program inside bubblewrap may read: the interpreter and system libraries."""
+    folders = {os.path.abspath(path) for path in (sys.base_prefix, sys.base_exec_prefix, *LIBRARIES)}
+    if "/" in folders:
+        folders = folders - {"/"} | {os.path.dirname(os.__file__)}
+    upper = sorted(path for path in folders if os.path.isdir(path))
+    return [path for path in upper if not any(path.startswith(f"{above}/") for above in upper)]
 
 
-def _reported(line: bytes, nonce: str, isolation: Isolation) -> Outcome:
-    """Return the outcome that the confined process wrote. A line without the nonce was written by the program."""
-    try:
-        plain: Any = json.loads(line)
-    except ValueError:
-        plain = None
-    if not isinstance(plain, dict) or plain.get("nonce") != nonce:
-        return Outcome(False, "error", "the program wrote to the sandbox's own channel", isolation)
-    reason: Reason = plain["reason"]
-    return Outcome(reason == "passed", reason, plain["detail"], isolation)
+def bubblewrap() -> str | None:
+    """Return the path of bubblewrap if it is installed and can make a sandbox for this user."""
+    path = shutil.which("bwrap")
+    return path if path and _works(path) else None
 
 
-def _unreported(code: int, isolation: Isolation) -> Outcome:
-    """Return the outcome of a process that ended without a report, from its exit code (128 + signal)."""
-    if code <= 128:
-        return Outcome(False, "exit", f"its process ended with code {code} before its end", isolation)
-    number = code - 128
-    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
-    return Outcome(False, "timeout" if number == signal.SIGXCPU else "killed", name, isolation)
+@functools.cache
+def _works(path: str) -> bool:
+    """Return whether bubblewrap can start this interpreter; it is tried once."""
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        command = wrapped(path, [os.path.realpath(sys.executable), "-S", "-c", "pass"], file_mb=1)
+        return subprocess.run(command, capture_output=True, timeout=TRIAL_S, env={}).returncode == 0
+    return False
 
 
-def _start(folder: Path, spec: dict[str, Any], outer: str | None) -> subprocess.Popen[bytes]:
-    """Start the child in its own session, inside bubblewrap where named; its standard input is the specification."""
+def wrapped(path: str, command: list[str], file_mb: int) -> list[str]:
+    """Return the command line that runs a command inside bubblewrap: libraries read only, and an empty /tmp."""
+    # The child of root changes to another user, for which it needs its rights.
+    words = [path, *NAMESPACES, *(("--cap-add", "ALL") if os.geteuid() == 0 else ("--unshare-user-try",))]
+    for folder in _readable():
+        words += ["--ro-bind", folder, folder]
+    words += ["--ro-bind", command[0], command[0], "--ro-bind", str(CHILD), INSIDE]
+    for device in filter(os.path.exists, DEVICES):
+        words += ["--dev-bind", device, device]
+    words += ["--proc", "/proc", "--size", str(file_mb << 20), "--perms", "777", "--tmpfs", "/tmp", "--chdir", "/tmp"]
+    return [*words, "--remount-ro", "/", "--die-with-parent", "--", *command]
+
+
+@contextlib.contextmanager
+def _process(
+    spec: dict[str, Any], folder: Path, channel: socket.socket, output: socket.socket | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Start the child script in a new session, and kill the session at the end."""
     command = [sys.executable, "-s", "-S", "-P", "-B", str(CHILD)]
-    if outer:
-        os.stat(command[0])  # bubblewrap would say of a missing interpreter that a mount failed
-        command = wrapped(outer, [os.path.realpath(command[0]), *command[1:]], CHILD, spec["disk_mb"])
+    outer = bubblewrap() if spec["role"] == "program" and spec["namespaces"] else None
     with tempfile.TemporaryFile() as specification:
-        specification.write(json.dumps(spec).encode())
+        more = {"bubblewrap": outer is not None, "user": FIRST_USER + secrets.randbelow(USERS)}
+        specification.write(json.dumps({**spec, **more}).encode())
         specification.seek(0)
-        return subprocess.Popen(
-            command,
-            stdin=specification,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            cwd=folder,
-            env={"PYTHONHASHSEED": "0"},
-            pass_fds=[spec[name] for name in ("channel", "group") if spec[name] is not None],
-            start_new_session=True,
-        )
-
-
-def _specification(program: str, nonce: str, limits: Limits, inside: bool) -> dict[str, Any]:
-    """Return what the child is told, but for its descriptors."""
-    return {
-        **asdict(limits),
-        "program": program,
-        "nonce": nonce,
-        "parent": None if inside else os.getpid(),
-        "calls": filter_rules(),
-        "readable": readable(),
-        "devices": devices(),
-        "entries": ENTRIES,
-        "outer": ["network", "processes", "view"] if inside else [],
-    }
-
-
-class _Excess(Exception):
-    """The program uses more than a limit of the whole program."""
-
-    def __init__(self, reason: Literal["memory", "disk"], detail: str) -> None:
-        super().__init__(detail)
-        self.reason: Reason = reason
-        self.detail = detail
-
-
-class _Child:
-    """The child process and the reading end of its channel; a context that leaves no process running."""
-
-    def __init__(self, folder: Path, program: str, nonce: str, limits: Limits, group: ControlGroup | None) -> None:
-        self._buffer = b""
-        self._usage: Usage | None = None
-        self.helpers = 0
-        outer = bubblewrap() if limits.namespaces else None
-        self.bubblewrap = outer is not None
-        spec = _specification(program, nonce, limits, self.bubblewrap)
-        with contextlib.ExitStack() as writing:
-            self._read, spec["channel"] = os.pipe()
-            writing.callback(os.close, spec["channel"])
-            spec["group"] = None
-            if group:
-                spec["group"] = os.open(group.folder / "cgroup.procs", os.O_WRONLY)
-                writing.callback(os.close, spec["group"])
-            try:
-                self._process = _start(folder, spec, outer)
-            except OSError as error:
-                os.close(self._read)
-                raise UsageError(
-                    f"the sandbox for programs written by models did not start: {sys.executable!r} cannot be run "
-                    f"({error.strerror}). Check the Python installation, and how many processes you may start."
-                ) from error
-
-    def __enter__(self) -> _Child:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.bubblewrap:
-            self._kill_below()
-        self._process.terminate()  # without namespaces, the guard then ends what left its group
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(STOP_S)
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        os.close(self._read)
-        if self._process.stderr:
-            self._process.stderr.close()
-
-    def _kill_below(self) -> None:
-        """Kill the first process inside bubblewrap, which ends when all others are gone."""
-        for pid in descendants(self._process.pid)[:1]:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(STOP_S)
-
-    def watch(self, usage: Usage) -> None:
-        """Measure from now on, while waiting, what the program below the sandbox's own processes uses."""
-        self._usage = usage
-
-    def _readable(self, end: float) -> bool:
-        """Wait for the channel until then; measure meanwhile, at most a fifth of the time.
-
-        Raises:
-            _Excess: the program uses too much.
-        """
-        pause = POLL_S
-        while True:
-            left = max(0.0, end - time.monotonic())
-            ready, _, _ = select.select([self._read], [], [], min(left, pause) if self._usage else left)
-            if ready or not left:
-                return bool(ready)
-            if self._usage:
-                start = time.monotonic()
-                if excess := self._usage.excess(self._process.pid, self.helpers):
-                    raise _Excess(*excess)
-                pause = max(POLL_S, 4 * (time.monotonic() - start))
-
-    def line(self, seconds: float) -> bytes | None:
-        """Return the next line of the channel; None when every process with the channel has ended.
-
-        Raises:
-            TimeoutError: neither happened in time. _Excess: the program uses too much.
-        """
-        end = time.monotonic() + seconds
-        while b"\n" not in self._buffer and len(self._buffer) < LINE_BYTES:
-            if not self._readable(end):
-                raise TimeoutError
-            more = os.read(self._read, LINE_BYTES)
-            if not more:
-                return None
-            self._buffer += more
-        line, _, self._buffer = self._buffer.partition(b"\n")
-        return line
-
-    def exit_code(self, seconds: float) -> int:
-        """Return the exit code of the confined process, as its guard passes it on: 128 + signal.
-
-        Raises:
-            TimeoutError: the process closed the channel and still runs.
-        """
         try:
-            code = self._process.wait(seconds)
-        except subprocess.TimeoutExpired as error:
-            raise TimeoutError from error
-        return code if code >= 0 else 128 - code
-
-    def complaint(self) -> str:
-        """Return the last line that an ended child wrote to its standard error."""
-        self._process.wait(START_S)
-        written = self._process.stderr.read() if self._process.stderr else b""
-        lines = [line for line in written.decode(errors="replace").split("\n") if line.strip()]
-        return lines[-1] if lines else f"it ended with code {self._process.returncode}"
+            if outer:
+                os.stat(command[0])  # bubblewrap would say of a missing interpreter that a mount failed
+                command = wrapped(outer, [os.path.realpath(command[0]), *command[1:-1], INSIDE], spec["file_mb"])
+            process = subprocess.Popen(
+                command,
+                stdin=specification,
+                stdout=output.fileno() if output else subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                cwd=folder,
+                env={"PYTHONHASHSEED": "0", "TMPDIR": "." if outer else str(folder)},
+                pass_fds=[channel.fileno()],
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise UsageError(
+                f"the sandbox for programs written by models did not start: {sys.executable!r} cannot be run "
+                f"({error.strerror}). Check the Python installation, and how many processes you may start."
+            ) from error
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        for stream in filter(None, (process.stdout, process.stderr)):
+            stream.close()
 
 
 @contextlib.contextmanager
 def _folder() -> Iterator[Path]:
-    """A new empty folder, which is removed afterwards with its content.
-
-    A removal that takes more than `REMOVE_S` seconds goes on while the harness does, and ends before its process.
-    """
+    """Make an empty folder, and remove it afterwards with its content; ``rm`` is not stopped by deep trees."""
     folder = Path(tempfile.mkdtemp(prefix="stride-sandbox-"))
     try:
         yield folder
     finally:
-        removal = threading.Thread(target=_remove, args=(folder,), name=folder.name)
-        removal.start()
-        removal.join(REMOVE_S)
-
-
-def _remove(folder: Path) -> None:
-    """Remove a folder as far as possible.
-
-    Without namespaces a process may outlive its guard and still write there; the score is valid all the same.
-    """
-    with contextlib.suppress(OSError):
-        folder.chmod(0o700)
-        _remove_tree(folder)
-
-
-def _remove_tree(folder: Path) -> None:
-    """Remove a tree of any depth from within, without recursion and without long paths."""
-    here = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    names: list[str] = []
-    waiting = [_empty(here)]
-    while names or waiting[-1]:
-        inward = bool(waiting[-1])
-        if inward:
-            names.append(waiting[-1].pop())
-            os.chmod(names[-1], 0o700, dir_fd=here)
-        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
-        beside = os.open(names[-1] if inward else "..", flags, dir_fd=here)
-        os.close(here)
-        here = beside
-        if inward:
-            waiting.append(_empty(here))
-        else:
-            waiting.pop()
-            os.rmdir(names.pop(), dir_fd=here)
-    os.close(here)
-    folder.rmdir()
-
-
-def _empty(descriptor: int) -> list[str]:
-    """Unlink the files of an open folder and return the names of its folders."""
-    with os.scandir(descriptor) as entries_of_folder:
-        entries = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries_of_folder]
-    for name, is_folder in entries:
-        if not is_folder:
-            os.unlink(name, dir_fd=descriptor)
-    return [name for name, is_folder in entries if is_folder]
+        remove = ["rm", "-rf", "--", str(folder)]
+        if subprocess.run(remove, stderr=subprocess.DEVNULL).returncode:
+            subprocess.run(["chmod", "-R", "u+rwx", "--", str(folder)], stderr=subprocess.DEVNULL)
+            subprocess.run(remove, stderr=subprocess.DEVNULL)

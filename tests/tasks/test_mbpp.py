@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from stridebench.harness.errors import UsageError
-from stridebench.tasks.mbpp import Mbpp, body, program
+from stridebench.tasks.mbpp import Mbpp, body
 from tests.support.text_benchmarks import MBPP, SANITIZED, task_of, write_rows
 
 
@@ -67,9 +67,9 @@ class TestMbpp:
     def test_the_program_is_extracted_from_an_output(self, text, program) -> None:
         assert body(text) == program
 
-    def test_setup_precedes_the_program_and_tests_follow_it(self, text_files: Path) -> None:
+    def test_the_setup_precedes_the_program_and_its_tests(self, text_files: Path) -> None:
         prompt = Mbpp().prompts()[1]
-        assert program(prompt, "CODE[DONE]") == "from math import sqrt\nCODE\n\nassert root(4) == 2\n"
+        assert prompt.data["setup"] == "from math import sqrt" and prompt.data["names"] == ["root"]
 
     def test_it_runs_code_only_when_asked(self) -> None:
         assert Mbpp.runs_code and Mbpp.metrics == ("pass@1",)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import struct
 import sys
 import wave
 from pathlib import Path
@@ -22,7 +21,6 @@ from stridebench.harness.synthetic import speech
 from stridebench.harness.synthetic.speech import read_sound
 from stridebench.tasks import utterances
 from stridebench.tasks.librispeech import LibriSpeech
-from stridebench.tasks.loaders import adpcm
 from stridebench.tasks.utterances import SHIPPED, Utterances
 
 RATE = 16_000
@@ -50,51 +48,38 @@ def test_every_utterance_is_a_waveform_of_a_few_seconds(split: str) -> None:
         assert re.fullmatch(r"[A-Z][A-Za-z' ,]+\.", prompt.data["reference"])
 
 
-def test_what_is_shipped_is_listed_and_no_more_than_four_megabytes() -> None:
+def test_what_is_shipped_is_listed_and_no_more_than_fourteen_megabytes() -> None:
     listed = {json.loads(line)["file"] for line in (SHIPPED / "utterances.jsonl").read_text().splitlines()}
     assert listed == {str(path.relative_to(SHIPPED)) for path in SHIPPED.rglob("*.wav")}
-    assert sum(path.stat().st_size for path in SHIPPED.rglob("*")) < 4_000_000
+    assert sum(path.stat().st_size for path in SHIPPED.rglob("*")) < 14_000_000
     assert "Carnegie Mellon University" in (SHIPPED / "README.md").read_text()
 
 
-def test_a_block_is_decoded_as_counted_by_hand() -> None:
-    """Steps are 7, 9, 8 and 7: code 4 adds a step and moves on by two; 0 adds an eighth; 12 takes a step away."""
-    header = struct.pack("<hBB", 100, 0, 0)
-    samples = adpcm.decode(np.frombuffer(header + bytes([0x04, 0xC0]), np.uint8)[None])
-    assert samples.tolist() == [[100, 107, 108, 109, 102]]
-    loud = adpcm.decode(np.frombuffer(struct.pack("<hBB", 32000, 88, 0) + bytes([0x77, 0xFF]), np.uint8)[None])
-    assert loud.tolist() == [[32000, 32767, 32767, -28669, -32768]]
-
-
-def test_all_files_are_decoded_as_the_sound_file_library_does() -> None:
+def test_a_file_is_read_as_the_sound_file_library_does() -> None:
     soundfile = pytest.importorskip("soundfile")
-    for name in ("000-slt", "053-rms", "104-awb", "131-kal16"):
-        path = SHIPPED / "audio" / f"{name}.wav"
-        expected, rate = soundfile.read(path, dtype="float32")
-        assert rate == RATE
-        assert np.array_equal(adpcm.read([path])[0], expected)
+    path = SHIPPED / "audio" / "131-kal16.wav"
+    expected, rate = soundfile.read(path, dtype="float32")
+    assert rate == RATE and np.array_equal(utterances._waveform(path), expected)
 
 
-def test_files_are_decoded_together_as_alone() -> None:
-    paths = sorted((SHIPPED / "audio").glob("*.wav"))[:3]
-    for one, together in zip(paths, adpcm.read(paths), strict=True):
-        assert np.array_equal(adpcm.read([one])[0], together)
-    assert adpcm.read([]) == []
-
-
-def test_sound_of_another_kind_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", r"x\.wav cannot be read as a WAV file"),
+        (b"RIFF", r"x\.wav cannot be read as a WAV file"),
+        (SHIPPED.joinpath("audio/000-slt.wav").read_bytes()[:-100], r"and \d+ bytes; it must have"),
+        (
+            SHIPPED.joinpath("audio/000-slt.wav").read_bytes().replace(b"\x80\x3e\0\0", b"\x40\x1f\0\0", 1),
+            r"8000\) and",
+        ),
+    ],
+    ids=["empty", "cut head", "cut", "8 kHz"],
+)
+def test_sound_of_another_kind_is_refused(tmp_path: Path, content: bytes, says: str) -> None:
     path = tmp_path / "x.wav"
-    with pytest.raises(UsageError, match=r"x\.wav cannot be read as a WAV file"):
-        adpcm.read([path])
-    path.write_bytes(b"RIFF")
-    with pytest.raises(UsageError, match=r"x\.wav cannot be read as a WAV file"):
-        adpcm.read([path])
-    write_wav(path, np.zeros(100))
-    with pytest.raises(UsageError, match=r"WAV format 0x1, 1 channels at 16000 Hz"):
-        adpcm.read([path])
-    path.write_bytes((SHIPPED / "audio" / "000-slt.wav").read_bytes()[:-100])
-    with pytest.raises(UsageError, match="no whole blocks of 512"):
-        adpcm.read([path])
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match=says):
+        utterances._waveform(path)
 
 
 def test_damaged_data_says_where(tmp_path: Path) -> None:

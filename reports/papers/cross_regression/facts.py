@@ -25,7 +25,7 @@ METHOD = "cross_regression"
 MASKED = "masked_diffusion"
 QUALITIES = {
     "gsm8k": "score.exact_match_flexible",
-    "math500": "score.exact_match",
+    "math500": "score.math_verify",
     "humaneval": "score.pass@1",
     "mbpp": "score.pass@1",
     "mt_bench": "set.judge_score",

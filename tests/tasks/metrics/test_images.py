@@ -336,51 +336,54 @@ class TestDiversity:
 
 
 @pytest.fixture(scope="module")
-def lpips(tmp_path_factory) -> Lpips:
+def lpips(tmp_path_factory) -> tuple[Lpips, Path]:
+    """Return the distance with random weights in the published layout, and their file."""
     torchvision.ensure()
     from torchvision.models import alexnet
 
     torch.manual_seed(0)
-    folder = tmp_path_factory.mktemp("lpips")
-    with torch.device("meta"):
-        net = alexnet(weights=None).features
-    tensors = {f"features.{key}": torch.randn(value.shape) * 0.05 for key, value in net.state_dict().items()}
-    torch.save(tensors | {"classifier.6.bias": torch.zeros(1000)}, folder / weights.ALEXNET.file)
-    widths = (64, 192, 384, 256, 256)
-    heads = {f"lin{i}.model.1.weight": torch.rand(1, width, 1, 1) for i, width in enumerate(widths)}
-    torch.save(heads, folder / weights.LPIPS_ALEX.file)
-    return Lpips(folder / weights.ALEXNET.file, folder / weights.LPIPS_ALEX.file)
+    path = tmp_path_factory.mktemp("lpips") / weights.ALEXNET.file
+    torch.save({key: torch.randn(value.shape) * 0.05 for key, value in alexnet().state_dict().items()}, path)
+    return Lpips(path), path
 
 
 @needs_image_extra
 class TestLpips:
     def test_equals_the_definition_written_out_layer_by_layer(self, lpips):
-        one, other = noise(1), noise(2)
+        from torchvision.models import alexnet
+
+        (net, path), (one, other) = lpips, (noise(1), noise(2))
+        trunk = alexnet()
+        trunk.load_state_dict(torch.load(path))
 
         def layers(picture):
             x = torch.from_numpy(picture.pixels).permute(2, 0, 1).float()[None] / 255 * 2 - 1
             x = x - torch.tensor([-0.030, -0.088, -0.188])[None, :, None, None]
             x = x / torch.tensor([0.458, 0.448, 0.450])[None, :, None, None]
-            for index, layer in enumerate(lpips._net):
+            for layer in trunk.features:
                 x = layer(x)
                 if isinstance(layer, torch.nn.ReLU):
-                    yield index, x / (x.pow(2).sum(1, keepdim=True).sqrt() + 1e-10)
+                    yield x / (x.pow(2).sum(1, keepdim=True).sqrt() + 1e-10)
 
+        heads = [head.model[1].weight for head in net._net.lins]
         with torch.inference_mode():
             total = sum(
-                float(((a - b) ** 2 * head[None, :, None, None]).sum(1).mean())
-                for (_, a), (_, b), head in zip(layers(one), layers(other), lpips._heads, strict=True)
+                float(((a - b) ** 2 * head).sum(1).mean())
+                for a, b, head in zip(layers(one), layers(other), heads, strict=True)
             )
-        assert lpips.pairwise([one, other]) == pytest.approx([total], rel=1e-4)
+        assert net.pairwise([one, other]) == pytest.approx([total], rel=1e-4)
 
     def test_the_distance_to_itself_is_zero_and_pairs_are_in_order(self, lpips):
         a, b = noise(1), noise(2)
-        distances = lpips.pairwise([a, a, b])
+        distances = lpips[0].pairwise([a, a, b])
         assert distances[0] == 0 and distances[1] == distances[2] > 0
 
-    def test_absent_or_other_heads_are_named(self, lpips, tmp_path):
-        with pytest.raises(WeightsError, match=r"alexnet-owt-7be5be79\.pth is not in"):
+    def test_an_absent_or_other_trunk_is_named(self, tmp_path):
+        with pytest.raises(WeightsError, match=r"alexnet-owt-7be5be79\.pth is not in .* put it there"):
             Lpips.open(str(tmp_path))
+        torch.save({"features.0.weight": torch.zeros(1)}, tmp_path / "other.pth")
+        with pytest.raises(WeightsError, match=r"other\.pth does not fit Alexnet"):
+            Lpips(tmp_path / "other.pth")
 
 
 class TestEffLite0:
