@@ -266,6 +266,7 @@ def _keys(drawn: Sequence[Panel]) -> list[Artist]:
     }
     roles = {role for panel in drawn for role in panel.cells["role"]}
     present = {verdict for panel in drawn for verdict in panel.cells.loc[panel.cells["role"] != "baseline", "verdict"]}
+    present = {"unverified" if verdict == "unverified in batches" else verdict for verdict in present}
     present |= {"AR baseline"} if "baseline" in roles else set()
     keys: list[Artist] = [
         Line2D([], [], ls="", ms=8, mew=1.6, label=name, **look) for name, look in looks.items() if name in present

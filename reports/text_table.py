@@ -169,7 +169,7 @@ def print_table(table: TextTable, console: Console) -> None:
 def _coloured(cell: str) -> str:
     cell = printable(cell)
     colours = {"exact": "green", "approximate": "cyan", "broken": "bold red", "unverified": "yellow"}
-    colour = colours.get(cell.split(" (")[0])
+    colour = colours.get(cell.removesuffix(" in batches").split(" (")[0])
     return f"[{colour}]{escape(cell)}[/{colour}]" if colour else escape(cell)
 
 

@@ -58,7 +58,8 @@ def command(
     Compared are tau - 1, acceptance and expected acceptance of cells that draft, SCR of the others, log-probabilities
     and scores; and the speed-up, on equal machines and with A/A reruns. A verdict that got worse fails, and so does an
     e-value of 1000. The suite must be the baseline's; code, weights and the models that presets name may differ, since
-    the gate tests them. Of other methods and fewer prompts the shared ones are compared.
+    the gate tests them. Of other methods the shared ones are compared. A prompt of the baseline that the run lacks is
+    an error.
 
     With --replay the drafters of today are scored along the texts of the baseline, which must have been made with
     --replay too. Nothing but the change differs, so losses of 1 % show. A run may be given as well, or left out.

@@ -16,6 +16,8 @@ from stridebench.harness.plan import presets
 
 PROMPT = (0, 1, 0)
 TOYS = ("tabular", "masked_tabular")
+CONTEXT = 128
+LONG_PROMPT = (0, 1, 1, 0) * 10
 
 
 @cache
@@ -32,6 +34,9 @@ class Case:
         masked: a masked model, whose last id is the mask.
         batch: rows decoded in lock step, one of which is enumerated.
         joint: all rows are enumerated together, so that it shows whether they depend on each other.
+        sharpness: of a text's distributions. In sharp ones a cut leaves a point mass at most positions.
+        alike: correlation of the drafters' logits with the target's, so that long drafts are accepted.
+        few: how many outputs have a positive probability, if a cut leaves so few that this says more than the length.
     """
 
     vocabulary: int
@@ -44,6 +49,9 @@ class Case:
     masked: bool = False
     batch: int = 1
     joint: bool = False
+    sharpness: float = 1.0
+    alike: float = 0.0
+    few: int = 0
 
     def backbone(self) -> Tabular | MaskedTabular:
         """The model, under the name of a real one, so that no name tells a method that it is on a toy."""
@@ -51,11 +59,13 @@ class Case:
         if self.masked:
             return MaskedTabular(name, {"vocabulary": self.vocabulary, "seed": self.seed})
         params = {"vocabulary": self.vocabulary, "seed": self.seed, "eos": self.eos, "grid": self.grid}
-        return Tabular(name, params)
+        return Tabular(name, {**params, "context": CONTEXT, "sharpness": self.sharpness, "alike": self.alike})
 
     @property
     def outputs(self) -> int:
         """How many different ones there can be."""
+        if self.few:
+            return self.few
         forced = 0 if len(self.grid) < 3 else self.length // (self.grid[1] + 1)
         rows = self.batch if self.joint else 1
         return int((self.vocabulary - (len(self.grid) == 3 or self.masked)) ** ((self.length - forced) * rows))
@@ -70,6 +80,7 @@ class Case:
         parts += [f"prompt={','.join(map(str, self.prompt))}"] if self.prompt != PROMPT else []
         parts += [f"batch={self.batch}{' jointly' if self.joint else ''}"] if self.batch > 1 else []
         parts += ["masked"] if self.masked else []
+        parts += [f"sharpness={self.sharpness:g}"] if self.sharpness != 1 else []
         return " ".join(parts + ([f"grid={'x'.join(map(str, self.grid[:2]))}"] if self.grid else []))
 
 
@@ -85,26 +96,38 @@ CASES = (
     Case(3, 3, 16, Sampling(1.0, top_p=0.8)),
     Case(2, 5, 17, Sampling(1.0)),
     Case(3, 4, 18, Sampling(1.0)),
+    Case(2, 2, 42, Sampling(1.0), prompt=LONG_PROMPT),
+    Case(2, 14, 1242, Sampling(1.0, top_p=0.75), sharpness=4.0, alike=0.98, few=11),
+    Case(2, 70, 279, Sampling(1.0, top_p=0.6), sharpness=16.0, alike=0.98, few=3),
+    Case(300, 2, 1536, Sampling(1.0, top_k=4), prompt=(0, 299, 100, 256, 7), sharpness=2.0, alike=0.98, few=16),
+    Case(300, 14, 43, Sampling(0.0), prompt=(299, *LONG_PROMPT), sharpness=2.0, alike=0.98, few=1),
+    Case(3, 2, 167, Sampling(0.7, top_k=2, top_p=0.75), prompt=(2, 0, 1)),
+    Case(3, 2, 116, Sampling(0.7, top_k=2, top_p=0.65, order="filter_first"), prompt=(2, 1, 2)),
+    Case(3, 3, 52, Sampling(0.25), prompt=(0, 1, 0, 1, 0)),
+    Case(2, 3, 65, Sampling(0.15), prompt=(0, 1, 0, 1, 0)),
     Case(2, 3, 24, Sampling(1.7), prompt=(1, 0, 0, 1, 1)),
     Case(2, 3, 41, Sampling(0.15), prompt=(0, 1, 0, 1, 0)),
     Case(2, 3, 26, Sampling(1000.0), prompt=(1, 0, 1, 0)),
-    Case(3, 2, 27, Sampling(0.7, top_p=0.7, order="filter_first"), prompt=(2, 2, 0, 1)),
+    Case(3, 2, 98, Sampling(0.7, top_p=0.7, order="filter_first"), prompt=(2, 2, 0, 1)),
     Case(2, 2, 28, Sampling(1.0), prompt=(1, 1, 0, 0), batch=2),
 )
-"""Smallest first, so that a mutant is caught early; then other prompts, hot and cold ones, filters first, a batch."""
+"""Smallest first, so that a mutant is caught early.
+
+Then a long prompt; two long texts in which a cut leaves few branches, all of them after the eighth token or after the
+64th; large vocabularies; top-k and top-p together in both orders; hot and cold ones; a batch.
+"""
 
 PUBLISHED = Case(2, 6, 29, Sampling(1.0), eos=(1,))
 """For a method at its published window: five drafts deep, and most texts end early."""
 
-PUBLISHED_GREEDY = replace(PUBLISHED, sampling=Sampling(0.0))
-"""The same for a method that claims equality at T = 0 only."""
+PUBLISHED_GREEDY = replace(PUBLISHED, seed=61, sampling=Sampling(0.0))
+"""For a method that claims equality at T = 0 only."""
 
 DEAR_SEEDS = (11, 17, 18)
 """Of the texts that branch most."""
 
 JOINT = Case(2, 2, 30, Sampling(1.0), prompt=(1, 1, 0, 0), batch=2, joint=True)
 """Both rows of a batch together. Each outcome decodes both anew: from a tenth of a second to 20 seconds of CPU time."""
-
 
 GRID_CASES = (
     Case(3, 6, 21, Sampling(1.0), grid=(2, 2, 2)),
@@ -121,6 +144,21 @@ MASKED_CASES = (
     Case(4, 4, 34, Sampling(1.0, top_p=0.8), masked=True),
 )
 """Of two or three tokens and a mask; the length is what 1, 2 and 4 steps divide."""
+
+
+BATCH_CASES = (JOINT, Case(2, 3, 54, Sampling(1.0), prompt=(1, 0, 1, 0, 0), batch=3))
+GRID_BATCH_CASES = (
+    Case(2, 2, 45, Sampling(1.0), prompt=(1, 1, 0, 0), grid=(2, 2), batch=2, joint=True),
+    Case(2, 3, 46, Sampling(1.0), prompt=(1, 0, 1, 0, 0), grid=(2, 2), batch=3),
+)
+"""Texts and pictures for a run that decodes in batches: two rows together, and three tokens a row."""
+
+
+def batch_cases_of(method: Method[Any]) -> tuple[Case, ...]:
+    """Return the cases that the proof of a run in batches needs in addition; there are none of masked models."""
+    if Requirement.BIDIRECTIONAL in method.requirements:
+        return ()
+    return GRID_BATCH_CASES if Requirement.GRID in method.requirements else BATCH_CASES
 
 
 def joint_case_of(method: Method[Any]) -> tuple[Case, ...]:

@@ -171,6 +171,7 @@ class Effort:
         Rows that branch too much to be enumerated together are enumerated one by one.
         """
         shortest = min(1, case.length - 1) if self.widest < math.inf else case.length - 1
+        shortest = 0 if case.few and case.length == 2 else shortest
         shorter = [replace(case, length=length) for length in range(case.length, shortest, -1)]
         return [case, *(replace(one, joint=False) for one in shorter)] if case.joint else shorter
 
@@ -178,6 +179,8 @@ class Effort:
 WHOLE = Effort()
 QUICK = Effort(widest=16384, starts=4)
 """Seconds for a setting of published size."""
+BRIEF = Effort(widest=256, starts=4, most=5_000)
+"""For `few` outputs of long texts or large vocabularies: a second at most."""
 DRAWN = Effort(widest=4096, starts=2, most=5_000)
 """A second or two for a random case."""
 
@@ -191,11 +194,12 @@ class Measured:
 
 
 def measure(method: Method[Any], case: Case, effort: Effort = WHOLE) -> Measured:
-    """`distance` within an effort.
+    """`distance` within an effort, a small one for a case of few outputs.
 
     Raises:
         EnumerationLimit: the shortest output branches too much.
     """
+    effort = BRIEF if case.few else effort
     *longer, last = effort.tries(case)
     for tried in longer:
         with suppress(EnumerationLimit):

@@ -14,7 +14,7 @@ from typing import Any
 from stridebench.harness.core.method import Claim, Method, Mutant
 from stridebench.harness.errors import ContractError
 from stridebench.harness.proof.cases import Case, cases_of
-from stridebench.harness.proof.distance import WHOLE, Effort, changed_code, distance, measure
+from stridebench.harness.proof.distance import WHOLE, Effort, changed_code, measure
 from stridebench.harness.proof.kept_laws import sheet
 
 CAUGHT = 1e-3
@@ -63,7 +63,7 @@ def _clean(settings: Sequence[Method[Any]]) -> list[tuple[Method[Any], dict[str,
 
 def _distances(method: Method[Any]) -> dict[str, float]:
     with sheet(method):
-        return {str(case): distance(method, case) for case in cases_of(method)}
+        return {str(case): measure(method, case).total_variation for case in cases_of(method)}
 
 
 def _best_try(mutant: Mutant, clean: Sequence[tuple[Method[Any], dict[str, float]]]) -> TriedMutant:

@@ -18,7 +18,7 @@ from stridebench.harness.proof.cases import Case
 from stridebench.harness.proof.distance import DRAWN, Measured, measure
 from stridebench.harness.proof.prove import verdict_of
 
-LONGEST_PROMPT = 12
+LONGEST_PROMPT = 40
 HOT = 1000.0
 """A temperature at which all distributions are nearly equal, and so is what a residual holds."""
 
@@ -96,8 +96,11 @@ def random_case(method: Method[Any], seed: int, index: int) -> Case:
 
 
 def _text(rng: np.random.Generator) -> Case:
-    """Short over many tokens, long over two, or longer still where most texts end early; one in four in a batch."""
-    shape = rng.choice(["wide", "long", "ending", "batch"])
+    """Short over many tokens or hundreds, long over two, or longer still and mostly ending early; some in a batch."""
+    shape = rng.choice(["wide", "long", "ending", "batch"] * 4 + ["hundreds"])
+    if shape == "hundreds":
+        sampling = Sampling(1.0, int(rng.integers(2, 5)))
+        return Case(300, 2, _model(rng), sampling, prompt=_prompt(rng, 300), sharpness=2.0, alike=0.98)
     eos: tuple[int, ...] = ()
     batch = 1
     if shape == "wide":
@@ -137,9 +140,8 @@ def _model(rng: np.random.Generator) -> int:
 
 
 def _sampling(rng: np.random.Generator, tokens: int) -> Sampling:
-    """Any temperature up to 2, cold and hot ones too; half of them with top-k or top-p, in either order."""
+    """Any temperature up to 2, cold and hot ones too; top-k and top-p, each in two of five, in either order."""
     temperature = float(rng.choice([0.0, 0.1, 1.0, HOT, *[round(rng.uniform(0.2, 2.0), 2)] * 6]))
-    cut = rng.choice(["none", "none", "top_k", "top_p"])
-    top_k = int(rng.integers(1, tokens + 1)) if cut == "top_k" else 0
-    top_p = round(rng.uniform(0.5, 1.0), 2) if cut == "top_p" else 1.0
+    top_k = int(rng.integers(1, tokens + 1)) if rng.random() < 0.4 else 0
+    top_p = round(rng.uniform(0.5, 1.0), 2) if rng.random() < 0.4 else 1.0
     return Sampling(temperature, top_k, top_p, "filter_first" if rng.random() < 0.5 else "temperature_first")

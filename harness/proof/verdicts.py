@@ -19,7 +19,7 @@ from stridebench.harness.errors import EnumerationLimit, UsageError, said_by
 from stridebench.harness.plan import presets
 from stridebench.harness.plan.cells import BASELINE, Cell, Plan
 from stridebench.harness.platform.memory import free_memory
-from stridebench.harness.proof.cases import Case, cases_of
+from stridebench.harness.proof.cases import Case, batch_cases_of, cases_of
 from stridebench.harness.proof.distance import QUICK
 from stridebench.harness.proof.divergence import diverge
 from stridebench.harness.proof.kept_laws import setting
@@ -33,6 +33,9 @@ ROUGH = {"bf16": 2.0, "fp16": 0.25}
 """Logit margin beyond which no rounding of these types parts two greedy outputs; correct methods stay at an eighth."""
 OUTPUTS = 27
 """Largest number of outputs of a model in a run's own proof, so that it takes seconds. `stride verify` takes more."""
+
+IN_BATCHES = "unverified in batches"
+"""The verdict of a method that is exact on every case, of which none is a batch that shows enough."""
 
 
 class Verdicts:
@@ -75,7 +78,10 @@ class Verdicts:
         timed = _timed(samples)
         if not timed:
             return dict(_NOTHING_TIMED)
-        verdict = {**_NO_VERDICT, **self._enumerated(cell.method)}
+        verdict = {
+            **_NO_VERDICT,
+            **self._enumerated(cell.method, cell.batch > 1 and cell.method.claim is Claim.SAME_LAW),
+        }
         if cell.method.claim is Claim.APPROXIMATE:
             return verdict
         if verdict["word"] != "broken" and cell.backbone != "tabular" and self.plan.suite.suite.prove:
@@ -102,16 +108,17 @@ class Verdicts:
             "note": "greedy output differs from the baseline's in fp32, and not at a tie",
         }
 
-    def _enumerated(self, method: Method[Any]) -> dict[str, Any]:
+    def _enumerated(self, method: Method[Any], batched: bool) -> dict[str, Any]:
         if not self.plan.suite.suite.prove:
             return {"word": "unverified", "note": "the suite says prove: false"}
-        key = setting(method)
+        key = f"{setting(method)}{' in batches' if batched else ''}"
         if key not in self._proofs:
             try:
-                cases = cases_of(method, OUTPUTS)
+                cases = (*cases_of(method, OUTPUTS), *(batch_cases_of(method) if batched else ()))
                 proof = prove(method, cases, mutants=False, effort=QUICK)
                 facts = {"total_variation": proof.total_variation, "case": proof.case}
-                self._proofs[key] = {"word": proof.verdict, "note": _extent(proof, cases), **facts}
+                word = IN_BATCHES if batched and proof.verdict == "exact" and _lacks_batches(proof) else proof.verdict
+                self._proofs[key] = {"word": word, "note": _extent(proof, cases), **facts}
             except EnumerationLimit as error:
                 self._proofs[key] = {"word": _unproved(method), "note": str(error)}
             except KeyboardInterrupt:
@@ -237,6 +244,12 @@ def timed_verdict(cell: Cell, timed: Sequence[Sample]) -> dict[str, Any]:
 def _tied(margin: float | None, bound: float = TIE) -> bool:
     """Whether a divergence is a tie; one that has no margin, because an output ended there, is none."""
     return margin is not None and abs(margin) <= bound
+
+
+def _lacks_batches(proof: Proof) -> bool:
+    """Whether a proof lacks a batch whose rows were enumerated jointly, or one of three tokens a row."""
+    batches = [case for case in proof.cases if case.batch > 1]
+    return not (any(case.joint for case in batches) and any(case.length >= 3 for case in batches))
 
 
 def _extent(proof: Proof, cases: Sequence[Case]) -> str:

@@ -348,7 +348,7 @@ def comparable(key: Mapping[str, Any]) -> dict[str, Any]:
 def _without_methods(baseline: Mapping[str, Any], run: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Both keys without methods, because the shared cells are compared.
 
-    Where the tasks differ, both lose the limit and the prompts as well: the shared prompts are compared.
+    If the tasks differ, both lose the limit and the prompts as well: a run may have more prompts than the baseline.
     """
     keys = [{name: value for name, value in comparable(key).items() if name != "methods"} for key in (baseline, run)]
     if keys[0].get("tasks") == keys[1].get("tasks"):

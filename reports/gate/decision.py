@@ -263,9 +263,11 @@ def _cell_rows(
         names = ", ".join(f"{prompt} ({repetition})" for prompt, repetition in failed[:5])
         return [replace(row, verdict="error", why=f"{len(failed)} samples failed: {names}")]
     after = measured.figures
-    before = before.loc[before.index.intersection(after.index)]
-    if before.empty:
-        return [replace(row, verdict="error", why="the run and the baseline share no prompt")]
+    if len(missing := before.index.difference(after.index)):
+        names = ", ".join(f"{prompt} ({repetition})" for prompt, repetition in missing[:5])
+        why = f"the run lacks {len(missing)} of the baseline's {len(before)} samples: {names}"
+        advice = "decode all of them, or make a baseline of the prompts that you decode with `stride baseline make`"
+        return [replace(row, verdict="error", why=f"{why}; {advice}")]
     after = after.loc[before.index]
     compared = [name for name in (*COUNTS, "nfe", "sha256") if name in before]
     equal = (before[compared] == after[compared]).all(axis=1)
@@ -367,8 +369,16 @@ def decide(
 
 
 def _with_visible(row: Row) -> Row:
-    """An identical row with the drop that would have been seen beside the noise of two unlike runs."""
+    """Add to an identical row the drop that would have been seen in the noise of two unlike runs.
+
+    If not even the loss of everything would have been seen, a row of counts is inconclusive. Quality is a function of
+    the outputs alone, so equal outputs have lost none.
+    """
     if row.visible is not None or not row.noise or row.prompts < stats.FEWEST:
         return row
     factor = t.ppf(1 - FAIL_ALPHA, row.prompts - 1) + t.ppf(POWER, row.prompts - 1)
-    return replace(row, visible=float(min(factor * row.noise, 1.0)))
+    row = replace(row, visible=float(min(factor * row.noise, 1.0)))
+    if row.why == "identical" and row.visible == 1 and row.metric != "logprob" and not row.metric.startswith(SCORE):
+        why = f"identical, but in {row.prompts} prompts no drop would have been seen; decode more of them"
+        return replace(row, verdict="inconclusive", why=why)
+    return row

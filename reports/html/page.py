@@ -270,7 +270,7 @@ def _counts(frame: pd.DataFrame) -> list[tuple[str, str, str]]:
     methods = done[done["role"] == "method"]
     tiles = [(len(done), "cells measured", "")]
     tiles += [
-        (int((methods["verdict"] == word).sum()), word, word)
+        (int(methods["verdict"].astype(str).str.startswith(word).sum()), word, word)
         for word in ("exact", "approximate", "broken", "unverified")
     ]
     tiles.append((int(done["n_ok"].sum()) if "n_ok" in done else 0, "samples", ""))

@@ -43,6 +43,7 @@ class Tabular(EnumerableBackbone):
         seed: which model.
         context: entries.
         sharpness: of the distributions.
+        alike: correlation of a drafter's logits with the target's; 0: drafters are independent of it.
         eos: ids that end a text.
         grid: rows and columns of a picture; a third entry is the id that ends each row, which no cell may take.
     """
@@ -53,6 +54,7 @@ class Tabular(EnumerableBackbone):
         "seed": 0,
         "context": 64,
         "sharpness": 1.0,
+        "alike": 0.0,
         "eos": (),
         "grid": (),
     }
@@ -74,6 +76,7 @@ class Tabular(EnumerableBackbone):
             condition=WIDTH,
         )
         self._hidden: dict[tuple[int, int], Tensor] = {}
+        self._original = self
         self.grammar = None
         if grid is not None:
             allowed = torch.arange(self.vocabulary) != (-1 if grid.eol is None else grid.eol)
@@ -120,10 +123,14 @@ class Tabular(EnumerableBackbone):
         grid = (max(1, rows // shrink), max(1, columns // shrink), *eol) if rows else ()
         other = Tabular(f"{self.name}/{seed}", {**self._values, "seed": seed, "grid": grid})
         other.capabilities = replace(other.capabilities, codebook=self.capabilities.codebook)
+        other._original = self._original
         return other
 
     def _logits(self, entry: int) -> Tensor:
-        return noise(entry, self._seed, self.vocabulary) * self.sharpness
+        logits, alike = noise(entry, self._seed, self.vocabulary), float(self._values["alike"])
+        if alike and self._original is not self:
+            logits = alike * noise(entry, self._original._seed, self.vocabulary) + (1 - alike**2) ** 0.5 * logits
+        return logits * self.sharpness
 
     def hidden(self, entry: int, layer: int) -> Tensor:
         """Row [E] of an entry at a layer, normal."""

@@ -5,23 +5,43 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from stridebench.harness.core import loop
+from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.core.draft import Acceptance, Path
 from stridebench.harness.core.method import Claim, Method, Mutant
 from stridebench.harness.core.run import Run
+from stridebench.harness.core.sampling import Sampling, warp
 from stridebench.harness.errors import UsageError
 from stridebench.harness.proof import in_batch
-from stridebench.harness.proof.cases import CASES, PUBLISHED, Case, joint_case_of, presets_names
-from stridebench.harness.proof.distance import DRAWN, QUICK, measure
+from stridebench.harness.proof.cases import (
+    BATCH_CASES,
+    CASES,
+    GRID_BATCH_CASES,
+    GRID_CASES,
+    MASKED_CASES,
+    PUBLISHED,
+    PUBLISHED_GREEDY,
+    Case,
+    batch_cases_of,
+    joint_case_of,
+    presets_names,
+)
+from stridebench.harness.proof.distance import DRAWN, QUICK, law_to_match, measure, reference_of, total_variation
 from stridebench.harness.proof.in_batch import joint_law, row_law
-from stridebench.harness.proof.mutants import injected
+from stridebench.harness.proof.mutants import CAUGHT, injected
 from stridebench.harness.proof.prove import EXACT
 from stridebench.harness.proof.random_cases import random_case, try_random
+from stridebench.harness.proof.verdicts import Verdicts
 from stridebench.harness.registry import METHODS
+from stridebench.methods.drafters.draft_model import ModelDrafter
+from stridebench.methods.speculative import Speculative
+from stridebench.methods.verifiers.rejection import verify_chain
 from tests.support.one_by_one import OneByOne
 
 SEED = 0
@@ -43,6 +63,8 @@ class Shy(OneByOne):
 BIASES: dict[str, Callable[[Run], bool]] = {
     "never": lambda run: False,
     "a prompt of ten tokens": lambda run: len(run.target) - run.emitted >= 10,
+    "a prompt of sixteen": lambda run: len(run.target) - run.emitted >= 16,
+    "T below 0.3": lambda run: 0 < run.sampling.temperature < 0.3,
     "T = 1.7": lambda run: abs(run.sampling.temperature - 1.7) < 0.1,
     "filters first": lambda run: run.sampling.order == "filter_first",
     "the seventh token": lambda run: run.emitted == 6,
@@ -51,6 +73,145 @@ BIASES: dict[str, Callable[[Run], bool]] = {
     "a batch": lambda run: run.slot is not None,
     "a batch of four": lambda run: run.slot is not None and run.slot.served == 4,
 }
+
+
+class AfterSixtyFourTokens(OneByOne):
+    def token(self, run: Run, p: torch.Tensor) -> torch.Tensor:
+        return super().token(run, p**2 / (p**2).sum() if run.emitted >= 64 else p)
+
+
+class IdsAbove255(OneByOne):
+    def token(self, run: Run, p: torch.Tensor) -> torch.Tensor:
+        p = torch.cat([p[:, :256], 2 * p[:, 256:]], 1)
+        return super().token(run, p / p.sum())
+
+
+class WithoutTopP(OneByOne):
+    """Forget top-p if top-k is given."""
+
+    def step(self, run: Run, state: None) -> Acceptance:
+        z = run.target.forward()
+        p = warp(z, replace(run.sampling, top_p=1.0)) if run.sampling.top_k else run.probs(z)
+        return Acceptance(Path.root(p), self.token(run, p))
+
+
+@dataclass(frozen=True)
+class NinthDraft(Speculative):
+    """From the ninth draft on the squared distribution is sampled."""
+
+    drafter: str = "toy"
+    gamma: int = 12
+
+    def step(self, run: Run, state: ModelDrafter) -> Acceptance:
+        draft = state.propose(run)
+        p = run.probs(run.target.forward(draft))
+        p[8:] = p[8:] ** 2 / (p[8:] ** 2).sum(-1, keepdim=True)
+        return verify_chain(draft.tokens, draft.probs, p, run.draws)
+
+
+SHARED: dict[str, torch.Tensor] = {}
+"""What `SharesItsBuffer` keeps for all rows of a batch together."""
+
+
+@dataclass(frozen=True)
+class SharesItsBuffer(Speculative):
+    """After the first step the drafter's distributions lie in a buffer that all rows of a batch overwrite."""
+
+    drafter: str = "toy"
+    gamma: int = 1
+
+    def step(self, run: Run, state: ModelDrafter) -> Acceptance:
+        draft = state.propose(run)
+        if draft.probs is None or not run.emitted:
+            return verify_chain(draft.tokens, draft.probs, run.probs(run.target.forward(draft)), run.draws)
+        SHARED["q"] = draft.probs
+        p = run.probs(run.target.forward(draft))  # the other rows draft meanwhile
+        return verify_chain(draft.tokens, SHARED["q"], p, run.draws)
+
+
+LENGTHS: list[Method[Any]] = [Shy("a prompt of sixteen"), NinthDraft(), AfterSixtyFourTokens(), IdsAbove255()]
+
+
+def word_of_run(method: Method[Any], batch: int = 1) -> dict[str, Any]:
+    """The verdict that a run of the tabular model at T = 1 gives to a method."""
+    plan = SimpleNamespace(suite=SimpleNamespace(suite=SimpleNamespace(prove=True)))
+    cell = SimpleNamespace(
+        method=method, batch=batch, backbone="tabular", sampling=Sampling(1.0), dtype="fp64", task=None
+    )
+    sample = SimpleNamespace(status="ok", warmup=False, diverged_at=None, margin=None)
+    judge = Verdicts(plan, CASES[0].backbone(), lambda name: CASES[0].backbone(), False)  # type: ignore[arg-type]
+    return judge.of(cell, [sample])  # type: ignore[arg-type,list-item]
+
+
+class TestRuns:
+    @pytest.mark.parametrize("method", [*LENGTHS, WithoutTopP(), Shy("T below 0.3")], ids=repr)
+    def test_fixed_cases_and_the_proof_of_a_run_see_long_texts_large_vocabularies_and_both_cuts(
+        self, method: Method[Any]
+    ) -> None:
+        assert max(measure(method, case).total_variation for case in CASES[11:]) > CAUGHT
+        assert word_of_run(method)["word"] == "broken"
+
+    def test_random_cases_see_a_cut_that_is_dropped_beside_another(self) -> None:
+        (one,) = try_random({"drops": [WithoutTopP()]}, 60, SEED, math.inf)
+        assert one.verdict == "broken"
+
+    def test_a_run_in_batches_sees_a_buffer_that_rows_share(self) -> None:
+        assert [word_of_run(SharesItsBuffer(), batch)["word"] for batch in (1, 4)] == ["exact", "broken"]
+        assert word_of_run(METHODS.get("speculative")(drafter="toy", gamma=1), 4)["word"] == "exact"
+
+    def test_pictures_are_proved_in_batches_too(self) -> None:
+        class OfPictures(OneByOne):
+            requirements = frozenset({Requirement.GRID})
+
+        assert word_of_run(OfPictures(), 4)["word"] == "exact"
+        assert all(case.grid and case.batch > 1 for case in batch_cases_of(OfPictures()))
+
+    def test_without_batches_in_its_proof_a_run_in_batches_is_unverified_in_them(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(in_batch, "MOST", 10)
+        assert word_of_run(Shy(), 4)["word"] == "unverified in batches"
+        assert word_of_run(Shy(), 1)["word"] == "exact"
+
+
+def nearest_wrong(case: Case) -> dict[str, Case]:
+    """The case with one thing of its sampling or prompt wrong. Of long texts cuts are moved and never dropped."""
+    now, greedy = case.sampling, case.sampling.temperature == 0
+    wrong: dict[str, dict[str, Any]] = {}
+    if greedy or now.temperature != 1:
+        wrong["T = 1"] = {"temperature": 1.0}
+    if not greedy:
+        wrong["T = 0"] = {"temperature": 0.0}
+    if not greedy and now.top_k:
+        moved = {1: {"top_k": now.top_k + 1}, -1: {"top_k": now.top_k - 1}}
+        wrong |= {f"top-k by {by}": cut for by, cut in moved.items()} | ({} if case.few else {"no top-k": {"top_k": 0}})
+    if not greedy and now.top_p < 1:
+        wrong |= {f"top-p by {by}": {"top_p": now.top_p + by} for by in (-0.1, 0.1)}
+        wrong |= {} if case.few else {"no top-p": {"top_p": 1.0}}
+        other = "filter_first" if now.order == "temperature_first" else "temperature_first"
+        wrong |= {} if now.temperature == 1 else {"order": {"order": other}}
+    shifted = replace(case, prompt=case.prompt[1:])
+    return {name: replace(case, sampling=replace(now, **changed)) for name, changed in wrong.items()} | {
+        "prompt": shifted
+    }
+
+
+FIXED = (*CASES, *GRID_CASES, *MASKED_CASES, *BATCH_CASES, *GRID_BATCH_CASES)
+
+
+@pytest.mark.parametrize("case", [*FIXED, PUBLISHED, PUBLISHED_GREEDY], ids=str)
+def test_a_fixed_case_is_separate_from_its_nearest_wrong_settings(case: Case) -> None:
+    reference = reference_of(METHODS.get("masked_diffusion")()) if case.masked else None
+    for name, wrong in nearest_wrong(case).items():
+        pair = [case, wrong]
+        if case.few and case.sampling.temperature == 0 and name == "T = 1":
+            pair = [replace(one, length=1) for one in pair]  # a shorter text can only hide a difference
+        assert total_variation(*(law_to_match(reference, one) for one in pair)) > CAUGHT, name
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.few], ids=str)
+def test_the_outputs_that_a_cut_leaves_are_counted(case: Case) -> None:
+    assert len(law_to_match(None, case)) == case.few == case.outputs
 
 
 class TestCaught:
@@ -106,14 +267,16 @@ class TestDrawn:
 
     def test_cases_vary_in_all_that_a_method_can_see(self) -> None:
         cases = [random_case(Shy(), SEED, index) for index in range(300)]
-        assert {case.vocabulary for case in cases} == {2, 3, 4, 5}
-        assert {len(case.prompt) for case in cases} == set(range(1, 13))
+        assert {case.vocabulary for case in cases} == {2, 3, 4, 5, 300}
+        assert {len(case.prompt) for case in cases} == set(range(1, 41))
+        both = [case.sampling for case in cases if case.sampling.top_k and case.sampling.top_p < 1]
+        assert {one.order for one in both} == {"temperature_first", "filter_first"}
         assert {case.batch for case in cases} == {1, 2, 3, 4}
         assert {case.length for case in cases} >= set(range(1, 13))
         assert {case.sampling.order for case in cases} == {"temperature_first", "filter_first"}
         temperatures = {case.sampling.temperature for case in cases}
         assert {0.0, 0.1, 1.0, 1000.0} <= temperatures and any(1 < one < 2.1 for one in temperatures)
-        assert all(case.outputs <= 256 or case.eos or case.grid for case in cases)
+        assert all(case.outputs <= 256 or case.eos or case.grid or case.alike for case in cases)
         assert any(case.grid for case in cases) and any(case.eos for case in cases)
         assert len({str(case) for case in cases}) == len(cases)
 
@@ -222,7 +385,10 @@ class Failing(OneByOne):
 
 class TestTried:
     def test_settings_take_turns_and_verdicts_follow(self) -> None:
-        settings = {"shy": [Shy(), Shy("filters first")], "failing": [Failing("does not fit"), Failing()]}
+        settings: dict[str, list[Method[Any]]] = {
+            "shy": [Shy(), Shy("filters first")],
+            "failing": [Failing("does not fit"), Failing()],
+        }
         right, shy, unfit, failed = try_random(settings, 12, SEED, math.inf)
         assert (len(right.measured), len(shy.measured)) == (6, 6)
         assert (right.verdict, shy.verdict, unfit.verdict, failed.verdict) == (

@@ -99,13 +99,26 @@ def test_a_missing_cell_or_sample_is_an_error() -> None:
     assert "p023 (0)" in gate(short, baseline).rows[0].why
 
 
-def test_a_smaller_limit_compares_the_shared_prompts() -> None:
-    baseline = make_baseline(run(Sim()))
-    few = run(Sim(), prompts=3)
-    few.manifest["key"] = {**few.manifest["key"], "tasks": [{"name": "toy", "limit": 3}], "prompts": {"toy": "xyz"}}
-    result = gate(few, baseline)
-    assert (result.verdict, result.exit_code) == ("inconclusive", 4)
-    assert {row.prompts for row in result.rows} == {3}
+@pytest.mark.parametrize("limit", [7, 40])
+def test_a_run_may_have_more_prompts_than_the_baseline_and_must_have_all_of_its_prompts(limit: int) -> None:
+    baseline, other = make_baseline(run(Sim())), run(Sim(), prompts=limit)
+    other.manifest["key"] |= {"tasks": [{"name": "toy", "limit": limit}], "prompts": {"toy": "xyz"}}
+    result = gate(other, baseline)
+    if limit < 24:
+        assert (result.verdict, result.exit_code) == ("error", 2)
+        assert "lacks 17 of the baseline's 24 samples: p007 (0), p008 (0)" in result.rows[0].why
+        assert "stride baseline make" in result.rows[0].why
+    else:
+        assert (result.verdict, {row.prompts for row in result.rows}) == ("pass", {24})
+
+
+def test_an_identical_row_in_which_no_drop_would_be_seen_is_inconclusive() -> None:
+    store = fixed([2, 0, 0, 0, 0, 0, 0])  # nearly all that is accepted is of one prompt
+    result = gate(store, make_baseline(store))
+    rows = {row.metric: row for row in result.rows}
+    assert (rows["acceptance"].visible, rows["acceptance"].verdict) == (1.0, "inconclusive")
+    assert rows["acceptance"].why == "identical, but in 7 prompts no drop would have been seen; decode more of them"
+    assert result.exit_code == 4
 
 
 def test_damaged_baselines_are_refused() -> None:
