@@ -21,6 +21,7 @@ import pandas as pd
 import yaml
 
 from stridebench.harness.errors import UsageError
+from stridebench.harness.plan.yaml_lines import load as load_yaml
 from stridebench.reports.summary import FinishedCell, measure, reader
 from stridebench.reports.tables import text
 from stridebench.reports.text_table import Column
@@ -127,17 +128,15 @@ def machine(name: str) -> Machine:
     """A profile by its name, or a file such as `stride doctor --profile` writes.
 
     Raises:
-        UsageError: there is none, it is no YAML, or it lacks figures or their sources; all of them are named.
+        UsageError: there is none, it is not YAML, or it lacks figures or their sources; all of them are named.
     """
     path = Path(name) if name.endswith((".yaml", ".yml")) else MACHINES / f"{name}.yaml"
     if not path.is_file():
         raise UsageError(f"there is no machine {name!r}; there are {', '.join(machines())}, or name a .yaml file")
     try:
-        body = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except RecursionError as error:
-        raise UsageError(f"{path} is nested too deep for a profile") from error
+        body = load_yaml(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, ValueError) as error:  # dates and numbers that are none, and bytes that are no text
-        raise UsageError(f"{path} is no YAML: {' '.join(str(error).split())}") from error
+        raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
     body = body if isinstance(body, dict) else {}
     rates = body.get("tflops")
     entries = {"bandwidth_gb_s": body.get("bandwidth_gb_s"), "launch_us": body.get("launch_us")}

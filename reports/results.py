@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
 from stridebench.harness.errors import UsageError
+from stridebench.harness.plan.yaml_lines import load as load_yaml
 from stridebench.reports.text_table import markdown_lines
 
 FOLDER = Path(__file__).parent / "data" / "results"
@@ -84,7 +83,7 @@ def read(name: str) -> Results:
     path = FOLDER / f"{name}.yaml"
     if not path.is_file():
         raise UsageError(f"there are no results {name!r}; {FOLDER} holds {', '.join(all_names())}")
-    data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    data = load_yaml(path.read_text(encoding="utf-8"))
     missing = [field for field in FIELDS if not data.get(field)]
     if missing:
         raise UsageError(f"{path}: {missing[0]} is missing; say what made the figures")

@@ -186,6 +186,7 @@ def measure(finished: FinishedCell, base: FinishedCell | None, floor: FinishedCe
         set_interval(row, name, metric_interval(name, frame))
     row |= {name: value(METRICS[name], frame) for name in PLAIN}
     row |= {"disturbed_steps": disturbed_share(cell.steps), "disturbed_by": _cause(cell.steps)}
+    row["stopped"] = _stopped(cell.steps)
     row |= _latency(cell.steps, frame) | _speed(frame, base) | _quality(finished, base)
     drawn = finished.temperature > 0 and finished.role == "method" and row["audit_log_e"] is None
     if drawn and base is not None and floor is not None:
@@ -296,6 +297,15 @@ def _cause(steps: pd.DataFrame) -> str:
     return "threads waited, or the GPU was shared or slow," if on_gpu else "threads waited for a core"
 
 
+def _stopped(steps: pd.DataFrame) -> str:
+    """Return in how many counted steps the process was stopped, and for how long together; "" if it never was."""
+    counted = steps[~steps["warmup"].astype(bool)]
+    stops = counted["stopped_ns"] if "stopped_ns" in counted else pd.Series(dtype=int)
+    if not stops.sum():
+        return ""
+    return f"{(stops > 0).sum()} of {len(counted)} steps, for {stops.sum() / 1e9:.1f} s together"
+
+
 def token_ms(frame: pd.DataFrame) -> pd.Series[float]:
     """Return milliseconds per output token, by sample."""
     metric = METRICS["ms_per_token"]
@@ -403,6 +413,9 @@ def _disturbed_flags(row: Row, base: FinishedCell | None, floor: FinishedCell | 
         against_itself = stats.median_ratio(token_ms(base.totals), token_ms(floor.totals))
         if against_itself is not None and unlike_itself(against_itself):
             flags.append(f"disturbed timing: autoregressive against itself is {against_itself.estimate:.2f}x")
+    for of, words in (("", row.pop("stopped")), ("the baseline's ", "" if base is None else _stopped(base.cell.steps))):
+        if words and not (of and base is not None and base.cell.name == row["cell"]):
+            flags.append(f"disturbed timing: the process was stopped in {of}{words}, which its times leave out")
     if row["disturbed_steps"] > WAITING_STEPS:
         flags.append(f"disturbed timing: {cause} in {row['disturbed_steps']:.0%} of the steps")
     of_baseline = 0.0 if base is None or base.cell.name == row["cell"] else disturbed_share(base.cell.steps)

@@ -238,8 +238,8 @@ def legend() -> list[str]:
         "agreement: common prefix with the baseline's output / the longer length, at T = 0",
         "log-prob sd: over tokens; log-prob - AR: paired difference of the means",
         "e (visible TV): evidence against tokens drawn from the target's distribution; a correct sampler reaches 1000 "
-        "once in a thousand audits. In brackets the bias, in total variation a token, that 9 of 10 audits refute; "
-        "-: some kinds of bias would not be seen",
+        "once in a thousand audits. In brackets the bias, in total variation a token, that 9 of 10 audits refute if "
+        "it is of a kind that is bet on (`stride audit --json` lists them); -: one of these kinds would not be seen",
         "peak MB: the most memory of the process during a decode, on a GPU of its allocator; on a CPU all that the "
         "process has loaded is in it, also for other cells; J/token: energy of the whole processor or GPU, other work "
         "included",

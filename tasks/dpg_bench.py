@@ -11,10 +11,9 @@ from functools import cache, partial
 from pathlib import Path
 from typing import ClassVar
 
-import yaml
-
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import UsageError, did_you_mean
+from stridebench.harness.plan.yaml_lines import load as load_yaml
 from stridebench.harness.registry import TASKS
 from stridebench.tasks.loaders.files import locate, missing, read
 from stridebench.tasks.loaders.pictures import PictureTask
@@ -85,5 +84,5 @@ class DpgBench(PictureTask):
 @cache
 def shown_in_papers() -> Mapping[str, tuple[str, ...]]:
     """Return the names of the prompts that papers show pictures of, by paper and figure."""
-    figures = yaml.safe_load(SHOWN.read_text(encoding="utf-8"))
+    figures = load_yaml(SHOWN.read_text(encoding="utf-8"))
     return {figure: tuple(map(str, names)) for figure, names in figures.items()}

@@ -55,6 +55,24 @@ def copying(outcomes: Outcomes, share: float) -> FloatArray:
     return mixed(outcomes.p, _indicator(outcomes, outcomes.copies), share)
 
 
+def never_copying(outcomes: Outcomes, share: float) -> FloatArray:
+    """The context's last n-gram is not continued as before, with this probability."""
+    return mixed(outcomes.p, outcomes.p * (1 - _indicator(outcomes, outcomes.copies)), share)
+
+
+def penalised(outcomes: Outcomes, nats: float, in_output: bool = False, by_count: bool = False) -> FloatArray:
+    """Ids that stand in the context are less probable: their logits are lower by ``nats``, before p is normalised.
+
+    Args:
+        in_output: ids of the prompt alone are not penalised.
+        by_count: the logit is lowered again for each time the id stands there.
+    """
+    stood = outcomes.stood_in_output if in_output else outcomes.stood
+    assert stood is not None  # `usable` leaves it out
+    weights: FloatArray = outcomes.p * np.exp(-nats * (stood if by_count else np.minimum(stood, 1)))
+    return weights
+
+
 def leaking(outcomes: Outcomes, share: float) -> FloatArray:
     """Any id that may be drawn, with this probability."""
     return mixed(outcomes.p, outcomes.sizes, share)
@@ -243,6 +261,19 @@ OWN: Mapping[str, Alternative] = {
     "any id with 10 %": partial(leaking, share=0.1),
 }
 """Alternatives that need nothing but p."""
+REPEATED: Mapping[str, Alternative] = {
+    "repeated ids lowered by 0.2 nats": partial(penalised, nats=0.2),
+    "repeated ids lowered by 0.6 nats": partial(penalised, nats=0.6),
+    "repeated ids lowered by 2 nats": partial(penalised, nats=2.0),
+    "repeated ids raised by 0.3 nats": partial(penalised, nats=-0.3),
+    "presence penalty of 0.3": partial(penalised, nats=0.3, in_output=True),
+    "presence penalty of 1": partial(penalised, nats=1.0, in_output=True),
+    "frequency penalty of 0.1": partial(penalised, nats=0.1, in_output=True, by_count=True),
+    "frequency penalty of 0.5": partial(penalised, nats=0.5, in_output=True, by_count=True),
+    "no repeated n-gram": partial(never_copying, share=1.0),
+    "no repeated n-gram with 30 %": partial(never_copying, share=0.3),
+}
+"""Alternatives that need to know which ids stand in the context."""
 CUT: Mapping[str, Alternative] = {"top-p twice": twice_cut}
 """Of a sampling with top-p."""
 DRAFTED: Mapping[str, Alternative] = {
@@ -276,7 +307,8 @@ def usable(outcomes: Outcomes) -> dict[str, Alternative]:
     """The alternatives that can be computed from these outcomes."""
     cut = CUT if outcomes.top_p < 1 else {}
     guided = GUIDED if outcomes.unguided is not None else {}
-    return {**OWN, **cut, **(DRAFTED if outcomes.q is not None else {}), **guided, **added()}
+    repeated = REPEATED if outcomes.stood is not None else {}
+    return {**OWN, **repeated, **cut, **(DRAFTED if outcomes.q is not None else {}), **guided, **added()}
 
 
 def distribution(name: str, alternative: Alternative, outcomes: Outcomes) -> FloatArray:

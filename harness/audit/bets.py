@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy  # its parts are read when they are used (see `stats`)
 
-from stridebench.harness.audit.alternatives import argmax_boosted, distribution, leaking, powered, usable
+from stridebench.harness.audit.alternatives import argmax_boosted, distribution, leaking, never_copying, powered, usable
 from stridebench.harness.audit.outcomes import FloatArray, IntArray, Outcomes
 from stridebench.harness.errors import UsageError
 
@@ -20,7 +20,7 @@ TAIL = 0.1
 STEP = 2 / (2 - np.log(3))
 """Of the online Newton step, for bets of at most one half."""
 
-TILTS = ("surprise", "argmax", "tail", "copy", "draft")
+TILTS = ("surprise", "argmax", "tail", "copy", "repeat", "draft")
 """Names of the tilts; the last is used where the drafter's distribution is known."""
 
 
@@ -102,6 +102,7 @@ def _tilts(outcomes: Outcomes) -> FloatArray:
         (index == p.argmax(1)[:, None]).astype(np.float64),
         tail,
         (index == outcomes.copies[:, None]).astype(np.float64),
+        np.zeros_like(p) if outcomes.stood is None else (outcomes.stood > 0).astype(np.float64),
     ]
     if outcomes.q is not None:
         features.append((outcomes.q > p).astype(np.float64))
@@ -120,6 +121,9 @@ def biases(outcomes: Outcomes) -> dict[str, FloatArray]:
         "argmax": argmax_boosted(outcomes, 1.0),
         "any id": leaking(outcomes, 1.0),
     }
+    if outcomes.stood is not None:
+        kinds["no repeated id"] = p * (outcomes.stood == 0)
+        kinds["no repeated n-gram"] = never_copying(outcomes, 1.0)
     if outcomes.q is not None:
         kinds["draft"] = outcomes.q * (p > 0)
     if outcomes.unguided is not None:

@@ -7,7 +7,8 @@ vocabulary cheap, and loses little: what is merged is improbable.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,6 +39,8 @@ class Outcomes:
         copies: the outcome that continues the context's last n-gram as before, [N]; -1: there is none.
         top_p: of the sampling.
         unguided: probability of each outcome where guidance is dropped, [N, A]; None: there is no guidance.
+        stood: how often the outcome's id stands in the context so far, [N, A]; 0 for the other ids together.
+        stood_in_output: the same of the output alone, without the prompt.
     """
 
     p: FloatArray
@@ -47,14 +50,17 @@ class Outcomes:
     q: FloatArray | None = None
     top_p: float = 1.0
     unguided: FloatArray | None = None
+    stood: FloatArray | None = None
+    stood_in_output: FloatArray | None = None
 
     def __len__(self) -> int:
         return len(self.p)
 
-    def rows(self, stop: int) -> Outcomes:
-        """The first rows alone."""
-        q, unguided = (None if table is None else table[:stop] for table in (self.q, self.unguided))
-        return Outcomes(self.p[:stop], self.sizes[:stop], self.ids[:stop], self.copies[:stop], q, self.top_p, unguided)
+    def rows(self, stop: int, start: int = 0) -> Outcomes:
+        """Return the rows before ``stop``, from ``start`` on."""
+        tables: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
+        cut: dict[str, Any] = {name: t[start:stop] for name, t in tables.items() if isinstance(t, np.ndarray)}
+        return replace(self, **cut)
 
     def of(self, tokens: IntArray) -> IntArray:
         """The outcome that each of N tokens is."""
@@ -70,15 +76,17 @@ def outcomes_of(
     top_p: float,
     q: Tensor | None = None,
     unguided: Tensor | None = None,
+    prompt: int | None = None,
 ) -> Outcomes:
     """The outcomes of the tokens from ``start`` on.
 
     Args:
         laws: of N tokens.
         context: prompt and output ids; token n of the laws is ``context[start + n]``.
-        start: length of the prompt.
+        start: place of the first token in the context.
         q: the drafter's distributions, [N, V].
         unguided: the target's without its guidance, [N, V].
+        prompt: length of the prompt. Default: ``start``.
     """
     count = min(EXPLICIT, laws.probs.shape[1])
     p, ids = laws.probs.topk(count)
@@ -98,7 +106,23 @@ def outcomes_of(
         q=None if q is None else _gathered(q, ids),
         top_p=top_p,
         unguided=None if unguided is None else _gathered(unguided, ids),
+        stood=counted(context, 0, start, host_ids),
+        stood_in_output=counted(context, start if prompt is None else prompt, start, host_ids),
     )
+
+
+def counted(context: Sequence[int], begin: int, start: int, ids: IntArray) -> FloatArray:
+    """Count how often each id of row n stands in ``context[begin : start + n]``, [N, A]."""
+    seen, inverse = np.unique(np.asarray(context, dtype=np.int64), return_inverse=True)
+    places = np.searchsorted(seen, ids).clip(max=len(seen) - 1)
+    known = seen[places] == ids
+    counts = np.bincount(inverse[begin:start], minlength=len(seen)).astype(np.float64)
+    rows: FloatArray = np.zeros(ids.shape)
+    for row, place in enumerate(places):
+        rows[row] = counts[place]
+        counts[inverse[start + row : start + row + 1]] += 1
+    rows *= known
+    return rows
 
 
 def _host(explicit: Tensor, rest: Tensor) -> FloatArray:

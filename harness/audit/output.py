@@ -102,6 +102,6 @@ def bets_on(
             for table in (draft_logits, plain_logits)
         )
         near, probs = (table.gather(1, tokens)[:, 0].cpu().numpy() for table in (laws.near, laws.probs))
-        outcomes = outcomes_of(laws, context, place, sampling.top_p, q, plain)
+        outcomes = outcomes_of(laws, context, place, sampling.top_p, q, plain, start)
         parts.append(bet(outcomes, tokens[:, 0].cpu().numpy(), near, probs))
     return added_up(parts)

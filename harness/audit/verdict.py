@@ -29,12 +29,13 @@ class Audit:
         tokens: tokens that were bet on.
         near: tokens near a cut, on which nothing was bet.
         impossible: tokens that cannot be drawn.
-        visible_tv: total variation a token of the least visible of the kinds of bias that would have been refuted in
-            9 of 10 audits; None: at least one of them would not, however strong.
+        visible_tv: total variation a token from which on a bias of each kind in ``visible`` would have been refuted in
+            9 of 10 audits; None if one of these kinds could be stronger and would not be refuted. Nothing is said about
+            biases of other kinds.
         best: the alternative or tilt with the largest gain.
         gains: log gain of each alternative and tilt.
         threshold: the e-value from which on the sampler is refuted.
-        visible: total variation a token by kind of bias; None where it would not be seen.
+        visible: total variation a token by kind of bias; None if it would not be seen, however strong.
     """
 
     log_e: float
@@ -85,12 +86,15 @@ def audit(outputs: Sequence[Bets], cells: int = 1) -> Audit:
     threshold = refuting(cells)
     visible = visible_distances(bets, float(np.log(threshold) + np.log(len(gains))))
     seen = [tv for tv in visible.values() if tv is not None]
+    total = max(bets.tokens + bets.near + bets.impossible, 1)
+    strongest = dict(zip(bets.kinds, np.array(bets.distances) / total, strict=True))
+    unseen = [strongest[kind] for kind, tv in visible.items() if tv is None]
     return Audit(
         log_e=LARGEST if bets.impossible else min(float(mixture(np.array(bets.gains), wealth)), LARGEST),
         tokens=bets.tokens,
         near=bets.near,
         impossible=bets.impossible,
-        visible_tv=max(seen) if len(seen) == len(visible) else None,
+        visible_tv=max(seen) if seen and max(unseen, default=0.0) < max(seen) else None,
         best="a token that cannot be drawn" if bets.impossible else max(gains, key=lambda name: gains[name]),
         gains=gains,
         threshold=threshold,

@@ -51,6 +51,11 @@ OTHER_CAUSES = (
     "The sampler is biased, or the tokens come from other weights, another prompt format or other settings of sampling."
 )
 
+UNKNOWN_DRAFTER = (
+    "no bets on drafts that are kept untested, on wrong tests and residuals, or on a random number that is used twice: "
+    "they need the drafter's distributions"
+)
+
 
 @click.command(name="audit")
 @click.argument("run", type=click.Path(path_type=Path), required=False)
@@ -88,7 +93,8 @@ def command(
 
     A correct sampler reaches an e-value of 1000 once in a thousand audits, however long one looks. It is refuted there.
     "visible TV" is the bias, in total variation a token, that would have been refuted in 9 of 10 audits of so many
-    tokens: what is smaller may be there. A line of a file is {"prompt_ids": [1, 2], "output_ids": [3, 4]}.
+    tokens, if it is of one of the kinds that --json lists: a smaller bias or one of another kind may be there. A line
+    of a file is {"prompt_ids": [1, 2], "output_ids": [3, 4]}.
 
     Exit codes: 0 not refuted, 1 refuted, 4 inconclusive (too few tokens, or a cell that could not be audited), 2 error.
 
@@ -271,17 +277,25 @@ def _power(log_e: float) -> str:
 
 
 def _visible(result: Audit) -> str:
-    if result.visible_tv is not None:
-        return f"a bias of total variation {result.visible_tv:.2g} a token would have been seen in 9 of 10 audits"
-    return "some kinds of bias would not have been seen, however strong: audit more tokens"
+    kinds = ", ".join(f"{kind} {tv:.2g}" for kind, tv in result.visible.items() if tv is not None)
+    if not kinds:
+        return "no kind of bias would have been seen: audit more tokens"
+    line = f"biases of these kinds would have been seen in 9 of 10 audits from this total variation a token on: {kinds}"
+    if result.visible_tv is None:
+        unseen = ", ".join(kind for kind, tv in result.visible.items() if tv is None)
+        line += f" (not seen, however strong: {unseen}; audit more tokens)"
+    return f"{line}. Biases of other kinds may be there"
 
 
 def _sentence(result: Audit, dtype: str) -> str:
     lines = [
         f"{result.verdict}: e = {_power(result.log_e)} after {result.tokens} tokens (refuted from "
         f"{result.threshold:g} on); best bet: {result.best}",
-        f"{_visible(result)}; {result.near} tokens at a cut of top-k or top-p bet nothing; distributions in {dtype}",
+        _visible(result),
+        f"{result.near} tokens at a cut of top-k or top-p bet nothing; distributions in {dtype}",
     ]
+    if "draft" not in result.visible:
+        lines.append(f"{UNKNOWN_DRAFTER}; name the drafter with --drafter")
     if result.verdict == "refuted":
         lines.append(OTHER_CAUSES)
     if result.impossible:
@@ -308,5 +322,7 @@ def _print_group(setting: str, rows: list[AuditedCell]) -> None:
         visible = "-" if row.audit.visible_tv is None else f"{row.audit.visible_tv:.2g}"
         numbers = [_power(row.audit.log_e), str(row.audit.tokens), str(row.audit.near), visible, row.audit.best]
         lines.append([row.label, row.audit.verdict, *numbers, row.claim.name])
+    if blind := [row.label for row in rows if row.audit is not None and "draft" not in row.audit.visible]:
+        notes.append(f"{', '.join(blind)}: {UNKNOWN_DRAFTER}")
     columns = tuple(text_table.Column(key, key, rank=rank) for key, rank in COLUMNS.items())
     text_table.print_table(text_table.TextTable(setting, columns, lines, notes), Console())

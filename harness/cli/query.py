@@ -32,9 +32,12 @@ SHOWN_ROWS, SHOWN_CHARACTERS = 200, 80
 @click.argument("sql", required=False)
 @click.argument("runs", nargs=-1, metavar="[RUN...]")
 @click.option("--schema", "schema", is_flag=True, help="Print the views with their columns, types and meanings.")
+@click.option("--time-limit", type=click.FloatRange(0, min_open=True), help="Of the query, in seconds. Default: 60.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document: one object for each row.")
 @click.option("--csv", "as_csv", is_flag=True, help="Comma-separated values with a header.")
-def command(sql: str | None, runs: tuple[str, ...], schema: bool, as_json: bool, as_csv: bool) -> None:
+def command(
+    sql: str | None, runs: tuple[str, ...], schema: bool, time_limit: float | None, as_json: bool, as_csv: bool
+) -> None:
     """Answer one SQL query over the views runs, cells, cell_scores, samples, scores, steps and requests.
 
     RUN is a run folder, a URL, or a folder that holds runs; without any it is the folder `runs`. The query is DuckDB's
@@ -54,7 +57,7 @@ def command(sql: str | None, runs: tuple[str, ...], schema: bool, as_json: bool,
         return
     if sql is None:
         raise UsageError("there is no query; stride query --schema prints what can be asked")
-    answer = answer_of(sql, runs)
+    answer = answer_of(sql, runs, time_limit)
     if as_json:
         emit([dict(zip(answer.names, row, strict=True)) for row in answer.rows])
     elif as_csv:
@@ -63,20 +66,28 @@ def command(sql: str | None, runs: tuple[str, ...], schema: bool, as_json: bool,
         _print_table(answer)
 
 
-def answer_of(sql: str, runs: Sequence[Any]) -> Answer:
+def answer_of(sql: str, runs: Sequence[Any], seconds: float | None = None) -> Answer:
     """Ask runs that are named by their folders or URLs.
+
+    Args:
+        seconds: time limit of the query. Default: that of `ask`.
 
     Raises:
         UsageError: DuckDB is not installed, or refuses the query. StoreError: a run is damaged.
     """
     optional("duckdb", "stride query", "query")
-    from stridebench.reports.query.database import ask
+    from stridebench.reports.query.database import SECONDS, ask
 
-    named = [NamedRun(str(folder), Store.open(folder)) for folder in run_folders(runs)]
-    answer = ask(sql, named)
+    named = [NamedRun(_utf8(str(folder)), Store.open(folder)) for folder in run_folders(runs)]
+    answer = ask(sql, named, SECONDS if seconds is None else seconds)
     for line in _unfinished(named):
         say(line, err=True)
     return answer
+
+
+def _utf8(name: str) -> str:
+    """Return a folder's name with other bytes as escapes; a table holds UTF-8 alone."""
+    return name.encode("utf-8", "backslashreplace").decode()
 
 
 def _unfinished(runs: Sequence[NamedRun]) -> list[str]:

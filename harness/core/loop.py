@@ -15,7 +15,7 @@ from stridebench.harness.core.clock import Clock, Span, Stamp
 from stridebench.harness.core.draft import Acceptance, Draft, Fill, HostAcceptance
 from stridebench.harness.core.draws import Draws
 from stridebench.harness.core.method import Method
-from stridebench.harness.core.noise import GpuMeter, NoiseMeter, Waited
+from stridebench.harness.core.noise import GpuMeter, NoiseMeter, Waited, stopped_times
 from stridebench.harness.core.run import Run
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.core.session import Session, depths_of
@@ -133,7 +133,9 @@ def _decoded(method: Method[Any], run: Run, keeps_drafts: bool, spans: list[list
     if meter is not None:
         meter.close()
     _refuse_non_finite(spans)
-    steps = tuple(_step(step, clock) for step in timed)
+    walls = [clock.wall_ns(step.begin, step.end) for step in timed]
+    stops = stopped_times(walls, [step.waited.idle_ns for step in timed])
+    steps = tuple(_step(step, clock, stop) for step, stop in zip(timed, stops, strict=True))
     check(steps, len(tokens))
     start_ns = clock.wall_ns(read, started) - _read_ns(readings, read, clock)
     shared = run.slot.served if run.slot is not None and in_start.passes else 1
@@ -141,7 +143,7 @@ def _decoded(method: Method[Any], run: Run, keeps_drafts: bool, spans: list[list
         output(run, tuple(tokens)),
         steps,
         clock.wall_ns(begin, started) - start_ns,
-        _stages(timed, clock),
+        _stages(timed, clock, stops),
         max(0, start_ns) // shared,
         in_start.passes,
         in_start.drafts,
@@ -401,11 +403,13 @@ def _forced_counts(step: Advance) -> dict[str, int]:
     }
 
 
-def _stages(timed: Sequence[_TimedStep], clock: Clock) -> dict[str, int]:
-    """Nanoseconds of the stages that the method named."""
+def _stages(timed: Sequence[_TimedStep], clock: Clock, stops: Sequence[int]) -> dict[str, int]:
+    """Nanoseconds of the stages that the method named, without the time in which the process was stopped."""
     stages: Counter[str] = Counter()
-    for span in (span for step in timed for span in step.spans if span.kind not in ("target", "draft")):
-        stages[span.kind] += clock.device_ns(span.begin, span.end)
+    for step, stop in zip(timed, stops, strict=True):
+        for span in (span for span in step.spans if span.kind not in ("target", "draft")):
+            elapsed = clock.device_ns(span.begin, span.end)
+            stages[span.kind] += elapsed - stop * (elapsed >= stop)
     return dict(stages)
 
 
@@ -423,8 +427,12 @@ def _check_expected(step: Advance) -> None:
         )
 
 
-def _step(timed: _TimedStep, clock: Clock) -> Step:
-    """The record of a step, its stamps read."""
+def _step(timed: _TimedStep, clock: Clock, stop: int) -> Step:
+    """The record of a step, its stamps read.
+
+    Args:
+        stop: nanoseconds in which the process was stopped. They are most of the step, so they lie in its longest phase.
+    """
     wall = clock.wall_ns(timed.begin, timed.end)
     target = [span for span in timed.spans if span.kind == "target"]
     draft = [span for span in timed.spans if span.kind == "draft"]
@@ -433,6 +441,9 @@ def _step(timed: _TimedStep, clock: Clock) -> Step:
     verify_ns = clock.device_ns(target[-1].end, timed.end)
     drafted_after = (span for span in draft if span.begin.host_ns > target[-1].end.host_ns)
     verify_ns -= sum(clock.device_ns(span.begin, span.end) for span in drafted_after)  # drafting, not verifying
+    phases = {"draft_ns": draft_ns, "target_ns": target_ns, "verify_ns": verify_ns}
+    phases["host_ns"] = max(0, wall - sum(phases.values()))
+    phases[max(phases, key=lambda name: phases[name])] -= stop
     step = timed.advance
     depths = _depths(step.draft, step.read)
     _check_expected(step)
@@ -450,12 +461,10 @@ def _step(timed: _TimedStep, clock: Clock) -> Step:
         emitted=len(step.emitted),
         overshoot=timed.overshoot,
         reused=int(step.draft.reused.sum()) if step.draft.reused is not None else 0,
-        wall_ns=wall,
-        device_ns=clock.device_ns(timed.begin, timed.end),
-        draft_ns=draft_ns,
-        target_ns=target_ns,
-        verify_ns=verify_ns,
-        host_ns=max(0, wall - target_ns - draft_ns - verify_ns),
+        wall_ns=wall - stop,
+        device_ns=clock.device_ns(timed.begin, timed.end) - stop,
+        **phases,
+        stopped_ns=stop,
         resampled=step.resampled,
         served=timed.served,
         wait_ns=timed.waited.wait_ns,

@@ -4,6 +4,10 @@ Seconds of a step are worth nothing where other work had the cores meanwhile. Li
 that it could have run and did not (``/proc/self/task/*/schedstat``, second number), and for the process its
 involuntary context switches (getrusage). On other systems the first is 0.
 
+A process that is stopped (a suspended machine, a frozen container, SIGSTOP) neither computes nor waits for a core. So
+the time in which no thread did either is idle time, and `stopped_times` tells a stop apart from waiting for a GPU or a
+disk.
+
 On a GPU seconds also depend on its clock, which falls when it is hot or shared, and on other processes. NVML tells both
 where the extra `gpu` is installed; without it, on a CPU, and where NVML answers nothing, both are 0.
 """
@@ -13,6 +17,8 @@ from __future__ import annotations
 import importlib
 import os
 import resource
+import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +26,8 @@ from typing import Any, NamedTuple
 import torch
 
 TASKS = Path("/proc/self/task")
+LEAST_STOP_NS, UNUSUAL = 500_000_000, 10
+"""A stop takes this long at least, and so many times the idle time of the decode's median step."""
 
 
 class Waited(NamedTuple):
@@ -30,12 +38,27 @@ class Waited(NamedTuple):
         switches: involuntary context switches.
         gpu_mhz: clock of the GPU's multiprocessors at the reading; 0: not known.
         foreign: other processes that compute on the GPU at the reading.
+        idle_ns: time in which no thread of the process computed or waited for a core; 0 if the system does not tell how
+            long threads waited.
     """
 
     wait_ns: int
     switches: int
     gpu_mhz: int = 0
     foreign: int = 0
+    idle_ns: int = 0
+
+
+def stopped_times(wall_ns: Sequence[int], idle_ns: Sequence[int]) -> list[int]:
+    """Return for how long the process was stopped in each step of a decode.
+
+    A step was stopped if it was idle for more than half of its time, for ``LEAST_STOP_NS``, and for ``UNUSUAL`` times
+    as long as the median step, because a GPU or a disk may keep every step waiting. One step alone has no such median.
+    """
+    usual = sorted(idle_ns)[(len(idle_ns) - 1) // 2] if len(idle_ns) > 1 else max(idle_ns, default=0)
+    least = max(LEAST_STOP_NS, UNUSUAL * usual)
+    idle = [min(pair) for pair in zip(wall_ns, idle_ns, strict=True)]
+    return [one if one >= least and 2 * one > wall else 0 for one, wall in zip(idle, wall_ns, strict=True)]
 
 
 class GpuMeter:
@@ -93,47 +116,60 @@ class GpuMeter:
 
 
 class NoiseMeter:
-    """Reads the counters of the threads that exist when it is made; a thread that ends counts no more.
+    """Reads the counters of the threads that exist when it is made; one that ends keeps what it had waited.
 
     Files stay open, so that a reading takes a few microseconds. It is made and read outside of what is timed.
 
     Args:
         tasks: the folder of the threads.
         gpu: of the device that decodes; None: it is no GPU, or not known.
+        now: the host's clock, in nanoseconds.
+        computed: the time that all threads of the process computed, in nanoseconds.
     """
 
-    def __init__(self, tasks: Path = TASKS, gpu: GpuMeter | None = None) -> None:
-        self._files: list[int] = []
-        self._gpu = gpu
+    def __init__(
+        self,
+        tasks: Path = TASKS,
+        gpu: GpuMeter | None = None,
+        now: Callable[[], int] = time.perf_counter_ns,
+        computed: Callable[[], int] = time.process_time_ns,
+    ) -> None:
+        self._files: dict[int, int] = {}
+        self._ended = 0
+        self._gpu, self._now, self._computed = gpu, now, computed
         with suppress(OSError):  # what /proc refuses counts as if it were not there
             for path in sorted(tasks.glob("*/schedstat")):
                 with suppress(OSError):
-                    self._files.append(os.open(path, os.O_RDONLY))
+                    self._files[os.open(path, os.O_RDONLY)] = 0
         self._before = self._read()
 
     def read(self) -> Waited:
-        """Since the last call, or since the meter was made."""
+        """Return what happened since the last call, or since the meter was made."""
         now, before = self._read(), self._before
         self._before = now
         gpu = self._gpu.read() if self._gpu is not None else (0, 0)
-        return Waited(max(0, now.wait_ns - before.wait_ns), max(0, now.switches - before.switches), *gpu)
+        wait, switches, idle = (
+            max(0, getattr(now, name) - getattr(before, name)) for name in ("wait_ns", "switches", "idle_ns")
+        )
+        return Waited(wait, switches, *gpu, idle_ns=idle if self._files else 0)
 
     def close(self) -> None:
         """Close the files; a later reading counts switches alone."""
         while self._files:
             with suppress(OSError):  # a plugin closed it
-                os.close(self._files.pop())
+                os.close(self._files.popitem()[0])
 
     def __del__(self) -> None:
         self.close()
 
     def _read(self) -> Waited:
-        wait = 0
         for file in list(self._files):
             try:
-                wait += int(os.pread(file, 128, 0).split()[1])
+                self._files[file] = int(os.pread(file, 128, 0).split()[1])
             except (OSError, IndexError, ValueError):  # the thread has ended
-                self._files.remove(file)
+                self._ended += self._files.pop(file)
                 with suppress(OSError):
                     os.close(file)
-        return Waited(wait, resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw)
+        wait = self._ended + sum(self._files.values())
+        switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+        return Waited(wait, switches, idle_ns=self._now() - self._computed() - wait)

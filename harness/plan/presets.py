@@ -236,7 +236,12 @@ def parameters(spec: Spec) -> list[str]:
 
 def _changed(spec: Spec, name: str) -> Spec:
     """A spec with the parameters of ``NAME:key=value,...``, whose values are YAML."""
-    changes = {key: yaml.safe_load(value) for key, value in _split(name)[1].items()}
+    changes: dict[str, Any] = {}
+    for key, value in _split(name)[1].items():
+        try:
+            changes[key] = parse(value).data
+        except yaml.YAMLError as error:
+            raise UsageError(f"{name}: {key} is not YAML: {getattr(error, 'problem', error)}") from error
     for key in BESIDE & set(changes):
         example = f"{{name: {plain(name)}, {key}: {changes[key]}}}"
         raise UsageError(f"{name}: {key} is no parameter of the adapter and stands beside the name: {example}")

@@ -1,4 +1,4 @@
-"""YAML with the line of each value, so that errors can name it."""
+"""YAML within limits, with the line of each value, so that errors can name it. All YAML is read here."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import yaml
 Loc = tuple[int | str, ...]
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """libyaml's reader where it is installed, since it is ten times as fast."""
-DEPTH, NODES = 40, 20_000
-"""Limits of a document with its aliases expanded. A suite needs far less."""
+DEPTH, NODES, CHARACTERS = 40, 20_000, 4_000_000
+"""Limits of a document, its aliases expanded in the first two. A suite needs far less."""
 DIGITS = 400
 """Limit of a whole number; Python refuses to print one of over 4,300 digits."""
 
@@ -40,6 +40,8 @@ def parse(text: str) -> Document:
     Raises:
         YAMLError: it is not YAML, or is nested or expanded beyond the limits.
     """
+    if len(text) > CHARACTERS:
+        raise yaml.MarkedYAMLError(problem=f"over {CHARACTERS:,} characters")
     _refuse_nesting(text)
     loader = LOADER(text)
     try:
@@ -49,6 +51,15 @@ def parse(text: str) -> Document:
         return Document(node, None if node is None else _data(loader, node), repeated)
     finally:
         loader.dispose()
+
+
+def load(text: str) -> Any:
+    """Return the data of a YAML text.
+
+    Raises:
+        YAMLError: as `parse`.
+    """
+    return parse(text).data
 
 
 def _refuse_nesting(text: str) -> None:

@@ -38,7 +38,7 @@ class Step:
         levels_built: levels that the drafter built before the best nodes were chosen, which may leave a level without a
             node.
         resampled: positions filled by a draw from the target instead of the draft.
-        wall_ns: the step on the host's clock.
+        wall_ns: the step on the host's clock, without ``stopped_ns``, which no other time holds either.
         device_ns: the step on the device's clock (the same on a CPU).
         draft_ns: inside drafter passes.
         target_ns: inside target passes.
@@ -49,6 +49,7 @@ class Step:
         switches: involuntary context switches of the process.
         gpu_mhz: clock of the GPU at the end of the step; 0: not known.
         foreign: processes of others that compute on the GPU at the end of the step.
+        stopped_ns: time in which the process was stopped, as by a suspended machine; 0: it was not.
         ranks: number of earlier siblings of each accepted node of a tree, from 0; none in a chain.
         energies: log p(x) - log q(x) in nats for every draft x that was compared with the target, reached or not, by
             position; x was drawn from q. Only of methods that test by it.
@@ -81,6 +82,7 @@ class Step:
     switches: int = 0
     gpu_mhz: int = 0
     foreign: int = 0
+    stopped_ns: int = 0
     ranks: tuple[int, ...] = ()
     energies: tuple[float, ...] = ()
     levels_built: int | None = None

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, NotRequired
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
@@ -192,6 +193,20 @@ def problem(body: Any, kind: TypeAdapter[Any]) -> str | None:
     except RecursionError:
         return "is nested too deep"
     return None
+
+
+def parquet_table(data: bytes) -> pa.Table:
+    """Return the table of a parquet file.
+
+    It is read by this thread alone, from Arrow's memory: a thread of Arrow's pool that releases bytes of Python while
+    the interpreter ends aborts the process.
+
+    Raises:
+        ArrowException: the bytes are not a parquet file.
+    """
+    copy = pa.BufferOutputStream()
+    copy.write(data)
+    return pq.ParquetFile(pa.BufferReader(copy.getvalue())).read(use_threads=False)
 
 
 def problem_of_rows(table: pa.Table, schema: pa.Schema) -> str | None:

@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stridebench.harness.errors import RunIncomplete, StoreError, UnknownNameError
+from stridebench.harness.record.entries import parquet_table
 from stridebench.harness.record.files import (
     PARTIAL,
     SCHEMA,
@@ -144,12 +145,12 @@ class RequestStore:
         if hashlib.sha256(data).hexdigest() != body["files"].get(FILE):
             raise DamagedError(f"{path} is damaged. {self._remedy(name)}")
         try:
-            rows = pq.read_table(pa.BufferReader(data))
+            rows = parquet_table(data)
         except (pa.ArrowException, OSError) as error:
             raise DamagedError(f"{path} is no table: {error}. {self._remedy(name)}") from error
         if missing := [column for column in REQUESTS.names if column not in rows.column_names]:
             raise DamagedError(f"{path} lacks the columns {', '.join(missing)}. {self._remedy(name)}")
-        frame: pd.DataFrame = rows.to_pandas()
+        frame: pd.DataFrame = rows.to_pandas(use_threads=False)
         return EngineCell(name, body["meta"], frame)
 
     def meta(self, name: str) -> dict[str, Any]:

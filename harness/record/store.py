@@ -333,15 +333,41 @@ class Store:
         samples = (record.sample for record in self._unsealed(cell) or self._refuse_sealed(cell))
         return sorted((s for s in samples if not s.warmup), key=lambda s: (s.prompt, s.repetition))
 
+    def refuse_missing(self, cell: str) -> None:
+        """Check that a cell that is not sealed has every decode that was planned.
+
+        Raises:
+            RunIncomplete: records, or the whole folder, were removed while the run decoded.
+        """
+        self._refuse_missing(cell, self.stored(cell))
+
+    def _refuse_missing(self, cell: str, stored: int) -> None:
+        self._refuse_removed()
+        expected = self.manifest["cells"][cell].get("expected", stored)
+        if stored < expected and not self.sealed(cell):
+            raise RunIncomplete(
+                f"the cell {cell!r} of {self.path} has {stored} of {expected} decodes: something removed records while "
+                f"the run decoded. Leave the folder alone and run again with --resume, which decodes what is missing."
+            )
+
+    def _refuse_removed(self) -> None:
+        if not (self.path / "manifest.json").is_file():
+            raise RunIncomplete(
+                f"{self.path} holds no run any more: it or its manifest.json was removed while the run decoded. Start "
+                f"the run again, and leave its folder alone."
+            )
+
     def seal(self, cell: str, meta: Mapping[str, Any]) -> None:
         """Turn the cell's records, if any, into its two tables, sorted by (warmup, prompt, repetition).
 
         Raises:
             SealedError: the cell is sealed already. StoreError: a record is damaged.
             ContractError: a record breaks an identity of `columns.check`.
-            RunIncomplete: the disk is full or read-only; every record is kept.
+            RunIncomplete: the disk is full or read-only, and every record is kept; or a planned decode is missing.
         """
         records = list(self._unsealed(cell) or self._refuse_sealed(cell))
+        if meta.get("status") != "skipped":
+            self._refuse_missing(cell, sum(not record.sample.warmup for record in records))
         records.sort(key=lambda r: (r.sample.warmup, r.sample.prompt, r.sample.repetition))
         for record in records:
             _check(cell, record)
@@ -484,7 +510,8 @@ class Store:
             UnknownNameError: the manifest has no such cell.
         """
         body = self._body(name)
-        frames = {file: self._table(name, file, digest).to_pandas() for file, digest in body["files"].items()}
+        tables = {file: self._table(name, file, digest) for file, digest in body["files"].items()}
+        frames = {file: table.to_pandas(use_threads=False) for file, table in tables.items()}
         samples = frames["samples.parquet"].astype({"diverged_at": "Int64"})
         return Cell(name, body["meta"], samples, frames["steps.parquet"])
 
@@ -589,7 +616,7 @@ class Store:
         if hashlib.sha256(data).hexdigest() != digest:
             raise DamagedError(f"{path} is damaged: its sha256 is not the one in cell.json. {self._remedy(cell)}")
         try:
-            table = pq.read_table(pa.BufferReader(data))
+            table = entries.parquet_table(data)
         except (pa.ArrowException, OSError) as error:
             raise DamagedError(f"{path} is no table: {error}. {self._remedy(cell)}") from error
         if problem := entries.problem_of_rows(table, _TABLES[file]):
@@ -610,11 +637,13 @@ class Store:
 
     @contextmanager
     def _room(self) -> Iterator[None]:
-        """Raise RunIncomplete where the disk refuses a write."""
+        """Raise RunIncomplete if the disk refuses a write, or the run was removed."""
+        self._refuse_removed()
         try:
             yield
         except OSError as error:
             if error.errno not in _NO_ROOM:
+                self._refuse_removed()
                 raise
             raise RunIncomplete(
                 f"{self.path} cannot be written: {error}. All that was finished before is kept there. "

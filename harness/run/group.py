@@ -85,6 +85,8 @@ def _run(group: LoadedGroup, models: WarmModels, facts: Mapping[str, Any]) -> No
     with IsolatedCells(group) as isolated:
         scorer = Scorer(group, isolated)
         Schedule(group, scorer, isolated).run()
+        for cell in group.cells:
+            group.store.refuse_missing(cell.id)
         if group.plan.suite.suite.prove:
             group.options.progress.say("proving: exact distributions by enumeration, greedy equality in fp32")
         facts_of_models = {cell: facts_of(group, cell) | quantisation.facts(cell) for cell in group.cells}

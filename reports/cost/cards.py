@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 
 from stridebench.harness.errors import UsageError
+from stridebench.harness.plan.yaml_lines import load as load_yaml
 
 CARDS = Path(__file__).parents[1] / "data" / "training_cost.yaml"
 TERA = 1e12
@@ -129,7 +130,7 @@ def read(file: Path = CARDS) -> Book:
         UsageError: the file cannot be read, a field is missing, unknown or not a number, or a framework has no entry.
     """
     try:
-        document: Any = yaml.safe_load(file.read_text(encoding="utf-8"))
+        document: Any = load_yaml(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise UsageError(f"cannot read the cards {file}: {error}. {CARDS} is an example") from error
     if not isinstance(document, dict) or not isinstance(document.get("cards"), dict):

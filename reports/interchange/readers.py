@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from stridebench.harness.errors import UsageError, printable_line
+from stridebench.harness.plan.yaml_lines import load as load_yaml
 from stridebench.harness.record.requests import Request
 from stridebench.reports.interchange import lint
 from stridebench.reports.interchange.acceptance import Result
@@ -56,7 +57,7 @@ def _file(path: Path) -> Result:
     if not text.strip():
         raise ValueError("it is empty")
     if path.suffix in (".yaml", ".yml"):
-        return _golden(path, _object(yaml.safe_load(text)))
+        return _golden(path, _object(load_yaml(text)))
     if path.suffix == ".jsonl":
         rows = [_object(json.loads(line), f"line {number}") for number, line in _lines(text)]
         return _spec_bench(path, rows) if "choices" in rows[0] else _aiperf(path, rows)

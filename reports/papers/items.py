@@ -7,8 +7,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import BaseModel, ConfigDict
+
+from stridebench.harness.plan.yaml_lines import load as load_yaml
 
 FILE = Path(__file__).parents[1] / "data" / "paper_items.yaml"
 
@@ -54,5 +55,5 @@ class Item(_Data):
 @cache
 def items() -> Mapping[str, tuple[Item, ...]]:
     """Read all items, by paper."""
-    body = yaml.safe_load(FILE.read_text(encoding="utf-8"))
+    body = load_yaml(FILE.read_text(encoding="utf-8"))
     return {paper: tuple(Item.model_validate(item) for item in listed) for paper, listed in body["papers"].items()}

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pandas as pd
-import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from stridebench.harness.errors import UnknownNameError
+from stridebench.harness.plan.yaml_lines import load as load_yaml
 
 STAND_IN = "tiny:"
 """Before the name of a model that a stand-in of random weights plays."""
@@ -274,7 +274,7 @@ class Printed:
 def papers() -> Mapping[str, Paper]:
     """Read all papers, by the names of their files."""
     files = sorted(FOLDER.glob("*.yaml"))
-    return {path.stem: Paper.model_validate(yaml.safe_load(path.read_text(encoding="utf-8"))) for path in files}
+    return {path.stem: Paper.model_validate(load_yaml(path.read_text(encoding="utf-8"))) for path in files}
 
 
 def printed(name: str) -> Printed:

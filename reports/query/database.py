@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -34,6 +35,9 @@ SETTINGS: dict[str, str | bool | int | float | list[str]] = {
 }
 READING = ("SELECT", "EXPLAIN")
 """Kinds of statements that a query may be; SHOW, DESCRIBE and SUMMARIZE are SELECTs to DuckDB."""
+ZONED = "WITH TIME ZONE"
+SECONDS = 60.0
+"""Time limit of a query that is given no other."""
 INDIRECT = re.compile(r"\b(query|query_table|summarize|show)\b", re.IGNORECASE)
 """Words that name views in other ways than by their names."""
 
@@ -53,24 +57,46 @@ class Answer:
     rows: list[tuple[Any, ...]]
 
 
-def ask(sql: str, runs: Sequence[NamedRun]) -> Answer:
+def ask(sql: str, runs: Sequence[NamedRun], seconds: float = SECONDS) -> Answer:
     """Answer one SELECT over the views of the runs. Tables that it does not name are not read from the disk.
 
+    Args:
+        seconds: time limit of the query itself.
+
     Raises:
-        UsageError: the text is no single statement that reads, or DuckDB refuses it.
+        UsageError: the text is not a single statement that reads, DuckDB refuses it, or it takes too long.
         StoreError: a table of a run is damaged.
     """
     with duckdb.connect(":memory:", config=SETTINGS) as connection:
+        limit = threading.Timer(seconds, connection.interrupt)
         try:
+            sql.encode()
             _check(connection, sql)
             _fill(connection, sql, runs)
             connection.execute("SET lock_configuration = true")
-            cursor = connection.execute(sql)
-            names = [str(column[0]) for column in cursor.description or ()]
-            types = [str(column[1]) for column in cursor.description or ()]
-            return Answer(_distinct(names), types, cursor.fetchall())
+            limit.start()
+            return _answer(connection, sql)
+        except UnicodeError as error:
+            raise UsageError("the query or its answer is not UTF-8 text; write other bytes as '\\xFF'::BLOB") from error
+        except duckdb.InterruptException as error:
+            raise UsageError(f"the query took over {seconds:g} s; narrow it, or raise --time-limit") from error
         except duckdb.Error as error:
             raise UsageError(_one_line(error)) from error
+        finally:
+            limit.cancel()
+
+
+def _answer(connection: duckdb.DuckDBPyConnection, sql: str) -> Answer:
+    """Return the rows of a query. Times with a zone are texts, since DuckDB makes Python values of them by pytz."""
+    cursor = connection.execute(sql)
+    names = [str(column[0]) for column in cursor.description or ()]
+    types = [str(column[1]) for column in cursor.description or ()]
+    if any(ZONED in kind for kind in types):
+        columns = [f"c{index}" for index in range(len(types))]
+        shown = ", ".join(f"{c}::VARCHAR" if ZONED in kind else c for c, kind in zip(columns, types, strict=True))
+        inner = sql.strip().rstrip(";")
+        cursor = connection.execute(f"SELECT {shown} FROM (\n{inner}\n) AS answer({', '.join(columns)})")
+    return Answer(_distinct(names), types, cursor.fetchall())
 
 
 def _check(connection: duckdb.DuckDBPyConnection, sql: str) -> None:

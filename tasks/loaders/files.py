@@ -149,7 +149,7 @@ def parquet(path: Path, what: str, origin: str) -> list[tuple[Where, Row]]:
     from pyarrow.parquet import read_table
 
     try:
-        rows = read_table(path).to_pylist()
+        rows = read_table(path, use_threads=False, pre_buffer=False).to_pylist()
     except (OSError, ArrowException) as error:
         raise missing(path, what, origin, error) from error
     return [(Where(path, number, "row"), row) for number, row in enumerate(rows, 1)]

@@ -204,11 +204,11 @@ class TestProfiles:
     @pytest.mark.parametrize(
         ("text", "says"),
         [
-            ("machine: 2024-13-45", "is no YAML: month must be in 1..12"),
+            ("machine: 2024-13-45", "is not YAML: month must be in 1..12"),
             ("a: " + "[" * 3000, "nested too deep"),
-            ("a: [unclosed", "is no YAML: while parsing a flow sequence in"),
+            ("a: [unclosed", "is not YAML: while parsing a flow sequence in"),
             (f"launch_us: {{value: {'9' * 400}, source: x}}", "lacks bandwidth_gb_s, launch_us (its value is 9999"),
-            (f"launch_us: {{value: {'9' * 5000}, source: x}}", "is no YAML"),
+            (f"launch_us: {{value: {'9' * 5000}, source: x}}", "is not YAML"),
             ("launch_us: {value: 1.0e-320, source: x}", "a number from 1e-06 to 1e+06"),
             ("launch_us: {value: 1e3, source: x}", "launch_us (its value '1e3' is text in YAML 1.1; write it as 1000"),
             ("launch_us: {value: 1.0, source: [x]}", "source: text that says where it is from"),

@@ -277,6 +277,18 @@ def test_steps_that_waited_for_a_core_disturb_the_timing_of_a_cell(waiting: int,
     assert (expected in row["flags"]) == flag
 
 
+def test_a_stopped_process_is_counted_in_the_flags() -> None:
+    store = tiny()
+    stopped = [record(f"p{i}", [step(stopped_ns=3_000_000_000 * (i == 0)), *[step()] * 9]) for i in range(4)]
+    store.add(meta("ar", role="baseline"), stopped)
+    store.add(meta("m"), [record(f"p{i}", [step()] * 10) for i in range(4)])
+    rows = summarise(store).set_index("cell")["flags"]
+    words = (
+        "disturbed timing: the process was stopped in {}1 of 40 steps, for 3.0 s together, which its times leave out"
+    )
+    assert words.format("") in rows["ar"] and words.format("the baseline's ") in rows["m"]
+
+
 def test_seconds_of_a_disturbed_cell_have_no_mismatch() -> None:
     """As `test_a_wrong_clock_shows_as_a_mismatch`, with threads that waited: the prediction rests on seconds too."""
     slow = [record(f"p{i}", [step(1, 2, ms=12.0 if i else 400.0, wait_ns=5_000_000)] * 5) for i in range(12)]

@@ -25,6 +25,7 @@ import stridebench.harness.run.serving.keeper as keeper
 from stridebench.harness.core.engine import EngineFault
 from stridebench.harness.engines.keys import Key
 from stridebench.harness.errors import UnknownNameError, UsageError, printable_line
+from stridebench.harness.plan.yaml_lines import load as load_yaml
 from stridebench.harness.platform.extras import optional
 
 SHIPPED = Path(stridebench.harness.engines.__file__).parent / "servers"
@@ -131,7 +132,7 @@ def declared(name: str) -> Declared:
     if not path.is_file():
         raise UnknownNameError("server", name, names())
     try:
-        return Declared.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+        return Declared.model_validate(load_yaml(path.read_text(encoding="utf-8")))
     except (OSError, yaml.YAMLError, ValidationError) as error:
         raise UsageError(f"{path} declares no server: {error}") from error
 

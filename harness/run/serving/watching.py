@@ -64,7 +64,8 @@ class Watched:
         growth = after.since(before) if after is not None and before is not None else None
         if growth is not None and growth.backwards:
             raise EngineFault("server_died", "its counters went backwards between two probes")
-        figures = measures(table(rows).to_pandas(), dict(growth.values) if growth is not None else {}, {})
+        frame = table(rows).to_pandas(use_threads=False)
+        figures = measures(frame, dict(growth.values) if growth is not None else {}, {})
         return {
             **({"restarted": True} if restarted else {}),
             **{name: figures[f"{name}_pooled"] for name in TOLD},

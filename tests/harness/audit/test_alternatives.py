@@ -13,6 +13,7 @@ from stridebench.harness.audit.alternatives import (
     GUIDED,
     HEDGE,
     OWN,
+    REPEATED,
     Alternative,
     accepted_by_p,
     argmax_boosted,
@@ -22,9 +23,11 @@ from stridebench.harness.audit.alternatives import (
     guidance_dropped,
     leaking,
     narrowed,
+    never_copying,
     noise_of_draft_reused,
     number_of_draft_reused,
     number_of_test_reused,
+    penalised,
     powered,
     root_accepted,
     swapped,
@@ -48,7 +51,7 @@ SMALL = Outcomes(P, np.array([[1.0, 1, 1, 0]]), np.array([[4, 2, 9, -1]]), np.ar
 def test_every_alternative_is_a_distribution_over_what_can_be_drawn(vocabulary: int, top_p: float) -> None:
     outcomes = simulated(20, vocabulary, drafter=True, top_p=top_p)
     alternatives = usable(outcomes)
-    assert set(alternatives) == {*OWN, *DRAFTED, *(CUT if top_p < 1 else ())}
+    assert set(alternatives) == {*OWN, *REPEATED, *DRAFTED, *(CUT if top_p < 1 else ())}
     for name, alternative in alternatives.items():
         law = distribution(name, alternative, outcomes)
         np.testing.assert_allclose(law.sum(1), outcomes.p.sum(1), rtol=1e-12)  # 0 where all ids are at a cut
@@ -71,6 +74,17 @@ def test_alternatives_by_hand() -> None:
     np.testing.assert_allclose(copying(SMALL, 0.5)[0], [0.25, 0.15, 0.6, 0])
     np.testing.assert_allclose(leaking(SMALL, 0.3)[0], [0.45, 0.31, 0.24, 0])
     np.testing.assert_allclose(drafted(SMALL, 0.5)[0], [0.3, 0.45, 0.25, 0])
+
+
+def test_alternatives_of_repeated_ids_by_hand() -> None:
+    half = np.log(2)  # a logit that is lower by log 2 halves a probability
+    stood, in_output = np.array([[3.0, 0, 1, 0]]), np.array([[2.0, 0, 0, 0]])
+    outcomes = replace(SMALL, stood=stood, stood_in_output=in_output)
+    np.testing.assert_allclose(penalised(outcomes, half)[0], [0.25, 0.3, 0.1, 0])
+    np.testing.assert_allclose(penalised(outcomes, half, in_output=True)[0], [0.25, 0.3, 0.2, 0])
+    np.testing.assert_allclose(penalised(outcomes, half, by_count=True)[0], [0.0625, 0.3, 0.1, 0])
+    np.testing.assert_allclose(never_copying(outcomes, 1.0)[0], [0.625, 0.375, 0, 0])
+    assert set(REPEATED) <= set(usable(outcomes)) and not set(REPEATED) & set(usable(SMALL))
 
 
 def test_alternatives_of_drafters_by_hand() -> None:

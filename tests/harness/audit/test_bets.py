@@ -60,11 +60,9 @@ def test_bets_on_two_outputs_add_up_to_those_on_both_together() -> None:
     places = drawn(outcomes.p, 1)[0]
     tokens, probs = outcomes.ids[np.arange(30), places], outcomes.p[np.arange(30), places]
     halves = []
-    for rows in (slice(0, 11), slice(11, 30)):
-        assert outcomes.q is not None
-        parts = (outcomes.p[rows], outcomes.sizes[rows], outcomes.ids[rows], outcomes.copies[rows], outcomes.q[rows])
-        size = len(parts[0])
-        halves.append(bet(Outcomes(*parts), tokens[rows], np.zeros(size, dtype=np.int64), probs[rows]))
+    for start, stop in ((0, 11), (11, 30)):
+        zeros = np.zeros(stop - start, dtype=np.int64)
+        halves.append(bet(outcomes.rows(stop, start), tokens[start:stop], zeros, probs[start:stop]))
     assert_close(added_up(halves), together)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from stridebench.harness.audit.laws import laws_of
-from stridebench.harness.audit.outcomes import EXPLICIT, copied, outcomes_of
+from stridebench.harness.audit.outcomes import EXPLICIT, copied, counted, outcomes_of
 from stridebench.harness.core.sampling import Sampling
 
 
@@ -44,3 +44,15 @@ def test_the_copy_at_a_place_depends_on_the_tokens_before_it_alone() -> None:
     context = np.random.default_rng(0).integers(0, 3, size=40).tolist()
     for place in range(2, 40):
         assert copied(context[:place], 2)[: place - 1] == copied(context, 2)[: place - 1]
+
+
+def test_ids_that_stand_in_the_context_are_counted_without_the_token_itself_and_later_ones() -> None:
+    context, ids = [5, 7, 5, 9, 5, 7], np.array([[5, 7, 8, -1]] * 3)
+    assert counted(context, 0, 3, ids).tolist() == [[2, 1, 0, 0], [2, 1, 0, 0], [3, 1, 0, 0]]
+    assert counted(context, 2, 3, ids).tolist() == [[1, 0, 0, 0], [1, 0, 0, 0], [2, 0, 0, 0]]
+    z = torch.zeros(3, 10)
+    whole = outcomes_of(laws_of(z, Sampling(1.0), 1e-6), context, 3, 1.0, prompt=2)
+    for rows in range(1, 4):  # later tokens change nothing
+        cut = outcomes_of(laws_of(z[:rows], Sampling(1.0), 1e-6), context[: 3 + rows - 1], 3, 1.0, prompt=2)
+        for name in ("stood", "stood_in_output"):
+            assert getattr(cut, name).tolist() == getattr(whole, name)[:rows].tolist()

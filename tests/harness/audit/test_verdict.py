@@ -15,6 +15,7 @@ from stridebench.harness.audit.alternatives import argmax_boosted, drafted, leak
 from stridebench.harness.audit.bets import Bets, bet, biases, gains_of
 from stridebench.harness.audit.outcomes import FloatArray, Outcomes
 from stridebench.harness.audit.verdict import LARGEST, audit, evidence_path
+from stridebench.harness.cli.audit import _visible
 from stridebench.harness.record.evidence import REFUTED
 from tests.support.samplers import drawn, log_e, simulated
 
@@ -26,7 +27,7 @@ def bets_on(outcomes: Outcomes, law: FloatArray, seed: int = 1) -> Bets:
     return bet(outcomes, outcomes.ids[row, places], zeros, outcomes.p[row, places])
 
 
-@pytest.mark.parametrize("kind", ["hotter", "colder", "argmax", "any id"])
+@pytest.mark.parametrize("kind", ["hotter", "colder", "argmax", "any id", "no repeated id"])
 def test_a_visible_bias_is_refuted_in_nine_of_ten_audits(kind: str) -> None:
     """Of 300 audits at the bias that is called visible at least 87 % are refuted; at a third of it few are."""
     outcomes = simulated(400, 60, seed=5)
@@ -46,7 +47,36 @@ def test_a_correct_sampler_is_not_refuted_and_a_biased_one_is() -> None:
     correct, biased = (audit([bets_on(outcomes, law)]) for law in (outcomes.p, biases(outcomes)["hotter"]))
     assert correct.verdict == "not refuted" and correct.log_e < np.log(20) and correct.tokens == 400
     assert correct.visible_tv == max(tv for tv in correct.visible.values() if tv is not None)
+    assert set(correct.visible) == {"hotter", "colder", "argmax", "any id", "no repeated id", "no repeated n-gram"}
     assert biased.verdict == "refuted" and biased.best.startswith("hotter")
+
+
+def penalty(outcomes: Outcomes, ratio: float) -> FloatArray:
+    """A repetition penalty on logits whose normaliser is 6, as engines have it: not one of the alternatives."""
+    logits = np.log(np.maximum(outcomes.p, 1e-300)) + 6
+    assert outcomes.stood is not None
+    lowered = np.where(logits > 0, logits / ratio, logits * ratio)
+    return normalised(np.exp(np.where(outcomes.stood > 0, lowered, logits)) * (outcomes.p > 0))
+
+
+@pytest.mark.parametrize("ratio", [1.1, 1.3])
+def test_a_repetition_penalty_is_refuted(ratio: float) -> None:
+    outcomes = simulated(3000, 20, seed=4)
+    result = audit([bets_on(outcomes, penalty(outcomes, ratio))])
+    assert result.verdict == "refuted" and ("repeated" in result.best or "penalty" in result.best)
+
+
+def test_a_bias_of_a_kind_without_a_bet_is_not_seen_and_not_among_the_kinds_that_are_named() -> None:
+    """Even ids are more probable, by a total variation above what every named kind needs."""
+    outcomes = simulated(2000, 40, seed=6)
+    law = normalised(outcomes.p * np.where(outcomes.ids % 2 == 0, 1.8, 1.0))
+    result = audit([bets_on(outcomes, law)])
+    sentence = _visible(result)
+    assert result.verdict == "not refuted" and result.visible_tv is not None
+    assert np.abs(law - outcomes.p).sum() / 2 / len(outcomes) > result.visible_tv
+    named = sentence.split("a token on: ")[1].split(". ")[0]
+    assert {part.rsplit(" ", 1)[0] for part in named.split(", ")} == set(result.visible)
+    assert "of these kinds" in sentence and sentence.endswith("Biases of other kinds may be there")
 
 
 def test_the_threshold_grows_with_the_number_of_cells() -> None:

@@ -222,6 +222,22 @@ def test_a_damaged_table_is_named(runs, tmp_path):
     assert asked("select count(*) n from samples", path) == [{"n": 4}]
 
 
+def test_times_with_a_zone_are_texts(runs):
+    (row,) = asked("select now() as at, [now()] as several, 1 as one -- a comment", runs / "a")
+    assert row["at"].startswith("20") and row["several"].startswith("[") and row["one"] == 1
+
+
+def test_text_that_is_not_utf8_is_one_line(runs, tmp_path):
+    assert "not UTF-8" in refused("query", "select '\udcff'", runs / "a")
+    folder = shutil.copytree(runs / "a", tmp_path / "odd-\udcff")
+    assert asked("select run from runs", folder)[0]["run"].endswith("odd-\\udcff")
+
+
+def test_a_query_that_never_ends_has_a_limit(runs):
+    endless = "select sum(a.range * b.range) from range(1000000000) a, range(1000000000) b"
+    assert "took over 0.2 s" in refused("query", endless, runs / "a", "--time-limit", 0.2)
+
+
 def _without_column(folder: Path, file: str, column: str) -> None:
     import hashlib
 

@@ -1,6 +1,7 @@
 """Runs with outputs other than text: files, scores of sets, malformed outputs, and suites that mix modalities."""
 
 import json
+import shutil
 
 import pytest
 
@@ -110,3 +111,32 @@ def test_an_unknown_word_fails_its_sample_with_the_reason(tmp_path):
 def test_text_prompts_on_a_picture_backbone_are_refused_before_the_run():
     message = refused("run", "--method", "jacobi", "--backbone", "embedded-digits-s", "--task", "continuation")
     assert "nothing to run" in message and "makes image" in message
+
+
+REMOVED = {
+    "a record": (lambda path: next((path / "records").glob("*/*.json")).unlink(), "3 of 4 decodes"),
+    "the records": (lambda path: shutil.rmtree(path / "records"), " of 4 decodes"),
+    "the run": (shutil.rmtree, "holds no run any more"),
+}
+
+
+@pytest.mark.parametrize(("remove", "words"), REMOVED.values(), ids=REMOVED)
+def test_a_run_whose_folder_is_removed_ends_with_its_reason(tmp_path, monkeypatch, remove, words):
+    """The third decode is followed by the removal, and the fourth is the last one of its cell."""
+    path, write, written = tmp_path / "r", Store.write, []
+
+    def removing(store, cell, record):
+        write(store, cell, record)
+        written.append(cell)
+        if len(written) == 3:
+            remove(path)
+
+    monkeypatch.setattr(Store, "write", removing)
+    run = ("--method", "jacobi", "--backbone", "tabular", "--task", "{name: tabular, limit: 4}", "-t", 1)
+    outcome = stride("run", *run, "--max-new-tokens", 4, *QUICK, "--out", path)
+    assert outcome.code == 3 and words in outcome.err.splitlines()[-1] and "Traceback" not in outcome.err
+    if words != "holds no run any more":
+        monkeypatch.setattr(Store, "write", write)
+        assert stride("run", *run, "--max-new-tokens", 4, *QUICK, "--out", path, "--resume").code == 0
+        store = Store.open(path)
+        assert {len(store.cell(name).samples) for name in store.cells()} == {4}

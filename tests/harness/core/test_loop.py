@@ -11,13 +11,15 @@ import pytest
 import torch
 
 from stridebench.harness.backbones.toy.tabular import Tabular
+from stridebench.harness.core import loop
 from stridebench.harness.core.cache import Window
-from stridebench.harness.core.clock import Event, EventClock, Stopwatch
+from stridebench.harness.core.clock import CpuClock, Event, EventClock, Stamp, Stopwatch
 from stridebench.harness.core.draft import Acceptance, Draft, Path
 from stridebench.harness.core.draws import SeededDraws
 from stridebench.harness.core.loop import Decode, Tally, decode, truncate
 from stridebench.harness.core.method import Claim, Method
 from stridebench.harness.core.models import Models
+from stridebench.harness.core.noise import Waited
 from stridebench.harness.core.run import Run
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.core.task import Prompt
@@ -266,6 +268,46 @@ class FakeEvent:
         assert "synchronize" in self.device.log, "an event was read before the device had finished"
         self.device.log.append("read")
         return float(end.at - self.at)
+
+
+class StoppedOnce(CpuClock):
+    """Each stamp comes a millisecond after the one before; at one of them the process was stopped for three seconds.
+
+    It is the noise meter as well, which sees the stop.
+    """
+
+    def __init__(self, at: int) -> None:
+        self.stamps, self.now, self.at, self.idle = 0, 0, at, 0
+
+    def stamp(self) -> Stamp:
+        self.idle += 3000 * MS * (self.stamps == self.at)
+        self.now += MS + 3000 * MS * (self.stamps == self.at)
+        self.stamps += 1
+        return Stamp(self.now)
+
+    def read(self) -> Waited:
+        idle, self.idle = self.idle, 0
+        return Waited(0, 0, idle_ns=idle)
+
+    def close(self) -> None:
+        return None
+
+
+def test_a_process_that_is_stopped_anywhere_in_a_step_changes_no_time_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def played(at: int) -> tuple[list[dict[str, Any]], StoppedOnce]:
+        clock = StoppedOnce(at)
+        monkeypatch.setattr(loop, "NoiseMeter", lambda **_: clock)
+        acts = (Act(1), Act(2, drafted=(3,), path=(0,), drafter_before=2), Act(1, drafter_after=1))
+        return [vars(step) for step in play(*acts, budget=4, stopwatch=Stopwatch(clock)).steps], clock
+
+    quiet, clock = played(-1)
+    stops = []
+    for at in range(clock.stamps):
+        steps, _ = played(at)
+        stops.append([step["stopped_ns"] for step in steps])
+        assert [step | {"stopped_ns": 0} for step in steps] == quiet
+    assert {max(stop) for stop in stops} == {0, 3000 * MS}
+    assert all(any(stop[step] for stop in stops) for step in range(3))
 
 
 MS = 1_000_000

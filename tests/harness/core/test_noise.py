@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from stridebench.harness.core.noise import GpuMeter, NoiseMeter
+from stridebench.harness.core.noise import GpuMeter, NoiseMeter, stopped_times
 
 
 def threads(folder: Path, *waits: int) -> Path:
@@ -30,11 +30,11 @@ def test_waits_are_added_up_over_threads_since_the_last_reading(tmp_path: Path) 
     assert meter.read().wait_ns == 21
 
 
-def test_a_thread_that_ended_counts_no_more(tmp_path: Path) -> None:
+def test_a_thread_that_ended_keeps_what_it_had_waited(tmp_path: Path) -> None:
     meter = NoiseMeter(threads(tmp_path, 100, 1000))
     (tmp_path / "1" / "schedstat").write_text("")
     threads(tmp_path, 130)
-    assert meter.read().wait_ns == 0  # the sum fell by what the ended thread had waited
+    assert meter.read().wait_ns == 30
     threads(tmp_path, 140)
     assert meter.read().wait_ns == 10
 
@@ -51,6 +51,45 @@ def test_closing_leaves_no_file_open(tmp_path: Path) -> None:
     meter.close()
     assert len(os.listdir("/proc/self/fd")) == before
     assert meter.read().wait_ns == 0
+
+
+def test_idle_time_is_neither_computing_nor_waiting(tmp_path: Path) -> None:
+    now, computed = [1000], [100]
+    meter = NoiseMeter(threads(tmp_path, 0, 0), now=lambda: now[0], computed=lambda: computed[0])
+    threads(tmp_path, 30, 20)
+    now[0], computed[0] = 1200, 180
+    assert meter.read().idle_ns == 200 - 80 - 50
+    now[0], computed[0] = 1300, 400  # several threads compute
+    assert meter.read().idle_ns == 0
+    (tmp_path / "1" / "schedstat").write_text("")  # this thread has ended, and what it had waited is no idle time
+    now[0], computed[0] = 1400, 500
+    assert meter.read().idle_ns == 0
+
+
+def test_without_the_time_that_threads_waited_no_time_is_idle(tmp_path: Path) -> None:
+    now = iter((0, 10**10))
+    assert NoiseMeter(tmp_path / "absent", now=lambda: next(now), computed=lambda: 0).read().idle_ns == 0
+
+
+S = 1_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("wall", "idle", "stopped"),
+    [
+        ([S, 4 * S, S], [0, 3 * S, 0], [0, 3 * S, 0]),
+        ([S, 4 * S, S], [0, 9 * S, 0], [0, 4 * S, 0]),  # the rest of the stop was between two steps
+        ([S // 10, S // 10], [3 * S, 0], [0, 0]),  # all of it was
+        ([10 * S, 9 * S], [0, 3 * S], [0, 0]),  # less than half of a step: computing takes that long
+        ([S, S // 2, S], [0, S // 2 - 1, 0], [0, 0, 0]),
+        ([S, S, S], [S * 9 // 10] * 3, [0, 0, 0]),  # every step waits for a GPU or a disk
+        ([S, 9 * S, S], [S // 2, 8 * S, S // 2], [0, 8 * S, 0]),
+        ([4 * S], [3 * S], [0]),  # nothing tells what is usual
+        ([], [], []),
+    ],
+)
+def test_a_stop_is_told_apart_from_waiting(wall: list[int], idle: list[int], stopped: list[int]) -> None:
+    assert stopped_times(wall, idle) == stopped
 
 
 class Nvml:
@@ -83,7 +122,7 @@ def test_the_meter_of_a_gpu_tells_its_clock_and_the_processes_of_others(tmp_path
         (tmp_path / str(pid) / "stat").write_text(f"{pid} (a (name) R) S {parent} 1 1")
     pids = (os.getpid(), os.getppid(), 900_001, 900_002, 900_003)  # a worker, another's process, one that is gone
     meter = NoiseMeter(tmp_path / "absent", GpuMeter(Nvml(1500, pids), "handle", tmp_path))
-    assert meter.read()[2:] == (1500, 2)
+    assert meter.read()[2:4] == (1500, 2)
 
 
 def test_in_a_container_whose_numbers_are_the_hosts_nobody_is_foreign(tmp_path: Path) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 
 import pytest
 import yaml
 
+from stridebench.harness.errors import UsageError
 from stridebench.harness.plan.yaml_lines import parse
+from stridebench.harness.record.store import Store
+from stridebench.harness.run.serving.launch import declared
 from tests.support.cli import refused
 
 LAUGHS = "\n".join(
@@ -46,3 +50,44 @@ def test_a_document_without_end_on_the_command_line(tmp_path: Path) -> None:
 
 def test_an_alias_stands_for_what_it_names() -> None:
     assert parse("base: &b {n: 1}\nother: *b").data == {"base": {"n": 1}, "other": {"n": 1}}
+
+
+def test_a_document_that_is_too_long_is_refused() -> None:
+    with pytest.raises(yaml.YAMLError, match="over 4,000,000 characters"):
+        parse("a: " + "b" * 4_000_000)
+
+
+BOMB = "\n".join(["a0: &a0 [1, 1]", *(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 12))])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("import", "FILE"),
+        ("gate", "RUN", "--golden", "FILE"),
+        ("cost", "--cards", "FILE"),
+        ("predict", "RUN", "--machine", "FILE"),
+        ("run", "FILE", "--dry-run"),
+        ("run", "--method", "sjd", "--backbone", "tabular:x=&a [*a]", "--task", "tabular", "--dry-run"),
+    ],
+)
+def test_every_reader_of_yaml_refuses_nested_aliases(tmp_path: Path, words: tuple[str, ...]) -> None:
+    (tmp_path / "bomb.yaml").write_text(BOMB)
+    Store.create(tmp_path / "run", {"key": {}, "cells": {}, "engines": {"a": {}}})
+    places = {"FILE": tmp_path / "bomb.yaml", "RUN": tmp_path / "run"}
+    begin = time.process_time()
+    assert "alias" in refused(*(places.get(word, word) for word in words))
+    assert time.process_time() - begin < 5
+
+
+def test_a_declared_server_of_nested_aliases_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "bomb.yaml").write_text(BOMB)
+    with pytest.raises(UsageError, match="aliases expanded"):
+        declared(str(tmp_path / "bomb.yaml"))
+
+
+def test_yaml_is_read_by_the_bounded_reader_alone() -> None:
+    root = Path(__file__).parents[3]
+    files = [path for room in ("harness", "methods", "tasks", "reports") for path in (root / room).rglob("*.py")]
+    loading = re.compile(r"yaml\.(safe_load|load|unsafe_load|full_load|SafeLoader)|safe_load\(")
+    assert [path.name for path in files if loading.search(path.read_text("utf-8"))] == ["yaml_lines.py"]

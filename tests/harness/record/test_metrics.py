@@ -255,7 +255,7 @@ def test_optional_fields_have_neutral_defaults() -> None:
     assert {name: plain[name] for name in STEP_FIELDS if name not in required} == {
         **dict.fromkeys(("forced_drafted", "forced_tested", "forced_accepted", "resampled", "levels"), 0),
         "served": 1,
-        **dict.fromkeys(("wait_ns", "switches", "gpu_mhz", "foreign"), 0),
+        **dict.fromkeys(("wait_ns", "switches", "gpu_mhz", "foreign", "stopped_ns"), 0),
         "ranks": (),
         "energies": (),
         "levels_built": None,

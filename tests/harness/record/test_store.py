@@ -740,3 +740,18 @@ def test_the_sound_of_the_first_prompts_is_kept_with_its_words(tmp_path: Path, m
     with wave.open(str(path)) as sound:
         assert (sound.getframerate(), sound.getsampwidth(), sound.getnchannels()) == (16_000, 2, 1)
         assert np.frombuffer(sound.readframes(3), "<i2").tolist() == [0, 16383, -32767]
+
+
+def test_tables_are_read_without_threads(tmp_path: Path) -> None:
+    """A thread of Arrow that releases bytes of Python while the interpreter ends aborts the process."""
+    store = Store.create(tmp_path / "run", MANIFEST)
+    fill(store, CELLS[0])
+    code = f"""
+import os, pathlib, sys
+from stridebench.harness.record.entries import parquet_table
+before = len(os.listdir("/proc/self/task"))
+parquet_table(pathlib.Path({str(store.path / "cells" / CELLS[0] / "samples.parquet")!r}).read_bytes())
+sys.exit(len(os.listdir("/proc/self/task")) - before)
+"""
+    root = Path(stridebench.harness.__file__).parents[1]
+    assert subprocess.run([sys.executable, "-c", code], cwd=root, check=False).returncode == 0
