@@ -3,11 +3,12 @@
 Each folder of ``golden`` holds a store made by commit f31d04a (``stride run SUITE --limit N``, N = 2 for quick
 and 1 for the others, without its report), what ``stride report`` of that commit printed at 160 columns, and its tables.
 
-Three tables were wrong there and are renewed:
+Some tables were wrong there and are renewed:
 
 - papers-adt_tree, Tables I and II: `d_bar` was the levels kept, which have a column of their own now. The levels built
   were not stored.
 - papers-sjdpp, Table 9: log-probabilities counted forced ends of rows.
+- papers-sjdpp, Tables 1 to 4: embedded-image, which is not a model of the paper, has rows with its name.
 
 Figure 1 of papers-adt_tree and trees shows the cards of the drafters that are shipped today, so its rows follow them.
 """
@@ -43,8 +44,10 @@ OTHER_SEEDS = ["tv", "tv_p", "ks", "ks_p"]
 
 
 RANKS = {"predicted": 7, "agreement": 3}
-COLUMNS = tuple(replace(column, rank=RANKS.get(column.key, column.rank)) for column in tables.COLUMNS)
-"""With the ranks that these columns had, so that the same ones fit."""
+COLUMNS = tuple(
+    replace(column, rank=RANKS.get(column.key, column.rank)) for column in tables.COLUMNS if column.key != "drafter_c"
+)
+"""With the ranks that these columns had, so that the same ones fit, and without one that did not exist."""
 
 
 def reworded(text: str) -> str:
