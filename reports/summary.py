@@ -65,7 +65,16 @@ DRAFTER = (
 QUANTISATION = ("quantisation_kl", "quantisation_agreement")
 """Entries of a cell's meta on what the rounding of its weights costs; None where they are not quantised."""
 
-_OF_TIME = ("speedup", "predicted", "ms_per_token", "throughput", "tokens_per_second", "cpu_joules", "gpu_joules")
+_OF_TIME = (
+    "speedup",
+    "predicted",
+    "ms_per_token",
+    "throughput",
+    "tokens_per_second",
+    "cpu_joules",
+    "gpu_joules",
+    "drafter_c",
+)
 """Columns that hold seconds, or energy that other work has a part in, beside those that end in _ms."""
 _FLAGS_OF_TIME = ("disturbed", "mismatch")
 
@@ -187,7 +196,7 @@ def measure(finished: FinishedCell, base: FinishedCell | None, floor: FinishedCe
     row |= {name: value(METRICS[name], frame) for name in PLAIN}
     row |= {"disturbed_steps": disturbed_share(cell.steps), "disturbed_by": _cause(cell.steps)}
     row["stopped"] = _stopped(cell.steps)
-    row |= _latency(cell.steps, frame) | _speed(frame, base) | _quality(finished, base)
+    row |= _latency(cell.steps, frame) | _speed(frame, base) | _drafter_cost(finished, base) | _quality(finished, base)
     drawn = finished.temperature > 0 and finished.role == "method" and row["audit_log_e"] is None
     if drawn and base is not None and floor is not None:
         row |= _two_sample(finished, base, floor)
@@ -255,6 +264,20 @@ def _latency(steps: pd.DataFrame, frame: pd.DataFrame) -> Row:
     wall = counted["wall_ns"].quantile([0.5, 0.95]) / 1e6
     prefill = frame["prefill_ms"].median()
     return {"step_p50_ms": wall.loc[0.5], "step_p95_ms": wall.loc[0.95], **phases, "prefill_ms": prefill}
+
+
+def _drafter_cost(finished: FinishedCell, base: FinishedCell | None) -> Row:
+    """Return c of Leviathan et al. 2023: the mean pass of the drafter / the mean pass of the baseline's target."""
+    if base is None:
+        return {}
+    drafts, targets = (
+        cell.cell.steps[~cell.cell.steps["warmup"].astype(bool)][[f"{kind}_ns", passes]].sum()
+        for cell, kind, passes in ((finished, "draft", "draft_nfe"), (base, "target", "nfe"))
+    )
+    if not drafts["draft_nfe"] or not targets["target_ns"]:
+        return {}
+    draft_ns, target_ns = drafts["draft_ns"] / drafts["draft_nfe"], targets["target_ns"] / targets["nfe"]
+    return {"drafter_c": float(draft_ns / target_ns)}
 
 
 def _speed(frame: pd.DataFrame, base: FinishedCell | None) -> Row:

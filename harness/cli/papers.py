@@ -15,9 +15,8 @@ from stridebench.harness.core.method import Method
 from stridebench.harness.discover import declare_all
 from stridebench.harness.plan import presets
 from stridebench.harness.plan.compatibility import vocabulary
-from stridebench.harness.plan.names import MethodUse
 from stridebench.harness.plan.outcomes import Outcome, Outcomes
-from stridebench.harness.plan.suite import load
+from stridebench.harness.plan.suite import Resolved, load
 from stridebench.harness.registry import METHODS
 from stridebench.reports.papers.items import Cells, Item, items
 
@@ -29,7 +28,8 @@ WORDS = ("yes", "needs weights", "no")
 def command(as_json: bool) -> None:
     """List each table and figure of the five papers: yes, needs weights, or no and why.
 
-    An item is judged on the paper's own models. The table shows the first reason of several, --json all of them.
+    An item is judged on the paper's models, and its suite must run all of them. The table shows the first reason of
+    several, --json all of them.
 
     \b
     stride papers
@@ -57,7 +57,7 @@ def _short(why: str) -> str:
 
 
 def row(outcomes: Outcomes, paper: str, item: Item) -> dict[str, Any]:
-    """The outcome of an item: no where one of its cells cannot be made, else needs weights where one lacks some."""
+    """Return the outcome of an item: no if its suite or one of its cells cannot make it, needs weights, or yes."""
     cells = [
         outcomes.of(method, presets.resolve(model))
         for cells in item.cells
@@ -68,7 +68,11 @@ def row(outcomes: Outcomes, paper: str, item: Item) -> dict[str, Any]:
     outcome, reason = _judged(item, cells)
     made_by = f"stride run {item.suite}" if item.suite else item.made_by
     models = {model for cells in item.cells for model in cells.models}
-    if item.suite and outcome != "yes" and not _has(item.suite, models):
+    missing = sorted(models - _backbones(item.suite)) if item.suite else []
+    if missing and not item.why:
+        outcome, lacks = "no", f"{item.suite} does not run {', '.join(missing)}"
+        reason = "; ".join(text for text in (lacks, reason) if text)
+    if models and len(missing) == len(models):
         made_by += " fills it from models that are here"
     why = "; ".join(text for text in (reason, made_by) if text)
     return {"paper": paper, "item": item.item, "outcome": outcome, "why": why}
@@ -76,20 +80,19 @@ def row(outcomes: Outcomes, paper: str, item: Item) -> dict[str, Any]:
 
 def _settings(suite: str, cells: Cells, model: str) -> list[Method[Any]]:
     """A method as the item's suite runs it on a model; where that is no cell of the suite, with the item's options."""
-    uses = _uses(suite) if suite else ()
+    uses = _loaded(suite).uses if suite else ()
     kind: type[Method[Any]] = METHODS.get(cells.method)
     chosen = [use.method for use in uses if isinstance(use.method, kind) and use.backbones and model in use.backbones]
     return chosen or [kind(**cells.options)]
 
 
-def _has(suite: str, models: set[str]) -> bool:
-    """Whether a suite runs the paper's own models."""
-    return suite.endswith("_real") or bool(models & {entry.name for entry in load(suite).suite.backbones})
+def _backbones(suite: str) -> set[str]:
+    return {entry.name for entry in _loaded(suite).suite.backbones}
 
 
 @cache
-def _uses(suite: str) -> tuple[MethodUse, ...]:
-    return load(suite).uses
+def _loaded(suite: str) -> Resolved:
+    return load(suite)
 
 
 def _judged(item: Item, cells: list[Outcome]) -> tuple[str, str]:

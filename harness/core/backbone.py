@@ -69,6 +69,8 @@ class Backbone(ABC):
         fingerprint: hex digest of weights and configuration: part of every cell's provenance.
         forward_kind: the implementation that computes its passes, as the record says it; empty: the class's name.
         weights_bytes: what its weights take in fp32; 0: not known.
+        weights_form: full, or the format that its weights were rounded to.
+        weights_of: the backbone whose weights it computes with, or None if it reads no other's.
     """
 
     default_dtype: ClassVar[str] = "fp32"
@@ -80,6 +82,8 @@ class Backbone(ABC):
     fingerprint: str
     forward_kind: str = ""
     weights_bytes: int = 0
+    weights_form: str = "full"
+    weights_of: Backbone | None = None
 
     @classmethod
     @abstractmethod

@@ -149,14 +149,22 @@ class Models:
         )
 
     def _is_target(self, model: Backbone) -> bool:
-        """Whether a model computes with the target's weights; a drafter that does is charged as the target."""
+        """Return whether a model's weights are bit-identical to the target's; its passes then count as the target's.
+
+        Noise on its logits changes no weight. Weights that are rounded to another format are another model's.
+        """
+        model = model.weights_of or model
         saved = model.fingerprint not in ("", "unsaved")
-        return model is self.backbone or (saved and model.fingerprint == self.backbone.fingerprint)
+        return model is self.backbone or (saved and _weights(model) == _weights(self.backbone))
 
     def _metered(self, cache: Cache, name: str, of_target: bool) -> Cache:
         in_batch = cache if self.slot is None else self.slot.cache(cache, _kind(name))
         clock, prompt = self.stopwatch.clock, len(self._encoded.tokens)
         return MeteredCache(in_batch, self.meter, clock, model=name, of_target=of_target, prompt=prompt)
+
+
+def _weights(model: Backbone) -> tuple[str, str, str]:
+    return model.fingerprint, model.weights_form, model.dtype
 
 
 def _kind(name: str) -> str:

@@ -161,6 +161,32 @@ def batch_cases_of(method: Method[Any]) -> tuple[Case, ...]:
     return GRID_BATCH_CASES if Requirement.GRID in method.requirements else BATCH_CASES
 
 
+WIDER_CASES = (
+    Case(6, 2, 47, Sampling(1.0)),
+    Case(6, 3, 45, Sampling(1.0)),
+    Case(6, 2, 50, Sampling(1.0), grid=(1, 2)),
+    Case(2, 6, 48, Sampling(1.0), grid=(4, 4)),
+    Case(2, 6, 48, Sampling(1.0), grid=(4, 8)),
+    Case(2, 6, 48, Sampling(1.0), grid=(2, 16)),
+    Case(2, 10, 42, Sampling(1.0), grid=(2, 9)),
+    Case(3, 8, 60, Sampling(0.0), masked=True),
+    Case(3, 16, 61, Sampling(0.0), masked=True),
+)
+"""For approximate settings that no other case can hold, or on which they decode autoregressively.
+
+They have rows that are longer than a window of ZipAR, codes with neighbours, more tokens than heads keep, and canvases
+of more than one position a step.
+"""
+
+
+def wider_cases_of(method: Method[Any]) -> tuple[Case, ...]:
+    """The cases of `WIDER_CASES` that a method can decode: pictures, masked models or texts."""
+    if Requirement.BIDIRECTIONAL in method.requirements:
+        return tuple(case for case in WIDER_CASES if case.masked)
+    pictures = Requirement.GRID in method.requirements
+    return tuple(case for case in WIDER_CASES if not case.masked and bool(case.grid) == pictures)
+
+
 def joint_case_of(method: Method[Any]) -> tuple[Case, ...]:
     """The batch whose rows are enumerated together; none for a method that needs pictures or a masked model."""
     return () if {Requirement.GRID, Requirement.BIDIRECTIONAL} & method.requirements else (JOINT,)

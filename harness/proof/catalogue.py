@@ -106,7 +106,7 @@ def joined(row: dict[str, Any], dear: Mapping[str, Any] | None) -> dict[str, Any
     seconds = {"seconds": row["seconds"] + dear["seconds"]}
     if "unverified" in (row["verdict"], dear["verdict"]):
         return {**(row if row["verdict"] == "unverified" else dear), **seconds}
-    worst = max(row, dear, key=lambda one: one["total_variation"])
+    worst = max(row, dear, key=lambda one: -1 if one["total_variation"] is None else one["total_variation"])
     return {**row, **{key: worst[key] for key in ("total_variation", "case", "verdict")}, **seconds}
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from stridebench.harness.core.method import Claim, Method, label, parameters
 from stridebench.harness.errors import EnumerationLimit, UsageError
-from stridebench.harness.proof.cases import Case, cases_of
-from stridebench.harness.proof.distance import WHOLE, Effort, Measured, measure
+from stridebench.harness.proof.cases import Case, cases_of, wider_cases_of
+from stridebench.harness.proof.distance import DRAWN, WHOLE, Effort, Measured, distance, measure, reference_of
 from stridebench.harness.proof.kept_laws import sheet
 from stridebench.harness.proof.mutants import TriedMutant, try_mutant
 
@@ -23,8 +23,8 @@ class Proof:
     """What enumeration says of one setting of a method.
 
     Args:
-        total_variation: the maximum over the cases.
-        case: the case of that maximum.
+        total_variation: the maximum over the cases, or None if an approximate method was its reference in all of them.
+        case: the case of that maximum, or why there is none.
         verdict: exact, approximate or broken.
         mutants: those tried on this setting, stopping at the first that is caught.
         cases: as they were enumerated.
@@ -32,7 +32,7 @@ class Proof:
 
     method: Method[Any]
     claim: Claim
-    total_variation: float
+    total_variation: float | None
     case: str
     verdict: str
     mutants: tuple[TriedMutant, ...] = ()
@@ -79,7 +79,12 @@ def prove(
     cases = [case for case in cases if claim is not Claim.SAME_GREEDY or case.sampling.temperature == 0]
     if not cases:
         raise UsageError("a method that claims greedy equality only needs a case at T = 0, and none was given")
-    measured = _measured(method, cases, effort, part)
+    if claim is Claim.APPROXIMATE:
+        measured, reason = _exercised(method, cases, effort, part)
+        if not measured:
+            return Proof(method, claim, None, reason, "approximate")
+    else:
+        measured = _measured(method, cases, effort, part)
     worst = max(measured, key=lambda result: result.total_variation)
     tried = _tried(method, measured, effort) if mutants else []
     if mutants and later and not any(mutant.caught for mutant in tried):
@@ -96,6 +101,34 @@ def _measured(method: Method[Any], cases: Sequence[Case], effort: Effort, part: 
             with suppress(EnumerationLimit) if case.few else nullcontext():  # they are there for methods that they fit
                 measured.append(measure(method, case, effort))
     return measured
+
+
+def _exercised(method: Method[Any], cases: Sequence[Case], effort: Effort, part: str) -> tuple[list[Measured], str]:
+    """Measure an approximate method on the cases, or on a wider one if it is its reference in all of them.
+
+    Returns:
+        The cases as enumerated; none of them, and the reason, if no case shows what makes the method approximate.
+    """
+    measured: list[Measured] = []
+    reason = "it decodes every enumerated case as its reference does"
+    with sheet(method, part=part):
+        for case in cases:
+            try:
+                measured.append(measure(method, case, effort))
+            except UsageError as error:  # the model is too small for the setting
+                reason = str(error)
+            except EnumerationLimit:
+                if not case.few:
+                    raise
+        if reference_of(method) == method or any(one.total_variation >= EXACT for one in measured):
+            return measured, ""
+        for case in wider_cases_of(method):
+            with suppress(UsageError, EnumerationLimit):
+                draws = replace(DRAWN, starts=effort.starts).draws(method)
+                wider = Measured(case, max(distance(method, case, one) for one in draws))
+                if wider.total_variation >= EXACT:
+                    return [*measured, wider], ""
+    return [], f"TV not measured: {reason}"
 
 
 def _tried(method: Method[Any], measured: Sequence[Measured], effort: Effort) -> list[TriedMutant]:

@@ -15,11 +15,11 @@ from stridebench.harness.core.models import Models
 from stridebench.harness.core.run import Run
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.core.task import Prompt
-from stridebench.harness.errors import EnumerationLimit, UsageError, said_by
+from stridebench.harness.errors import EnumerationLimit, said_by
 from stridebench.harness.plan import presets
 from stridebench.harness.plan.cells import BASELINE, Cell, Plan
 from stridebench.harness.platform.memory import free_memory
-from stridebench.harness.proof.cases import Case, batch_cases_of, cases_of
+from stridebench.harness.proof.cases import WIDER_CASES, Case, batch_cases_of, cases_of
 from stridebench.harness.proof.distance import QUICK
 from stridebench.harness.proof.divergence import diverge
 from stridebench.harness.proof.kept_laws import setting
@@ -125,9 +125,7 @@ class Verdicts:
                 raise
             except BaseException as error:  # a plugin may raise anything; its cells say why
                 text = said_by(error)
-                word = _unproved(method)
-                harmless = word == "approximate" and isinstance(error, UsageError)  # nothing is claimed
-                self._proofs[key] = {"word": word, "note": text, **({} if harmless else {"error": text})}
+                self._proofs[key] = {"word": _unproved(method), "note": text, "error": text}
         return self._proofs[key]
 
     def _greedy_equal(self, cell: Cell) -> dict[str, Any]:
@@ -254,8 +252,10 @@ def _lacks_batches(proof: Proof) -> bool:
 
 def _extent(proof: Proof, cases: Sequence[Case]) -> str:
     """What was enumerated, and what was cut."""
+    if proof.total_variation is None:
+        return proof.case
     text = f"enumerated on {len(proof.cases)} models, outputs of up to {max(c.length for c in proof.cases)} tokens"
-    shorter = sum(case not in cases for case in proof.cases)
+    shorter = sum(case not in (*cases, *WIDER_CASES) for case in proof.cases)
     text += f"; {shorter} cut shorter, since a step has too many outcomes" if shorter else ""
     pinned = ", ".join(sorted(proof.method.pinned))
     return text + (f"; draws of {pinned} answered by {QUICK.starts} seeds" if pinned else "")

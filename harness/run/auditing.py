@@ -16,7 +16,7 @@ from stridebench.harness.audit.output import bets_on, drafter_logits, unguided_l
 from stridebench.harness.audit.verdict import Audit, audit
 from stridebench.harness.core.canvas import Canvas
 from stridebench.harness.core.capabilities import Requirement
-from stridebench.harness.core.method import Claim
+from stridebench.harness.core.method import Claim, Method
 from stridebench.harness.core.models import Models
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.plan.cells import Cell, Plan
@@ -26,6 +26,7 @@ from stridebench.harness.run.loading import LoadedGroup
 
 MASKED = "a masked model gives no distribution of a next token"
 NO_LAWS = "no pass gave a distribution of a position before it was filled"
+OTHER_RULE = "it draws by its own rule, and its passes do not give the target's distribution"
 EARLIER = "its outputs were scored without an audit; `stride audit RUN` makes one"
 
 
@@ -59,6 +60,8 @@ def audited_canvas(group: LoadedGroup, cell: Cell, prompt: Prompt, canvas: Canva
     Positions that were filled without a pass before them are left out where one token is allowed, as at the end of a
     row. Elsewhere no sampler of the target could have drawn their tokens, so they refute a claim of its distribution.
     """
+    if draws_by_other_rule(cell.method):
+        return {"reason": OTHER_RULE}
     try:
         models = Models(group.backbone, group.load_drafter, prompt)
         filling = filling_of(models.canvas(canvas.end - canvas.start), canvas.history)
@@ -94,6 +97,11 @@ def of_masked_model(cell: Cell) -> bool:
     return Requirement.BIDIRECTIONAL in cell.method.requirements
 
 
+def draws_by_other_rule(method: Method[Any]) -> bool:
+    """Return whether a method is approximate and the passes that it draws from read an unfinished text."""
+    return method.claim is Claim.APPROXIMATE and Requirement.ANY_ORDER in method.requirements
+
+
 def audit_cell(plan: Plan, cell: Cell, samples: Sequence[Sample]) -> Audit | str | None:
     """The audit of a cell, or why there is none; None where it draws nothing or nothing was decoded."""
     timed = [sample for sample in samples if sample.status == "ok" and not sample.warmup and sample.tokens]
@@ -101,6 +109,8 @@ def audit_cell(plan: Plan, cell: Cell, samples: Sequence[Sample]) -> Audit | str
         return None
     if of_masked_model(cell) or all(not sample.logprobs for sample in timed):
         return MASKED
+    if draws_by_other_rule(cell.method):
+        return OTHER_RULE
     for sample in timed:
         if "gains" not in sample.audit:
             return str(sample.audit.get("reason", EARLIER))

@@ -17,7 +17,14 @@ from stridebench.harness.errors import StoreError, UsageError
 from stridebench.harness.plan.cells import Cell, Plan, expand
 from stridebench.harness.plan.suite import resolve_again
 from stridebench.harness.record.store import Store
-from stridebench.harness.run.auditing import MASKED, audited_sample, audited_together, of_masked_model
+from stridebench.harness.run.auditing import (
+    MASKED,
+    OTHER_RULE,
+    audited_sample,
+    audited_together,
+    draws_by_other_rule,
+    of_masked_model,
+)
 from stridebench.harness.run.loading import LoadedGroup, load_models
 from stridebench.harness.run.options import Options
 
@@ -122,6 +129,8 @@ def _audit_cell(group: LoadedGroup, cell: Cell) -> AuditedCell:
     claim, dtype = cell.method.claim, group.backbone.dtype
     if Requirement.BIDIRECTIONAL in group.backbone.capabilities.meets or of_masked_model(cell):
         return AuditedCell(cell.id, cell.label, claim, dtype, None, MASKED)
+    if draws_by_other_rule(cell.method):
+        return AuditedCell(cell.id, cell.label, claim, dtype, None, OTHER_RULE)
     if Requirement.ANY_ORDER in cell.method.requirements:
         return _audit_canvas(group, cell)
     prompts = {prompt.id: prompt for prompt in group.plan.prompts[cell.task]}

@@ -398,11 +398,11 @@ def _top_ks(scene: Scene) -> dict[float, float]:
 
 
 def _picture_lines(scene: Scene) -> Iterator[Line]:
-    """Match a published model with its own rows, and another backbone with all rows of the same method."""
+    """Match a model of the paper with its rows; if rows name models, another backbone gets rows with its name."""
     model = scene.table.paper.model_of(scene.group.backbone)
     top_ks = _top_ks(scene)
     for line in scene.lines:
-        if model is not None and "Model" in scene.layout.labels and line.labels[0] != model:
+        if "Model" in scene.layout.labels and line.labels[0] != model:
             yield replace(line, selection=None)
         elif line.selection and line.selection.get("top_k") in top_ks:
             yield replace(line, selection={**line.selection, "top_k": top_ks[line.selection["top_k"]]})
@@ -417,8 +417,6 @@ def _picture_notes(scene: Scene) -> Iterator[str]:
     others = [q.title for q in layout.quantities if q.keys and not group.has(q.keys[0]) and group.has(*q.keys)]
     if others:
         yield f"measured {', '.join(others)}: of {group.task} by a detector of its own, not the benchmark's"
-    if "Model" in layout.labels and scene.table.paper.model_of(group.backbone) is None:
-        yield f"{group.backbone} is none of the paper's models: it stands beside each row of the same method"
     for printed_k, measured_k in _top_ks(scene).items():
         if printed_k != measured_k:
             yield f"the paper's Top-{printed_k:g} stands beside top-k {measured_k:g} here"

@@ -12,7 +12,7 @@ from stridebench.reports.cost.tables import cost_table, framework_table
 from stridebench.reports.papers import report
 from stridebench.reports.papers.items import Item, items
 from stridebench.reports.papers.measured import Run, measured
-from stridebench.reports.papers.paper_files import reports
+from stridebench.reports.papers.paper_files import printed, reports
 from stridebench.reports.papers.registry import SHEETS
 from stridebench.reports.text_table import UNMEASURED, TextTable
 
@@ -56,7 +56,8 @@ def one_table(store: Store, paper: str, table: str) -> list[TextTable]:
         table: its number, such as 1 or IV.
 
     Raises:
-        UsageError: there is no such paper or table, the table is no report of a run, or no cell of the run fits.
+        UsageError: there is no such paper or table, the table is no report of a run, or no cell of the run fits: of
+            the table's tasks, or of those that its suite has in their place.
     """
     tables = tables_of(paper)
     number = _number(table)
@@ -69,8 +70,11 @@ def one_table(store: Store, paper: str, table: str) -> list[TextTable]:
     if not item.suite:
         why = f"{item.made_by} makes it" if item.made_by else item.why
         raise UsageError(f"{item.item} of {paper} is no report of a run: {why}.")
-    run = Run(store, measured(store), report.contents_of(store).roles)
-    name = item.made_by
+    name, contents, groups = item.made_by, report.contents_of(store), measured(store)
+    if name not in contents.sheets:  # only suites that make the table choose tasks that stand in for the paper's
+        of = printed(name)
+        groups = [group for group in groups if group.task in (of.layout.tasks or of.paper.benchmarks)]
+    run = Run(store, groups, contents.roles)
     by_cells = report.table(name, run) if run.groups and name not in SHEETS else ()
     sheets = SHEETS[name](run) if name in SHEETS else by_cells  # one of them lists vocabularies, which needs no cell
     filled = [table for table in sheets if _measures(table)]

@@ -26,6 +26,7 @@ def test_every_value_equals_the_count_by_hand() -> None:
     assert row["acceptance"] == 0.5  # 1 accepted of 2 tested
     assert row["acceptance_per_node"] == 0.5
     assert row["nfe"] == 20
+    assert row["drafter_c"] == pytest.approx(0.6 / 7.5)  # two passes in 1.2 ms; the baseline's target takes 7.5
     assert row["ms_per_token"] == pytest.approx(6.0)  # 60 ms / 10; the warm-up of 900 ms is not in it
     assert (row["step_p50_ms"], row["step_p95_ms"]) == (12.0, 12.0)
     shares = [row[f"{part}_ms"] for part in ("draft", "target", "verify", "host")]

@@ -59,6 +59,26 @@ def test_a_broken_verdict_says_what_failed(variation: float, note: str | None, w
     assert tables.text(row, column) == words
 
 
+@pytest.mark.parametrize(
+    ("variation", "interval", "words"),
+    [
+        (0.33, (-0.1, 0.2), "approximate (TV 0.33)"),
+        (0.33, (-0.92, -0.5), "approximate (TV 0.33, differs from AR)"),
+        (1e-16, (-0.92, -0.5), "approximate (differs from AR)"),
+        (0.009, (0.1, 0.2), "approximate (differs from AR)"),
+        (None, (-0.92, -0.5), "approximate (TV not measured, differs from AR)"),
+        (None, (None, None), "approximate (TV not measured)"),
+    ],
+)
+def test_no_small_distance_stands_next_to_log_probs_that_differ(
+    variation: float | None, interval: tuple[float | None, float | None], words: str
+) -> None:
+    low, high = interval
+    verdict = {"verdict": "approximate", "total_variation": variation, "note": None}
+    row = pd.Series({**verdict, "logprob_diff_low": low, "logprob_diff_high": high}, dtype=object)
+    assert tables.text(row, tables.Column("verdict", "verdict")) == words
+
+
 def test_latex_is_escaped() -> None:
     store = tiny(label="a_b & 50% {x} ~^\\")
     text = tables.latex(summarise(store))

@@ -78,7 +78,9 @@ class ImageModel(Adapter):
         )
         fingerprint = _sha256(f"{weights_digest} {palette.fingerprint} guidance={scale!r}")
         identity = Identity(name, dtype, device, capabilities, fingerprint)
-        return cls(identity, forward_of(model, products), layout, palette)
+        loaded = cls(identity, forward_of(model, products), layout, palette)
+        loaded.weights_form = products.weights
+        return loaded
 
     @classmethod
     def meets(cls, params: Mapping[str, Any]) -> frozenset[Requirement]:

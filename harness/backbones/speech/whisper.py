@@ -78,7 +78,9 @@ class Whisper(LayeredAdapter):
         """Read weights that are in the cache; nothing is downloaded (see `presets.fetch`)."""
         products = Products(name, params.get("weights", "full"))
         loaded = read(name, params, dtype, device)
-        return cls(loaded.identity, Decoder(loaded.model, products), loaded.setup)
+        whisper = cls(loaded.identity, Decoder(loaded.model, products), loaded.setup)
+        whisper.weights_form = products.weights
+        return whisper
 
     @classmethod
     def meets(cls, params: Mapping[str, Any]) -> frozenset[Requirement]:

@@ -89,6 +89,7 @@ class HFCausal(LayeredAdapter, TokenizedAdapter):
             template,
         )
         loaded.weights_bytes, loaded.task_template = fp32, params.get("template")
+        loaded.weights_form = products.weights
         return loaded
 
     @classmethod

@@ -38,6 +38,7 @@ class NoisyBackbone(Backbone):
         mark = f"{inner.fingerprint} noise={scale!r} seed={seed}"
         self.fingerprint = hashlib.sha256(mark.encode()).hexdigest()
         self._inner, self._scale, self._seed = inner, scale, seed
+        self.weights_of = inner
 
     @classmethod
     def load(cls, name: str, params: Mapping[str, Any], dtype: str, device: str) -> NoisyBackbone:

@@ -11,7 +11,7 @@ from stridebench.harness.cli import papers
 from stridebench.harness.cli.main import VERBS
 from stridebench.harness.discover import declare_all, plain
 from stridebench.harness.plan import presets, suite
-from stridebench.harness.plan.outcomes import Outcomes
+from stridebench.harness.plan.outcomes import Outcome, Outcomes
 from stridebench.harness.registry import METHODS
 from stridebench.reports.papers import report
 from stridebench.reports.papers.items import Cells, Item, items
@@ -68,11 +68,40 @@ def test_what_an_item_names_exists() -> None:
         (Item(item="t", cells=(Cells(method="eagle1", models=("deepmesh-0.5b",)),)), "no", "HIDDEN"),
         (Item(item="t", why="a drawing"), "no", "a drawing"),
         (Item(item="t", models=("llama3-8b",)), "yes", ""),
+        (Item(item="t", suite="embedded", cells=(Cells(method="sjd", models=("embedded-image",)),)), "yes", ""),
+        (
+            Item(
+                item="t", suite="papers/sjdpp_diversity", cells=(Cells(method="sjd", models=("lumina-mgpt-7b-768",)),)
+            ),
+            "no",
+            "papers/sjdpp_diversity does not run lumina-mgpt-7b-768",
+        ),
     ],
 )
 def test_an_item_is_judged_by_the_worst_of_its_cells(item: Item, outcome: str, why: str) -> None:
     row = judged(item)
     assert row["outcome"] == outcome and why in row["why"]
+
+
+def test_an_item_is_yes_only_if_its_suite_runs_all_of_its_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even with all weights on this machine: SJD++ Fig. 2 and ADT-Tree Fig. 3 have suites of embedded models."""
+    monkeypatch.setattr("stridebench.harness.plan.outcomes.Outcomes.of", lambda self, method, spec: Outcome("runs"))
+    declare_all()
+    rows = {
+        (paper, item.item): (item, papers.row(Outcomes(), paper, item)) for paper in items() for item in items()[paper]
+    }
+    for item, row in rows.values():
+        models = {model for cells in item.cells for model in cells.models}
+        run = {entry.name for entry in suite.load(item.suite).suite.backbones} if item.suite else models
+        assert (row["outcome"] == "yes") == (models <= run and not item.why and row["outcome"] != "needs weights"), row
+        assert all(model in row["why"] for model in models - run if not item.why)
+    for unmade in (
+        ("SJD++", "Figure 2"),
+        ("ADT-Tree", "Figure 3"),
+        ("MuLo-SD", "Table 2"),
+        ("Cross-Regression", "Table 12"),
+    ):
+        assert rows[unmade][1]["outcome"] == "no"
 
 
 def test_a_part_that_a_recipe_trains_needs_weights_and_names_its_command(

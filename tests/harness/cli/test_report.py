@@ -41,6 +41,22 @@ def test_a_table_of_a_paper_in_each_format(run, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"sjdpp-table-1.{end}" for end in ("html", "md", "tex")]
 
 
+def test_a_model_that_is_not_the_papers_has_a_row_with_its_name(run):
+    lines = stride("report", run, "--paper", "sjdpp", "--table", "1", "--format", "markdown").out.splitlines()
+    rows = [[text.strip() for text in line.split("|")[1:-1]] for line in lines if line.startswith("| ")]
+    measured = [i for i, title in enumerate(rows[0]) if title.endswith("measured")]
+    filled = {row[0] for row in rows[2:] if any(row[i] not in ("-", "not measured") for i in measured)}
+    assert filled == {"embedded-image"} and {"Emu3-Gen (8B)", "SimpleAR (0.5B)"} <= {row[0] for row in rows}
+
+
+@pytest.mark.parametrize("task", ["humaneval", "shapes", "emoji_scenes"])
+def test_a_run_of_other_tasks_fills_no_table(task, tmp_path):
+    """As of the suite quick: text, meshes, and pictures of prompts that no suite of the table chose."""
+    path = stored(paper_run("quick", "smollm2-135m", task, prompts=1), tmp_path / "run")
+    said = refused("report", path, "--paper", "sjdpp", "--table", "1")
+    assert "no finished cell of" in said and "stride run papers/sjdpp makes it" in said
+
+
 def test_a_table_of_vocabularies_needs_no_finished_cell(tmp_path):
     store = Store.create(tmp_path / "run", {"key": {}, "cells": {}, "vocabularies": {"toy": 512}})
     assert "token ids" in stride("report", store.path, "--paper", "xspecmesh", "--table", "1").out

@@ -12,6 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from stridebench.harness.backbones.text import chat
 from stridebench.harness.backbones.text.hf_causal import HFCausal
 from stridebench.harness.backbones.text.noisy import NoisyBackbone
+from stridebench.harness.core.models import Models
 from stridebench.harness.errors import UnknownNameError, UsageError, WeightsError
 from stridebench.harness.plan import presets
 from tests.support.tiny_text import tiny
@@ -93,6 +94,26 @@ def test_drafters_are_found_by_name_variant_and_noise() -> None:
     assert other.capabilities.vocabulary == target.capabilities.vocabulary
     coarse = presets.drafter(target, "self:weights=int4,layers=3")
     assert coarse.name == "random-llama-1m:weights=int4/layers=3"
+
+
+@pytest.mark.parametrize(
+    ("drafter", "passes", "drafts"),
+    [
+        ("self", 1, 0),
+        ("self:noise=0.000001", 1, 0),
+        ("self:weights=full", 1, 0),
+        ("self:weights=int8", 0, 1),
+        ("self:weights=int8,noise=0.1", 0, 1),
+        ("self:layers=3", 0, 1),
+    ],
+)
+def test_passes_of_bit_identical_weights_count_as_the_targets(drafter: str, passes: int, drafts: int) -> None:
+    target = presets.load("random-llama-1m", "fp32")
+    models = Models(target, lambda name: presets.drafter(target, name), (1, 2, 3))
+    session = models.drafter(drafter, 1)
+    session.prefill()
+    session.forward()
+    assert (models.meter.passes, models.meter.drafts) == (passes, drafts)
 
 
 def test_a_name_changes_parameters_of_its_adapter() -> None:

@@ -9,6 +9,7 @@ import importlib
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
@@ -28,12 +29,13 @@ from stridebench.harness.core.run import open_run
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.core.session import Session
 from stridebench.harness.discover import load_all
-from stridebench.harness.errors import ContractError
-from stridebench.harness.plan import presets
+from stridebench.harness.errors import ContractError, EnumerationLimit, UsageError
+from stridebench.harness.plan import presets, suite
 from stridebench.harness.proof import cases as proof_cases
-from stridebench.harness.proof.cases import CASES, GRID_CASES, Case, cases_of
+from stridebench.harness.proof.cases import CASES, GRID_CASES, Case, cases_of, wider_cases_of
 from stridebench.harness.proof.catalogue import Piece, compute
 from stridebench.harness.proof.distance import (
+    QUICK,
     distance,
     method_law,
     reference_law,
@@ -45,6 +47,7 @@ from stridebench.harness.proof.divergence import diverge
 from stridebench.harness.proof.enumerate import Law
 from stridebench.harness.proof.mutants import CAUGHT, TriedMutant, injected, try_mutants
 from stridebench.harness.proof.prove import EXACT, Proof, prove, verdict_of
+from stridebench.harness.proof.verdicts import OUTPUTS
 from stridebench.harness.registry import METHODS, TASKS
 from tests.support.one_by_one import OneByOne
 
@@ -399,6 +402,61 @@ class TestInjection:
     def test_caught_is_above_its_limit(self) -> None:
         assert TriedMutant("w", "m:f", CAUGHT * 1.01, "case").caught
         assert not TriedMutant("w", "m:f", CAUGHT, "case").caught
+
+
+UNMEASURED = {
+    *(f"zipar window={window}" for window in (11, 16)),
+    *(f"masked_diffusion steps={steps}" for steps in (16, 128, 256, 1024)),
+    *(f"masked_diffusion order=random steps={steps}" for steps in (4, 8, 16)),
+    *(f"masked_diffusion order=origin steps={steps}" for steps in (8, 16)),
+    *(f"multi_head levels={levels}" for levels in (5, 6)),
+    *(f"multi_head heads=xspecmesh-cross-lora levels={levels}" for levels in (5, 6)),
+    *(
+        f"mulo_sd drafter=tar-1.5b-256 samplers={samplers} factor=4 window=8 draft_window=8"
+        for samplers in ("repeat", "mulo-4x")
+    ),
+}
+"""Settings of shipped suites that no model of a second or two shows to be approximate; their rows have no TV."""
+
+
+def approximate_settings(*suites: str) -> dict[str, Method[Any]]:
+    methods = [method for name in suites for method in suite.load(name).methods]
+    return {
+        label(method): method
+        for method in methods
+        if method.claim is Claim.APPROXIMATE and reference_of(method) != method
+    }
+
+
+class TestApproximateSettings:
+    @pytest.mark.parametrize(
+        "suites", [("quick",), pytest.param(tuple(suite.shipped()), id="all", marks=pytest.mark.slow)]
+    )
+    def test_a_proof_case_shows_what_makes_each_approximate(self, suites: tuple[str, ...]) -> None:
+        def shown(method: Method[Any]) -> bool:
+            for case in (*cases_of(method, OUTPUTS), *wider_cases_of(method)):
+                with suppress(UsageError, EnumerationLimit):
+                    if max(distance(method, case, draws) for draws in QUICK.draws(method)) >= EXACT:
+                        return True
+            return False
+
+        settings = approximate_settings(*suites)
+        assert settings
+        hidden = {name for name, method in settings.items() if name not in UNMEASURED and not shown(method)}
+        assert hidden == set()
+        assert len(suites) == 1 or set(settings) >= UNMEASURED
+
+    @pytest.mark.parametrize("window", [2, 3, 8])
+    def test_a_window_of_zipar_is_measured_on_longer_rows(self, window: int) -> None:
+        method = METHODS.get("zipar")(window=window)
+        proof = prove(method, cases_of(method, OUTPUTS), mutants=False, effort=QUICK)
+        assert proof.total_variation is not None and proof.total_variation > 0.1 and "grid=2x2" not in proof.case
+
+    def test_a_setting_that_fits_no_case_has_no_distance(self) -> None:
+        method = METHODS.get("zipar")(window=40)
+        proof = prove(method, cases_of(method, OUTPUTS), mutants=False, effort=QUICK)
+        assert (proof.verdict, proof.total_variation) == ("approximate", None)
+        assert proof.case.startswith("TV not measured: zipar: window is 40")
 
 
 @pytest.mark.parametrize(
