@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from stridebench.harness.core.capabilities import Tap
 from stridebench.harness.core.draft import Acceptance
 from stridebench.harness.core.run import Run
 from stridebench.harness.registry import METHODS
 from stridebench.methods.drafters.eagle.dynamic_tree import DynamicTreeMethod
+from stridebench.methods.drafters.eagle.folder_reader import taps_of
 from stridebench.methods.drafters.eagle.measured_sizing import TreeSizer
 from stridebench.methods.verifiers.tree import verify_delta
 
@@ -30,7 +32,11 @@ class Eagle3(DynamicTreeMethod):
     features: str = "eagle3"
 
     source = "arXiv:2503.01840, section 3"
-    taps = (2, "middle", -4)
+
+    @property
+    def taps(self) -> tuple[Tap, ...]:
+        """Return layers 2, L / 2 and L - 3 of the target, or those that a published drafter names."""
+        return taps_of(self.features)
 
     def start(self, run: Run) -> TreeSizer:
         return self.open_drafter(run, "eagle3")

@@ -399,7 +399,7 @@ def _flags(row: Row, samples: pd.DataFrame, frame: pd.DataFrame) -> list[str]:
         flags.append(f"{word}{row['n_failed']} of {row['n_run']} failed{_most_frequent_error(samples)}")
     if acceptance is not None and acceptance < DEAD and tested >= DEAD_TESTED:
         flags.append(f"dead drafter: acceptance below {DEAD:.0%}")
-    flags += _drafter_flags(row)
+    flags += _drafter_flags(row) + _unread_flags(samples)
     if len(frame) and "speedup" not in row:
         flags.append("no baseline in this run")
     if str(row["note"]).startswith("audit: "):
@@ -409,6 +409,16 @@ def _flags(row: Row, samples: pd.DataFrame, frame: pd.DataFrame) -> list[str]:
         if p is not None and p <= SIGNIFICANT:
             flags.append(f"{what} are distributed unlike autoregressive ones: two-sample test, p = {p:.2g}")
     return flags
+
+
+def _unread_flags(samples: pd.DataFrame) -> list[str]:
+    """Return the flag of prompts that the model read in part, with the first of them."""
+    counted = samples[~samples["warmup"].astype(bool)]
+    cut = counted[counted["unread"].fillna("") != ""] if "unread" in counted else counted[:0]
+    if not len(cut):
+        return []
+    first = cut.iloc[0]
+    return [f"{len(cut)} of {len(counted)} prompts were read in part: {first['unread']} ({first['prompt']})"]
 
 
 def _adapter_flags(meta: Mapping[str, Any]) -> list[str]:

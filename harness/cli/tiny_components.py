@@ -73,4 +73,5 @@ def _train(recipe: str, layers: tuple[int, int] | None, name: str, backbone: str
         built[required] = discover.trained(f"{required}-{backbone}")
         if not (built[required] / "config.json").is_file():
             _train(required, None, required, backbone)
+    shutil.rmtree(folder, ignore_errors=True)  # an interrupted training, perhaps with other settings
     loop.train(recipe, part, folder, built)

@@ -32,6 +32,7 @@ EVERY_S = 30.0
 @click.command(name="train")
 @click.argument("kind", required=False)
 @click.argument("name", required=False)
+@click.option("--name", "component", help="With --backbone: the result's name, such as gsm8k-t0.6. Default: KIND.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of checkpoint and result. Default: trained/NAME.")
 @click.option("--seed", default=0, show_default=True, help="Of weights and data.")
 @click.option("--minutes", type=float, help="Stop after this time; the same command continues.")
@@ -48,10 +49,11 @@ EVERY_S = 30.0
 )
 @click.option("--device", default="cpu", show_default=True, help="With --backbone: where it runs, such as cuda.")
 @click.option("--dtype", default="bf16", show_default=True, help="With --backbone: its type.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document: {folder, finished, step, hours}.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document: {folder, finished, step, hours, taken}.")
 def command(
     kind: str | None,
     name: str | None,
+    component: str | None,
     out: Path | None,
     seed: int,
     minutes: float | None,
@@ -69,8 +71,9 @@ def command(
     With --backbone, KIND is a recipe for any backbone: medusa, blockwise, eagle1, eagle3, cross-regression,
     xspecmesh-mlp or xspecmesh-cross, xspecmesh-mlp-lora or xspecmesh-cross-lora after those, mulo-2x, and mulo-4x after
     it. It learns from what the backbone writes after the prompts of --data, or from a folder of pictures with captions.
-    The result goes where `stride run` looks for it, unless --out is given. --set epochs=N counts passes over the data,
-    and --set schedule=paper trains as long as the paper did.
+    The result goes where `stride run` looks for it, unless --out is given: a method takes it by the name of --name, as
+    in {name: cross_regression, adapter: gsm8k-t0.6}. Other data or settings need another name. --set epochs=N counts
+    passes over the data, and --set schedule=paper trains as long as the paper did.
 
     After an interruption the same command continues from the last checkpoint, which is written every two minutes.
 
@@ -80,6 +83,7 @@ def command(
     stride train backbone emoji-image --out trained/emoji-image --minutes 60
     stride train medusa --backbone smollm2-135m --data prompts.jsonl --set heads=5
     stride train cross-regression --backbone qwen2.5-7b --data gsm8k_7k --device cuda
+    stride train cross-regression --backbone qwen2.5-7b --data mixed_7k --name mixed --device cuda
     stride train mulo-2x --backbone tar-1.5b --data pictures --set schedule=paper
     """
     declare_all()
@@ -89,11 +93,12 @@ def command(
             raise UsageError("with --backbone write stride train KIND --backbone NAME --data FILE, without NAME")
         recipe = _general(str(kind), backbone, data, settings, device, dtype)
         built = _parts(recipe, parts, backbone)
-        name, folder = f"{kind}-{backbone}", out or trained(f"{kind}-{backbone}")
+        name = f"{component or kind}-{backbone}"
+        folder = out or trained(name)
         _train(name, recipe, folder, built, seed, minutes, threads, as_json)
         return
-    if data is not None or settings:
-        raise UsageError("--data and --set belong to a recipe for any backbone; add --backbone NAME")
+    if data is not None or settings or component:
+        raise UsageError("--data, --set and --name belong to a recipe for any backbone; add --backbone NAME")
     if name is None:
         _show(kind, as_json)
         return
@@ -164,9 +169,11 @@ def _train(
             say(f"interrupted; go on with the same command: the checkpoint is in {folder}", err=True)
             raise
     if as_json:
-        emit({"folder": folder, "finished": result.finished, "step": result.step, "hours": result.hours})
+        keys = ("folder", "finished", "step", "hours", "taken")
+        emit({key: getattr(result, key) for key in keys})
     else:
         state = "finished" if result.finished else "not finished: the same command goes on"
+        state += "" if result.taken else "; it was trained before with the same data and settings, so no step was taken"
         say(f"{folder}: step {result.step} of {recipe.steps}, {result.hours:.2f} h, {state}")
 
 

@@ -30,11 +30,13 @@ class EncodedPrompt:
         cache: makes an empty cache for this prompt, with what conditions the model beside its tokens: encoder states, a
             second guidance branch.
         condition: the encoder's rows of the prompt's condition, where the backbone meets CONDITION.
+        unread: says which part of the prompt the model did not read, for the row; "" if it read all.
     """
 
     tokens: tuple[int, ...]
     cache: Callable[[], Cache]
     condition: Float[Tensor, "K C"] | None = None
+    unread: str = ""
 
 
 @dataclass(frozen=True, eq=False)

@@ -131,6 +131,7 @@ class Sample:
         cpu_uj: energy of the processor's packages and their memory during the decode, prefill included, microjoules, by
             RAPL; of a batch, this decode's share. Other work on the machine is in it.
         gpu_uj: the same of the GPU, by NVML.
+        unread: which part of the prompt the model did not read, such as sound behind its 30 seconds; "" if it read all.
     """
 
     prompt: str
@@ -165,6 +166,7 @@ class Sample:
     peak_bytes: int | None = None
     cpu_uj: int | None = None
     gpu_uj: int | None = None
+    unread: str = ""
 
 
 @dataclass(frozen=True)

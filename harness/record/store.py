@@ -84,6 +84,7 @@ SAMPLES = pa.schema(
         "leading": pa.list_(_REAL),
         "prompt_text": _TEXT,
         "pieces": pa.list_(_TEXT),
+        "unread": _TEXT,
         "audit": _TEXT,
         "drafter": _TEXT,
         "sha256": _TEXT,

@@ -65,7 +65,7 @@ def attempt(
         encoded = backbone.open(prompt)
         stopwatch.clock.finish()
         open_ns = stopwatch.clock.wall_ns(begin, stopwatch.clock.stamp())
-        sample = replace(sample, prompt_tokens=len(encoded.tokens), open_ns=open_ns)
+        sample = replace(sample, prompt_tokens=len(encoded.tokens), open_ns=open_ns, unread=encoded.unread)
         stream = f"{cell.task.name}/floor" if cell.role == "floor" else cell.task.name
         draws = SeededDraws(cell.seed, stream, prompt.id, repetition, backbone.device)
         grid = backbone.capabilities.grid

@@ -80,6 +80,12 @@ class TaskPlan(AnyPlan):
         check = prompts[DEVELOPMENT_SHARE - 1 :: DEVELOPMENT_SHARE] or prompts[-1:]
         return [prompt for prompt in prompts if not any(prompt is other for other in check)], check
 
+    def sha256(self) -> str:
+        """Return the hash of all prompts with their reference answers."""
+        answers = [[str(prompt.data.get(key, "")) for key in REFERENCES] for side in self.sides() for prompt in side]
+        contents = _contents([prompt for side in self.sides() for prompt in side])
+        return hashlib.sha256(json.dumps(answers).encode() + contents).hexdigest()
+
     def _cut(self, teacher: Teacher, prompts: Sequence[Prompt]) -> list[Prompt]:
         """The prefixes x_{1:i} of each prompt with its reference answer; i from 1.
 
@@ -115,7 +121,15 @@ class TaskPlan(AnyPlan):
         return passages
 
     def _digest(self, prompts: Sequence[Prompt]) -> str:
-        conditions = [prompt.condition.tobytes() for prompt in prompts if prompt.condition is not None]
-        texts = [[prompt.id, prompt.text, list(prompt.tokens or ())] for prompt in prompts]
         settings = [self.task, self.rows, self.new, self.seed, self.temperature, self.dtype]
-        return hashlib.sha256(b"".join([json.dumps([settings, texts]).encode(), *conditions])).hexdigest()[:12]
+        return hashlib.sha256(json.dumps(settings).encode() + _contents(prompts)).hexdigest()[:12]
+
+
+def _contents(prompts: Sequence[Prompt]) -> bytes:
+    """Return all that a model reads of prompts."""
+    conditions = [prompt.condition.tobytes() for prompt in prompts if prompt.condition is not None]
+    texts = [
+        [prompt.id, prompt.text, list(prompt.tokens or ()), [dict(message) for message in prompt.messages], prompt.last]
+        for prompt in prompts
+    ]
+    return b"".join([json.dumps(texts).encode(), *conditions])

@@ -11,7 +11,7 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -22,12 +22,14 @@ from torch import Tensor, nn
 
 from stridebench.harness.backbones.checkpoints.digests import of_file
 from stridebench.harness.core import int8
-from stridebench.harness.errors import UsageError
+from stridebench.harness.errors import UsageError, listed
 from stridebench.harness.train.distributed import Workers
 
 CHECKPOINT = "checkpoint.pt"
 SAVE_EVERY_S = 120.0
 CURVE_POINTS = 400
+NO_SETTINGS = ("device", "folder", "hours", "params", "source", "summary")
+"""Fields of a recipe or its data that do not change the result, or whose effect the hash of the data shows."""
 
 
 class Recipe(ABC):
@@ -105,9 +107,31 @@ class Recipe(ABC):
             {"params": [p for p in weights if p.ndim < 2], "weight_decay": 0.0},
         ]
 
+    def settings(self) -> dict[str, Any]:
+        """Return what the result depends on apart from the seed, as JSON values; data and their hash behind ``data.``.
+
+        Left out are the device, limits of time, and the place of the data.
+        """
+        stated = _flat(self)
+        if (plan := getattr(self, "plan", None)) is not None and hasattr(plan, "sha256"):
+            stated["data.sha256"] = plan.sha256()
+        return stated
+
     def export(self, model: nn.Module, folder: Path) -> None:
         """Write weights (and configuration) to a folder; by default model.safetensors in bf16."""
         save_bf16(model, folder)
+
+
+def _flat(part: Any, prefix: str = "") -> dict[str, Any]:
+    """Return the fields of a dataclass, those of nested ones behind their name; none of anything else."""
+    stated: dict[str, Any] = {}
+    for field in fields(part) if is_dataclass(part) else ():
+        value = getattr(part, field.name)
+        if is_dataclass(value):
+            stated |= _flat(value, f"{'data' if field.name == 'plan' else field.name}.")
+        elif field.name not in NO_SETTINGS:
+            stated[prefix + field.name] = json.loads(json.dumps(value, default=str))
+    return stated
 
 
 @dataclass(frozen=True)
@@ -123,12 +147,13 @@ class Progress:
 
 @dataclass(frozen=True)
 class Trained:
-    """Folder of the result, and whether the training is finished."""
+    """Folder of the result, and whether the training is finished; ``taken`` are the steps of this call."""
 
     folder: Path
     finished: bool
     step: int
     hours: float
+    taken: int = 0
 
 
 def train(
@@ -155,23 +180,27 @@ def train(
         watch: called after every step.
 
     Raises:
-        UsageError: the checkpoint in ``folder`` is of another recipe or seed, or cannot be read.
+        UsageError: the checkpoint in ``folder`` is of another recipe, seed, data or settings, or cannot be read.
     """
     folder.mkdir(parents=True, exist_ok=True)
     workers, device = Workers.of_environment(), str(getattr(recipe, "device", "cpu"))
     workers.join(device)
     try:
+        settings = recipe.settings() | {f"part.{key}": _weights_of(place) for key, place in requirements.items()}
+        saved = _checkpoint(folder / CHECKPOINT, name, seed, settings)  # before `build` writes passages
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             model = workers.in_turn(lambda: recipe.build(requirements)).to(device)
         workers.equal(model)
-        state = _State(name, recipe, model, seed, workers)
-        state.resume(folder / CHECKPOINT)
+        state = _State(name, recipe, model, seed, workers, settings)
+        if saved is not None:
+            state.resume(saved)
+        before = state.step
         finished = _trained(state, folder, minutes, watch)
         workers.in_turn(lambda: None)
     finally:
         workers.leave()
-    return Trained(folder, finished, state.step, state.hours)
+    return Trained(folder, finished, state.step, state.hours, state.step - before)
 
 
 def _trained(state: _State, folder: Path, minutes: float | None, watch: Callable[[Progress], None]) -> bool:
@@ -217,9 +246,11 @@ class _State:
         recipe: Recipe,
         model: nn.Module,
         seed: int,
-        workers: Workers = Workers(),  # noqa: B008  # frozen
+        workers: Workers,
+        settings: Mapping[str, Any],
     ) -> None:
         self.name, self.recipe, self.model, self.seed, self.workers = name, recipe, model, seed, workers
+        self.settings = dict(settings)
         self.optimisers: list[torch.optim.Optimizer] = [
             torch.optim.AdamW(recipe.groups(model), lr=recipe.rate, betas=recipe.betas)
         ]
@@ -285,6 +316,7 @@ class _State:
         body = {
             "name": self.name,
             "seed": self.seed,
+            "settings": self.settings,
             "step": self.step,
             "hours": self.hours,
             "curve": self.curve,
@@ -297,25 +329,55 @@ class _State:
         torch.save(body, partial)
         os.replace(partial, path)
 
-    def resume(self, path: Path) -> None:
-        """Continue from a checkpoint, if there is one."""
-        if not path.exists():
-            return
-        try:
-            body = torch.load(path, weights_only=True)
-        except Exception as error:  # torch raises many kinds for a damaged file
-            raise UsageError(f"{path} cannot be read as a checkpoint: {error}. Move it away to start anew.") from error
-        if (body["name"], body["seed"]) != (self.name, self.seed):
-            raise UsageError(
-                f"{path} belongs to recipe {body['name']!r} with seed {body['seed']}; found recipe {self.name!r} with "
-                f"seed {self.seed}. Give another --out."
-            )
+    def resume(self, body: dict[str, Any]) -> None:
+        """Continue from a checkpoint."""
         self.model.load_state_dict(body["model"])
         for optimiser, saved in zip(self.optimisers, body["optimisers"], strict=True):
             optimiser.load_state_dict(saved)
         self.mean = body["mean"]
         self.step, self.hours, self.smooth = body["step"], body["hours"], body["smooth"]
         self.curve = [(int(step), float(loss)) for step, loss in body["curve"]]
+
+
+def _checkpoint(path: Path, name: str, seed: int, settings: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the checkpoint of the same training, or None if there is none.
+
+    Raises:
+        UsageError: it is of another recipe, seed, data or settings, or cannot be read.
+    """
+    if not path.exists():
+        return None
+    try:
+        body: dict[str, Any] = torch.load(path, weights_only=True)
+    except Exception as error:  # torch raises many kinds for a damaged file
+        raise UsageError(f"{path} cannot be read as a checkpoint: {error}. Move it away to start anew.") from error
+    if (body["name"], body["seed"]) != (name, seed):
+        raise UsageError(
+            f"{path} belongs to recipe {body['name']!r} with seed {body['seed']}; found recipe {name!r} with "
+            f"seed {seed}. Give another --out."
+        )
+    saved = body.get("settings", {})
+    differ = [
+        f"{key} {_short(saved.get(key))} there and {_short(settings.get(key))} now"
+        for key in sorted(saved.keys() | settings.keys())
+        if saved.get(key) != settings.get(key)
+    ]
+    if differ:
+        raise UsageError(
+            f"{path} was trained with other data or settings: {listed(differ)}. Give this training another --name "
+            f"or --out, or delete that folder"
+        )
+    return body
+
+
+def _weights_of(folder: Path) -> dict[str, str]:
+    """Return the hashes of a result's files of weights."""
+    return {path.name: of_file(path) for path in sorted(folder.glob("*.safetensors"))}
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return f"{text[:12]}..." if len(text) > 40 else text
 
 
 def _finish(state: _State, folder: Path) -> None:
@@ -330,6 +392,7 @@ def _finish(state: _State, folder: Path) -> None:
         "name": state.name,
         "summary": state.recipe.summary,
         "data": state.recipe.source,
+        "settings": state.settings,
         "seed": state.seed,
         "steps": state.step,
         "planned_steps": state.recipe.steps,
@@ -338,7 +401,7 @@ def _finish(state: _State, folder: Path) -> None:
         "torch": torch.__version__,
         "parameters": sum(p.numel() for p in model.parameters()),
         "figures": {key: round(value, 5) for key, value in figures.items()},
-        "sha256": {path.name: of_file(path) for path in sorted(folder.glob("*.safetensors"))},
+        "sha256": _weights_of(folder),
         "curve": state.curve,
     }
     (folder / "card.json").write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")

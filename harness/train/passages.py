@@ -102,6 +102,10 @@ class AnyPlan(ABC):
     def passages(self, backbone: str) -> Passages:
         """Of both sides."""
 
+    @abstractmethod
+    def sha256(self) -> str:
+        """Return the hash of the prompts or pictures, wherever they lie."""
+
 
 def passages_of(backbone: str, plan: Plan | AnyPlan) -> Passages:
     """The passages of a plan, generated where the cache does not hold them; reports progress on standard error.

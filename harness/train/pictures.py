@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
+from stridebench.harness.backbones.checkpoints.digests import of_file
 from stridebench.harness.backbones.image.vq import to_signed
 from stridebench.harness.core.capabilities import Grid
 from stridebench.harness.core.task import Prompt
@@ -65,6 +66,11 @@ class PicturePlan(AnyPlan):
             raise UsageError(f"{self.folder} has {len(pictures)} pictures; give two or more, one of them to check")
         check = pictures[DEVELOPMENT_SHARE - 1 :: DEVELOPMENT_SHARE] or pictures[-1:]
         return [picture for picture in pictures if picture not in check], check
+
+    def sha256(self) -> str:
+        """Return the hash of all pictures and their captions."""
+        pictures = [[picture.text, of_file(picture.file)] for side in self.sides() for picture in side]
+        return hashlib.sha256(json.dumps(pictures).encode()).hexdigest()
 
     def passages(self, backbone: str) -> Passages:
         """Each caption with the tokens of its picture, cut to a square and resized to the backbone's pictures.

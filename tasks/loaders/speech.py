@@ -16,10 +16,11 @@ class SpeechTask(Task, ABC):
 
     modality = "speech"
     metrics = wer.METRICS
+    optional_metrics = ("wer",)
     set_metrics = wer.SET_METRICS
 
     def score(self, prompt: Prompt, output: Output, tokens: Sequence[int]) -> dict[str, float]:
-        """Return word error rates of a transcript, without ``wer`` where Whisper's table of spellings is absent.
+        """Return word error rates of a transcript, without ``wer`` if Whisper's spellings are missing.
 
         Raises:
             OutputError: the reference has no words, or the output is not a text.

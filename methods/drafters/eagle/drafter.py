@@ -21,6 +21,7 @@ from stridebench.harness.core.run import Run
 from stridebench.harness.core.session import Session
 from stridebench.harness.errors import WeightsError
 from stridebench.methods.drafters.eagle.cache import FeatureCache
+from stridebench.methods.drafters.eagle.folder_reader import taps_of
 from stridebench.methods.drafters.eagle.net import FeatureNet
 from stridebench.methods.drafters.eagle.shape import Kind
 from stridebench.methods.drafters.target_check import check_shapes, check_target
@@ -73,7 +74,7 @@ class FeatureDrafter:
         if net.shape.kind != self.kind:
             raise WeightsError(f"{folder} holds a drafter of kind {net.shape.kind}, and this method reads {self.kind}")
         if not net.shape.fingerprint:
-            _check_published(folder, net, run)
+            _check_published(folder, net, run, hidden.resolve(taps_of(self.name), run.capabilities))
         return FeatureCache(net, tied, run.capabilities, self.prompt)
 
     def root(self, run: Run) -> Reader | None:
@@ -123,9 +124,9 @@ class Reader:
         return logits if self._cell_mask is None else logits + self._cell_mask
 
 
-def _check_published(folder: Path, net: FeatureNet, run: Run) -> None:
+def _check_published(folder: Path, net: FeatureNet, run: Run, taps: tuple[int, ...]) -> None:
     """Hold a published drafter against the target, whose picture model may have one id more for a prompt's vectors."""
-    shape, taps = net.shape, hidden.resolve((2, "middle", -4), run.capabilities)
+    shape = net.shape
     known = run.capabilities.vocabulary if shape.side else shape.vocabulary
     check_shapes(folder, run, shape.target_width, known)
     if len(net.ids) and int(net.ids.max()) >= run.capabilities.vocabulary:
@@ -133,7 +134,7 @@ def _check_published(folder: Path, net: FeatureNet, run: Run) -> None:
     if shape.layers and shape.layers != taps:
         raise WeightsError(
             f"the drafter in {folder} reads the layers {shape.layers} of its target, and eagle3 reads {taps} of "
-            f"{run.backbone}; no other layers are read"
+            f"{run.backbone}. Give the folder as a path, then eagle3 reads the layers that it names"
         )
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from stridebench.harness.errors import WeightsError
 from stridebench.methods.drafters import checkpoint
-from stridebench.methods.drafters.eagle.published_shape import shape_of
+from stridebench.methods.drafters.eagle.published_shape import check_keys, shape_of
 from stridebench.methods.drafters.eagle.published_tensors import FUSED, MTP, UNREAD, renamed, renamed_mtp
 from stridebench.methods.drafters.eagle.shape import Shape
 
@@ -30,7 +30,8 @@ def read(folder: Path, config: Mapping[str, Any], make: Callable[[Shape], N]) ->
     """The net of a published folder.
 
     Raises:
-        WeightsError: a key is missing, unknown or misshapen, or the configuration is of another architecture.
+        WeightsError: a key is missing, unknown or misshapen, or the configuration is of another architecture (see
+            `published_shape.check_keys`).
     """
     published = checkpoint.tensors(folder, part="mtp")
     settings = {**config, **(config.get("transformer_layer_config") or {})}
@@ -38,6 +39,7 @@ def read(folder: Path, config: Mapping[str, Any], make: Callable[[Shape], N]) ->
         published = renamed_mtp(published)
         settings |= {"num_hidden_layers": 1, "mtp": True, "hidden_first": settings.get("model_type") == "mimo"}
         return _filled(folder, published, settings, False, make)
+    check_keys(folder, config)
     published = {key: value for key, value in published.items() if not UNREAD.match(key)}
     eagle3 = any(key.startswith(("midlayer.", "norm.", "d2t")) for key in published)
     if not eagle3:

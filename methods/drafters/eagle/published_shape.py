@@ -2,17 +2,78 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from stridebench.harness.errors import WeightsError
+from stridebench.harness.errors import WeightsError, WeightsWarning, listed
 from stridebench.methods.drafters.eagle.shape import Shape
 
 GRIDS = {"c2i": 24, "t2i": 16, "t2i2": 32}
 """Cells a side of LANTERN's LlamaGen models, by ``input_type``."""
+LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
+READ = f"""{LAYER_IDS} draft_vocab_size eagle_config head_dim hidden_first hidden_size input_type intermediate_size
+joined max_position_embeddings model_type mtp norm_before_residual norm_output num_attention_heads num_hidden_layers
+num_key_value_heads rms_norm_eps rope_parameters rope_scaling rope_theta speculators_model_type target_hidden_size
+transformer_layer_config vocab_size"""
+"""Keys of a configuration that are read."""
+USUAL: Mapping[str, Any] = {
+    "additional_fc": False,
+    "hidden_act": "silu",
+    "layer_types": ["full_attention"],
+    "parallel_draft_step": 1,
+    "partial_rotary_factor": 1.0,
+    "swin_norm": False,
+    "use_aux_hidden_state": True,
+    "use_last_layernorm": True,
+    "use_mtp_layernorm": False,
+    "use_sliding_window": False,
+}
+"""Keys that change the computation, with the one value that is computed."""
+WITHOUT_EFFECT = """_name_or_path architectures attention_bias attention_dropout auto_map bos_token_id dtype
+embed_requires_grad eos_token_id experts_per_token fc_norm has_no_defaults_at_init initializer_range is_decoder
+max_window_layers mlp_bias next_layer_regular norm_before_fc num_local_experts pad_token_id
+parallel_draft_heads_num_layers pretraining_tp reuse_target_lm_head sliding_window speculators_config
+speculators_version target_model_type tie_word_embeddings torch_dtype transformers_version use_cache
+use_input_layernorm_in_first_layer vocabulary_map vq_config"""
+"""Keys that change nothing: ids and types, settings of training, and what the tensors show."""
+
+
+def layers_of(config: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the target's layers that a configuration names, 0 for its embedding; () if it names none.
+
+    speculators and vLLM count as we do. SpecForge and ModelOpt, whose ids lie in ``eagle_config``, count the decoder's
+    layers from 0, as SGLang reads them.
+    """
+    nested = (config.get("eagle_config") or {}).get(LAYER_IDS) or ()
+    return tuple(int(layer) + 1 for layer in nested) or tuple(int(layer) for layer in config.get(LAYER_IDS) or ())
+
+
+def check_keys(folder: Path, config: Mapping[str, Any]) -> None:
+    """Refuse values that change the computation in a way that is not computed, and warn of keys that are not known.
+
+    Raises:
+        WeightsError: a key of ``USUAL`` has another value.
+    """
+    stated = {**config, **(config.get("transformer_layer_config") or {}), **(config.get("eagle_config") or {})}
+    stated = {key: value for key, value in stated.items() if value is not None}
+    stated |= {"layer_types": stated.get("layer_types", USUAL["layer_types"])[:1]}  # of the one layer
+    for key, usual in USUAL.items():
+        if stated.get(key, usual) != usual:
+            raise WeightsError(
+                f"{folder}/config.json has {key}: {stated[key]!r}, and only drafters with {usual!r} are computed here"
+            )
+    known = {*f"{READ} {WITHOUT_EFFECT}".split(), *USUAL}
+    if unknown := sorted(stated.keys() - known):
+        warnings.warn(
+            f"{folder}/config.json has keys that are not read: {listed(unknown)}. If one of them changes what the "
+            f"drafter computes, it drafts worse here than it should",
+            WeightsWarning,
+            stacklevel=2,
+        )
 
 
 def shape_of(folder: Path, config: Mapping[str, Any], state: Mapping[str, Tensor], eagle3: bool) -> Shape:
@@ -27,7 +88,7 @@ def shape_of(folder: Path, config: Mapping[str, Any], state: Mapping[str, Tensor
         raise WeightsError(f"{folder} has norm_output: false, whose head reads rows without a norm; none is read")
     width, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
     norm = next((value for key, value in state.items() if key.endswith("q_norm.weight")), None)
-    layers = config.get("eagle_aux_hidden_state_layer_ids") or ()
+    layers = layers_of(config)
     rates, sharpness = _rates(config, width, heads)
     theta = (config.get("rope_parameters") or {}).get("rope_theta", config.get("rope_theta", 10000.0))
     embed = state.get("embed_tokens.weight")
@@ -45,7 +106,7 @@ def shape_of(folder: Path, config: Mapping[str, Any], state: Mapping[str, Tensor
         head_width=int(config.get("head_dim") or 0),
         target=int(config.get("target_hidden_size") or 0),
         vocabulary=0 if embed is None else len(embed),
-        layers=tuple(layers),
+        layers=layers,
         joined=bool(config.get("joined", True)),
         joined_bias="fc.bias" in state,
         qkv_bias=any(key.endswith("q_proj.bias") for key in state),

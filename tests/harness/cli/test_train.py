@@ -1,5 +1,8 @@
 """`stride train` from the command line: the list of recipes, refusals, a stop and a resume."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -50,6 +53,35 @@ def test_a_training_stops_and_resumes(point, tmp_path):
     second = stride(*words)
     assert (second.document["finished"], second.document["step"]) == (True, 5)
     assert (tmp_path / "p" / "model.safetensors").exists() and (tmp_path / "p" / "card.json").exists()
+
+
+@pytest.mark.slow
+def test_two_trainings_on_different_data_are_two_adapters_and_two_cards(tmp_path, monkeypatch):
+    monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
+    for name in "ab":
+        (tmp_path / f"{name}.txt").write_text("".join(f"{name} prompt {n}\n" for n in range(3)))
+
+    def words(file, *more):
+        small = ("steps=2", "rank=4", "width=8", "batch=1", "data.new=24")
+        settings = [word for setting in (*small, *more) for word in ("--set", setting)]
+        data = ("--backbone", "tiny:llama2-7b", "--data", tmp_path / f"{file}.txt")
+        return ("train", "cross-regression", *data, "--dtype", "fp32", *settings)
+
+    first = stride(*words("a"), "--json")
+    assert (first.code, first.document["taken"]) == (0, 2), first.err
+    again = stride(*words("a"))
+    assert again.code == 0 and "with the same data and settings, so no step was taken" in again.out
+    outcome = stride(*words("b"))
+    other = outcome.err
+    assert (outcome.code, outcome.out) == (2, "") and "Traceback" not in other
+    assert "other data or settings: data.sha256 " in other and "Give this training another --name" in other
+    warmer = stride(*words("a", "data.temperature=0.6")).err
+    assert "data.temperature None there and 0.6 now" in warmer
+    second = stride(*words("b"), "--name", "b", "--json").document
+    assert second["taken"] == 2 and second["folder"].endswith("trained/b-tiny-llama2-7b")
+    cards = [json.loads((Path(one["folder"]) / "card.json").read_text()) for one in (first.document, second)]
+    assert cards[0]["settings"]["data.sha256"] != cards[1]["settings"]["data.sha256"]
+    assert cards[0]["settings"]["data.temperature"] is None and cards[0]["sha256"] != cards[1]["sha256"]
 
 
 def test_wrong_names_kinds_and_parts_are_one_error(point, tmp_path):

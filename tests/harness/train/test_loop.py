@@ -1,6 +1,7 @@
 """The training loop: seeded, resumable bit for bit, limited in time, with a card of the result."""
 
 import json
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -95,6 +96,30 @@ def test_a_checkpoint_of_another_recipe_or_seed_is_refused(tmp_path):
         train("curve", Line(), tmp_path, {})
     with pytest.raises(UsageError, match="seed 1"):
         train("line", Line(), tmp_path, {}, seed=1)
+
+
+@dataclass(frozen=True)
+class Steep(Line):
+    """A line whose slope is a setting; where its data lies and how long it may take are none."""
+
+    slope: float = 3.0
+    hours: float = 1.0
+    folder: str = "here"
+
+
+def test_a_checkpoint_of_other_settings_or_parts_is_refused(tmp_path):
+    def trained(part=b"one", **settings):
+        (tmp_path / "part").mkdir(exist_ok=True)
+        (tmp_path / "part" / "model.safetensors").write_bytes(part)
+        return train("line", Steep(**settings), tmp_path / "out", {"part": tmp_path / "part"})
+
+    assert trained().taken == 40 and trained(hours=2.0, folder="there").taken == 0
+    with pytest.raises(UsageError, match=r"other data or settings: slope 3\.0 there and 2\.0 now\. Give .* --name"):
+        trained(slope=2.0)
+    with pytest.raises(UsageError, match=r"other data or settings: part\.part "):
+        trained(part=b"other")
+    card = json.loads((tmp_path / "out" / "card.json").read_text())
+    assert card["settings"]["slope"] == 3.0 and "folder" not in card["settings"]
 
 
 def test_a_damaged_checkpoint_is_named(tmp_path):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import warnings
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -226,6 +228,49 @@ def clip(random_clip) -> clips.Clip:
     return clips.Clip(TINY, random_clip)
 
 
+class Archive(torch.nn.Module):
+    """Nothing but tensors by their names, for a TorchScript archive."""
+
+    def forward(self, x: int) -> int:
+        return x
+
+
+def archive_of(tensors: dict[str, torch.Tensor]) -> Archive:
+    root = Archive()
+    for key, value in tensors.items():
+        *places, leaf = key.split(".")
+        module = root
+        for place in places:
+            if place not in dict(module.named_children()):
+                module.add_module(place, Archive())
+            module = module.get_submodule(place)
+        module.register_buffer(leaf, value)
+    return root
+
+
+@pytest.fixture(scope="module")
+def openai_archive(tmp_path_factory) -> tuple[str, Path]:
+    """A tiny CLIP of random weights in OpenAI's published layout: fp16 weights and three sizes in TorchScript."""
+    torchvision.ensure()
+    import open_clip
+
+    folder, name = tmp_path_factory.mktemp("openai"), "ViT-tiny-quickgelu"
+    vision = {"image_size": 64, "layers": 2, "width": 64, "patch_size": 32}
+    text = {"context_length": 77, "vocab_size": 49408, "width": 64, "heads": 1, "layers": 2}
+    config = {"embed_dim": 32, "quick_gelu": True, "vision_cfg": vision, "text_cfg": text}
+    (folder / f"{name}.json").write_text(json.dumps(config))
+    open_clip.add_model_config(folder / f"{name}.json")
+    torch.manual_seed(0)
+    tensors = open_clip.create_model(name, load_weights=False).state_dict()
+    tensors = {key: value.half() for key, value in tensors.items()}
+    sizes = {"input_resolution": 64, "context_length": 77, "vocab_size": 49408}
+    tensors |= {key: torch.tensor(size) for key, size in sizes.items()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # torch deprecates TorchScript, the format of these files
+        torch.jit.script(archive_of(tensors)).save(str(folder / "tiny.pt"))
+    return name, folder / "tiny.pt"
+
+
 @needs_image_extra
 class TestClip:
     @pytest.mark.slow
@@ -278,13 +323,25 @@ class TestClip:
         with pytest.raises(WeightsError, match=r"y\.pt cannot be read as weights"):
             clips.Clip(TINY, tmp_path / "y.pt")
 
-    @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
-    def test_torchscript_as_openai_publishes_it_is_read(self, tmp_path):
-        torch.jit.script(torch.nn.Linear(2, 3)).save(str(tmp_path / "jit.pt"))
-        assert {key: tuple(value.shape) for key, value in weights.read(tmp_path / "jit.pt").items()} == {
-            "weight": (3, 2),
-            "bias": (3,),
-        }
+    def test_an_archive_of_openai_gives_the_embeddings_that_open_clips_loader_gives(self, openai_archive):
+        from open_clip.openai import load_openai_model
+        from PIL import Image
+
+        model, path = openai_archive
+        net, clip = load_openai_model(str(path), precision="fp32", device="cpu"), clips.Clip(model, path)
+        picture, text = noise(3), "a red cube on a table"
+        with torch.inference_mode():
+            image = net.encode_image(clip._transform(Image.fromarray(picture.pixels))[None], normalize=True)
+            words = net.encode_text(clip._tokens([text]), normalize=True)
+        np.testing.assert_allclose(clip.pictures([picture]), image.numpy(), atol=1e-5)
+        np.testing.assert_allclose(clip.texts([text]), words.numpy(), atol=1e-5)
+
+    def test_a_checkpoint_of_distributed_training_is_read(self, random_clip, clip, tmp_path):
+        tensors = {f"module.{key}": value for key, value in torch.load(random_clip).items()}
+        body = {"epoch": 3, "name": "run", "state_dict": tensors, "optimizer": {"state": {}, "param_groups": []}}
+        torch.save(body, tmp_path / "epoch_3.pt")
+        again = clips.Clip(TINY, tmp_path / "epoch_3.pt")
+        assert np.array_equal(again.texts(["a cat"]), clip.texts(["a cat"]))
 
     def test_a_model_without_a_checkpoint_is_refused(self):
         with pytest.raises(UsageError, match="clip_weights"):
