@@ -70,6 +70,7 @@ class Backbone(ABC):
         fingerprint: hex digest of weights and configuration: part of every cell's provenance.
         forward_kind: the implementation that computes its passes, as the record says it; empty: the class's name.
         weights_bytes: what its weights take in fp32; 0: not known.
+        notes: what a reader of its numbers must know, such as weights that lie there and are not read.
     """
 
     default_dtype: ClassVar[str] = "fp32"
@@ -81,6 +82,7 @@ class Backbone(ABC):
     fingerprint: str
     forward_kind: str = ""
     weights_bytes: int = 0
+    notes: tuple[str, ...] = ()
 
     offers = deprecated.setting("offers", "capabilities")
 
