@@ -208,6 +208,7 @@ def measure(finished: FinishedCell, base: FinishedCell | None, floor: FinishedCe
             [
                 *_flags(row, cell.samples, frame),
                 *_adapter_flags(cell.meta),
+                *cell.meta.get("backbone_notes", ()),
                 *(_disturbed_flags(row, base, floor) or _mismatch(row)),
             ]
         ),

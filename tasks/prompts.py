@@ -6,12 +6,24 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from stridebench.harness.core.task import Prompt, Task
 from stridebench.harness.errors import StrideError, UsageError, said_by
 from stridebench.harness.record.outputs import Output
 from stridebench.harness.registry import DATASETS, TASKS
-from stridebench.tasks.loaders.files import Row, Where, field_names, json_lines, lines, table
+from stridebench.tasks.loaders.files import (
+    PACKED,
+    Row,
+    Where,
+    field_names,
+    json_file,
+    json_lines,
+    lines,
+    parquet,
+    read,
+    table,
+)
 
 KEYS = ("prompt", "messages", "id", "reference", "category")
 """Fields of a row that are read; the others are ignored."""
@@ -19,18 +31,23 @@ PACKAGE = "dataset:"
 """In front of the name of rows that a package brings."""
 NUMBERS = ("id", "reference")
 """Fields that may be a whole number."""
+OTHER = ("text", "question", "input", "query")
+"""Names of a column that is the prompt if a row has one of them only."""
+ROLES = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "bot": "assistant"}
+"""Of ShareGPT."""
 WHAT, ORIGIN = "a file of prompts", "you, as --prompts FILE or as the parameter file of the task prompts"
 
 
 @TASKS.register("prompts")
 @dataclass(frozen=True)
 class Prompts(Task):
-    """Answer your own prompts, from a .txt, .jsonl or .csv file.
+    """Answer your own prompts, from a .txt, .jsonl, .json, .csv, .tsv or .parquet file; the text may be .gz or .zst.
 
-    A .txt file holds one prompt a line. A .jsonl or .csv file holds one row a prompt with ``prompt`` (a text, sent
+    A .txt file holds one prompt a line. Any other file holds one row a prompt with ``prompt`` (a text, sent
     as it stands) or ``messages`` (a list of {"role", "content"}, in a .csv file as JSON, written through the model's
     chat template), and optionally ``id`` (default: the number of the line), ``reference`` (the expected answer) and
-    ``category`` (for tables by category). Files are UTF-8.
+    ``category`` (for tables by category). Rows of ShareGPT, MT-bench (its first turns), Alpaca, of OpenAI's batches and
+    fine-tuning, token ids, and single columns of other names are read too (see `_plain`).
 
     Args:
         file: the file; or dataset:NAME, the rows of a package by the name of its entry point in the group
@@ -97,15 +114,73 @@ def _of_package(name: str) -> Iterator[tuple[Where, Row]]:
 
 
 def _rows(path: Path) -> Iterator[tuple[Where, Row]]:
-    ending = path.suffix.lower()
+    ending = path.with_suffix("").suffix.lower() if path.suffix in PACKED else path.suffix.lower()
     if ending == ".txt":
-        yield from ((where, {"prompt": line}) for where, line in lines(path, WHAT, ORIGIN))
+        found = lines(path, WHAT, ORIGIN)
+        if all(line.startswith("{") and line.endswith("}") for _, line in found):
+            raise found[0][0].fault("each line of this .txt file is an object of JSON: name it .jsonl")
+        yield from ((where, {"prompt": line}) for where, line in found)
     elif ending == ".jsonl":
-        yield from json_lines(path, WHAT, ORIGIN)
-    elif ending == ".csv":
-        yield from (_of_table(where, row) for where, row in table(path, WHAT, ORIGIN, ","))
+        yield from ((where, _plain(row)) for where, row in json_lines(path, WHAT, ORIGIN, (dict, list, str)))
+    elif ending == ".json":
+        entries = json_file(path, WHAT, ORIGIN)
+        for number, entry in enumerate(entries if isinstance(entries, list) else [entries], 1):
+            where = Where(path, number, "entry")
+            if not isinstance(entry, dict | list | str):
+                raise where.fault(f"a JSON object is expected; found {type(entry).__name__}")
+            yield where, _plain(entry)
+    elif ending in (".csv", ".tsv"):
+        header = read(path, WHAT, ORIGIN).partition("\n")[0]
+        delimiter = "\t" if ending == ".tsv" else ";" if ";" in header and "," not in header else ","
+        rows = (_of_table(where, row) for where, row in table(path, WHAT, ORIGIN, delimiter))
+        yield from ((where, _plain(row)) for where, row in rows)
+    elif ending == ".parquet":
+        yield from ((where, _plain(row)) for where, row in parquet(path, WHAT, ORIGIN))
     else:
-        raise UsageError(f"{path}: prompts are read from .txt, .jsonl or .csv; found {path.suffix or 'no ending'}")
+        endings = ".txt, .jsonl, .json, .csv, .tsv or .parquet"
+        raise UsageError(f"{path}: prompts are read from {endings}; found {path.suffix or 'no ending'}")
+
+
+def _plain(row: Any) -> Row:
+    """Return a row of a known form with the fields of this task: ``prompt`` or ``messages``, and the optional ones."""
+    if isinstance(row, str | list):
+        return _plain({"prompt" if isinstance(row, str) else "messages": row})
+    if {"prompt", "messages"} & set(row):
+        fields = dict(row)
+    elif isinstance(body := row.get("body"), dict):  # a line of OpenAI's batch
+        fields = {**body, "id": row.get("custom_id")}
+    elif isinstance(row.get("conversations"), list):  # ShareGPT, whose later turns answer the model's
+        turns = [_message(turn) for turn in row["conversations"]]
+        first = next((at for at, turn in enumerate(turns) if turn.get("role") == "user"), len(turns))
+        fields = {**row, "messages": turns[: first + 2 if first + 1 < len(turns) else first + 1]}
+    elif isinstance(row.get("turns"), list) and row["turns"]:  # MT-bench, Spec-Bench
+        fields = {**row, "messages": [{"role": "user", "content": row["turns"][0]}]}
+    elif "instruction" in row:  # Alpaca
+        parts = [str(row[key]) for key in ("instruction", "input") if row.get(key)]
+        fields = {**row, "prompt": "\n\n".join(parts), "reference": row.get("output")}
+    else:
+        other = [name for name in OTHER if name in row]
+        return {**row, "prompt": row[other[0]]} if len(other) == 1 else row
+    if "id" not in fields and "question_id" in row:
+        fields["id"] = row["question_id"]
+    if isinstance(reference := fields.get("reference"), list):  # of each turn
+        fields["reference"] = reference[0] if reference else None
+    if isinstance(messages := fields.get("messages"), list):
+        messages = [_message(message) for message in messages]
+        if len(messages) > 1 and messages[-1].get("role") == "assistant":
+            fields.setdefault("reference", messages.pop().get("content"))
+        fields["messages"] = messages
+    return fields
+
+
+def _message(message: Any) -> dict[str, Any]:
+    """Return a message with ``role`` and ``content``, from ShareGPT's words or parts of text."""
+    if not isinstance(message, dict):
+        return {"content": message}
+    role, content = message.get("role", message.get("from")), message.get("content", message.get("value"))
+    if isinstance(content, list) and all(isinstance(part, dict) and part.get("type") == "text" for part in content):
+        content = "".join(str(part.get("text", "")) for part in content)
+    return {"role": ROLES.get(str(role), role), "content": content}
 
 
 def _of_table(where: Where, row: Row) -> tuple[Where, Row]:
@@ -124,12 +199,16 @@ def _prompt(where: Where, row: Row) -> Prompt:
     messages = _messages(where, row)
     if texts["prompt"] is None and messages == () and {"prompt", "messages"} & set(row):
         raise where.fault(f"{'prompt' if 'prompt' in row else 'messages'} is null")
-    if (texts["prompt"] is None) == (messages == ()):
+    ids = row.get("prompt_token_ids")
+    if ids is not None and not (isinstance(ids, list) and ids and all(type(token) is int for token in ids)):
+        raise where.fault(f"prompt_token_ids is {ids!r:.60}, not a list of whole numbers")
+    if [texts["prompt"] is None, messages == (), ids is None].count(False) != 1:
         raise where.fault(f"a row has either prompt or messages; found the fields {field_names(row)}{_hint(row)}")
     reference = texts["reference"]
     return Prompt(
         f"prompts/{texts['id'] or where.number}",
         texts["prompt"],
+        None if ids is None else tuple(ids),
         category=texts["category"] or "",
         data={} if reference is None else {"reference": reference.strip()},
         messages=messages,

@@ -37,7 +37,7 @@ class Keys(TypedDict, total=False):
         methods: names, or mappings such as {"name": "sjd", "window": 8}.
         backbones: presets, ``hub:ORG/NAME``, ``gguf:FILE``, or folders.
         tasks: names, or mappings such as {"name": "humaneval", "limit": 4}.
-        prompts: instead of a task, a .txt, .jsonl or .csv file, or a list of texts or of rows as in a .jsonl file.
+        prompts: instead of a task, a file of prompts or its URL, or a list of texts or of rows as in a .jsonl file.
         dtype: of all backbones: fp32, bf16, fp16 or fp64; several to sweep.
         temperature: 0 is greedy; several to sweep.
         top_k: 0: no cut; several to sweep.
@@ -153,7 +153,7 @@ def _overrides(keys: Mapping[str, Any], device: str) -> Overrides:
     return Overrides(values, keys.get("limit"), dtypes, options, device=device)
 
 
-def _prompt_file(prompts: str | Path | Sequence[str | Mapping[str, Any]]) -> Path:
+def _prompt_file(prompts: str | Path | Sequence[str | Mapping[str, Any]]) -> Path | str:
     """The file of prompts. A list is written to the cache under its digest, so that a run of it can be resumed.
 
     Raises:
@@ -164,7 +164,7 @@ def _prompt_file(prompts: str | Path | Sequence[str | Mapping[str, Any]]) -> Pat
             raise UsageError(
                 f"prompts is a file with an ending, or a list of texts; for one text write [{prompts!r:.60}]"
             )
-        return Path(prompts)
+        return prompts if "://" in str(prompts) else Path(prompts)
     rows = [{"prompt": row} if isinstance(row, str) else row for row in prompts]
     wrong = [row for row in rows if not isinstance(row, Mapping)]
     if wrong or not rows:

@@ -12,6 +12,8 @@ import yaml
 from stridebench.harness.errors import UsageError
 from stridebench.harness.plan.suite import Overrides, Resolved, from_options, load, resolve_again
 from stridebench.harness.plan.yaml_lines import parse
+from stridebench.harness.platform.folders import cache_folder
+from stridebench.harness.record.remote import fetched
 
 NUMBERS = {"max_new_tokens": "--max-new-tokens", "repetitions": "--repetitions", "seed": "--seed"}
 """Keys of a suite that an option replaces by a number."""
@@ -81,9 +83,10 @@ def executor_values(texts: Sequence[str]) -> dict[str, Any]:
     return values
 
 
-def task_of(prompts: Path) -> list[dict[str, str]]:
-    """The entry of a suite that decodes a file of prompts."""
-    return [{"name": "prompts", "file": str(prompts.absolute())}]
+def task_of(prompts: Path | str) -> list[dict[str, str]]:
+    """The entry of a suite that decodes a file of prompts, which may lie at a URL."""
+    file = fetched(prompts, cache_folder() / "prompts") if isinstance(prompts, str) else prompts
+    return [{"name": "prompts", "file": str(file.absolute())}]
 
 
 def suite_of(name: str | None, overrides: Overrides, words: Mapping[str, str] = ENTRIES) -> Resolved:

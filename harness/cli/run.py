@@ -57,7 +57,7 @@ class Folder(click.Path):
     "--prompts",
     multiple=True,
     type=Folder(path_type=Path, exists=True, dir_okay=False),
-    help="Your prompts instead of a task: .txt, .jsonl or .csv. With --backbone no suite is needed.",
+    help="Your prompts instead of a task, in a file or at a URL. With --backbone no suite is needed.",
 )
 @click.option("--dtype", "dtypes", multiple=True, help="Of all backbones: fp32, bf16, fp16, fp64 or native.")
 @click.option("--temperature", "-t", multiple=True, type=float, help="0 is greedy; several to sweep.")

@@ -73,6 +73,7 @@ class Backbone(ABC):
         weights_bytes: what its weights take in fp32; 0: not known.
         weights_form: full, or the format that its weights were rounded to.
         weights_of: the backbone whose weights it computes with, or None if it reads no other's.
+        notes: what a reader of its numbers must know, such as weights that lie there and are not read.
     """
 
     default_dtype: ClassVar[str] = "fp32"
@@ -86,6 +87,7 @@ class Backbone(ABC):
     weights_bytes: int = 0
     weights_form: str = "full"
     weights_of: Backbone | None = None
+    notes: tuple[str, ...] = ()
 
     @classmethod
     @abstractmethod

@@ -23,7 +23,7 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from stridebench.harness.errors import StoreError
+from stridebench.harness.errors import StoreError, UsageError
 from stridebench.harness.record.files import drop, make, put, put_folder
 
 _URL = re.compile(r"([a-z][a-z0-9+]+):/+(.+)", re.IGNORECASE)
@@ -224,6 +224,29 @@ class RemoteRun:
                 f"{self.url} cannot be used: {type(error).__name__}: {error}. Check the URL, its credentials and that "
                 f"the package of its protocol is installed (see fsspec)."
             ) from error
+
+
+def fetched(url: str, folder: Path) -> Path:
+    """Copy the file of a URL into a folder, under its digest and its name.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
+    try:
+        file_system, path = _file_system(url)
+        content: bytes = file_system.cat_file(path)
+    except RuntimeError:  # a stand-in of a library was used
+        raise
+    except Exception as error:  # file systems raise errors of their own packages
+        raise UsageError(
+            f"{url} cannot be read: {type(error).__name__}: {error}. Check the URL, its credentials and that the "
+            f"package of its protocol is installed (see fsspec), or fetch the file and give its path"
+        ) from error
+    name = PurePosixPath(url.partition("?")[0]).name
+    file = folder / hashlib.sha256(content).hexdigest()[:16] / name
+    make(file.parent)
+    put(file, content)
+    return file
 
 
 def _file_system(url: str) -> tuple[Any, str]:

@@ -110,6 +110,7 @@ def facts_of(group: LoadedGroup, cell: Cell) -> dict[str, Any]:
     drafters = [group.load_drafter(name) for name in cell.method.drafters()]
     return {
         "fingerprint": backbone.fingerprint,
+        "backbone_notes": list(backbone.notes),
         "device": group.options.device,
         "drafter_fingerprint": drafters[0].fingerprint if drafters else None,
         "forward": backbone.forward_kind or type(backbone).__name__,

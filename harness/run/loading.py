@@ -112,6 +112,8 @@ def load_models(plan: Plan, cells: Sequence[Cell], store: Store, options: Option
     if options.fetch:
         presets.fetch(name, options.progress.say)
     backbone = presets.load(name, dtype, options.device, options.fetch)
+    for note in backbone.notes:
+        options.progress.say(f"{name}: {note}")
     load_drafter = cache(partial(presets.drafter, backbone, fetch=options.fetch))
     return LoadedGroup(plan, store, options, tuple(cells), backbone, load_drafter)
 
@@ -129,7 +131,9 @@ def _refuse_other_weights(store: Store, backbone: Backbone, group: tuple[str, st
 
 
 def _missing(cell: Cell, backbone: Backbone, load_drafter: Callable[[str], Backbone]) -> str:
-    """Why one of the cell's drafters or components cannot be opened; empty: all can."""
+    """Why the loaded backbone cannot run a cell, or one of its drafters or components be opened; empty: all can."""
+    if lacking := sorted(need.name for need in cell.method.requirements - backbone.capabilities.meets):
+        return f"{backbone.name} does not meet {', '.join(lacking)}"
     try:
         for drafter in cell.method.drafters():
             load_drafter(drafter)

@@ -15,6 +15,7 @@ from typing import Any
 from stridebench.harness.errors import DataMissing, UsageError
 
 Row = Mapping[str, Any]
+PACKED = (".gz", ".zst")
 LONGEST_FIELD = 2**26
 """Characters of a field of a comma-separated table: prompts are longer than the 131,072 that Python allows at first."""
 
@@ -41,7 +42,7 @@ def locate(path: str, name: str) -> Path:
 
 
 def read(path: Path, what: str, origin: str) -> str:
-    """Read the text of a file.
+    """Read the text of a file, which may end in .gz or .zst, in UTF-8 or, with a byte order mark, UTF-16.
 
     Args:
         path: the file.
@@ -52,7 +53,9 @@ def read(path: Path, what: str, origin: str) -> str:
         UsageError: the file is missing, empty or not UTF-8; the message says where it comes from and where to put it.
     """
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        raw = path.read_bytes() if path.suffix not in PACKED else _unpacked(path)
+        text = raw.decode("utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise UsageError(f"{what}: {path} is not UTF-8 (line {line}: {error}); save it as UTF-8") from error
@@ -61,6 +64,14 @@ def read(path: Path, what: str, origin: str) -> str:
     if not text.strip():
         raise UsageError(f"{path} is empty. It should be {what}, from {origin}")
     return text
+
+
+def _unpacked(path: Path) -> bytes:
+    from pyarrow import input_stream
+
+    with input_stream(str(path), compression="detect") as stream:
+        content: bytes = stream.read()
+    return content
 
 
 def missing(path: Path, what: str, origin: str, error: Exception | None = None) -> UsageError:
@@ -82,13 +93,13 @@ def lines(path: Path, what: str, origin: str) -> list[tuple[Where, str]]:
     return [(Where(path, number), line.strip()) for number, line in numbered if line.strip()]
 
 
-def json_lines(path: Path, what: str, origin: str) -> list[tuple[Where, Row]]:
-    """Read the objects of a JSON-lines file, each with its place.
+def json_lines(path: Path, what: str, origin: str, kinds: tuple[type, ...] = (dict,)) -> list[tuple[Where, Any]]:
+    """Read the objects of a JSON-lines file, each with its place; or values of other ``kinds``.
 
     Raises:
         UsageError: see `read`; or a line is not a JSON object.
     """
-    return [(where, _object(line, where)) for where, line in lines(path, what, origin)]
+    return [(where, _object(line, where, kinds)) for where, line in lines(path, what, origin)]
 
 
 def json_file(path: Path, what: str, origin: str) -> Any:
@@ -212,12 +223,12 @@ def _unique(pairs: list[tuple[str, Any]]) -> Row:
     return entry
 
 
-def _object(line: str, where: Where) -> Row:
+def _object(line: str, where: Where, kinds: tuple[type, ...] = (dict,)) -> Any:
     try:
         entry = json.loads(line, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
         raise where.fault(f"not JSON: {_first(error)}") from error
-    if not isinstance(entry, dict):
+    if not isinstance(entry, kinds):
         raise where.fault(f"a JSON object is expected; found {type(entry).__name__}")
     return entry
 

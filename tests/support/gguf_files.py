@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import gguf
@@ -10,7 +11,14 @@ import numpy as np
 WIDTH, VOCABULARY = 32, 40
 
 
-def write_gguf(path: Path, architecture: str = "llama", feed_forward: int = 64, q4_1: bool = False) -> Path:
+def write_gguf(
+    path: Path,
+    architecture: str = "llama",
+    feed_forward: int = 64,
+    q4_1: bool = False,
+    keys: Mapping[str, str | float] | None = None,
+    tensors: Mapping[str, Sequence[float]] | None = None,
+) -> Path:
     """``feed_forward``: as the settings say; the tensors are for 64. ``q4_1``: matrices are quantised so."""
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_block_count(1)
@@ -30,6 +38,11 @@ def write_gguf(path: Path, architecture: str = "llama", feed_forward: int = 64, 
     writer.add_token_merges(["a b", "c d"])
     writer.add_eos_token_id(0)
     writer.add_bos_token_id(0)
+    for key, value in (keys or {}).items():
+        add = writer.add_string if isinstance(value, str) else writer.add_float32
+        add(key, value)  # type: ignore[operator]  # of either type
+    for name, entries in (tensors or {}).items():
+        writer.add_tensor(name, np.array(entries, dtype=np.float32))
     generator = np.random.default_rng(0)
     for name, shape in {
         "token_embd": (VOCABULARY, WIDTH),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
+import pandas as pd
+import pyarrow as pa
 import pytest
 
 from stridebench.harness import registry
@@ -13,6 +16,7 @@ from stridebench.tasks.prompts import Prompts
 from tests.support.cli import stride
 from tests.support.tiny_text import tiny
 
+HI = ({"role": "user", "content": "Hi"},)
 USER = '{"role": "user", "content": "Hi"}'
 
 
@@ -64,7 +68,11 @@ class TestFiles:
             ("mine.jsonl", "9" * 5_000, "mine.jsonl:1: not JSON"),
             ("mine.jsonl", "[" * 100_000, "mine.jsonl:1: not JSON"),
             ("mine.csv", "id,prompt\na,b,c\n", "mine.csv:2: 3 fields where the header has 2"),
-            ("mine.csv", "id;prompt\n1;x\n", "mine.csv:2: .*id;prompt .fields are separated by commas"),
+            ("mine.csv", "id;promt\n1;x\n", "mine.csv:2: .*found the fields id, promt"),
+            ("mine.txt", '{"prompt": "x"}\n', "mine.txt:1: each line of this .txt file is an object of JSON"),
+            ("mine.jsonl", '{"prompt_token_ids": ["a"]}', "prompt_token_ids is .*, not a list of whole numbers"),
+            ("mine.json", "[3]", "mine.json, entry 1: a JSON object is expected; found int"),
+            ("mine.jsonl", '{"text": "x", "question": "y"}', "found the fields question, text"),
             ("mine.csv", "Prompt\nx\n", "mine.csv:2: .*write prompt and not Prompt"),
             ("mine.csv", "prompt\n", "mine.csv has a header and no row"),
             ("mine.csv", "messages\nhello\n", "mine.csv:2: messages is no JSON"),
@@ -79,9 +87,9 @@ class TestFiles:
             ("mine.csv", 'id,prompt\na,"x\ny"\nb\n', "mine.csv:4: 1 field where the header has 2"),
             ("mine.csv", 'id,prompt\na,x\n\na,"y\nz"\n', "mine.csv:4: the id 'a' is that of line 2 already"),
             ("mine.txt", " \n", "is empty"),
-            ("mine.yaml", "x", "prompts are read from .txt, .jsonl or .csv; found .yaml"),
+            ("mine.yaml", "x", ".tsv or .parquet; found .yaml"),
         ],
-        ids=range(29),
+        ids=range(33),
     )  # fmt: skip
     def test_a_malformed_file_names_the_line(self, tmp_path: Path, name: str, text: str, message: str) -> None:
         with pytest.raises(UsageError, match=message):
@@ -98,8 +106,67 @@ class TestFiles:
         (prompt,) = written(tmp_path, "mine.jsonl", '{"prompt": "2 + 2 =", "reference": 4}').prompts()
         assert prompt.data == {"reference": "4"}
 
+    @pytest.mark.parametrize(
+        ("name", "text", "prompt"),
+        [
+            ("s.json", '["Hi"]', Prompt("prompts/1", "Hi")),
+            ("s.jsonl", '"Hi"', Prompt("prompts/1", "Hi")),
+            ("a.jsonl", "[" + USER + "]", Prompt("prompts/1", messages=HI)),
+            ("b.jsonl", '{"custom_id": "r", "body": {"messages": [' + USER + "]}}", Prompt("prompts/r", messages=HI)),
+            (
+                "f.jsonl",
+                '{"messages": [' + USER + ', {"role": "assistant", "content": "Ho"}]}',
+                Prompt("prompts/1", messages=HI, data={"reference": "Ho"}),
+            ),
+            (
+                "p.jsonl",
+                '{"messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}]}',
+                Prompt("prompts/1", messages=HI),
+            ),
+            (
+                "g.json",
+                '[{"id": "a", "conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Ho"}, '
+                '{"from": "human", "value": "And?"}]}]',
+                Prompt("prompts/a", messages=HI, data={"reference": "Ho"}),
+            ),
+            (
+                "q.jsonl",
+                '{"question_id": 8, "category": "math", "turns": ["Hi", "Again"], "reference": ["Ho", "No"]}',
+                Prompt("prompts/8", messages=HI, category="math", data={"reference": "Ho"}),
+            ),
+            (
+                "l.json",
+                '[{"instruction": "Greet.", "input": "Ann", "output": "Hi"}]',
+                Prompt("prompts/1", "Greet.\n\nAnn", data={"reference": "Hi"}),
+            ),
+            ("t.jsonl", '{"prompt_token_ids": [5, 3]}', Prompt("prompts/1", tokens=(5, 3))),
+            ("o.csv", "question\nHi\n", Prompt("prompts/2", "Hi")),
+            ("e.csv", "\ufeffid;prompt\n1;Hi\n", Prompt("prompts/1", "Hi")),
+            ("e.tsv", "id\tprompt\n1\tHi\n", Prompt("prompts/1", "Hi")),
+        ],
+    )
+    def test_prompts_are_read_in_the_forms_that_others_write(
+        self, tmp_path: Path, name: str, text: str, prompt: Prompt
+    ) -> None:
+        task = written(tmp_path, name, text)
+        assert list(task.prompts()) == [prompt]
+        path = Path(task.file)
+        for ending, pack in ((".gz", gzip.compress), (".zst", pa.Codec("zstd").compress)):
+            packed = path.with_name(path.name + ending)
+            packed.write_bytes(bytes(pack(path.read_bytes())))
+            assert list(Prompts(str(packed)).prompts()) == [prompt]
+        path.write_text(text.removeprefix("\ufeff"), encoding="utf-16")
+        assert list(task.prompts()) == [prompt]
+
+    def test_a_parquet_file_is_read_and_a_damaged_packed_one_is_one_error(self, tmp_path: Path) -> None:
+        pd.DataFrame({"prompt": ["Hi", "Ho"]}).to_parquet(tmp_path / "mine.parquet")
+        assert [one.text for one in Prompts(str(tmp_path / "mine.parquet")).prompts()] == ["Hi", "Ho"]
+        (tmp_path / "mine.jsonl.gz").write_bytes(b"no gzip")
+        with pytest.raises(UsageError, match=r"mine.jsonl.gz cannot be read"):
+            Prompts(str(tmp_path / "mine.jsonl.gz")).prompts()
+
     def test_a_file_that_is_not_utf_8_says_what_to_do(self, tmp_path: Path) -> None:
-        (tmp_path / "mine.txt").write_text("x", encoding="utf-16")
+        (tmp_path / "mine.txt").write_text("x\u00e9", encoding="latin-1")
         with pytest.raises(UsageError, match=r"mine.txt is not UTF-8 .line 1: .* save it as UTF-8"):
             Prompts(str(tmp_path / "mine.txt")).prompts()
         (tmp_path / "mine.csv").write_bytes(b"prompt\nplain\ncaf\xe9\n")
@@ -155,6 +222,15 @@ class TestCommand:
         monkeypatch.chdir(tmp_path)
         result = stride("run", *arguments, "--prompts", "mine.txt", "--dry-run")
         assert result.code == 2 and words in result.err
+
+    def test_a_url_is_read_through_fsspec_and_one_that_cannot_be_read_is_one_error(self, tmp_path: Path) -> None:
+        file = tmp_path / "mine.txt"
+        file.write_text("Once upon a time\n")
+        result = stride("run", "--backbone", "smollm2-135m", "--prompts", file.as_uri(), "--dry-run")
+        assert result.code == 0, result.err
+        for url in ("nonesuch://a/b.txt", (tmp_path / "absent.txt").as_uri()):
+            result = stride("run", "--backbone", "smollm2-135m", "--prompts", url, "--dry-run")
+            assert result.code == 2 and f"{url} cannot be read" in result.err and "Traceback" not in result.err
 
     def test_two_files_are_refused(self, tmp_path: Path) -> None:
         (tmp_path / "mine.txt").write_text("Once upon a time\n")

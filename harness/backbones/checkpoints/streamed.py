@@ -43,6 +43,8 @@ def read(folder: Path, config: Any, attn: str, dtype: torch.dtype, device: str =
     places = _places(folder)
     if architecture not in SERVED or not places or getattr(config, "quantization_config", None) is not None:
         return None
+    if config.rope_parameters.get("rope_type") == "longrope":  # its frequencies cannot be made on no device
+        return None
     with NothingComputed(), torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=attn)
     shared = _names(model)

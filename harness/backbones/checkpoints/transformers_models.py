@@ -10,16 +10,31 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from stridebench.harness.backbones.checkpoints import streamed
 from stridebench.harness.core import int8
 from stridebench.harness.core.capabilities import Capabilities, Requirement
-from stridebench.harness.errors import StrideError, WeightsError, WeightsWarning, listed
+from stridebench.harness.errors import StrideError, UsageError, WeightsError, WeightsWarning, listed
 from stridebench.harness.platform.folders import reason, remedy
 from stridebench.harness.platform.quiet import quiet
 
+CHANGES = {
+    "repetition_penalty": (1.0,),
+    "encoder_repetition_penalty": (1.0,),
+    "no_repeat_ngram_size": (0,),
+    "suppress_tokens": ([],),
+    "begin_suppress_tokens": ([],),
+    "bad_words_ids": ([],),
+    "sequence_bias": ({},),
+    "min_length": (0,),
+    "min_new_tokens": (0,),
+    "forced_bos_token_id": (),
+    "forced_eos_token_id": (),
+    "exponential_decay_length_penalty": (),
+}
+"""Settings of generate that change tokens, and their values that change none."""
 ATTENDING = {"full_attention", "sliding_attention"}
 """Kinds of layers whose whole state is a cache of keys and values."""
 
@@ -96,6 +111,49 @@ def refuse(name: str, config: Any) -> None:
         )
 
 
+def attention(name: str, config: Any, asked: str, notes: list[str]) -> str:
+    """Return the attention of a model: sdpa, or eager if its architecture has no such kernel, which is noted.
+
+    Raises:
+        UsageError: sdpa is asked for, and there is none.
+    """
+    refuse(name, config)
+    kind = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    if asked == "eager" or kind._supports_sdpa:
+        return asked or "sdpa"
+    if asked:
+        raise UsageError(f"{name}: {kind.__name__} of transformers has no {asked} attention; set attn to eager")
+    notes.append(f"{kind.__name__} of transformers has no sdpa attention, so its attention is eager, which is slower")
+    return "eager"
+
+
+def notes_of(name: str, folder: Path, config: Any) -> list[str]:
+    """Return what lies in a folder, or in its configuration, and is not applied."""
+    notes = []
+    if unread := getattr(config, "unread_keys", ()):
+        notes.append(f"keys of the GGUF file that nothing reads: {listed(unread)}")
+    if (folder / "generation_config.json").is_file():
+        with one_error(name, folder, "has a damaged generation_config.json"):
+            generation = GenerationConfig.from_pretrained(folder, local_files_only=True)
+        values = {key: getattr(generation, key, None) for key in CHANGES}
+        if changed := [f"{key} = {value}" for key, value in values.items() if value not in (None, *CHANGES[key])]:
+            notes.append(f"generate of transformers would differ: generation_config.json sets {listed(changed)}")
+    return notes
+
+
+def check_tokenizer(name: str, tokenizer: Any, vocabulary: int) -> None:
+    """Refuse a tokenizer whose ids the model lacks; special tokens that were added to it may have none.
+
+    Raises:
+        WeightsError: it has more ids than the model.
+    """
+    if tokenizer is not None and tokenizer.vocab_size > vocabulary:
+        raise WeightsError(
+            f"{name}: the tokenizer has {tokenizer.vocab_size} ids and the model has {vocabulary}: they belong to "
+            f"different models. Take the tokenizer that was published with the weights"
+        )
+
+
 def read_model(
     name: str, folder: Path, config: Any, attn: str, dtype: torch.dtype, later: str = "", **more: Any
 ) -> Any:
@@ -108,6 +166,11 @@ def read_model(
     Raises:
         WeightsError: a file is damaged, or tensors are missing or of another shape.
     """
+    for index in folder.glob("*.index.json"):
+        with one_error(name, folder, f"has a damaged {index.name}"):
+            parts = set(json.loads(index.read_text(encoding="utf-8")).get("weight_map", {}).values())
+        if outside := sorted(part for part in parts if Path(part).is_absolute() or ".." in Path(part).parts):
+            raise WeightsError(f"{name}: {index} names {outside[0]}, which lies outside the folder. {remedy(folder)}")
     if not more:
         with one_error(name, folder, "holds weights that cannot be loaded"):
             model = streamed.read(folder, config, attn, dtype, later or "cpu")
@@ -208,18 +271,14 @@ def read_tokenizer(folder: Path) -> Any:
 
 
 def capabilities(model: Any, meets: frozenset[Requirement]) -> Capabilities:
-    """The capabilities of a model. The context ends at the sliding window, because no entry is ever dropped."""
+    """Return the capabilities of a model."""
     config = model.config.get_text_config()
-    limits = [getattr(config, "max_position_embeddings", None)]
-    if "sliding_attention" in (getattr(config, "layer_types", None) or ("sliding_attention",)):
-        limits.append(getattr(config, "sliding_window", None))
-    lengths = [int(limit) for limit in limits if limit]
     generation = getattr(model, "generation_config", None)
     eos = getattr(generation, "eos_token_id", None)
     eos = config.eos_token_id if eos is None else eos
     return Capabilities(
         model.get_output_embeddings().weight.shape[0],
-        min(lengths, default=2048),
+        int(getattr(config, "max_position_embeddings", None) or 2048),
         end_ids(eos),
         meets,
         layers=int(config.num_hidden_layers) if Requirement.HIDDEN in meets else 0,

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from stridebench.harness.backbones.slots.graphs import Graphs, Shape
-from stridebench.harness.backbones.slots.net import FIRST, Gates, Net, SlotInputs, Slots, Tapped
+from stridebench.harness.backbones.slots.net import FIRST, Gates, Net, SlotInputs, Slots, Tapped, causal_mask
 from stridebench.harness.backbones.slots.packed import PackedWindow, extend_packed
 from stridebench.harness.core.cache import Cache, Rows, Window
 from stridebench.harness.errors import ContractError
@@ -47,17 +47,13 @@ class Masks:
 
     def _chain(self, count: int, entries: int) -> Float[Tensor, "N T"]:
         if count > KEPT_MASK:
-            return self._corner(count, entries)
+            return causal_mask(count, entries, self._like)
         buffer = self._causal.get(count)
         if buffer is None or buffer.shape[1] < entries + count:
-            buffer = self._corner(count, min(self._context, max(FIRST, 2 * entries)))
+            buffer = causal_mask(count, min(self._context, max(FIRST, 2 * entries)), self._like)
             self._causal[count] = buffer
         mask = buffer[:, buffer.shape[1] - entries - count :]
         return mask if mask.device.type == "cpu" else mask.contiguous()  # GPU kernels want aligned rows
-
-    def _corner(self, count: int, entries: int) -> Float[Tensor, "N T"]:
-        mask = self._like.new_full((count, entries + count), float("-inf"))
-        return mask.triu_(entries + 1)
 
 
 @final

@@ -40,7 +40,7 @@ class FusedLayers:
     def pick(self, layers: Sequence[int]) -> Self:
         """The same weights with these layers only."""
         picked = copy.copy(self)
-        picked.layers = len(layers)
+        picked.layers = self.layers - len(self._weights) + len(layers)
         picked._weights = [self._weights[index] for index in layers]
         return picked
 
@@ -51,7 +51,7 @@ class FusedLayers:
             WeightsError: it changes layers that are not there, or of another shape.
         """
         self._check(adapter)
-        return [self._joined(adapter, f"{self.prefix}{index}.") for index in range(self.layers)]
+        return [self._joined(adapter, f"{self.prefix}{index}.") for index in range(len(self._weights))]
 
     def _check(self, adapter: Adapter) -> None:
         gates.check(adapter, self._shapes)

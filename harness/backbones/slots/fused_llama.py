@@ -18,7 +18,7 @@ from torch.nn import functional
 from stridebench.harness.backbones.checkpoints import streamed
 from stridebench.harness.backbones.slots import gated as gates
 from stridebench.harness.backbones.slots.fused import FusedLayers
-from stridebench.harness.backbones.slots.net import Net, SlotInputs, Tapped
+from stridebench.harness.backbones.slots.net import Net, SlotInputs, Tapped, near_mask, sliding_layers
 from stridebench.harness.backbones.slots.packed import PackedLayer, PackedWindow, layers
 from stridebench.harness.backbones.slots.tapped import TappedNet
 from stridebench.harness.backbones.slots.transformers_net import TransformersNet
@@ -36,6 +36,11 @@ STATIC_ROPE = ("default", "linear", "llama3", "yarn")
 """Rotations that depend on the position alone; the others also depend on the length of the text."""
 
 
+def one_longrope(rope: Mapping[str, Any]) -> bool:
+    """Return whether parameters of LongRoPE give the same rotations to texts of all lengths."""
+    return bool(rope["rope_type"] == "longrope" and rope["short_factor"] == rope["long_factor"])
+
+
 def incompatibility(model: Any) -> str | None:
     """Why this forward would not compute what the model does; None where it does."""
     kind = f"{type(model).__module__}.{type(model).__name__}".removeprefix("transformers.models.")
@@ -44,8 +49,9 @@ def incompatibility(model: Any) -> str | None:
     config = model.config
     if config.hidden_act != "silu":
         return f"its activation is {config.hidden_act}"
-    if config.rope_parameters["rope_type"] not in STATIC_ROPE:
-        return f"its rotation is {config.rope_parameters['rope_type']}"
+    rope = config.rope_parameters
+    if rope["rope_type"] not in STATIC_ROPE and not one_longrope(rope):
+        return f"its rotation is {rope['rope_type']}"
     for layer in model.model.layers:
         mlp = layer.mlp
         plain = (layer.self_attn.o_proj, mlp.gate_proj, mlp.up_proj, mlp.down_proj, model.lm_head)
@@ -56,7 +62,10 @@ def incompatibility(model: Any) -> str | None:
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """Norms [E] and products of a layer: qkv E to (H + 2 H_kv) D, out H D to E, gate_up E to 2 I, down back."""
+    """Norms [E] and products of a layer: qkv E to (H + 2 H_kv) D, out H D to E, gate_up E to 2 I, down back.
+
+    ``slides``: it sees a window of the last positions only.
+    """
 
     norm: Tensor
     qkv: Product
@@ -64,6 +73,7 @@ class Layer:
     norm_mlp: Tensor
     gate_up: Product
     down: Product
+    slides: bool
 
 
 @final
@@ -88,7 +98,9 @@ class FusedLlama(FusedLayers, TappedNet):
     def __init__(self, model: Any, products: Products = FULL) -> None:
         config = model.config
         attention = model.model.layers[0].self_attn
-        self.layers = int(config.num_hidden_layers)
+        slides = sliding_layers(config)
+        self._window = int(config.sliding_window) if any(slides) else None
+        self.layers = len(slides) + (self._window is not None)
         self._heads = int(config.num_attention_heads)
         self._kv_heads = int(config.num_key_value_heads)
         self._width = int(attention.head_dim)
@@ -100,12 +112,20 @@ class FusedLlama(FusedLayers, TappedNet):
         self._head = products(streamed.fill(model, model.lm_head).weight.data)
         self._norm = streamed.fill(model, model.model.norm).weight.data
         self._shapes = gates.shapes_of(gates.linears(model))
-        self._weights = [_fuse(streamed.fill(model, layer), products) for layer in model.model.layers]
+        self._weights = [
+            _fuse(streamed.fill(model, layer), products, slide)
+            for layer, slide in zip(model.model.layers, slides, strict=True)
+        ]
         places = torch.arange(config.max_position_embeddings, device=self._embed.device)
         cos, sin = model.model.rotary_emb(self._embed, places[None])
         half = self._width // 2
         self._cos = cos[0][:, None]
         self._sin = torch.cat([-sin[0, :, :half], sin[0, :, half:]], 1)[:, None]
+
+    @property
+    def depth(self) -> int:
+        """Without the layer of slots that holds positions."""
+        return len(self._weights)
 
     def tied_embeddings(self) -> TiedEmbeddings:
         """Its embedding and unembedding; a packed one is unpacked by its product with the unit vectors."""
@@ -133,17 +153,27 @@ class FusedLlama(FusedLayers, TappedNet):
         x = functional.embedding(inputs.tokens, self._embed)
         cos, sin = self._cos[inputs.positions], self._sin[inputs.positions]
         mask = None if inputs.mask is None else inputs.mask.repeat(self._heads // self._kv_heads, 1)
-        width, eps = x.shape[1:], self._eps
-        for index, (layer, slot) in enumerate(zip(self._weights, inputs.slots, strict=True)):
+        near, width, eps = self._near(inputs, mask), x.shape[1:], self._eps
+        for index, (layer, slot) in enumerate(zip(self._weights, inputs.slots, strict=False)):
             if index in entering:
                 entering[index] = x
             qkv = layer.qkv(functional.rms_norm(x, width, layer.norm, eps))
-            x = layer.out(self._attend(qkv, cos, sin, mask, slot)).add_(x)
+            x = layer.out(self._attend(qkv, cos, sin, near if layer.slides else mask, slot)).add_(x)
             gate, up = layer.gate_up(functional.rms_norm(x, width, layer.norm_mlp, eps)).chunk(2, 1)
             x = layer.down(functional.silu(gate).mul_(up)).add_(x)
         return x
 
-    def _attend(self, qkv: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, slot: Any) -> Float[Tensor, "N HD"]:
+    def _near(self, inputs: SlotInputs, mask: Tensor | None) -> Any:
+        """Return the mask of layers with a window: one for each sequence of a packed pass."""
+        window, last, share = self._window, inputs.slots[-1], self._heads // self._kv_heads
+        if window is None:
+            return None
+        if not isinstance(last, PackedLayer):
+            return near_mask(window, inputs.positions, mask, last, share, self._like)
+        sequences = zip(torch.split(inputs.positions, last.counts), last.masks, last.slots, strict=True)
+        return [near_mask(window, *sequence, share, self._like) for sequence in sequences]
+
+    def _attend(self, qkv: Tensor, cos: Tensor, sin: Tensor, mask: Any, slot: Any) -> Float[Tensor, "N HD"]:
         count, heads, kv_heads, width = len(qkv), self._heads, self._kv_heads, self._width
         qkv = qkv.view(count, heads + 2 * kv_heads, width)
         turned = qkv[:, : heads + kv_heads]
@@ -152,7 +182,7 @@ class FusedLlama(FusedLayers, TappedNet):
         if not isinstance(slot, PackedLayer):
             return self._attend_one(query, keys, values, mask, slot)
         split = (torch.split(rows, slot.counts) for rows in (query, keys, values))
-        sequences = zip(*split, slot.masks, slot.slots, strict=True)
+        sequences = zip(*split, slot.masks if mask is None else mask, slot.slots, strict=True)
         return torch.cat([self._attend_one(*sequence) for sequence in sequences])
 
     def _attend_one(
@@ -188,7 +218,7 @@ def forward_of(model: Any, products: Products = FULL) -> Tapped:
     return TransformersNet(model)
 
 
-def _fuse(layer: Any, products: Products) -> Layer:
+def _fuse(layer: Any, products: Products, slides: bool) -> Layer:
     attention, mlp = layer.self_attn, layer.mlp
     return Layer(
         norm=layer.input_layernorm.weight.data,
@@ -197,6 +227,7 @@ def _fuse(layer: Any, products: Products) -> Layer:
         norm_mlp=layer.post_attention_layernorm.weight.data,
         gate_up=_joined(products, mlp.gate_proj, mlp.up_proj),
         down=_joined(products, mlp.down_proj),
+        slides=slides,
     )
 
 

@@ -104,7 +104,8 @@ class _Pass:
     def compute(self) -> tuple[Tensor, ...]:
         """Logits of all N rows, and hidden rows where layers are tapped."""
         shape, places = self._shape, self._start + self._counted
-        sees = self._sees if shape.masked else self._places <= places[:, None]
+        own = places[:, None]  # seen by padding too, so that a sliding window leaves no row empty
+        sees = self._sees | (self._places == own) if shape.masked else self._places <= own
         layers = [FixedLayer(layer, places, shape.entries) for layer in self._slots.layers]
         inputs = SlotInputs(self._tokens, self._positions, self._hidden.masked_fill(sees, 0.0), layers)
         if not shape.taps:

@@ -99,6 +99,25 @@ def merged(folder: Path, fingerprint: str, weights: Mapping[str, Tensor]) -> dic
     return {**weights, **{f"{layer}.weight": _sum(folder, layer, weights, pair) for layer, pair in layers.items()}}
 
 
+def add(folder: Path, model: Any) -> str:
+    """Add the adapter in a model's folder to its weights, as from_pretrained of transformers does if peft is installed.
+
+    Returns:
+        A note of what was done, or why nothing was.
+    """
+    try:
+        pairs = _Stored.read(folder).layers(torch.float32)
+        weights = {layer: model.get_submodule(layer).weight for layer in pairs}
+        added = {layer: pair.up @ pair.down for layer, pair in pairs.items()}
+        if wrong := [layer for layer, weight in weights.items() if weight.shape != added[layer].shape]:
+            raise WeightsError(f"{folder}: {wrong[0]} has another shape in the model")
+    except (WeightsError, AttributeError) as error:
+        return f"the adapter beside the weights ({SETTINGS}) is not applied: {error}"
+    for layer, weight in weights.items():
+        weight.data = (weight.float() + added[layer].to(weight.device)).to(weight.dtype)
+    return f"the adapter beside the weights ({SETTINGS}) is added to them"
+
+
 def _sum(folder: Path, layer: str, weights: Mapping[str, Tensor], pair: LowRank) -> Tensor:
     weight, added = weights[f"{layer}.weight"], pair.up @ pair.down
     if weight.shape != added.shape:
@@ -158,7 +177,8 @@ class _Stored:
             how = json.loads((folder / SETTINGS).read_text("utf-8"))
             tie = {"backbone": how.get("base_model_name_or_path") or "", "fingerprint": ""}
             if (folder / "config.json").is_file():
-                tie = json.loads((folder / "config.json").read_text("utf-8"))
+                written = json.loads((folder / "config.json").read_text("utf-8"))
+                tie = tie if "architectures" in written else written  # of a model, which lies in the same folder
             tensors = int8.read(folder / TENSORS, device)
             name, fingerprint, rank, alpha = tie["backbone"], tie["fingerprint"], how["r"], how["lora_alpha"]
         except (OSError, ValueError, KeyError, SafetensorError) as error:

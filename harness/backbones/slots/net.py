@@ -141,8 +141,52 @@ class SlotInputs:
     slots: Sequence[Any]
 
 
+def sliding_layers(config: Any) -> list[bool]:
+    """Return whether each layer of a configuration of transformers sees a window of the last positions only."""
+    kinds = getattr(config, "layer_types", None)
+    if kinds:
+        return [kind == "sliding_attention" for kind in kinds]
+    return [bool(getattr(config, "sliding_window", None))] * int(config.num_hidden_layers)
+
+
+def causal_mask(rows: int, before: int, like: Tensor) -> Float[Tensor, "N T"]:
+    """Return the mask of a chain of N rows after ``before`` entries, in the type of ``like`` and on its device."""
+    return like.new_full((rows, before + rows), float("-inf")).triu_(before + 1)
+
+
+def near_mask(
+    window: int, positions: Int[Tensor, " N"], mask: Float[Tensor, "SN T"] | None, slot: Any, share: int, like: Tensor
+) -> Float[Tensor, "SN T"] | None:
+    """Return the mask of layers with a sliding window: an entry W or more positions before a row is hidden from it.
+
+    Positions count, not slots: the nodes of a tree lie side by side. All entries stay in their slots, so that any draft
+    can be rolled back.
+
+    Args:
+        window: W.
+        positions: of the N new entries.
+        mask: of the other layers, for S query heads that share a key head, or None if they need none.
+        slot: a layer of slots that holds positions instead of keys; the new ones are appended.
+        share: S.
+        like: has the type and the device of the mask.
+    """
+    new = positions[None, None, :, None]
+    places = slot.update(new, new)[0].flatten()
+    rows, entries = len(positions), len(places)
+    if entries <= window:
+        return mask
+    if mask is None:
+        mask = causal_mask(rows, entries - rows, like).repeat(share, 1)
+    return mask.masked_fill((positions[:, None] - places >= window).repeat(share, 1), float("-inf"))
+
+
 class Net(Protocol):
-    """A forward pass over slots. It appends N entries and does not change `Slots.length`."""
+    """A forward pass over slots. It appends N entries and does not change `Slots.length`.
+
+    Attributes:
+        kind: "fused" or "transformers".
+        layers: of the slots; a net with sliding windows has one more than the model, for positions (see `near_mask`).
+    """
 
     kind: str
     layers: int

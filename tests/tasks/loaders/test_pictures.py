@@ -55,7 +55,7 @@ class TestEvery:
     def test_a_text_that_is_not_utf8_is_refused(self, name, picture_files, picture_tasks):
         for path in picture_files.rglob("*"):
             if path.is_file():
-                path.write_bytes(b"\xff\xfe\x00 broken")
+                path.write_bytes(b"\xfa\xfe\x00 broken")
         with pytest.raises(UsageError, match=r"is not UTF-8 .*; save it as UTF-8"):
             picture_tasks[name].prompts()
 

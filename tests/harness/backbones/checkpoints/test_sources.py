@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from stridebench.harness.backbones.checkpoints import convert, digests, sources, wheels
 from stridebench.harness.backbones.text.hf_causal import HFCausal
@@ -203,6 +204,68 @@ def test_a_cache_that_cannot_be_written_is_an_error(
     monkeypatch.setenv("STRIDE_CACHE", str(tmp_path / "file"))
     with pytest.raises(WeightsError, match="cannot be written"):
         sources.fetch("tiny", sources.parse("tiny", {"gguf": str(tiny_gguf)}))
+
+
+DIVISORS = (1.0, 1.5, 2.5, 8.0)
+YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 16}
+
+
+@pytest.mark.parametrize(
+    ("keys", "tensors", "rope"),
+    [
+        ({}, {"rope_freqs.weight": DIVISORS}, {"rope_type": "default", "rope_theta": 1e4}),
+        ({"type": "linear", "factor": 4.0}, {}, {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}),
+        ({"type": "yarn", "factor": 4.0, "original_context_length": 16.0}, {}, YARN),
+        ({"type": "none"}, {}, {"rope_type": "default", "rope_theta": 1e4}),
+    ],
+)
+def test_the_scaling_of_rotations_in_a_gguf_file_is_that_of_transformers(
+    index: Path, tmp_path: Path, keys: dict[str, Any], tensors: dict[str, Any], rope: dict[str, Any]
+) -> None:
+    scaling = {f"llama.rope.scaling.{key}": value for key, value in keys.items()}
+    path = write_gguf(tmp_path / "scaled.gguf", keys=scaling, tensors=tensors)
+    folder = sources.fetch("scaled", sources.parse("scaled", {"gguf": str(path)}))
+    model = AutoModelForCausalLM.from_pretrained(folder).eval()
+    assert not model.config.unread_keys
+    expected = LlamaForCausalLM(LlamaConfig(**{**model.config.to_dict(), "rope_parameters": rope})).eval()
+    expected.load_state_dict(model.state_dict())
+    if tensors:
+        expected.model.rotary_emb.inv_freq /= torch.tensor(DIVISORS)
+    ids = torch.arange(40)
+    with torch.inference_mode():
+        logits = expected(ids[None]).logits[0]
+    torch.testing.assert_close(model(ids[None]).logits[0], logits, rtol=0, atol=1e-4)
+    for forward in ("fused", "transformers"):
+        backbone = HFCausal.load("scaled", {"source": {"gguf": str(path)}, "forward": forward}, "fp32", "cpu")
+        assert backbone.forward_kind == forward
+        rows = backbone.cache().extend(Window(ids, ids, 0, None, 40)).logits
+        torch.testing.assert_close(rows, logits, rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("keys", "tensors", "says"),
+    [
+        ({}, {"blk.0.attn_sinks.weight": [1.0]}, r"1 tensors are not read: blk\.0\.attn_sinks\.weight"),
+        ({"llama.rope.scaling.type": "warped"}, {}, "rope.scaling.type 'warped' with no tensor of factors"),
+        (
+            {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 2.0},
+            {"rope_freqs.weight": DIVISORS},
+            "yarn",
+        ),
+    ],
+)
+def test_what_nothing_reads_in_a_gguf_file_is_an_error(
+    index: Path, tmp_path: Path, keys: dict[str, Any], tensors: dict[str, Any], says: str
+) -> None:
+    path = write_gguf(tmp_path / "odd.gguf", keys=keys, tensors=tensors)
+    with pytest.raises(WeightsError, match=says):
+        sources.fetch("odd", sources.parse("odd", {"gguf": str(path)}))
+
+
+def test_a_key_of_a_gguf_file_that_nothing_reads_is_kept_as_a_note(index: Path, tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "odd.gguf", keys={"llama.attention.clamp_kqv": 8.0})
+    folder = sources.fetch("odd", sources.parse("odd", {"gguf": str(path)}))
+    assert AutoConfig.from_pretrained(folder).unread_keys == ["llama.attention.clamp_kqv = 8.0"]
 
 
 def test_a_gguf_of_an_unknown_architecture_is_refused(index: Path, tmp_path: Path) -> None:

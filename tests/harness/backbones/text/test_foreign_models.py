@@ -1,0 +1,166 @@
+"""Models of other families and folders: eager attention, chains only, adapters, settings of generate."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
+
+from stridebench.harness.backbones.text.hf_causal import HFCausal
+from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.loop import decode
+from stridebench.harness.core.run import open_run
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.errors import UsageError, WeightsError
+from stridebench.harness.registry import METHODS
+from tests.support.caches import feed, feed_windows
+from tests.support.cli import stride
+from tests.support.tiny_text import SIZES
+
+SMALL = {"vocab_size": 61, "initializer_range": 0.2, "bos_token_id": None, "eos_token_id": None}
+OLD = {**SMALL, "n_embd": 48, "n_head": 6, "n_layer": 2, "n_positions": 64}
+FAMILIES: dict[str, tuple[str, dict[str, Any], bool]] = {
+    "gptj": ("gptj", {**OLD, "rotary_dim": 4}, True),
+    "codegen": ("codegen", {**OLD, "n_head": 4, "rotary_dim": 4}, True),
+    "xglm": (
+        "xglm",
+        {**SMALL, "d_model": 48, "attention_heads": 6, "num_layers": 2, "ffn_dim": 64, "max_position_embeddings": 64},
+        True,
+    ),
+    "gemma2": ("gemma2", {**SIZES, "head_dim": 8, "sliding_window": 8}, True),
+    "falcon": (
+        "falcon",
+        {**SMALL, "alibi": True, "hidden_size": 48, "num_attention_heads": 6, "num_hidden_layers": 2},
+        False,
+    ),
+    "bloom": ("bloom", {**SMALL, "hidden_size": 48, "n_head": 6, "n_layer": 2}, False),
+    "mpt": ("mpt", {**SMALL, "d_model": 48, "n_heads": 6, "n_layers": 2, "max_seq_len": 64}, False),
+    "gpt_neo": (
+        "gpt_neo",
+        {
+            **SMALL,
+            "hidden_size": 48,
+            "num_heads": 6,
+            "num_layers": 2,
+            "attention_types": [[["global", "local"], 1]],
+            "window_size": 8,
+            "max_position_embeddings": 64,
+        },
+        False,
+    ),
+}
+
+
+def write_folder(folder: Path, model_type: str = "llama", config: dict[str, Any] | None = None, words: int = 61) -> Any:
+    """A folder of random weights with a tokenizer of ``words`` ids; returns the model."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **(config or SIZES))).eval()
+    model.save_pretrained(folder)
+    tokenizer = Tokenizer(models.WordLevel({f"w{word}": word for word in range(words)}, unk_token="w0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
+    return model
+
+
+def loaded(folder: Path, **params: Any) -> HFCausal:
+    return HFCausal.load("mine", {"source": {"folder": str(folder)}, **params}, "fp32", "cpu")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_model_without_an_sdpa_kernel_or_masks_decodes_what_it_can(family: str, tmp_path: Path) -> None:
+    model_type, config, trees = FAMILIES[family]
+    reference, backbone = write_folder(tmp_path, model_type, config), loaded(tmp_path)
+    assert any("eager" in note for note in backbone.notes) is not type(reference)._supports_sdpa
+    assert (Requirement.TREE_MASK in backbone.capabilities.meets) is trees
+    assert any("chains only" in note for note in backbone.notes) is not trees
+    tokens = torch.arange(30) * 7 % 61
+    with torch.inference_mode():
+        expected = reference(tokens[None]).logits[0]
+    parts = feed_windows(backbone.cache(), tokens.tolist(), [0, 5, 6, 20])
+    torch.testing.assert_close(parts, expected, rtol=0, atol=1e-4)
+    prompt = [5, 6, 7] * 4
+    out = reference.generate(torch.tensor([prompt]), max_new_tokens=16, do_sample=False, pad_token_id=0)
+    for name, params in {"prompt_lookup": {"length": 4, "max_ngram": 1}, "sjd": {"window": 5}}.items():
+        draws = SeededDraws(0, "foreign", "", 0)
+        run = open_run(backbone, lambda drafter: backbone, prompt, Sampling(0.0), 16, draws)
+        assert list(decode(METHODS.get(name)(**params), run).tokens) == out[0, 12:].tolist(), name
+
+
+def test_sdpa_that_is_asked_for_and_absent_is_one_error(tmp_path: Path) -> None:
+    write_folder(tmp_path, *FAMILIES["gptj"][:2])
+    with pytest.raises(UsageError, match="GPTJForCausalLM of transformers has no sdpa attention; set attn to eager"):
+        loaded(tmp_path, attn="sdpa")
+
+
+def test_methods_with_trees_are_skipped_and_the_row_says_why(tmp_path: Path) -> None:
+    write_folder(tmp_path / "model", *FAMILIES["falcon"][:2])
+    (tmp_path / "p.txt").write_text("w1 w2 w3 w1 w2\n")
+    words = ("--backbone", str(tmp_path / "model"), "--prompts", str(tmp_path / "p.txt"), "--max-new-tokens", "6")
+    done = stride("run", *words, "--method", "lookahead", "--out", str(tmp_path / "run"))
+    text = " ".join((done.out + done.err).split())
+    assert "does not meet TREE_MASK" in text
+    assert "it decodes chains only" in text
+
+
+def test_a_tokenizer_with_more_ids_than_the_model_is_one_error(tmp_path: Path) -> None:
+    write_folder(tmp_path, words=70)
+    with pytest.raises(WeightsError, match="the tokenizer has 70 ids and the model has 61"):
+        loaded(tmp_path)
+
+
+def test_a_special_token_that_the_model_lacks_is_refused_where_a_prompt_has_it(tmp_path: Path) -> None:
+    write_folder(tmp_path)
+    body = json.loads((tmp_path / "tokenizer.json").read_text())
+    token = {"id": 61, "content": "<image>", "special": True, "normalized": False}
+    body["added_tokens"] = [{**token, "single_word": False, "lstrip": False, "rstrip": False}]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(body))
+    backbone = loaded(tmp_path)
+    assert backbone.encode("w3 w4") == [3, 4]
+    with pytest.raises(UsageError, match="the tokenizer has 62 ids and the model has 61, and a prompt has id 61"):
+        backbone.encode("w3 <image>")
+
+
+def test_an_adapter_in_the_folder_is_added_to_the_weights(tmp_path: Path) -> None:
+    reference = write_folder(tmp_path)
+    layer, generator = "model.layers.1.self_attn.q_proj", torch.Generator().manual_seed(0)
+    down, up = (torch.randn(shape, generator=generator) for shape in ((4, 48), (48, 4)))
+    names = {f"base_model.model.{layer}.lora_{side}.weight": tensor for side, tensor in (("A", down), ("B", up))}
+    save_file(names, tmp_path / "adapter_model.safetensors")
+    settings = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "bias": "none", "base_model_name_or_path": "base"}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(settings))
+    backbone = loaded(tmp_path)
+    assert backbone.notes == ("the adapter beside the weights (adapter_config.json) is added to them",)
+    reference.get_submodule(layer).weight.data += 2 * up @ down
+    with torch.inference_mode():
+        expected = reference(torch.arange(9)[None]).logits[0]
+    torch.testing.assert_close(feed(backbone.cache(), list(range(9)), 0), expected, rtol=0, atol=1e-4)
+    (tmp_path / "adapter_config.json").write_text(json.dumps({**settings, "use_dora": True}))
+    assert "is not applied: " in loaded(tmp_path).notes[0]
+
+
+def test_settings_that_change_what_generate_emits_are_noted(tmp_path: Path) -> None:
+    write_folder(tmp_path)
+    assert loaded(tmp_path).notes == ()
+    settings = {"repetition_penalty": 1.1, "suppress_tokens": [3], "min_length": 0}
+    (tmp_path / "generation_config.json").write_text(json.dumps(settings))
+    (note,) = loaded(tmp_path).notes
+    assert "repetition_penalty = 1.1" in note and "suppress_tokens = [3]" in note and "min_length" not in note
+
+
+def test_an_index_that_points_outside_its_folder_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    write_folder(folder)
+    state = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").rename(tmp_path / "elsewhere.safetensors")
+    index = {"metadata": {}, "weight_map": dict.fromkeys(state, "../elsewhere.safetensors")}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(WeightsError, match=r"names \.\./elsewhere\.safetensors, which lies outside the folder"):
+        loaded(folder)
