@@ -10,11 +10,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float, Int16, UInt8
 
 from stridebench.harness.errors import UsageError
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int16, UInt8
 
 FORMAT = 0x11
 BLOCK = 512

@@ -9,12 +9,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from stridebench.harness.errors import WeightsError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+OPENAI = "ViT-L-14-quickgelu"
+"""open_clip's name of the model that OpenAI's ViT-L-14.pt belongs to."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,11 @@ LPIPS_ALEX = Weights("alex.pth", "richzhang/PerceptualSimilarity, lpips/weights/
 
 def folder_of(folder: str) -> Path:
     """Return the folder of the scorers' weights: the named one, else torch's checkpoint folder."""
-    return Path(folder).expanduser() if folder else Path(torch.hub.get_dir()) / "checkpoints"
+    if folder:
+        return Path(folder).expanduser()
+    import torch
+
+    return Path(torch.hub.get_dir()) / "checkpoints"
 
 
 def find(weights: Weights, folder: str = "") -> Path:
@@ -94,17 +102,21 @@ def read(path: Path) -> Mapping[str, Tensor]:
     Raises:
         WeightsError: the file is none of these.
     """
+    import torch
+
     try:
         tensors = _load(path)
     except Exception as error:  # torch raises many kinds of errors for an unreadable file
         raise WeightsError(f"{path} cannot be read as weights: {type(error).__name__}: {error}") from error
     tensors = tensors.get("state_dict", tensors) if isinstance(tensors, dict) else tensors
-    if not isinstance(tensors, Mapping) or not all(isinstance(value, Tensor) for value in tensors.values()):
+    if not isinstance(tensors, Mapping) or not all(isinstance(value, torch.Tensor) for value in tensors.values()):
         raise WeightsError(f"{path} holds {type(tensors).__name__}, not a dictionary of tensors")
     return tensors
 
 
 def _load(path: Path) -> Any:
+    import torch
+
     if path.suffix == ".safetensors":
         from safetensors.torch import load_file
 

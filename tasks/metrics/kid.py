@@ -7,13 +7,16 @@ pictures where that is fewer). Unlike that of FID, its expectation does not depe
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float
 
 from stridebench.harness.core.task import SetScore
 from stridebench.harness.record.outputs import Picture
 from stridebench.tasks.metrics.features import FeatureNet
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 SUBSETS, SIZE, ENOUGH = 100, 1_000, 100
 
