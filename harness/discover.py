@@ -8,104 +8,14 @@ import json
 import os
 import pkgutil
 import re
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from stridebench.harness.errors import WeightsError
 from stridebench.harness.registry import BACKBONES, ENGINES, KERNELS, LAYOUTS, METHODS, TASKS
-
-ADAPTERS = {
-    "drafter": "stridebench.harness.backbones.text.drafter",
-    "hf_causal": "stridebench.harness.backbones.text.hf_causal",
-    "image": "stridebench.harness.backbones.image.adapter",
-    "masked": "stridebench.harness.backbones.masked.adapter",
-    "masked_tabular": "stridebench.harness.backbones.toy.masked_tabular",
-    "mesh": "stridebench.harness.backbones.mesh.adapter",
-    "point_mesh": "stridebench.harness.backbones.mesh.published.adapter",
-    "real_image": "stridebench.harness.backbones.image.published.adapter",
-    "tabular": "stridebench.harness.backbones.toy.tabular",
-    "whisper": "stridebench.harness.backbones.speech.whisper",
-}
-"""The modules that register backbone adapters, by the adapter's name."""
-
-KERNEL_MODULES = {
-    "transformers": "stridebench.harness.audit.kernels",
-    "transformers_single_position": "stridebench.harness.audit.generators",
-}
-"""Kernels that `stride audit --kernel` knows, and their modules."""
-
-LAYOUT_MODULES = {
-    **dict.fromkeys(("geneval", "dpg", "t2i", "vbench-like"), "stridebench.tasks.exchange.pictures"),
-    **dict.fromkeys(("human-eval", "lm-eval"), "stridebench.tasks.exchange.texts"),
-}
-"""Layouts of `stride export` and `stride attach`, and their modules."""
-
-ENGINE_NAMES = ("llama_cpp", "openai", "openvino_genai", "sglang", "tensorrt_llm", "transformers", "vllm")
-"""Engines that ship; the module of stridebench.harness.engines is named as the engine."""
-
-RECIPES = (
-    "stridebench.harness.train.backbones.cllm",
-    "stridebench.harness.train.backbones.code",
-    "stridebench.harness.train.backbones.digits",
-    "stridebench.harness.train.backbones.smollm2_drafter",
-    "stridebench.harness.train.backbones.emoji_image",
-    "stridebench.harness.train.backbones.shapes_mesh",
-    "stridebench.harness.train.backbones.sudoku",
-    "stridebench.harness.train.backbones.emoji_vq",
-    "stridebench.methods.training.adapters.recipes",
-    "stridebench.methods.training.adapters.layer_ranges",
-    "stridebench.methods.training.eagle.recipes",
-    "stridebench.methods.training.heads.recipes",
-    "stridebench.methods.training.heads.xspecmesh",
-    "stridebench.methods.training.heads.xspecmesh_any",
-    "stridebench.methods.training.heads.xspecmesh_joint",
-    "stridebench.methods.training.heads.medusa2",
-    "stridebench.methods.training.scales.general",
-    "stridebench.methods.training.scales.recipes",
-    "stridebench.tasks.training.detector",
-)
-"""Modules that register recipes; only `stride train` reads them."""
-
-TRAINED = {
-    "drafter": (
-        *("blockwise-embedded-code", "blockwise-embedded-image", "blockwise-smollm2-135m"),
-        *("eagle1-embedded-code", "eagle1-embedded-digits-l", "eagle1-embedded-digits-s", "eagle1-embedded-image"),
-        *("eagle1-smollm2-135m", "eagle3-embedded-code", "eagle3-smollm2-135m"),
-        *("medusa-embedded-code", "medusa-embedded-image", "medusa-smollm2-135m"),
-        *("medusa2-embedded-code", "medusa2-smollm2-135m"),
-    ),
-    "adapter": (
-        *("cross-regression-embedded-code", "cross-regression-smollm2-135m", "cross-regression-whisper-base"),
-        *(f"cross-regression-l{a}-{b}-embedded-code" for a, b in ((0, 0), (0, 1), (0, 3), (1, 1), (1, 3), (1, 4))),
-        *(f"cross-regression-l{a}-{b}-embedded-code" for a, b in ((2, 3), (2, 4), (4, 4))),
-        *(f"cross-regression-l{a}-{b}-smollm2-135m" for a, b in ((0, 7), (0, 14), (0, 22), (8, 14), (8, 22))),
-        *(f"cross-regression-l{a}-{b}-smollm2-135m" for a, b in ((8, 29), (15, 22), (15, 29), (23, 29))),
-    ),
-    "heads": (
-        *("xspecmesh-cross", "xspecmesh-cross-full", "xspecmesh-cross-lora", "xspecmesh-mlp", "xspecmesh-mlp-lora"),
-    ),
-    "samplers": ("mulo-2x", "mulo-2x-gan"),
-    "backbone": (
-        *("cllm-embedded-code", "code", "digits-l", "digits-s", "emoji-image", "emoji-image-8x8", "emoji-image-small"),
-        *("emoji-vq", "shapes-mesh", "shapes-mesh-truncated", "smollm2-drafter"),
-        *("sudoku-ar", "sudoku-masked", "sudoku-masked-cosine", "sudoku-masked-log-linear"),
-    ),
-}
-"""Recipes by kind, so that lists and dry runs name one without importing torch; ``RECIPES`` holds the same names."""
-GENERAL = {
-    "drafter": ("blockwise", "eagle1", "eagle3", "medusa"),
-    "adapter": ("cross-regression",),
-    "heads": ("xspecmesh-cross", "xspecmesh-cross-lora", "xspecmesh-mlp", "xspecmesh-mlp-lora"),
-    "samplers": ("mulo-2x", "mulo-4x"),
-}
-"""Recipes for any backbone by kind; ``GENERAL_RECIPES`` holds the same names."""
-TUNING = ("xspecmesh-cross-lora", "xspecmesh-mlp-lora")
-"""Those of `GENERAL` that tune the backbone too: what they train is for the tuned one."""
-EARLIER = {"mulo-4x": "mulo-2x", "xspecmesh-cross-lora": "xspecmesh-cross", "xspecmesh-mlp-lora": "xspecmesh-mlp"}
-"""The first stage of recipes of `GENERAL` that start from its result."""
-SERVED = {"heads": ("embedded-mesh",), "samplers": ("embedded-image", "embedded-image-small")}
-"""The backbones that recipes of these kinds train for; their names do not end in one."""
 
 SAMPLES = Path(__file__).resolve().parents[1] / "tasks" / "data" / "tiny"
 """A prompt of each benchmark in its published format, for `stride run SUITE --tiny`."""
@@ -118,14 +28,22 @@ PAIRS = re.compile(r"\w+=[^=,:]*(,\w+=[^=,:]*)*")
 
 
 @cache
+def catalogue() -> Mapping[str, Any]:
+    """Return what the registries say of themselves, so that lists and dry runs import no torch.
+
+    `python -m tests.catalogue --write` writes the file, and a test compares it with the registries.
+    """
+    document: dict[str, Any] = json.loads(Path(__file__).with_name("catalogue.json").read_text(encoding="utf-8"))
+    return document
+
+
+@cache
 def declare_all() -> None:
     """Tell the registries every name that ships; its module is imported when the name is asked for."""
     METHODS.declare(_named_by_file(importlib.import_module("stridebench.methods")))
     TASKS.declare(_named_by_file(importlib.import_module("stridebench.tasks")))
-    BACKBONES.declare(ADAPTERS)
-    KERNELS.declare(KERNEL_MODULES)
-    LAYOUTS.declare(LAYOUT_MODULES)
-    ENGINES.declare({name: f"stridebench.harness.engines.{name}" for name in ENGINE_NAMES})
+    for registry in (BACKBONES, KERNELS, LAYOUTS, ENGINES):
+        registry.declare(catalogue()["modules"][registry.kind])
 
 
 def _named_by_file(package: ModuleType) -> dict[str, str]:
@@ -145,7 +63,7 @@ def load_all() -> None:
 
 def load_recipes() -> None:
     """Import every module that registers a recipe."""
-    for module in RECIPES:
+    for module in catalogue()["modules"]["recipe"]:
         importlib.import_module(module)
 
 
@@ -175,11 +93,30 @@ def trained(name: str) -> Path:
     return cache / "trained" / re.sub(r"[^\w.=+-]", "-", name)
 
 
+def tunes(recipe_name: str) -> bool:
+    """Return whether a recipe for any backbone tunes the backbone too."""
+    return bool(catalogue()["general_recipes"].get(recipe_name, {}).get("tunes"))
+
+
+def first_stage(recipe_name: str) -> str | None:
+    """Return the recipe from whose result a recipe for any backbone starts, or None if it starts anew."""
+    return next(iter(catalogue()["general_recipes"].get(recipe_name, {}).get("requires", ())), None)
+
+
+def served(kind: str) -> tuple[str, ...]:
+    """Return the backbones that recipes of a kind train for if their names do not end in one."""
+    return tuple(dict.fromkeys(name for facts in _recipes(kind).values() for name in facts["serves"]))
+
+
+def _recipes(kind: str) -> dict[str, Any]:
+    return {name: facts for name, facts in catalogue()["recipes"].items() if facts["kind"] == kind}
+
+
 def general(kind: str, name: str) -> tuple[str, tuple[int, int] | None] | None:
     """The recipe for any backbone that trains a component, and the layers that its name states; None: there is none."""
     match = re.fullmatch(r"(.+)-l(\d+)-(\d+)", name)
     recipe_name = match[1] if match else name
-    if recipe_name not in GENERAL.get(kind, ()):
+    if catalogue()["general_recipes"].get(recipe_name, {}).get("kind") != kind:
         return None
     return recipe_name, (int(match[2]), int(match[3])) if match else None
 
@@ -187,10 +124,10 @@ def general(kind: str, name: str) -> tuple[str, tuple[int, int] | None] | None:
 def general_command(kind: str, name: str, backbone: str, data: str = "FILE") -> str | None:
     """The command that trains a component for a backbone, on data of the user; None: no recipe does.
 
-    Recipes of `TUNING` serve the backbone that they tune alone: ``bpt:lora=xspecmesh-cross-lora``.
+    Recipes that tune the backbone serve that one alone: ``bpt:lora=xspecmesh-cross-lora``.
     """
     part = general(kind, name)
-    if part is None or (part[0] in TUNING and not backbone.endswith(f":lora={name}")):
+    if part is None or (tunes(part[0]) and not backbone.endswith(f":lora={name}")):
         return None
     backbone = plain(backbone)
     layers = f" --set 'layers={list(part[1])}' --out {trained(f'{name}-{backbone}')}" if part[1] else ""
@@ -199,7 +136,7 @@ def general_command(kind: str, name: str, backbone: str, data: str = "FILE") -> 
 
 def tuned(lora: str, backbone: str) -> Path:
     """The low-rank matrices that ``lora`` of a backbone's name means: a recipe's result for it, or a folder."""
-    if lora in TUNING:
+    if tunes(lora):
         return trained(f"{lora}-{plain(backbone)}") / "backbone"
     return Path(lora).expanduser()
 
@@ -214,21 +151,22 @@ def find_component(name: str, backbone: str = "") -> Path | None:
 def is_here(kind: str, name: str, backbone: str) -> bool:
     """Whether a component for a backbone is here. What the package has for its own backbones serves no other."""
     folder = find_component(name, backbone)
-    own = SERVED.get(kind, ()) if folder == shipped(name) else ()
+    own = served(kind) if folder == shipped(name) else ()
     return folder is not None and (not own or plain(backbone) in own)
 
 
 def recipe(kind: str, name: str, backbone: str = "") -> str | None:
     """The recipe that trains a component for a backbone; None: there is none."""
-    names, backbone = TRAINED.get(kind, ()), plain(backbone)
+    names, backbone = _recipes(kind), plain(backbone)
     own = f"{name}-{backbone}" if backbone else name
-    serves = backbone in ("", *SERVED.get(kind, ()))
+    serves = backbone in ("", *served(kind))
     return own if own in names else name if name in names and serves else None
 
 
 def kind_of(recipe_name: str) -> str | None:
     """The kind of a recipe; None: there is no such recipe."""
-    return next((kind for kind, names in TRAINED.items() if recipe_name in names), None)
+    facts = catalogue()["recipes"].get(recipe_name)
+    return facts and str(facts["kind"])
 
 
 def train_command(kind: str, name: str) -> str:

@@ -130,6 +130,17 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
+def check_parameters(what: str, params: Iterable[str], allowed: Sequence[str]) -> None:
+    """Refuse a parameter that ``what`` does not have.
+
+    Raises:
+        UsageError: there is one.
+    """
+    unknown = sorted(set(params) - set(allowed))
+    if unknown:
+        raise UsageError(f"{what} has no parameter {unknown[0]!r}; it has {', '.join(allowed)}")
+
+
 def one_of(owner: str, parameter: str, value: str, choices: Iterable[str]) -> None:
     """Check a parameter that is one of some words; the command line does so for Literals, and Python does not.
 

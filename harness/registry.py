@@ -125,6 +125,11 @@ class Registry(Generic[T]):
                 f"{self._modules[name]} registers no {self.kind} {name!r}; a file is named as what it registers"
             )
 
+    def pending(self, name: str) -> bool:
+        """Return whether the name is that of a module of ours which was not imported yet."""
+        self._load_entry_points()
+        return name in self._modules and name not in self._items
+
     def source(self, name: str) -> str:
         """The module or distribution that the name came from."""
         self.get(name)

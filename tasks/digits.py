@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Int, UInt8
 
 from stridebench.harness.core.task import Prompt, Task
 from stridebench.harness.errors import UsageError
 from stridebench.harness.record.outputs import Output, as_picture
 from stridebench.harness.registry import TASKS
 from stridebench.harness.synthetic import digits
+
+if TYPE_CHECKING:
+    from jaxtyping import Int, UInt8
 
 NEIGHBOURS = 3
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import UInt8
 
 from stridebench.harness.core.task import Prompt, Scored, SetScore, Task
 from stridebench.harness.errors import OutputError, UsageError
@@ -19,6 +19,9 @@ from stridebench.tasks.metrics.attributes import DetectedObject, judge, regions
 from stridebench.tasks.metrics.features import EffLite0, FeatureNet, Inception
 from stridebench.tasks.metrics.frechet import frechet
 from stridebench.tasks.metrics.image_stats import PictureSet, mean
+
+if TYPE_CHECKING:
+    from jaxtyping import UInt8
 
 METRICS = ("object", "count", "colour", "position", "overall")
 PROMPTS_SEED, REFERENCE_SEED = 1000, 1001

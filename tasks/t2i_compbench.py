@@ -18,7 +18,6 @@ from stridebench.tasks.loaders.files import lines, locate
 from stridebench.tasks.loaders.pictures import PictureTask
 from stridebench.tasks.metrics import image_weights as weights
 from stridebench.tasks.metrics import t2i_compbench as bench
-from stridebench.tasks.metrics.clip import Clip
 from stridebench.tasks.metrics.image_stats import PictureSet, mean
 from stridebench.tasks.metrics.images import FIGURES, Settings, elsewhere
 
@@ -37,6 +36,8 @@ DEPTH = weights.Weights("dpt_hybrid-midas-501f0c75.pt", "isl-org/DPT", "501f0c75
 
 def _non_spatial(picture_set: PictureSet, settings: Settings) -> SetScore:
     """The mean cosine under OpenAI's ViT-B/32, over the pictures of this category."""
+    from stridebench.tasks.metrics.clip import Clip
+
     subset = picture_set.only("non_spatial")
     clip = Clip("ViT-B-32-quickgelu", weights.find(weights.CLIP_B32, settings.weights))
     return mean(subset.ids, clip.cosines(subset.pictures, subset.texts).tolist() if subset.ids else ())

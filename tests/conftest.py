@@ -25,6 +25,14 @@ if not os.environ.get("STRIDE_NO_SHAPE_CHECKS"):
         [*(f"stridebench.harness.core.{name}" for name in SHAPES), "stridebench.methods"],
         "beartype.beartype",
     )
+    import jaxtyping
+    import torch
+
+    from stridebench.harness.core import (
+        capabilities,  # planning reads it without torch, so it lacks the names of its annotations
+    )
+
+    capabilities.__dict__.update(Float=jaxtyping.Float, Tensor=torch.Tensor)
 
 import torch  # after the environment is set
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -17,7 +17,7 @@ from stridebench.harness.backbones.slots.graphs import Graphs
 from stridebench.harness.backbones.slots.net import Net
 from stridebench.harness.core.backbone import Backbone
 from stridebench.harness.core.capabilities import Capabilities
-from stridebench.harness.errors import UsageError
+from stridebench.harness.errors import UsageError, check_parameters
 
 TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp64": torch.float64}
 
@@ -136,17 +136,6 @@ class LayeredAdapter(Adapter):
         if self._graphs is not None:
             kept.use_graphs()
         return kept
-
-
-def check_parameters(what: str, params: Iterable[str], allowed: Sequence[str]) -> None:
-    """Refuse a parameter that ``what`` does not have.
-
-    Raises:
-        UsageError: there is one.
-    """
-    unknown = sorted(set(params) - set(allowed))
-    if unknown:
-        raise UsageError(f"{what} has no parameter {unknown[0]!r}; it has {', '.join(allowed)}")
 
 
 def check_dtype(name: str, dtype: str) -> None:

@@ -9,9 +9,9 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from stridebench.harness.cli.list import methods
 from stridebench.harness.cli.main import emit
 from stridebench.harness.discover import declare_all
-from stridebench.harness.plan import contract
 from stridebench.reports import text_table
 from stridebench.reports.cost import cards as card_files
 from stridebench.reports.cost import tables
@@ -44,9 +44,7 @@ def command(
     rows, sheets = tables.rows(book, rate), [tables.cost_table(book, rate)]
     if book.frameworks:
         declare_all()
-        sheets.append(
-            tables.framework_table(book, {name: settings[0].claim.name for name, settings in contract.usable_methods()})
-        )
+        sheets.append(tables.framework_table(book, {row["name"]: row["claim"] for row in methods()}))
     if markdown:
         markdown.write_text(tables.markdown(sheets), encoding="utf-8")
     if csv_file:

@@ -30,12 +30,12 @@ from stridebench.harness.record.columns import SCORER_FAILED
 from stridebench.harness.record.store import Store
 from stridebench.harness.run.executors import EXECUTORS, check_executor
 from stridebench.harness.run.options import Options
-from stridebench.harness.run.serving.engines import Stopped, run_engines
 from stridebench.harness.run.summary import summary
 from stridebench.tasks.metrics import sandbox
 
 if TYPE_CHECKING:
     from stridebench.harness.cli import results
+    from stridebench.harness.run.serving.engines import Stopped
 
 WARNING = (
     "--allow-code-execution: programs written by a language model will be executed in a child process with limits on "
@@ -130,6 +130,8 @@ def perform(
             if plan.cells:
                 EXECUTORS[request.executor](plan, store, how)
             if plan.runnable_engines:
+                from stridebench.harness.run.serving.engines import run_engines
+
                 ended = run_engines(plan, store, how)
                 if stopped is not None:
                     stopped += ended

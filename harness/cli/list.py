@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import click
@@ -11,7 +12,7 @@ from rich.table import Table
 
 from stridebench.harness.cli import matrix
 from stridebench.harness.cli.main import emit, say
-from stridebench.harness.discover import declare_all
+from stridebench.harness.discover import catalogue, declare_all
 from stridebench.harness.errors import UnknownNameError
 from stridebench.harness.plan import contract, presets, suite
 from stridebench.harness.plan.presets import Spec
@@ -60,46 +61,63 @@ def command(kind: str | None, name: str | None, long: bool, as_json: bool) -> No
 
 
 def methods() -> list[dict[str, Any]]:
-    """One row a method."""
-    rows = []
-    for name, settings in contract.usable_methods():
-        cls = type(settings[0])
-        claims = list(dict.fromkeys(method.claim.name for method in settings))
-        rows.append(
-            {
-                "name": name,
-                "kind": "method",
-                "claim": claims[0],
-                "claims": claims,
-                "exact_at": cls.exact_at,
-                "needs": sorted(need.name for need in settings[0].requirements),
-                "source": cls.source,
-                "params": {f.name: _default(f) for f in dataclasses.fields(cls)},
-                "from": METHODS.source(name),
-                "summary": (cls.__doc__ or "").strip().split("\n")[0],
-            }
-        )
-    return rows
+    """Return one row a method."""
+    found = dict(contract.usable_methods(_others("method", METHODS)))
+    rows = [*_catalogued("method", METHODS), *(method_row(name, settings) for name, settings in found.items())]
+    return sorted(rows, key=lambda row: str(row["name"]))
+
+
+def method_row(name: str, settings: list[Any]) -> dict[str, Any]:
+    """Return the row of a method with these variants."""
+    cls = type(settings[0])
+    claims = list(dict.fromkeys(method.claim.name for method in settings))
+    return {
+        "name": name,
+        "kind": "method",
+        "claim": claims[0],
+        "claims": claims,
+        "exact_at": cls.exact_at,
+        "needs": sorted(need.name for need in settings[0].requirements),
+        "source": cls.source,
+        "params": {f.name: contract.default(f) for f in dataclasses.fields(cls)},
+        "from": METHODS.source(name),
+        "summary": (cls.__doc__ or "").strip().split("\n")[0],
+    }
 
 
 def tasks() -> list[dict[str, Any]]:
-    """One row a task."""
-    return [
-        {
-            "name": name,
-            "kind": "task",
-            "claim": None,
-            "needs": [],
-            "source": kind.source,
-            "params": {f.name: _default(f) for f in dataclasses.fields(kind)},
-            "makes": kind.modality,
-            "metrics": list(kind.metrics),
-            "runs_code": kind.runs_code,
-            "from": TASKS.source(name),
-            "summary": (kind.__doc__ or "").strip().split("\n")[0],
-        }
-        for name, kind in contract.usable_tasks()
-    ]
+    """Return one row a task."""
+    found = dict(contract.usable_tasks(_others("task", TASKS)))
+    rows = [*_catalogued("task", TASKS), *(task_row(name, kind) for name, kind in found.items())]
+    return sorted(rows, key=lambda row: str(row["name"]))
+
+
+def task_row(name: str, kind: type[Any]) -> dict[str, Any]:
+    """Return the row of a task."""
+    return {
+        "name": name,
+        "kind": "task",
+        "claim": None,
+        "needs": [],
+        "source": kind.source,
+        "params": {f.name: contract.default(f) for f in dataclasses.fields(kind)},
+        "makes": kind.modality,
+        "metrics": list(kind.metrics),
+        "runs_code": kind.runs_code,
+        "from": TASKS.source(name),
+        "summary": (kind.__doc__ or "").strip().split("\n")[0],
+    }
+
+
+def _catalogued(kind: str, registry: Registry[Any]) -> list[dict[str, Any]]:
+    """Return the rows of the catalogue whose modules are not imported."""
+    rows = (entry["row"] for name, entry in catalogue()[f"{kind}s"].items() if registry.pending(name))
+    return [{**row, "params": contract.values(row["params"])} for row in rows]
+
+
+def _others(kind: str, registry: Registry[Any]) -> list[str]:
+    """Return the names that the catalogue has no row of, or whose modules are imported anyway."""
+    return [name for name in registry if not registry.pending(name) or name not in catalogue()[f"{kind}s"]]
 
 
 def backbones() -> list[dict[str, Any]]:
@@ -143,23 +161,26 @@ def source_of(spec: Spec) -> tuple[str, str]:
 
 
 def suites() -> list[dict[str, Any]]:
-    """One row a suite."""
-    rows = []
-    for name, path in suite.shipped().items():
-        loaded = suite.load(name).suite
-        rows.append(
-            {
-                "name": name,
-                "kind": "suite",
-                "claim": None,
-                "needs": [],
-                "source": path.name,
-                "backbones": [entry.name for entry in loaded.backbones],
-                "tasks": [entry["name"] for entry in loaded.tasks],
-                "summary": loaded.description,
-            }
-        )
-    return rows
+    """Return one row a suite."""
+    rows = catalogue()["suites"]
+    return [
+        dict(rows[name]["row"]) if name in rows else suite_row(name, path) for name, path in suite.shipped().items()
+    ]
+
+
+def suite_row(name: str, path: Path) -> dict[str, Any]:
+    """Return the row of a suite."""
+    loaded = suite.load(name).suite
+    return {
+        "name": name,
+        "kind": "suite",
+        "claim": None,
+        "needs": [],
+        "source": path.name,
+        "backbones": [entry.name for entry in loaded.backbones],
+        "tasks": [entry["name"] for entry in loaded.tasks],
+        "summary": loaded.description,
+    }
 
 
 def _of_packages(kind: str, registry: Registry[Any]) -> list[dict[str, Any]]:
@@ -179,23 +200,24 @@ def _of_packages(kind: str, registry: Registry[Any]) -> list[dict[str, Any]]:
 
 
 def engines() -> list[dict[str, Any]]:
-    """One row an engine."""
-    rows = []
-    for name in ENGINES:
-        kind = ENGINES.get(name)
-        rows.append(
-            {
-                "name": name,
-                "kind": "engine",
-                "claim": None,
-                "needs": [],
-                "source": ENGINES.source(name),
-                **dataclasses.asdict(kind.tells),
-                "params": {f.name: _default(f) for f in dataclasses.fields(kind) if f.init},
-                "summary": (kind.__doc__ or "").strip().split("\n")[0],
-            }
-        )
-    return rows
+    """Return one row an engine."""
+    rows = [*_catalogued("engine", ENGINES), *(engine_row(name) for name in _others("engine", ENGINES))]
+    return sorted(rows, key=lambda row: str(row["name"]))
+
+
+def engine_row(name: str) -> dict[str, Any]:
+    """Return the row of an engine."""
+    kind = ENGINES.get(name)
+    return {
+        "name": name,
+        "kind": "engine",
+        "claim": None,
+        "needs": [],
+        "source": ENGINES.source(name),
+        **dataclasses.asdict(kind.tells),
+        "params": {f.name: contract.default(f) for f in dataclasses.fields(kind) if f.init},
+        "summary": (kind.__doc__ or "").strip().split("\n")[0],
+    }
 
 
 ROWS = {
@@ -208,12 +230,6 @@ ROWS = {
     "datasets": lambda: _of_packages("dataset", DATASETS),
     "matrix": matrix.rows,
 }
-
-
-def _default(f: dataclasses.Field[Any]) -> Any:
-    if f.default_factory is not dataclasses.MISSING:
-        return f.default_factory()
-    return None if f.default is dataclasses.MISSING else f.default
 
 
 def _show(kind: str, rows: list[dict[str, Any]], long: bool) -> None:

@@ -27,7 +27,6 @@ from stridebench.harness.errors import (
     did_you_mean,
     printable,
 )
-from stridebench.harness.platform import deferred, stand_ins
 from stridebench.harness.platform.exits import exits_are_told
 from stridebench.harness.platform.quiet import open_closed_streams
 
@@ -227,10 +226,6 @@ def main() -> None:
     sys.excepthook = _show_error
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # the name of a file may hold any byte
-    if only_lists(sys.argv[1:]):
-        stand_ins.install()
-    else:
-        deferred.install()
     try:
         _check_current_folder()
         with exits_are_told():
@@ -252,8 +247,6 @@ def main() -> None:
         say(f"stride: {error}. Check the path, its permissions and the room on the disk.", err=True)
         sys.exit(2)
     except Exception as error:
-        if stand_ins.installed():  # a library is needed after all: start again with the real ones
-            os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, stand_ins.OFF: "1"})
         if not _out_of_memory(error):
             raise
         click.echo("stride: out of memory; take a smaller backbone, fewer tokens, or bf16", err=True)

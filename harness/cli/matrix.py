@@ -14,6 +14,7 @@ from stridebench.harness.cli.main import say
 from stridebench.harness.plan import contract, presets
 from stridebench.harness.plan.compatibility import LACKS
 from stridebench.harness.plan.outcomes import WORDS, Outcomes
+from stridebench.harness.plan.planned_method import PlannedMethod
 
 NARROWEST = 12
 """Characters of a column of words, its border included."""
@@ -24,8 +25,8 @@ def rows() -> list[dict[str, Any]]:
     """One row for each pair: its outcome, the reason, and the command that makes or fetches what is missing."""
     pairs, outcomes = [], Outcomes()
     specs = presets.by_name()
-    for name, settings in contract.usable_methods():
-        method = contract.default_of(settings)
+    for name in contract.usable_names():
+        method = PlannedMethod.default(name)
         for backbone in specs.values():
             outcome = outcomes.of(method, backbone)
             pair = {"name": name, "kind": "matrix", "backbone": backbone.name}

@@ -11,11 +11,11 @@ from rich.console import Console
 from rich.table import Table
 
 from stridebench.harness.cli.main import emit, say
-from stridebench.harness.core.method import Method
 from stridebench.harness.discover import declare_all
 from stridebench.harness.plan import presets
 from stridebench.harness.plan.compatibility import vocabulary
 from stridebench.harness.plan.outcomes import Outcome, Outcomes
+from stridebench.harness.plan.planned_method import PlannedMethod, catalogued
 from stridebench.harness.plan.suite import Resolved, load
 from stridebench.harness.registry import METHODS
 from stridebench.reports.papers.items import Cells, Item, items
@@ -78,12 +78,13 @@ def row(outcomes: Outcomes, paper: str, item: Item) -> dict[str, Any]:
     return {"paper": paper, "item": item.item, "outcome": outcome, "why": why}
 
 
-def _settings(suite: str, cells: Cells, model: str) -> list[Method[Any]]:
+def _settings(suite: str, cells: Cells, model: str) -> list[PlannedMethod]:
     """A method as the item's suite runs it on a model; where that is no cell of the suite, with the item's options."""
     uses = _loaded(suite).uses if suite else ()
-    kind: type[Method[Any]] = METHODS.get(cells.method)
-    chosen = [use.method for use in uses if isinstance(use.method, kind) and use.backbones and model in use.backbones]
-    return chosen or [kind(**cells.options)]
+    named = [use for use in uses if use.planned.name == cells.method and use.backbones and model in use.backbones]
+    if named:
+        return [use.planned for use in named]
+    return [catalogued(cells.method, cells.options) or PlannedMethod.of(METHODS.get(cells.method)(**cells.options))]
 
 
 def _backbones(suite: str) -> set[str]:

@@ -12,7 +12,7 @@ import click
 
 from stridebench.harness.cli.main import emit, say
 from stridebench.harness.cli.overrides import read, suite_to_run
-from stridebench.harness.discover import declare_all
+from stridebench.harness.discover import catalogue, declare_all
 from stridebench.harness.errors import UsageError
 from stridebench.harness.plan import presets
 from stridebench.harness.plan.cells import Plan, expand
@@ -20,9 +20,6 @@ from stridebench.harness.plan.estimate import estimate
 from stridebench.harness.plan.outcomes import WORDS, Outcome, Outcomes
 from stridebench.harness.platform.quiet import stdout_on_stderr
 from stridebench.harness.platform.surroundings import restored
-
-EXECUTORS = ("serial", "ray", "slurm")
-"""Names of `stridebench.harness.run.executors.EXECUTORS`."""
 
 
 class Folder(click.Path):
@@ -85,7 +82,7 @@ class Folder(click.Path):
 @click.option("--device", default="cpu", show_default=True, help="A torch device, such as cuda.")
 @click.option(
     "--executor",
-    type=click.Choice(EXECUTORS),
+    type=click.Choice(catalogue()["executors"]),
     default="serial",
     show_default=True,
     help="ray: workers of a Ray cluster; slurm: jobs of Slurm.",
@@ -189,7 +186,7 @@ def _outcomes(plan: Plan) -> dict[str, Outcome]:
     """The outcome of each cell, by its id."""
     outcomes, specs = Outcomes(), {cell.backbone: presets.resolve(cell.backbone) for cell in plan.cells}
     return {
-        cell.id: Outcome("cannot", cell.skip) if cell.skip else outcomes.of(cell.method, specs[cell.backbone])
+        cell.id: Outcome("cannot", cell.skip) if cell.skip else outcomes.of(cell.planned, specs[cell.backbone])
         for cell in plan.cells
     }
 

@@ -32,7 +32,7 @@ def make(plan: Plan) -> None:
     """Train what cells of stand-ins lack."""
     cells = [cell for cell in plan.runnable if cell.backbone.startswith(PREFIX)]
     for (kind, name), backbone in dict.fromkeys((part, cell.backbone) for cell in cells for part in _parts(cell)):
-        tuned = name in discover.TUNING
+        tuned = discover.tunes(name)
         base = discover.plain(backbone)
         _forget_other_weights(name, base, tuned)
         if not discover.is_here(kind, name, base) and (part := discover.general(kind, name)):
@@ -42,7 +42,7 @@ def make(plan: Plan) -> None:
 def _parts(cell: Cell) -> list[tuple[str, str]]:
     """The components of a cell, and the recipe that tuned its backbone."""
     lora = str(presets.resolve(cell.backbone).params.get("lora", ""))
-    return [*([("heads", lora)] if lora in discover.TUNING else ()), *cell.method.components]
+    return [*([("heads", lora)] if discover.tunes(lora) else ()), *cell.planned.components]
 
 
 def _forget_other_weights(name: str, backbone: str, tuned: bool) -> None:

@@ -6,14 +6,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import Enum
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 from stridebench.harness.core.capabilities import Requirement, Tap
-from stridebench.harness.core.draft import Acceptance, Fill
-from stridebench.harness.core.draws import Stream
-from stridebench.harness.core.run import Run
 from stridebench.harness.errors import printable_line
 from stridebench.harness.registry import METHODS
+
+if TYPE_CHECKING:
+    from stridebench.harness.core.draft import Acceptance, Fill
+    from stridebench.harness.core.draws import Stream
+    from stridebench.harness.core.run import Run
 
 S = TypeVar("S")
 
@@ -123,10 +125,13 @@ def parameters(method: Method[Any]) -> dict[str, Any]:
 
 
 def label(method: Method[Any]) -> str:
-    """The registered name and the parameters that differ from their defaults, in one line."""
-    settings = []
-    for f in fields(method):  # type: ignore[arg-type]  # every method is a dataclass
-        value = getattr(method, f.name)
-        if value != f.default:
-            settings.append(f"{f.name}={value:g}" if isinstance(value, float) else f"{f.name}={value}")
-    return printable_line(" ".join([METHODS.name_of(type(method)), *settings]))
+    """Return the registered name and the parameters that differ from their defaults, in one line."""
+    usual = {f.name: f.default for f in fields(method)}  # type: ignore[arg-type]  # every method is a dataclass
+    return setting_label(METHODS.name_of(type(method)), parameters(method), usual)
+
+
+def setting_label(name: str, params: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
+    """Return a method's name and the parameters that differ from their defaults, in one line."""
+    changed = {key: value for key, value in params.items() if key not in defaults or value != defaults[key]}
+    settings = [f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}" for key, value in changed.items()]
+    return printable_line(" ".join([name, *settings]))

@@ -6,8 +6,7 @@ Ties at a cut are all kept, so that the distribution depends on the logits' valu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +14,7 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from stridebench.harness.errors import UsageError
+from stridebench.harness.core.task import Sampling as Sampling  # planning reads it without torch
 
 SMALL = 4096
 """Vocabularies below it are sorted: that is cheaper than to look for likely tokens."""
@@ -23,33 +22,6 @@ ON_HOST = (torch.bfloat16, torch.float32, torch.float64)
 """Types of logits whose largest one numpy finds."""
 LIKELY = (1e-4, 1e-5, 1e-7, 0.0)
 """Probabilities from which on tokens are sorted: the next one where those before do not hold the mass."""
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """How logits are warped. T = 0 is greedy: a point mass on the argmax, ties to the lowest id.
-
-    Args:
-        temperature: T >= 0.
-        top_k: 0 keeps all.
-        top_p: in (0, 1]; 1 keeps all.
-        order: temperature_first divides by T, then filters (the usual order); filter_first filters the
-            unscaled logits, then divides (BPT's).
-    """
-
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    order: Literal["temperature_first", "filter_first"] = "temperature_first"
-
-    def __post_init__(self) -> None:
-        if not self.temperature >= 0 or self.top_k < 0 or not 0 < self.top_p <= 1:
-            raise UsageError(
-                f"sampling needs temperature >= 0, top_k >= 0 and 0 < top_p <= 1; found temperature "
-                f"{self.temperature:g}, top_k {self.top_k}, top_p {self.top_p:g}"
-            )
-        if self.order not in ("temperature_first", "filter_first"):
-            raise UsageError(f"sampling order is {self.order!r}; use temperature_first or filter_first")
 
 
 def warp(logits: Float[Tensor, "N V"], sampling: Sampling) -> Float[Tensor, "N V"]:

@@ -1,4 +1,4 @@
-"""The contract of a task: prompts, and how an output is scored."""
+"""The contract of a task: prompts, how they are sampled, and how an output is scored."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
-
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from stridebench.harness.errors import UsageError
-from stridebench.harness.record.outputs import Output
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from stridebench.harness.record.outputs import Output
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,33 @@ class Prompt:
         if self.text is not None:
             return self.text
         return "\n".join(f"{message['role']}: {message['content']}" for message in self.messages)
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How logits are warped. T = 0 is greedy: a point mass on the argmax, ties to the lowest id.
+
+    Args:
+        temperature: T >= 0.
+        top_k: 0 keeps all.
+        top_p: in (0, 1]; 1 keeps all.
+        order: temperature_first divides by T, then filters (the usual order); filter_first filters the
+            unscaled logits, then divides (BPT's).
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    order: Literal["temperature_first", "filter_first"] = "temperature_first"
+
+    def __post_init__(self) -> None:
+        if not self.temperature >= 0 or self.top_k < 0 or not 0 < self.top_p <= 1:
+            raise UsageError(
+                f"sampling needs temperature >= 0, top_k >= 0 and 0 < top_p <= 1; found temperature "
+                f"{self.temperature:g}, top_k {self.top_k}, top_p {self.top_p:g}"
+            )
+        if self.order not in ("temperature_first", "filter_first"):
+            raise UsageError(f"sampling order is {self.order!r}; use temperature_first or filter_first")
 
 
 class Task(ABC):

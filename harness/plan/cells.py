@@ -13,15 +13,15 @@ from functools import cached_property
 from typing import Any
 
 from stridebench.harness.core.capabilities import Requirement
-from stridebench.harness.core.method import Claim, Method, label, parameters
-from stridebench.harness.core.sampling import Sampling
-from stridebench.harness.core.task import Prompt
+from stridebench.harness.core.method import Claim, Method
+from stridebench.harness.core.task import Prompt, Sampling
 from stridebench.harness.discover import plain
 from stridebench.harness.errors import ContractError, DataMissing, StrideError, UsageError, printable_line, said_by
 from stridebench.harness.plan import presets
 from stridebench.harness.plan.compatibility import incompatibility, vocabulary
 from stridebench.harness.plan.engine_cells import EngineCell, engine_cells
 from stridebench.harness.plan.names import MethodUse, TaskUse
+from stridebench.harness.plan.planned_method import PlannedMethod
 from stridebench.harness.plan.plugins import plugin_identity
 from stridebench.harness.plan.suite import Resolved, samplings
 from stridebench.harness.record.provenance import digest
@@ -50,7 +50,7 @@ class Cell:
         batch: prompts decoded in lock step; the last batch may be smaller.
     """
 
-    method: Method[Any]
+    planned: PlannedMethod
     backbone: str
     dtype: str
     task: TaskUse
@@ -65,19 +65,24 @@ class Cell:
     @property
     def name(self) -> str:
         """The method's registered name."""
-        return METHODS.name_of(type(self.method))
+        return self.planned.name
+
+    @property
+    def method(self) -> Method[Any]:
+        """The method, whose module is imported for it."""
+        return self.planned.method
 
     @property
     def label(self) -> str:
         """Its name in tables."""
-        return label(self.method) + (" (other seeds)" if self.role == "floor" else "")
+        return self.planned.label + (" (other seeds)" if self.role == "floor" else "")
 
     @property
     def config(self) -> dict[str, Any]:
         """All that identifies the cell; hashed into its id."""
         return {
             "method": self.name,
-            "params": parameters(self.method),
+            "params": dict(self.planned.params),
             "backbone": self.backbone,
             "dtype": self.dtype,
             "task": self.task.name,
@@ -166,8 +171,8 @@ class Plan:
             "reason": cell.skip,
             **cell.config,
             "label": cell.label,
-            "claim": cell.method.claim.name,
-            "source": cell.method.source,
+            "claim": cell.planned.claim.name,
+            "source": cell.planned.source,
             "modality": cell.task.task.modality,
             "role": cell.role,
             "baseline": self.baseline(cell).id,
@@ -197,7 +202,7 @@ class Plan:
             for entry in self.suite.suite.backbones
         ]
         key["methods"] = [_plain(use) for use in self.suite.uses]
-        names = sorted({METHODS.name_of(type(use.method)) for use in self.suite.uses})
+        names = sorted({use.planned.name for use in self.suite.uses})
         if plugins := {name: plugin for name in names if (plugin := plugin_identity(name))}:
             key["plugins"] = plugins
         key["prompts"] = {
@@ -223,8 +228,8 @@ class Plan:
 
 def _plain(use: MethodUse) -> list[Any]:
     return [
-        METHODS.name_of(type(use.method)),
-        parameters(use.method),
+        use.planned.name,
+        dict(use.planned.params),
         use.at,
         *([use.backbones] if use.backbones else []),
     ]
@@ -335,7 +340,7 @@ class _Matrix:
         self._resolved = resolved
         self._suite = resolved.suite
         self._specs = {entry.name: presets.resolve(entry.name) for entry in resolved.suite.backbones}
-        self._lacks: dict[tuple[str, Method[Any]], str | None] = {}
+        self._lacks: dict[tuple[str, PlannedMethod], str | None] = {}
 
     def refuse_too_many(self) -> None:
         """Before any cell is made.
@@ -365,7 +370,7 @@ class _Matrix:
         suite = self._suite
         for entry in suite.backbones if self._resolved.uses else ():
             masked = Requirement.BIDIRECTIONAL in self._specs[entry.name].meets()
-            baseline: Method[Any] = METHODS.get(MASKED_BASELINE if masked else BASELINE)()
+            baseline = PlannedMethod.default(MASKED_BASELINE if masked else BASELINE)
             for dtype in entry.dtype:
                 for task in self._uses(entry.name):
                     for batch, sampling in itertools.product(suite.batches, samplings(suite, task)):
@@ -377,16 +382,16 @@ class _Matrix:
                         if sampling.temperature > 0:
                             yield replace(first, role="floor")
                         uses = self._resolved.uses
-                        methods = (use.method for use in uses if use.meets(entry.name, sampling.temperature))
-                        yield from (replace(first, method=m, role="method") for m in methods if m != baseline)
+                        methods = (use.planned for use in uses if use.meets(entry.name, sampling.temperature))
+                        yield from (replace(first, planned=m, role="method") for m in methods if m != baseline)
 
     def reason(self, cell: Cell) -> str | None:
         """Why a cell cannot run, as far as this is known without loading; None: it can."""
-        if cell.method.claim is Claim.SAME_GREEDY and cell.sampling.temperature > 0:
+        if cell.planned.claim is Claim.SAME_GREEDY and cell.sampling.temperature > 0:
             return "its claim is for T = 0 only"
-        spec, pair = self._specs[cell.backbone], (cell.backbone, cell.method)
+        spec, pair = self._specs[cell.backbone], (cell.backbone, cell.planned)
         if pair not in self._lacks:
-            self._lacks[pair] = incompatibility(cell.method, spec)
+            self._lacks[pair] = incompatibility(cell.planned, spec)
         if missing := self._lacks[pair]:
             return missing
         if not self._fits(cell.task, cell.backbone):

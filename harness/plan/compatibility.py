@@ -11,12 +11,13 @@ from stridebench.harness.core.method import Method
 from stridebench.harness.discover import plain
 from stridebench.harness.errors import StrideError
 from stridebench.harness.plan import presets
+from stridebench.harness.plan.planned_method import PlannedMethod
 from stridebench.harness.plan.presets import Spec
 
 LACKS = "the backbone does not offer"
 
 
-def incompatibility(method: Method[Any], backbone: Spec) -> str | None:
+def incompatibility(method: Method[Any] | PlannedMethod, backbone: Spec) -> str | None:
     """Why a method cannot run on a backbone: a requirement, one of its drafters, or guidance; None: it can."""
     lacking = sorted(need.name for need in method.requirements - backbone.meets())
     if lacking:

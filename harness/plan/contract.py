@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
 from stridebench.harness.core.capabilities import Requirement
 from stridebench.harness.core.method import Claim, Method, Mutant
 from stridebench.harness.core.task import Task
+from stridebench.harness.discover import catalogue
 from stridebench.harness.errors import PluginError, PluginWarning, StrideError, said_by
 from stridebench.harness.registry import METHODS, TASKS, Registry
 
@@ -80,6 +81,29 @@ def class_of(registry: Registry[type[Any]], name: str) -> type[Any]:
     return kind
 
 
+def parameters_of(registry: Registry[type[Any]], name: str) -> dict[str, Any]:
+    """Return the parameters of a method or task with their defaults, None for one without a default.
+
+    Raises:
+        PluginError: it is no class of its kind, or no dataclass.
+    """
+    if registry.pending(name) and (entry := catalogue()[f"{registry.kind}s"].get(name)):
+        return values(entry["row"]["params"])
+    return {field.name: default(field) for field in dataclasses.fields(class_of(registry, name)) if field.init}
+
+
+def values(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return parameters read from JSON, whose lists are tuples in a method or task."""
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in params.items()}
+
+
+def default(field: dataclasses.Field[Any]) -> Any:
+    """Return the default of a parameter, or None if it has none."""
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return None if field.default is dataclasses.MISSING else field.default
+
+
 def _compares_fields(kind: type[Any]) -> bool:
     """Whether equal instances have equal fields, or are one object: `dataclass` wrote ``__eq__``, or nobody did."""
     compare: Any = kind.__eq__
@@ -142,18 +166,24 @@ def default_of(settings: list[Any]) -> Any:
         return settings[0]
 
 
-def usable_methods() -> Iterator[tuple[str, list[Any]]]:
-    """Every method by name with its variants; one that breaks the contract is left out with a warning."""
-    for name in METHODS:
+def usable_methods(names: Iterable[str] | None = None) -> Iterator[tuple[str, list[Any]]]:
+    """Yield methods by name with their variants; one that breaks the contract is left out with a warning."""
+    for name in METHODS if names is None else names:
         try:
             yield name, settings_of(name)
         except PluginError as error:
             warnings.warn(str(error), PluginWarning, stacklevel=2)
 
 
-def usable_tasks() -> Iterator[tuple[str, type[Any]]]:
-    """Every task by name; one that breaks the contract is left out with a warning."""
-    for name in TASKS:
+def usable_names() -> list[str]:
+    """Return the names of all methods that keep the contract. Those of the catalogue do, and are not imported."""
+    known = [name for name in METHODS if METHODS.pending(name) and name in catalogue()["methods"]]
+    return sorted([*known, *(name for name, _ in usable_methods(name for name in METHODS if name not in known))])
+
+
+def usable_tasks(names: Iterable[str] | None = None) -> Iterator[tuple[str, type[Any]]]:
+    """Yield tasks by name; one that breaks the contract is left out with a warning."""
+    for name in TASKS if names is None else names:
         try:
             kind = class_of(TASKS, name)
             check(TASKS, name, _Defaults(kind))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.core.task import Sampling
 from stridebench.harness.plan.engine_entries import EngineUse
 from stridebench.harness.plan.names import TaskUse
 from stridebench.harness.plan.suite import EngineSuite, Resolved, samplings

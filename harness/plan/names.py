@@ -13,15 +13,15 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from stridebench.harness.core.method import Method
-from stridebench.harness.core.sampling import Sampling
-from stridebench.harness.core.task import Task
+from stridebench.harness.core.task import Sampling, Task
 from stridebench.harness.discover import PAIRS, names_of, plain, report_files
 from stridebench.harness.errors import StrideError, UnknownNameError, did_you_mean, said_by
 from stridebench.harness.plan import contract, presets
 from stridebench.harness.plan.places import place_of
+from stridebench.harness.plan.planned_method import PlannedMethod, catalogued
 from stridebench.harness.plan.yaml_lines import Lines, Loc, parse
 from stridebench.harness.platform.arithmetic import NATIVE, native_dtype
-from stridebench.harness.registry import BACKBONES, METHODS, TASKS, Registry
+from stridebench.harness.registry import METHODS, TASKS, Registry
 
 Problems = list[str]
 MOST_SETTINGS = 100_000
@@ -67,7 +67,7 @@ def normal(data: Mapping[str, Any]) -> dict[str, Any]:
     """Write out short forms: a name becomes a mapping, a scalar a list, ``all`` every name that is here."""
     out = dict(data)
     if out.get("methods") in ("all", ["all"]):
-        out["methods"] = [name for name, _ in contract.usable_methods()]
+        out["methods"] = contract.usable_names()
     if out.get("backbones") in ("all", ["all"]):
         out["backbones"] = [name for name, spec in presets.by_name().items() if spec.ready()]
     for key in ("methods", "backbones", "tasks", "engines"):
@@ -141,9 +141,14 @@ def companions(data: dict[str, Any], lines: Lines, problems: Problems) -> None:
 class MethodUse:
     """A method, and the temperatures and backbones of the suite that it runs at (None: all)."""
 
-    method: Method[Any]
+    planned: PlannedMethod
     at: tuple[float, ...] | None = None
     backbones: tuple[str, ...] | None = None
+
+    @property
+    def method(self) -> Method[Any]:
+        """The method itself."""
+        return self.planned.method
 
     def meets(self, backbone: str, temperature: float) -> bool:
         """Whether the suite asks for it there."""
@@ -177,7 +182,8 @@ def methods(data: Mapping[str, Any], lines: Lines, problems: Problems) -> tuple[
                 problems.append(f"{lines.at(('methods', index, 'backbones'))}: {name!r} is no backbone of the suite")
         rest = {key: value for key, value in entry.items() if key not in METHOD_KEYS}
         methods = instances(METHODS, ("methods", index), rest, lines, problems)
-        uses |= dict.fromkeys(MethodUse(method, temperatures, named) for method in methods)
+        planned = (one if isinstance(one, PlannedMethod) else PlannedMethod.of(one) for one in methods)
+        uses |= dict.fromkeys(MethodUse(one, temperatures, named) for one in planned)
     return tuple(uses)
 
 
@@ -272,7 +278,7 @@ def default_dtypes(data: Mapping[str, Any], lines: Lines, problems: Problems) ->
     for index, entry in enumerate(_entries(data, "backbones")):
         try:
             name = str(entry["name"])
-            out[name] = BACKBONES.get(presets.resolve(name).adapter).default_dtype
+            out[name] = presets.default_dtype(presets.resolve(name).adapter)
         except StrideError as wrong:
             problems.append(f"{lines.at(('backbones', index))}: {wrong}")
     return out
@@ -315,31 +321,37 @@ def _is_named(entry: Any) -> bool:
 def instances(
     registry: Registry[type[Any]], loc: Loc, entry: Mapping[str, Any], lines: Lines, problems: Problems
 ) -> list[Any]:
-    """Instances of one entry, its sweeps unrolled."""
+    """Return the instances of one entry, its sweeps unrolled; of a method in the catalogue, what that says of it."""
+    name = str(entry["name"])
     try:
-        kind = contract.class_of(registry, str(entry["name"]))
+        kind = None if registry is METHODS and METHODS.pending(name) else contract.class_of(registry, name)
     except StrideError as wrong:
         problems.append(f"{lines.at(loc)}: {wrong}")
         return []
     params = {name: value for name, value in entry.items() if name != "name"}
-    for name, value in params.items():
+    for key, value in params.items():
         if value == []:
-            problems.append(f"{lines.at((*loc, name))}: {name} is an empty list; give a value, or several to sweep")
+            problems.append(f"{lines.at((*loc, key))}: {key} is an empty list; give a value, or several to sweep")
     sweep = [value if isinstance(value, list) else [value] for value in params.values()]
     if (count := math.prod(map(len, sweep))) > MOST_SETTINGS:
         problems.append(
-            f"{lines.at(loc)}: the lists of {entry['name']} make {count:,} settings, more than {MOST_SETTINGS:,}; "
+            f"{lines.at(loc)}: the lists of {name} make {count:,} settings, more than {MOST_SETTINGS:,}; "
             f"shorten them, or split the suite"
         )
         return []
-    out = []
+    out: list[Any] = []
     for values in itertools.product(*sweep):
-        instance = build(kind, str(entry["name"]), dict(zip(params, values, strict=True)))
+        setting = dict(zip(params, values, strict=True))
+        if kind is None and (planned := catalogued(name, setting)):
+            out.append(planned)
+            continue
+        kind = kind or contract.class_of(registry, name)  # one of ours, which keeps the contract
+        instance = build(kind, name, setting)
         if isinstance(instance, list):
-            problems.extend(f"{lines.at((*loc, name))}: {text}" for name, text in instance)
+            problems.extend(f"{lines.at((*loc, key))}: {text}" for key, text in instance)
             continue
         try:
-            contract.check(registry, str(entry["name"]), instance)
+            contract.check(registry, name, instance)
             out.append(instance)
         except StrideError as wrong:
             problems.append(f"{lines.at(loc)}: {wrong}")

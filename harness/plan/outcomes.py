@@ -11,6 +11,7 @@ from stridebench.harness.core.method import Method
 from stridebench.harness.errors import StrideError, WeightsError
 from stridebench.harness.plan import presets
 from stridebench.harness.plan.compatibility import incompatibility
+from stridebench.harness.plan.planned_method import PlannedMethod
 from stridebench.harness.plan.presets import Spec
 
 Word = Literal["runs", "needs a part", "needs weights", "cannot"]
@@ -49,16 +50,16 @@ class Outcomes:
 
     def __init__(self) -> None:
         self._missing: dict[str, list[Outcome]] = {}
-        self._pairs: dict[tuple[Method[Any], str], Outcome] = {}
+        self._pairs: dict[tuple[Method[Any] | PlannedMethod, str], Outcome] = {}
 
-    def of(self, method: Method[Any], backbone: Spec) -> Outcome:
+    def of(self, method: Method[Any] | PlannedMethod, backbone: Spec) -> Outcome:
         """The outcome of a method on a backbone. A part that no recipe trains ends it, whatever else is missing."""
         pair = (method, backbone.name)
         if pair not in self._pairs:
             self._pairs[pair] = self._of(method, backbone)
         return self._pairs[pair]
 
-    def _of(self, method: Method[Any], backbone: Spec) -> Outcome:
+    def _of(self, method: Method[Any] | PlannedMethod, backbone: Spec) -> Outcome:
         if reason := incompatibility(method, backbone):
             return Outcome("cannot", reason)
         if backbone.adapter in TOYS:
@@ -108,7 +109,7 @@ def _matrices(spec: Spec) -> list[Outcome]:
     if folder.is_dir():
         return []
     reason = f"the low-rank matrices {folder} of {spec.name} are not on this machine"
-    return _trained("heads", lora, spec, reason) if lora in discover.TUNING else [Outcome("cannot", reason)]
+    return _trained("heads", lora, spec, reason) if discover.tunes(lora) else [Outcome("cannot", reason)]
 
 
 def _trained(kind: str, name: str, spec: Spec, missing: str) -> list[Outcome]:
@@ -117,7 +118,7 @@ def _trained(kind: str, name: str, spec: Spec, missing: str) -> list[Outcome]:
     command = discover.general_command(kind, name, backbone, data)
     if command is None:
         return []
-    first = discover.EARLIER.get(name)
+    first = discover.first_stage(name)
     earlier = []
     if first is not None and not (discover.trained(f"{first}-{discover.plain(backbone)}") / "config.json").is_file():
         before = discover.general_command(kind, first, backbone, data) or ""
@@ -128,7 +129,7 @@ def _trained(kind: str, name: str, spec: Spec, missing: str) -> list[Outcome]:
 def _served(kind: str, folder: Path) -> tuple[str, ...]:
     """The backbones that a component is for; of the package's own, those of its recipe; empty: it does not say."""
     tied = discover.tied_backbone(folder)
-    own = discover.SERVED.get(kind, ()) if folder == discover.shipped(folder.name) else ()
+    own = discover.served(kind) if folder == discover.shipped(folder.name) else ()
     return (tied,) if tied else own
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -64,7 +63,7 @@ def _entry_with(key: str, data: Mapping[str, Any]) -> str:
 
 def _of_backbones() -> set[str]:
     """Names of the parameters of all adapters but the source of their weights."""
-    return {key for adapter in BACKBONES for key in getattr(BACKBONES.get(adapter), "parameters", ())} - {"source"}
+    return {key for adapter in BACKBONES for key in presets.parameters_of(adapter)} - {"source"}
 
 
 def _names(data: Mapping[str, Any], kind: str) -> list[str]:
@@ -76,7 +75,6 @@ def _names(data: Mapping[str, Any], kind: str) -> list[str]:
 def _parameters(kind: str, name: str) -> set[str]:
     """Names of the parameters of a method or task; of one that cannot be read, none."""
     try:
-        found = contract.class_of(METHODS if kind == "methods" else TASKS, name)
+        return set(contract.parameters_of(METHODS if kind == "methods" else TASKS, name))
     except StrideError:
         return set()
-    return {field.name for field in dataclasses.fields(found) if field.init}

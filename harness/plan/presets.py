@@ -7,27 +7,34 @@ name, or a single one, which has the name of the file.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from stridebench.harness import discover
 from stridebench.harness.backbones import tiny
-from stridebench.harness.backbones.base import check_parameters
 from stridebench.harness.backbones.checkpoints import components, sources
 from stridebench.harness.backbones.checkpoints.downloads import Progress
-from stridebench.harness.backbones.text.noisy import NoisyBackbone
-from stridebench.harness.core.backbone import DTYPES, Backbone
 from stridebench.harness.core.capabilities import Requirement
-from stridebench.harness.discover import declare_all, plain
-from stridebench.harness.errors import StrideError, UnknownNameError, UsageError, WeightsError, said_by
+from stridebench.harness.discover import catalogue, declare_all, plain
+from stridebench.harness.errors import (
+    StrideError,
+    UnknownNameError,
+    UsageError,
+    WeightsError,
+    check_parameters,
+    said_by,
+)
 from stridebench.harness.plan.yaml_lines import parse
 from stridebench.harness.platform import malloc
 from stridebench.harness.registry import BACKBONES
+
+if TYPE_CHECKING:
+    from stridebench.harness.core.backbone import Backbone
 
 SHIPPED = Path(__file__).parents[1] / "backbones" / "presets"
 TEXTS = ("size", "licence", "note")
@@ -59,16 +66,30 @@ class Spec:
 
     def meets(self) -> frozenset[Requirement]:
         """The requirements that the backbone would meet, decided without loading it."""
+        if case := self._catalogued():
+            return frozenset(Requirement[need] for need in case["meets"])
         requirements: frozenset[Requirement] = BACKBONES.get(self.adapter).meets(self.params)
         return requirements
 
     def reads_text(self) -> bool:
         """Whether it has a tokenizer, as far as that is known without loading it."""
-        return bool(BACKBONES.get(self.adapter).reads_text(self.params))
+        case = self._catalogued()
+        return bool(case["reads_text"] if case else BACKBONES.get(self.adapter).reads_text(self.params))
 
     def modality(self) -> str:
         """Its modality: text, image, mesh or speech."""
-        return str(BACKBONES.get(self.adapter).modality(self.params))
+        case = self._catalogued()
+        return str(case["modality"] if case else BACKBONES.get(self.adapter).modality(self.params))
+
+    def _catalogued(self) -> Mapping[str, Any] | None:
+        """Return what the catalogue says of an adapter that is not imported, for the parameters that it depends on."""
+        seen = dict(self.params)
+        if isinstance(seen.get("source"), Mapping):
+            seen["source"] = next(iter(seen["source"]), None)
+        for case in _adapter(self.adapter).get("cases", ()):
+            if all(seen.get(key) == value for key, value in case["when"].items()):
+                return dict(case)
+        return None
 
     def guided(self) -> bool:
         """Whether it mixes two branches, decided without loading it."""
@@ -80,7 +101,9 @@ class Spec:
         Raises:
             WeightsError: they are such weights.
         """
-        if not self.name.startswith(tiny.PREFIX):  # those are made when they are loaded
+        if self.name.startswith(tiny.PREFIX):  # those are made when they are loaded
+            return
+        if not BACKBONES.pending(self.adapter) or sources.brought(self.name, self.params):
             BACKBONES.get(self.adapter).refuse_settings(self.name, self.params)
 
     def ready(self) -> bool:
@@ -231,7 +254,25 @@ def resolve(name: str) -> Spec:
 
 def parameters(spec: Spec) -> list[str]:
     """The parameters that a name or a suite's entry may change: all but the source of the weights."""
-    return [key for key in getattr(BACKBONES.get(spec.adapter), "parameters", ()) if key != "source"]
+    return [key for key in parameters_of(spec.adapter) if key != "source"]
+
+
+def parameters_of(adapter: str) -> Sequence[str]:
+    """Return the parameters of an adapter, the source of its weights included."""
+    if entry := _adapter(adapter):
+        return list(entry["parameters"])
+    return list(getattr(BACKBONES.get(adapter), "parameters", ()))
+
+
+def default_dtype(adapter: str) -> str:
+    """Return the type that an adapter takes unless the user names another."""
+    return str(_adapter(adapter).get("default_dtype") or BACKBONES.get(adapter).default_dtype)
+
+
+def _adapter(name: str) -> Mapping[str, Any]:
+    """Return the catalogue's entry of an adapter; empty if it has none or the adapter is imported anyway."""
+    entry: Mapping[str, Any] = catalogue()["adapters"].get(name, {}) if BACKBONES.pending(name) else {}
+    return entry
 
 
 def _changed(spec: Spec, name: str) -> Spec:
@@ -277,6 +318,9 @@ def fetch(name: str, progress: Progress = lambda line: None) -> Path | None:
     Raises:
         WeightsError: they cannot be had, or are not what was pinned.
     """
+    from stridebench.harness.platform import torchvision
+
+    torchvision.prepare()  # transformers writes some of the weights
     spec = resolve(name)
     if spec.published is not None:
         tiny.write(plain(name).removeprefix(tiny.PREFIX), spec.adapter, spec.published)
@@ -303,6 +347,8 @@ def load(name: str, dtype: str, device: str = "cpu", fetch: bool = True) -> Back
         UsageError: an unknown name, dtype or parameter.
         WeightsError: no weights, or not the pinned ones; or the adapter of another package raises anything else.
     """
+    from stridebench.harness.core.backbone import DTYPES
+
     if dtype not in DTYPES:
         raise UsageError(f"there is no dtype {dtype!r}; choose one of {', '.join(DTYPES)}")
     spec = resolve(name)
@@ -352,6 +398,8 @@ def drafter(target: Backbone, text: str, fetch: bool = True) -> Backbone:
         )
     if noise is None:
         return model
+    from stridebench.harness.backbones.text.noisy import NoisyBackbone
+
     return NoisyBackbone(model, _number(text, noise, float), _number(text, seed or "0", int))
 
 

@@ -11,7 +11,7 @@ import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError
 
 from stridebench.harness.core.method import Method
-from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.core.task import Sampling
 from stridebench.harness.discover import suite_folder
 from stridebench.harness.errors import UnknownNameError, UsageError, did_you_mean
 from stridebench.harness.plan import engine_entries, names, tiny_suite

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import fields
 from functools import partial
 from typing import Any
 
 from stridebench.harness.backbones.tiny import PREFIX
 from stridebench.harness.discover import SAMPLES
-from stridebench.harness.plan import presets
+from stridebench.harness.plan import contract, presets
 from stridebench.harness.registry import METHODS, TASKS
 
 TOKENS = 40
@@ -72,7 +71,7 @@ def _fitting(entry: Any, backbones: list[dict[str, Any]], share: float) -> Any:
     entry = {key: _few_layers(value) for key, value in entry.items()}
     if name not in (*SMALLER, *SHORTER):
         return entry
-    values = {field.name: field.default for field in fields(METHODS.get(name))} | entry
+    values = contract.parameters_of(METHODS, name) | entry
     smaller = {key: _each(values[key], partial(min, most)) for key, most in SMALLER.get(name, {}).items()}
     shorter = {key: _each(entry[key], partial(_shorter, share)) for key in SHORTER.get(name, ()) if key in entry}
     return {**entry, **smaller, **shorter}
@@ -114,5 +113,5 @@ def _sample(name: str) -> dict[str, str]:
     path = next(iter(sorted(SAMPLES.glob(f"{name}.*"))), SAMPLES / name)
     if not path.exists():
         return {}
-    names = {field.name for field in fields(TASKS.get(name))}
+    names = contract.parameters_of(TASKS, name)
     return {"file" if "file" in names else "folder": str(path)}

@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
-from stridebench.harness.platform import stand_ins
-
 
 @contextmanager
 def restored() -> Iterator[None]:
@@ -19,7 +17,7 @@ def restored() -> Iterator[None]:
 
     What torch holds is left alone where it is not imported yet.
     """
-    torch = None if stand_ins.installed() else sys.modules.get("torch")
+    torch = sys.modules.get("torch")
     with ExitStack() as stack:
         if torch is not None:
             stack.enter_context(_torch_restored(torch))

@@ -13,13 +13,18 @@ from pathlib import Path
 import torch
 
 from stridebench.harness.errors import UsageError
-from stridebench.harness.platform import stand_ins
 from stridebench.harness.platform.extras import install_command
 
 OPERATORS = {
     "nms": "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
     "qnms": "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
 }
+
+
+def prepare() -> None:
+    """Make ``import torchvision`` work if it is installed: transformers imports it then."""
+    if find_spec("torchvision") is not None:
+        ensure()
 
 
 def ensure() -> None:
@@ -31,8 +36,6 @@ def ensure() -> None:
     Raises:
         UsageError: torchvision is not installed.
     """
-    if stand_ins.installed():  # nothing will be computed
-        return
     spec = find_spec("torchvision")
     if spec is None or not spec.submodule_search_locations:
         raise UsageError(f"torchvision is not installed. Install the image extra: {install_command('image')}")

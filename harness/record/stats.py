@@ -14,14 +14,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 import scipy  # its parts are read when they are used: importing scipy.stats takes half a second
 from numpy.typing import NDArray
 
 from stridebench.harness.errors import UsageError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FloatArray = NDArray[np.float64]
 Statistic = Callable[[FloatArray], FloatArray]
@@ -133,7 +135,7 @@ def _by_cluster(frame: pd.DataFrame) -> FloatArray:
     """Totals of the complete rows of each cluster, [clusters, columns]."""
     values = frame.to_numpy(dtype=np.float64)
     complete = ~np.isnan(values).any(axis=1)
-    codes, names = pd.factorize(clusters(frame.index[complete]), sort=True)
+    codes, names = clusters(frame.index[complete]).factorize(sort=True)
     table = np.zeros((len(names), values.shape[1]))
     np.add.at(table, codes, values[complete])
     return table
@@ -156,7 +158,7 @@ def ratio(frame: pd.DataFrame, numerator: str, denominator: str, minus: float = 
 
 def mean(values: pd.Series[float], seed: int = 0) -> Interval | None:
     """Mean over samples; missing values are left out."""
-    return ratio(pd.DataFrame({"value": values, "one": 1.0}), "value", "one", seed=seed)
+    return ratio(values.to_frame("value").assign(one=1.0), "value", "one", seed=seed)
 
 
 def score(values: pd.Series[float], seed: int = 0) -> Interval | None:
@@ -227,7 +229,7 @@ def median_ratio(above: pd.Series[float], below: pd.Series[float], seed: int = 0
     if ratios.empty:
         return None
     values = ratios.to_numpy(dtype=np.float64)
-    codes, names = pd.factorize(clusters(ratios.index), sort=True)
+    codes, names = clusters(ratios.index).factorize(sort=True)
     n = len(names)
     if n < FEWEST:
         return Interval(float(np.median(values)), None, None, n)
@@ -347,6 +349,8 @@ def unigram_test(a: pd.Series[Any], b: pd.Series[Any], seed: int = 0) -> TwoSamp
 
 def ks_test(a: pd.Series[float], b: pd.Series[float], seed: int = 0) -> TwoSample | None:
     """Kolmogorov-Smirnov distance of one number an output, such as mean log-probability; p as in `unigram_test`."""
+    import pandas as pd
+
     pairs = pd.DataFrame({"a": a, "b": b}).dropna()
     if pairs.empty:
         return None

@@ -9,10 +9,7 @@ from stridebench.harness.plan.cells import Plan
 from stridebench.harness.record.store import Store
 from stridebench.harness.run.group import run_group
 from stridebench.harness.run.options import Options
-from stridebench.harness.run.pools import ray as ray_engine
 from stridebench.harness.run.pools import settings
-from stridebench.harness.run.pools import slurm as slurm_engine
-from stridebench.harness.run.pools.pool import run_on, setup_of
 
 Executor = Callable[[Plan, Store, Options], None]
 
@@ -36,9 +33,13 @@ def check_executor(name: str, options: Mapping[str, Any]) -> Any:
     """
     checked = settings.check(name, options)
     if name == "ray":
-        ray_engine.engine()
+        from stridebench.harness.run.pools.ray import engine
+
+        engine()
     if name == "slurm":
-        slurm_engine.check_cluster(checked)
+        from stridebench.harness.run.pools.slurm import check_cluster
+
+        check_cluster(checked)
     return checked
 
 
@@ -49,8 +50,11 @@ def ray(plan: Plan, store: Store, options: Options) -> None:
         UsageError: the `ray` extra is not installed, or the cluster lacks what is declared.
         StrideError: a worker refused to go on.
     """
+    from stridebench.harness.run.pools.pool import run_on, setup_of
+    from stridebench.harness.run.pools.ray import RayPool
+
     chosen = options.executor or settings.check("ray", {})
-    run_on(ray_engine.RayPool(plan, setup_of(plan, store, options), chosen), plan, store, options, chosen.retries)
+    run_on(RayPool(plan, setup_of(plan, store, options), chosen), plan, store, options, chosen.retries)
 
 
 def slurm(plan: Plan, store: Store, options: Options) -> None:
@@ -60,9 +64,12 @@ def slurm(plan: Plan, store: Store, options: Options) -> None:
         UsageError: the `slurm` extra is not installed, or the jobs cannot be submitted.
         StrideError: a worker refused to go on.
     """
+    from stridebench.harness.run.pools.pool import run_on, setup_of
+    from stridebench.harness.run.pools.slurm import SlurmPool
+
     chosen = options.executor or settings.check("slurm", {})
     folder = store.path / "workers" / "slurm"
-    pool = slurm_engine.SlurmPool(plan, setup_of(plan, store, options), chosen, folder)
+    pool = SlurmPool(plan, setup_of(plan, store, options), chosen, folder)
     if pool.found:
         numbers = ", ".join(str(job.job_id) for job in pool.found)
         options.progress.say(f"jobs of an earlier run of this folder still live, and are waited for: {numbers}")

@@ -14,7 +14,6 @@ from stridebench.harness.plan.cells import Cell, Plan
 from stridebench.harness.platform.surroundings import restored
 from stridebench.harness.record.store import Store
 from stridebench.harness.run import drafter_health, quantisation
-from stridebench.harness.run.auditing import audit_cell, columns, judged
 from stridebench.harness.run.isolation import IsolatedCells
 from stridebench.harness.run.loading import LoadedGroup, WarmModels, load_group
 from stridebench.harness.run.options import Options
@@ -91,6 +90,12 @@ def _run(group: LoadedGroup, models: WarmModels, facts: Mapping[str, Any]) -> No
             group.options.progress.say("proving: exact distributions by enumeration, greedy equality in fp32")
         facts_of_models = {cell: facts_of(group, cell) | quantisation.facts(cell) for cell in group.cells}
         rounding = quantisation.cost(group)
+        from stridebench.harness.run.auditing import (  # after the decodes: it needs half a second
+            audit_cell,
+            columns,
+            judged,
+        )
+
         verdicts = models.verdicts(group)
         for cell in group.cells:
             samples = group.store.pending(cell.id)

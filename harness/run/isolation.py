@@ -31,7 +31,6 @@ from stridebench.harness.core.method import Method
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import RunIncomplete, StrideError, printable
 from stridebench.harness.plan.cells import Cell
-from stridebench.harness.proof.verdicts import unproved
 from stridebench.harness.record.columns import SCORER_FAILED, Record, Sample
 from stridebench.harness.run.loading import LoadedGroup
 from stridebench.harness.run.options import Options, Progress
@@ -272,6 +271,8 @@ class IsolatedCells:
             if answer is not None:
                 return dict(answer)
             reason = self._unprovable[cell.method] = self._failed[cell]
+        from stridebench.harness.proof.verdicts import unproved
+
         return unproved(cell, samples, reason or "")
 
     def score(self, cell: Cell, sample: Sample) -> Sample:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from typing import TYPE_CHECKING
 
 from stridebench.harness.core.backbone import Backbone
 from stridebench.harness.discover import component
@@ -12,9 +13,11 @@ from stridebench.harness.errors import StoreError, UsageError, WeightsError
 from stridebench.harness.plan import presets
 from stridebench.harness.plan.cells import Cell, Plan
 from stridebench.harness.platform import malloc
-from stridebench.harness.proof.verdicts import Verdicts
 from stridebench.harness.record.store import Store
 from stridebench.harness.run.options import Options
+
+if TYPE_CHECKING:
+    from stridebench.harness.proof.verdicts import Verdicts
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,8 @@ class WarmModels:
                 self._loaded = self._verdicts = None  # the next cells of the group load it again
 
             more = (group.options.fetch, release, not self._all_at_once)
+            from stridebench.harness.proof.verdicts import Verdicts
+
             self._verdicts = Verdicts(group.plan, group.backbone, group.load_drafter, *more)
         return self._verdicts
 

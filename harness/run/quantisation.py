@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from stridebench.harness.audit.output import target_logits
 from stridebench.harness.core.backbone import Backbone
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.discover import plain
@@ -108,6 +107,8 @@ def _outputs(group: LoadedGroup, cell: Cell) -> list[tuple[Prompt, Sequence[int]
 @torch.inference_mode()
 def distance(full: Backbone, coarse: Backbone, outputs: Sequence[tuple[Prompt, Sequence[int]]]) -> tuple[float, float]:
     """Mean KL(full, coarse) a token at T = 1, nats, and how often both have the same most likely token."""
+    from stridebench.harness.audit.output import target_logits
+
     divergence, same = [], []
     for prompt, output in outputs:
         p, q = (target_logits(side, prompt, output).float().log_softmax(-1) for side in (full, coarse))

@@ -11,7 +11,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from stridebench.harness.audit.laws import MARGINS
 from stridebench.harness.core.capabilities import Requirement
 from stridebench.harness.core.draft import Draft
 from stridebench.harness.core.models import Models
@@ -21,17 +20,14 @@ from stridebench.harness.errors import OutputError, RunIncomplete, StoreError
 from stridebench.harness.plan.cells import Cell
 from stridebench.harness.platform.surroundings import restored
 from stridebench.harness.platform.time_limit import limited
-from stridebench.harness.proof.divergence import diverge
 from stridebench.harness.record import outputs
 from stridebench.harness.record.columns import SCORER_FAILED, Record, Sample
 from stridebench.harness.record.origins import pieces
 from stridebench.harness.run.attempt import NO_OUTPUT, Attempt, FinishedRun, one_line
-from stridebench.harness.run.auditing import audited_canvas, audited_sample
 from stridebench.harness.run.drafter_health import checked_sample
 from stridebench.harness.run.loading import LoadedGroup
 from stridebench.harness.run.read_prompts import ReadPrompts
 from stridebench.harness.run.scores import checked_scores, checked_set_scores
-from stridebench.harness.synthetic.speech import RATE
 
 LEADING = 16
 """Number of probabilities of a distribution in `Sample.leading`."""
@@ -146,6 +142,8 @@ class Scorer:
             self._store.keep_condition(cell.id, prompt.id, condition)
         elif cell.task.task.modality == "speech":
             words = str(prompt.data.get("reference", ""))
+            from stridebench.harness.synthetic.speech import RATE
+
             self._store.keep_sound(cell.id, prompt.id, condition, RATE, words)
 
     def score_set(self, cell: Cell) -> dict[str, Any]:
@@ -193,12 +191,16 @@ class Scorer:
             leading = logprobs.topk(min(LEADING, logprobs.shape[1])).values.exp()
             sample = replace(sample, leading=tuple(leading.flatten().tolist()))
         if cell.sampling.temperature > 0:
+            from stridebench.harness.run.auditing import audited_canvas, audited_sample
+
             if run.filling is not None:
                 return replace(sample, audit=audited_canvas(self._group, cell, prompt, run.filling))
             return replace(sample, audit=audited_sample(self._group, cell, prompt, context, logits))
         baseline = self._baseline(cell, sample)
         if baseline is None:
             return sample
+        from stridebench.harness.proof.divergence import diverge
+
         divergence = diverge(sample.tokens, baseline)
         margin = None
         if divergence.at is not None and divergence.at < min(len(baseline), len(sample.tokens)):
@@ -207,7 +209,9 @@ class Scorer:
         return replace(sample, agreement=divergence.agreement, diverged_at=divergence.at, margin=margin)
 
     def other_weights(self, cell: Cell, samples: Iterable[Sample]) -> str | None:
-        """Why the first output of a cell that a worker decoded was not read with these weights; None: it was."""
+        """Return why the first output of a cell that a worker decoded was not read with these weights, or None."""
+        from stridebench.harness.audit.laws import MARGINS
+
         prompts = {prompt.id: prompt for prompt in self._plan.prompts[cell.task]}
         for sample in (one for one in samples if one.status == "ok" and one.logprobs and one.prompt in prompts):
             session = Models(self._backbone, self._group.load_drafter, prompts[sample.prompt]).target()

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from jaxtyping import UInt8
 
 from stridebench.harness.errors import OutputError, UsageError
 from stridebench.harness.record.outputs import Picture
+
+if TYPE_CHECKING:
+    from jaxtyping import UInt8
 
 DATA = Path(__file__).parent / "data" / "digits.npz"
 SIDE = 8

@@ -11,16 +11,18 @@ equal objects, four relations of two different ones, and a texture behind one pi
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Int8, UInt8
 
 from stridebench.harness.errors import UsageError
 from stridebench.harness.synthetic.emoji_ground import Ground, paint
 from stridebench.harness.synthetic.emoji_layout import ARRANGEMENTS, RELATIONS, STEP
 from stridebench.harness.synthetic.emoji_scene import FAMILIES, SPLITS, Scene, Thing, scene
 from stridebench.harness.synthetic.emoji_sprites import COLOURS, KINDS, sprite
+
+if TYPE_CHECKING:
+    from jaxtyping import Int8, UInt8
 
 __all__ = [
     "COLOURS",

@@ -8,9 +8,12 @@ mosaic it has 1 bit and is four tokens, or one.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float32
+
+if TYPE_CHECKING:
+    from jaxtyping import Float32
 
 SIDE = 64
 PALETTE = np.array(

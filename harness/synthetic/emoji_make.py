@@ -9,13 +9,15 @@ from __future__ import annotations
 import io
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import UInt8
 from PIL import Image
 
 from stridebench.harness.errors import UsageError
+
+if TYPE_CHECKING:
+    from jaxtyping import UInt8
 
 KINDS = {"tree": "🌲", "car": "🚗", "fish": "🐠"}
 """Characters of sprites that have one colour in the font."""

@@ -8,11 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float32
 
 from stridebench.harness.errors import UsageError
+
+if TYPE_CHECKING:
+    from jaxtyping import Float32
 
 DATA = Path(__file__).parent / "data" / "emoji.npz"
 

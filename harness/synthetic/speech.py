@@ -12,15 +12,17 @@ import os
 import re
 import wave
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from jaxtyping import Float
 
 from stridebench.harness.errors import DataMissing, UsageError
 from stridebench.harness.platform.extras import install_command
 from stridebench.harness.synthetic.speech_benchmark import SENTENCES
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 RATE = 16_000
 KINDS = (".flac", ".wav")

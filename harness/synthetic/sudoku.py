@@ -12,9 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import permutations, product
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Int
+
+if TYPE_CHECKING:
+    from jaxtyping import Int
 
 SIDE = 4
 CELLS = SIDE * SIDE

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -40,6 +40,8 @@ class Recipe(ABC):
 
     Attributes:
         kind: what it makes: backbone, scorer, drafter, heads, samplers or adapter.
+        serves: the backbones that its result is for, if its name does not end in one.
+        tunes: whether it tunes the backbone too, so that its result is for the tuned one.
         summary: one line for lists.
         source: of the data, with its licence.
         requires: names of the recipes whose results `build` reads.
@@ -59,6 +61,8 @@ class Recipe(ABC):
         printed: settings of the paper's algorithm as it is printed, those of its data behind ``data.``.
     """
 
+    serves: ClassVar[tuple[str, ...]] = ()
+    tunes: ClassVar[bool] = False
     kind: str = "backbone"
     summary: str = ""
     source: str = ""

@@ -11,7 +11,7 @@ from stridebench.harness.core.task import Prompt, Scored, SetScore, Task
 from stridebench.harness.errors import UsageError
 from stridebench.tasks.loaders.texts import ranked
 from stridebench.tasks.metrics import images
-from stridebench.tasks.metrics.clip import OPENAI
+from stridebench.tasks.metrics.image_weights import OPENAI
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Int8
 
 from stridebench.harness.synthetic.emoji import OBJECT, SMOOTH, TEXTURED
 from stridebench.tasks.metrics import geneval
+
+if TYPE_CHECKING:
+    from jaxtyping import Int8
 
 
 @dataclass(frozen=True)

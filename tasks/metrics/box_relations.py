@@ -5,8 +5,12 @@ Source: Karine-Huang/T2I-CompBench, UniDet_eval/2D_spatial_eval.py, 3D_spatial_e
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-from jaxtyping import Float
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 Box = tuple[float, float, float, float]
 """x0, y0, x1, y1 in pixels."""

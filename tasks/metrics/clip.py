@@ -22,9 +22,6 @@ from stridebench.tasks.metrics import image_weights as weights
 from stridebench.tasks.metrics.features import INSTALL, device, imported
 from stridebench.tasks.metrics.image_stats import PictureSet, batches, mean
 
-OPENAI = "ViT-L-14-quickgelu"
-"""open_clip's name of the model that OpenAI's ViT-L-14.pt belongs to."""
-
 
 @final
 class Clip:
@@ -86,7 +83,7 @@ def open_clip(model: str, path: str, folder: str) -> Clip:
         return Clip(
             model, weights.find(weights.Weights(checkpoint.name, f"whoever trained {model}"), str(checkpoint.parent))
         )
-    if model != OPENAI:
+    if model != weights.OPENAI:
         raise UsageError(f"clip_model is {model!r}: give its checkpoint as clip_weights, a path")
     return Clip(model, weights.find(weights.CLIP_L14, folder))
 

@@ -6,14 +6,16 @@ Two decoders that sample the same law have the same diversity at each prompt; on
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-from jaxtyping import Float
 
 from stridebench.harness.core.task import SetScore
 from stridebench.harness.record.outputs import Picture
 from stridebench.tasks.metrics.image_stats import mean
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 
 class Distance(Protocol):

@@ -6,19 +6,19 @@ import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import numpy as np
-import torch
-from jaxtyping import Float, UInt8
-from torch import Tensor
 
 from stridebench.harness.errors import UsageError
-from stridebench.harness.platform import torchvision
 from stridebench.harness.platform.extras import install_command
 from stridebench.harness.record.outputs import Picture
 from stridebench.tasks.metrics import image_weights as weights
 from stridebench.tasks.metrics.image_stats import batches
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, UInt8
+    from torch import Tensor
 
 INSTALL = f"Install the image extra: {install_command('image')}"
 
@@ -62,6 +62,8 @@ class FeatureNet(ABC):
         return out
 
     def _run(self, pictures: Sequence[Picture]) -> Float[np.ndarray, "B E"]:
+        import torch
+
         stacked = np.stack([picture.pixels for picture in pictures])
         with torch.inference_mode():
             return np.asarray(self.batch(torch.from_numpy(stacked).permute(0, 3, 1, 2)).double().cpu().numpy())
@@ -140,6 +142,8 @@ class EffLite0(FeatureNet):
         return cls(weights.find(weights.EFFLITE0, folder))
 
     def batch(self, pixels: UInt8[Tensor, "B 3 H W"]) -> Float[Tensor, "B E"]:
+        import torch
+
         sized = torch.nn.functional.interpolate(
             pixels.to(device()).float(), size=(224, 224), mode="bicubic", antialias=True
         )
@@ -150,6 +154,8 @@ class EffLite0(FeatureNet):
 
 def device() -> str:
     """Return the device of the networks: the accelerator if there is one. Scores are never timed."""
+    import torch
+
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
@@ -159,6 +165,8 @@ def imported(name: str, how: str) -> Any:
     Raises:
         UsageError: it is not installed.
     """
+    from stridebench.harness.platform import torchvision
+
     torchvision.ensure()
     try:
         return importlib.import_module(name)

@@ -11,16 +11,18 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Float
 
 from stridebench.harness.core.task import SetScore
 from stridebench.harness.errors import UsageError
 from stridebench.harness.record.outputs import Picture
 from stridebench.harness.record.stats import resample_counts
 from stridebench.tasks.metrics.features import INSTALL, FeatureNet, imported
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 RESAMPLES = 50
 

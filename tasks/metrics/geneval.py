@@ -10,15 +10,17 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Float
 
 from stridebench.harness.core.task import SetScore
 from stridebench.tasks.loaders.files import json_lines, text_of
 from stridebench.tasks.metrics import image_weights as weights
 from stridebench.tasks.metrics.image_stats import draws, mean
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 TAGS = ("single_object", "two_object", "counting", "colors", "position", "color_attr")
 FIGURES = (*(f"geneval_{tag}" for tag in TAGS), "geneval_overall")

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float
 
 from stridebench.harness.core.task import Scored, SetScore
 from stridebench.harness.errors import ContractError
 from stridebench.harness.record.outputs import Picture
 from stridebench.harness.record.stats import resample_counts
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 RESAMPLES = 2_000
 BATCH = 32

@@ -9,12 +9,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from stridebench.harness.errors import WeightsError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+OPENAI = "ViT-L-14-quickgelu"
+"""open_clip's name of the model that OpenAI's ViT-L-14.pt belongs to."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,11 @@ ALEXNET = Weights("alexnet-owt-7be5be79.pth", "torchvision's AlexNet", "7be5be79
 
 def folder_of(folder: str) -> Path:
     """Return the folder of the scorers' weights: the named one, else torch's checkpoint folder."""
-    return Path(folder).expanduser() if folder else Path(torch.hub.get_dir()) / "checkpoints"
+    if folder:
+        return Path(folder).expanduser()
+    import torch
+
+    return Path(torch.hub.get_dir()) / "checkpoints"
 
 
 def find(weights: Weights, folder: str = "") -> Path:
@@ -97,12 +105,14 @@ def read(path: Path) -> Mapping[str, Tensor]:
     Raises:
         WeightsError: the file is none of these.
     """
+    import torch
+
     try:
         tensors = _load(path)
     except Exception as error:  # torch raises many kinds of errors for an unreadable file
         raise WeightsError(f"{path} cannot be read as weights: {type(error).__name__}: {error}") from error
     tensors = tensors.get("state_dict", tensors) if isinstance(tensors, dict) else tensors
-    if not isinstance(tensors, Mapping) or not all(isinstance(value, Tensor) for value in tensors.values()):
+    if not isinstance(tensors, Mapping) or not all(isinstance(value, torch.Tensor) for value in tensors.values()):
         raise WeightsError(f"{path} holds {type(tensors).__name__}, not a dictionary of tensors")
     sizes = OPENAI_SIZES if _is_script(path) else ()
     return {key.removeprefix("module."): value for key, value in tensors.items() if key not in sizes}
@@ -113,6 +123,8 @@ def _is_script(path: Path) -> bool:
 
 
 def _load(path: Path) -> Any:
+    import torch
+
     if path.suffix == ".safetensors":
         from safetensors.torch import load_file
 

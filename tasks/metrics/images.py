@@ -14,16 +14,13 @@ from stridebench.harness.errors import StrideError, UnknownNameError, UsageError
 from stridebench.harness.record.outputs import Picture
 from stridebench.harness.registry import PICTURE_SCORERS
 from stridebench.tasks.metrics import image_weights as weights
-from stridebench.tasks.metrics.aesthetic import aesthetic, open_head
-from stridebench.tasks.metrics.clip import OPENAI, clip_score, open_clip
 from stridebench.tasks.metrics.diversity import Distance, diversity
 from stridebench.tasks.metrics.features import EffLite0, FeatureNet, Inception
 from stridebench.tasks.metrics.frechet import Gaussian, frechet, statistics
-from stridebench.tasks.metrics.hps import hpsv2, open_hps
 from stridebench.tasks.metrics.image_stats import PictureSet, sorted_pictures
+from stridebench.tasks.metrics.image_weights import OPENAI
 from stridebench.tasks.metrics.inception import inception_score
 from stridebench.tasks.metrics.kid import kid
-from stridebench.tasks.metrics.lpips import Lpips
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 
@@ -67,20 +64,33 @@ def _kid(picture_set: PictureSet, settings: Settings) -> SetScore:
 
 
 def _clip(picture_set: PictureSet, settings: Settings) -> SetScore:
+    from stridebench.tasks.metrics.clip import clip_score, open_clip
+
     return clip_score(picture_set, open_clip(settings.clip_model, settings.clip_weights, settings.weights))
 
 
 def _hps(picture_set: PictureSet, settings: Settings, published: weights.Weights) -> SetScore:
+    from stridebench.tasks.metrics.hps import hpsv2, open_hps
+
     return hpsv2(picture_set, open_hps(published, settings.weights))
 
 
 def _aesthetic(picture_set: PictureSet, settings: Settings) -> SetScore:
+    from stridebench.tasks.metrics.aesthetic import aesthetic, open_head
+    from stridebench.tasks.metrics.clip import open_clip
+
     head = open_head(settings.weights)
     return aesthetic(picture_set, open_clip(OPENAI, "", settings.weights), head)
 
 
 def _diversity(picture_set: PictureSet, settings: Settings, open_net: Callable[[str], Distance]) -> SetScore:
     return diversity(picture_set.groups(), open_net(settings.weights), picture_set.failures)
+
+
+def _lpips(weights: str) -> Distance:
+    from stridebench.tasks.metrics.lpips import Lpips
+
+    return Lpips.open(weights)
 
 
 def _inception_score(picture_set: PictureSet, settings: Settings) -> SetScore:
@@ -97,7 +107,7 @@ SCORERS: Mapping[str, Mapping[str, Scorer]] = {
     "hpsv2.1": {"hpsv2.1": partial(_hps, published=weights.HPS_21)},
     "aesthetic": {"aesthetic": _aesthetic},
     "diversity": {
-        "diversity_lpips": partial(_diversity, open_net=Lpips.open),
+        "diversity_lpips": partial(_diversity, open_net=_lpips),
         "diversity_efflite0": partial(_diversity, open_net=EffLite0.open),
     },
 }

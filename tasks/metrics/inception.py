@@ -6,12 +6,16 @@ without bias over all 1008 classes of the 2015 net, ten splits.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-from jaxtyping import Float
 
 from stridebench.harness.core.task import SetScore
 from stridebench.tasks.metrics.features import Inception
 from stridebench.tasks.metrics.image_stats import PictureSet
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 SPLITS = 10
 ENOUGH = 1_000

@@ -10,8 +10,6 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-
 from stridebench.harness.core.task import SetScore
 from stridebench.harness.record.outputs import Picture
 from stridebench.tasks.metrics.features import INSTALL, FeatureNet, imported
@@ -35,6 +33,8 @@ def kid(pictures: Sequence[Picture], reference: Sequence[Picture], net: FeatureN
     if count < ENOUGH:
         reason = f"{len(pictures)} pictures and {len(reference)} reference pictures; at least {ENOUGH} are needed"
         return SetScore(None, len(pictures), failures, reason=reason)
+    import torch
+
     module: Any = imported("torchmetrics.image.kid", INSTALL)
     size = min(SIZE, count // 2)  # subsets of all pictures would not differ
     with warnings.catch_warnings(action="ignore"):  # it says that it keeps the features

@@ -14,9 +14,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
-from scipy.spatial import cKDTree
 
 from stridebench.harness.errors import OutputError, UsageError
 from stridebench.harness.record.outputs import Mesh
@@ -144,6 +141,8 @@ def scaled(mesh: Mesh, scale: str) -> Mesh:
 
 def distances(first: Surface, second: Surface, squared: bool = False) -> Distances:
     """Return Chamfer and Hausdorff distance and normal consistency of two sampled surfaces."""
+    from scipy.spatial import cKDTree
+
     forth, nearest = cKDTree(second.points).query(first.points)
     back, nearest_back = cKDTree(first.points).query(second.points)
     cosine = np.abs((first.normals * second.normals[nearest]).sum(1)).mean()
@@ -172,6 +171,9 @@ def fragments(mesh: Mesh) -> Fragments:
     Raises:
         OutputError: a vertex is not finite, or no face has three corners.
     """
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
     places = np.round(checked(mesh).vertices / SAME).astype(np.int64)
     _, merged = np.unique(places, axis=0, return_inverse=True)
     faces = merged.reshape(-1)[mesh.faces]

@@ -11,16 +11,16 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
-
-import torch
-from jaxtyping import Float
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from stridebench.harness.core.task import SetScore
 from stridebench.harness.errors import WeightsError
 from stridebench.harness.platform.quiet import quiet
 from stridebench.tasks.metrics.image_stats import mean
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
 
 WEIGHTS = Path(str(files("stridebench.harness"))) / "backbones" / "weights"
 
@@ -36,6 +36,7 @@ class Judge:
     """
 
     def __init__(self, name: str) -> None:
+        import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
         folder = next((path for path in (WEIGHTS / name, Path(name).expanduser()) if path.is_dir()), None)
@@ -56,6 +57,8 @@ class Judge:
 
     def nats(self, prompt: str, text: str) -> Float[Tensor, " N"]:
         """Return minus the log-probability of each token of a text after its prompt, at T = 1."""
+        import torch
+
         prompt_ids, text_ids = (self._tokenizer(part, add_special_tokens=False).input_ids for part in (prompt, text))
         logits = self._model(input_ids=torch.tensor([[*prompt_ids, *text_ids]])).logits[0, len(prompt_ids) - 1 : -1]
         nats: Float[Tensor, " N"] = -logits.log_softmax(-1).gather(1, torch.tensor(text_ids)[:, None])[:, 0]

@@ -11,16 +11,18 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from jaxtyping import Float
 
 from stridebench.harness.core.task import SetScore
 from stridebench.harness.errors import ContractError
 from stridebench.tasks.loaders.files import Where, json_file
 from stridebench.tasks.metrics.box_relations import LOCALITIES_3D, Box, position_2d, position_3d, same
 from stridebench.tasks.metrics.image_stats import mean
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 CATEGORIES = ("color", "shape", "texture", "spatial", "3d_spatial", "numeracy", "non_spatial", "complex")
 FIGURES = tuple(f"t2i_{name}" for name in CATEGORIES)

@@ -56,6 +56,14 @@ def family(name: str) -> str:
 
 
 @cache
+def general_kinds() -> dict[str, list[str]]:
+    """Return the recipes for any backbone by kind."""
+    kinds: dict[str, list[str]] = {}
+    for name, facts in discover.catalogue()["general_recipes"].items():
+        kinds.setdefault(facts["kind"], []).append(name)
+    return kinds
+
+
 def stand_ins() -> dict[str, list[str]]:
     """Stand-ins by family; the smallest of a family first."""
     discover.declare_all()
@@ -70,14 +78,14 @@ def stand_ins() -> dict[str, list[str]]:
 def lessons() -> Iterator[Lesson]:
     """Every recipe for any backbone with a stand-in of each family that some method decodes with its result on."""
     discover.declare_all()
-    for kind, recipes in discover.GENERAL.items():
+    for kind, recipes in general_kinds().items():
         for recipe in recipes:
             for group, names in stand_ins().items():
                 yield from _lesson(kind, recipe, group, names)
 
 
 def _lesson(kind: str, recipe: str, group: str, names: list[str]) -> Iterator[Lesson]:
-    tuning = recipe in discover.TUNING
+    tuning = discover.tunes(recipe)
     names = [name for name in names if not tuning or "lora" in presets.parameters(presets.resolve(name))]
     smaller = SMALLER.get(recipe, {})
     for name in [name for name in names if name in smaller] or names:

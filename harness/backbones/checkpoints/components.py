@@ -11,16 +11,17 @@ import hashlib
 import pickle
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from safetensors import SafetensorError
-from torch import Tensor, nn
 
 from stridebench.harness.backbones.checkpoints import digests, hub, sources
 from stridebench.harness.backbones.checkpoints.downloads import Progress
 from stridebench.harness.errors import UsageError, WeightsError, listed
 from stridebench.harness.platform.folders import cache_folder, reason, remedy
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 FIELDS = ({"hub"}, {"hub", "file"}, {"hub", "revision"}, {"hub", "file", "revision"}, {"path"})
 NESTED = ("state_dict", "model", "module", "sd")
@@ -141,6 +142,8 @@ def read_state(name: str, path: Path) -> dict[str, Tensor]:
     Raises:
         WeightsError: it is damaged, or holds more than tensors and plain settings.
     """
+    import torch
+
     try:
         if path.suffix == ".safetensors":
             from safetensors.torch import load_file
@@ -152,7 +155,9 @@ def read_state(name: str, path: Path) -> dict[str, Tensor]:
         raise WeightsError(f"{name}: {path} cannot be read as weights ({reason(error)}). {remedy(path)}") from error
     while isinstance(body, dict) and (inner := next((key for key in NESTED if isinstance(body.get(key), dict)), None)):
         body = body[inner]
-    state = {key: value for key, value in body.items() if isinstance(value, Tensor)} if isinstance(body, dict) else {}
+    state = (
+        {key: value for key, value in body.items() if isinstance(value, torch.Tensor)} if isinstance(body, dict) else {}
+    )
     if not state:
         raise WeightsError(f"{name}: {path} holds no tensors by name; it is not the file that the preset means")
     return state

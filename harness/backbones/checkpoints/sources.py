@@ -147,6 +147,13 @@ def is_shipped(name: str) -> bool:
     return any((SHIPPED / name).glob("*.safetensors"))
 
 
+def brought(name: str, params: Mapping[str, Any]) -> Source | None:
+    """Return the source of weights that are the user's and are here, or None."""
+    source = parse(name, params["source"]) if "source" in params else None
+    here = source is not None and source.foreign and (source.kind != "hub" or ready(source))
+    return source if here else None
+
+
 def _remedy(name: str, source: Source) -> str:
     if source.kind == "folder" and (path := Path(source.fields["path"])).is_relative_to(SHIPPED):
         recipe = path.relative_to(SHIPPED).parts[0]  # a stage that tunes both puts the backbone inside its own folder

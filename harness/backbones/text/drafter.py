@@ -14,7 +14,7 @@ from typing import Any, final
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from stridebench.harness.backbones.base import TYPES, Identity, check_dtype, check_parameters
+from stridebench.harness.backbones.base import TYPES, Identity, check_dtype
 from stridebench.harness.backbones.checkpoints import sources, transformers_models
 from stridebench.harness.backbones.slots.cache import SlotCache
 from stridebench.harness.backbones.slots.fused_llama import FusedLlama
@@ -22,7 +22,7 @@ from stridebench.harness.backbones.slots.net import Net, SlotInputs
 from stridebench.harness.backbones.text import drafter_files
 from stridebench.harness.backbones.text.tokenized import TokenizedAdapter
 from stridebench.harness.core.capabilities import Requirement
-from stridebench.harness.errors import UsageError
+from stridebench.harness.errors import UsageError, check_parameters
 from stridebench.harness.registry import BACKBONES
 
 

@@ -21,7 +21,6 @@ from stridebench.harness.core.backbone import TiedEmbeddings
 from stridebench.harness.core.capabilities import Capabilities, Requirement
 from stridebench.harness.core.quantized_linear import Products
 from stridebench.harness.errors import UsageError, WeightsError
-from stridebench.harness.platform import stand_ins
 from stridebench.harness.platform.folders import cache_folder, plain_name
 from stridebench.harness.registry import BACKBONES
 
@@ -111,11 +110,10 @@ class HFCausal(LayeredAdapter, TokenizedAdapter):
     @classmethod
     def refuse_settings(cls, name: str, params: Mapping[str, Any]) -> None:
         """Read the configuration of a user's folder or of a snapshot of the hub, and a tokenizer that needs code."""
-        source = sources.parse(name, params["source"]) if "source" in params else None
-        if source is None or not source.foreign or (source.kind == "hub" and not sources.ready(source)):
+        source = sources.brought(name, params)
+        if source is None:
             return
         folder = sources.locate(name, source)
-        stand_ins.refuse("transformers")
         transformers_models.read_config(name, folder)
         if transformers_models.needs_code(folder):
             transformers_models.read_tokenizer(folder)

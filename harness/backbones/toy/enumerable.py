@@ -11,10 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stridebench.harness.backbones.base import check_parameters
 from stridebench.harness.core.backbone import Backbone
 from stridebench.harness.core.cache import Cache
-from stridebench.harness.errors import ContractError, UsageError
+from stridebench.harness.errors import ContractError, UsageError, check_parameters
 
 MASK = (1 << 64) - 1
 DTYPE = torch.float64

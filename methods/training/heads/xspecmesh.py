@@ -50,6 +50,7 @@ class MeshHeadsRecipe(Recipe):
     device: str = "cpu"
 
     kind = "heads"
+    serves = (NAME,)
     source = "meshes of the backbone itself, of procedural shapes (Apache-2.0)"
     per_step = "together"
     fall = 1.0

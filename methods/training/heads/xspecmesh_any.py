@@ -59,6 +59,7 @@ class TunePointHeads(MeshHeadsRecipe):
     steps: int = 800
     hours: float = 2.0
 
+    tunes = True
     paper = MappingProxyType({"epochs": 10, "rate": 1e-4, "warmup": 1, "floor": 0.1, "hours": 1e4})
 
     def build(self, requirements: Mapping[str, Path]) -> nn.Module:

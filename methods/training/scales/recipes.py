@@ -39,6 +39,7 @@ class MuLoSamplers(SamplersRecipe):
 
     source = "stridebench.harness.synthetic.emoji, from Noto Color Emoji (SIL OFL 1.1), and emoji-vq"
     requires = (TOKENIZER,)
+    serves = ("embedded-image", "embedded-image-small")
 
     def build(self, requirements: Mapping[str, Path]) -> Training:
         """New samplers, which equal the untrained control.

@@ -13,7 +13,6 @@ import pytest
 
 from stridebench.harness.cli.main import VERBS
 from stridebench.harness.cli.main import stride as stride_group
-from stridebench.harness.platform import stand_ins
 from stridebench.harness.record.columns import Record, Sample
 from stridebench.harness.record.store import Store
 from stridebench.harness.registry import METHODS
@@ -461,5 +460,4 @@ def test_a_library_without_room_is_out_of_memory(monkeypatch):
         raise ImportError("libx.so: failed to map segment from shared object")
 
     monkeypatch.setattr(stride_group, "main", unmapped)
-    monkeypatch.setattr(stand_ins, "installed", lambda: False)
     assert "out of memory" in refused("report", "x", code=3)

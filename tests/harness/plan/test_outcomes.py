@@ -39,15 +39,6 @@ def outcome(method: str, backbone: str) -> Outcome:
     return Outcomes().of(METHODS.get(method)(), presets.resolve(backbone))
 
 
-def test_the_names_of_recipes_are_those_that_are_registered() -> None:
-    load_recipes()
-    kinds: dict[str, set[str]] = {}
-    for name in RECIPES:
-        kinds.setdefault(RECIPES.get(name).kind, set()).add(name)
-    del kinds["scorer"]  # no cell needs one
-    assert {kind: set(names) for kind, names in discover.TRAINED.items()} == kinds
-
-
 def test_every_printed_command_can_be_followed(pairs: list[dict[str, Any]]) -> None:
     """A recipe of that kind and name exists, and what it writes is where the method looks; a fetch names a preset."""
     load_recipes()
@@ -60,7 +51,7 @@ def test_every_printed_command_can_be_followed(pairs: list[dict[str, Any]]) -> N
         elif match := GENERAL.fullmatch(row["command"]):
             name, backbone, out = match.groups()
             part = next(part for part in METHODS.get(row["name"])().components if part[1].startswith(name))
-            assert name in discover.GENERAL[part[0]] and GENERAL_RECIPES.get(name).kind == part[0], row
+            assert discover.general(part[0], name) and GENERAL_RECIPES.get(name).kind == part[0], row
             assert backbone == row["backbone"] and presets.resolve(backbone), row
             written = Path(out) if out else discover.trained(f"{name}-{backbone}")
             assert written == discover.trained(f"{part[1]}-{discover.plain(backbone)}"), row
@@ -161,12 +152,6 @@ def test_samplers_of_two_stages_name_the_first_one_first(monkeypatch: pytest.Mon
     assert result.commands == tuple(
         f"stride train mulo-{factor}x --backbone tiny:tar-1.5b-1024 --data FILE" for factor in (2, 4)
     )
-
-
-def test_the_first_stages_are_those_that_recipes_build_on() -> None:
-    load_recipes()
-    requires = {name: GENERAL_RECIPES.get(name).requires for name in GENERAL_RECIPES}
-    assert {name: (first,) for name, first in discover.EARLIER.items()} == {k: v for k, v in requires.items() if v}
 
 
 def test_heads_of_another_mesh_model_do_not_serve() -> None:

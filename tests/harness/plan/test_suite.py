@@ -15,6 +15,7 @@ from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.errors import UsageError
 from stridebench.harness.plan import names, places, presets, suite
 from stridebench.harness.plan.cells import Cell, Plan, expand
+from stridebench.harness.plan.planned_method import PlannedMethod
 from stridebench.harness.platform import arithmetic
 from stridebench.harness.registry import METHODS
 from stridebench.reports.papers import paper_files
@@ -352,7 +353,7 @@ CHANGES = {
     "stop_at_eos": False,
     "seed": 1,
     "role": "floor",
-    "method": METHODS.get("sjd")(window=5),
+    "planned": PlannedMethod.of(METHODS.get("sjd")(window=5)),
 }
 
 

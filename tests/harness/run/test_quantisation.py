@@ -12,6 +12,7 @@ from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.plan.cells import Cell
 from stridebench.harness.plan.names import TaskUse
+from stridebench.harness.plan.planned_method import PlannedMethod
 from stridebench.harness.registry import METHODS
 from stridebench.harness.run.quantisation import adapted, distance, notes, unquantised
 from stridebench.tasks.long_context import LongContext
@@ -19,7 +20,16 @@ from tests.support.tiny_text import tiny
 
 
 def cell_of(method: Method[Any], backbone: str, length: int) -> Cell:
-    return Cell(method, backbone, "bf16", TaskUse("long_context", LongContext(), None), Sampling(0.0), length, True, 0)
+    return Cell(
+        PlannedMethod.of(method),
+        backbone,
+        "bf16",
+        TaskUse("long_context", LongContext(), None),
+        Sampling(0.0),
+        length,
+        True,
+        0,
+    )
 
 
 SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "head_dim": 16}

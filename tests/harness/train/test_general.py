@@ -69,7 +69,7 @@ def test_a_backbone_that_does_not_fit_into_memory_is_refused(monkeypatch: pytest
 
 def test_a_command_names_each_recipe_and_its_layers() -> None:
     discover.load_recipes()
-    assert sorted(name for names in discover.GENERAL.values() for name in names) == sorted(GENERAL_RECIPES)
+    assert sorted(discover.catalogue()["general_recipes"]) == sorted(GENERAL_RECIPES)
     assert discover.general_command("drafter", "medusa", "b") == "stride train medusa --backbone b --data FILE"
     ranged = discover.general_command("adapter", "cross-regression-l0-3", "b")
     assert (

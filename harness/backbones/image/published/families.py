@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from stridebench.harness.backbones.base import check_dtype, check_parameters
+from stridebench.harness.backbones.base import check_dtype
 from stridebench.harness.backbones.checkpoints import components
 from stridebench.harness.backbones.image.published.family import Family
-from stridebench.harness.errors import UnknownNameError, UsageError
+from stridebench.harness.errors import UnknownNameError, UsageError, check_parameters
 
 FAMILIES = {
     "anole": "chameleon.ANOLE",
