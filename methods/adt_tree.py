@@ -17,8 +17,8 @@ from stridebench.harness.core.draft import Acceptance
 from stridebench.harness.core.method import Claim, Method
 from stridebench.harness.core.run import Run
 from stridebench.harness.registry import METHODS
-from stridebench.methods.drafters.eagle.adjacency_sizing import Adjacency, Alpha, Init, Rule
 from stridebench.methods.drafters.eagle.drafter import FeatureDrafter
+from stridebench.methods.drafters.eagle.sizing import Adjacency, Alpha, Init, Rule
 from stridebench.methods.drafters.eagle.trees import check_growth, grow_dynamic
 from stridebench.methods.trees.structure import children
 from stridebench.methods.verifiers.lantern import verify_relaxed

@@ -11,7 +11,7 @@ from stridebench.harness.core.draft import Acceptance, Path
 from stridebench.harness.core.method import Claim, Method
 from stridebench.harness.core.run import Run
 from stridebench.harness.registry import METHODS
-from stridebench.methods.verifiers.step_mutants import UNWARPED_TOKEN
+from stridebench.methods.verifiers.mutants import UNWARPED_TOKEN
 
 
 @METHODS.register("autoregressive")

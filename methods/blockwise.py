@@ -23,9 +23,8 @@ from stridebench.harness.core.run import Run
 from stridebench.harness.errors import UsageError
 from stridebench.harness.registry import METHODS
 from stridebench.methods.drafters.heads.drafter import HeadDrafter
-from stridebench.methods.verifiers.mutants import CORRECTION_FROM_TARGET
+from stridebench.methods.verifiers.mutants import CORRECTION_FROM_TARGET, PROPOSALS_JUDGED_BY_NEIGHBOUR_ROW
 from stridebench.methods.verifiers.rejection import acceptance_probs, judge
-from stridebench.methods.verifiers.step_mutants import PROPOSALS_JUDGED_BY_NEIGHBOUR_ROW
 
 Rule = Literal["exact", "top", "distance"]
 

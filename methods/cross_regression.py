@@ -19,9 +19,16 @@ from stridebench.harness.core.method import Claim, Method
 from stridebench.harness.core.run import Run
 from stridebench.harness.errors import UsageError
 from stridebench.harness.registry import METHODS
-from stridebench.methods.drafters.adapters.layouts import Redraft, Tested, as_printed, joint, sequential
-from stridebench.methods.drafters.adapters.mutants import CARRIED_DRAFTS_RESCORED, REJECTED_DRAFT_CARRIED_OVER
-from stridebench.methods.drafters.adapters.predictive_stream import PredictiveStream
+from stridebench.methods.drafters.adapters.predictive_stream import (
+    CARRIED_DRAFTS_RESCORED,
+    REJECTED_DRAFT_CARRIED_OVER,
+    PredictiveStream,
+    Redraft,
+    Tested,
+    as_printed,
+    joint,
+    sequential,
+)
 from stridebench.methods.verifiers.energy import EnergyRule, Mode, Noise, verify_energy
 from stridebench.methods.verifiers.mutants import CORRECTION_FROM_TARGET, ONE_THRESHOLD_FOR_ALL
 

@@ -14,7 +14,7 @@ from stridebench.harness.core.draft import Acceptance
 from stridebench.harness.core.run import Run
 from stridebench.harness.registry import METHODS
 from stridebench.methods.drafters.eagle.dynamic_tree import DynamicTreeMethod
-from stridebench.methods.drafters.eagle.measured_sizing import TreeSizer
+from stridebench.methods.drafters.eagle.sizing import TreeSizer
 from stridebench.methods.verifiers.tree import verify_delta
 
 

@@ -15,8 +15,8 @@ from stridebench.harness.core.draft import Acceptance
 from stridebench.harness.core.run import Run
 from stridebench.harness.registry import METHODS
 from stridebench.methods.drafters.eagle.dynamic_tree import DynamicTreeMethod
-from stridebench.methods.drafters.eagle.folder_reader import taps_of
-from stridebench.methods.drafters.eagle.measured_sizing import TreeSizer
+from stridebench.methods.drafters.eagle.net import taps_of
+from stridebench.methods.drafters.eagle.sizing import TreeSizer
 from stridebench.methods.verifiers.tree import verify_delta
 
 

@@ -2,7 +2,7 @@
 
 Source: So et al. 2025, grouped speculative decoding, in the form of its released code.
 Symbols: x drafts, q the distribution each was drawn from, p the target's, S(x) the group of x
-(`stridebench.methods.verifiers.grouped`).
+(`stridebench.methods.verifiers.neighbourhood`).
 """
 
 from __future__ import annotations
@@ -21,12 +21,10 @@ from stridebench.harness.core.method import Claim, Method
 from stridebench.harness.core.run import Run
 from stridebench.harness.errors import UsageError, one_of
 from stridebench.harness.registry import METHODS
-from stridebench.methods.drafters.jacobi.initialisation import Init
-from stridebench.methods.drafters.jacobi.refine import redraw
-from stridebench.methods.drafters.jacobi.window import JacobiWindow
-from stridebench.methods.verifiers.grouped import group, group_acceptance, near_codes
-from stridebench.methods.verifiers.image_codes import codes_of
+from stridebench.methods.drafters.jacobi.window import Init, JacobiWindow, redraw
+from stridebench.methods.verifiers.codebook import codes_of
 from stridebench.methods.verifiers.mutants import CORRECTION_FROM_TARGET
+from stridebench.methods.verifiers.neighbourhood import group, group_acceptance, near_codes
 from stridebench.methods.verifiers.rejection import judge
 
 

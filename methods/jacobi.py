@@ -16,8 +16,7 @@ from stridebench.harness.core.method import Claim, Method
 from stridebench.harness.core.run import Run
 from stridebench.harness.errors import UsageError, one_of
 from stridebench.harness.registry import METHODS
-from stridebench.methods.drafters.jacobi.refine import redraw
-from stridebench.methods.drafters.jacobi.window import JacobiWindow
+from stridebench.methods.drafters.jacobi.window import JacobiWindow, redraw
 from stridebench.methods.verifiers.mutants import GUESS_KEPT_TOO_OFTEN
 from stridebench.methods.verifiers.rejection import verify_chain
 

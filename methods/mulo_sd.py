@@ -25,11 +25,22 @@ from stridebench.harness.core.method import Claim, Method
 from stridebench.harness.core.run import Run
 from stridebench.harness.errors import ContractError, UsageError
 from stridebench.harness.registry import METHODS
-from stridebench.methods.drafters.scales.band import Band, CellSampler
-from stridebench.methods.drafters.scales.drafter import UNTRAINED, BandDrafter
-from stridebench.methods.drafters.scales.mutants import DRAFT_ENTRY_STAYS, REDRAWN_TOKEN_NEVER_READ
-from stridebench.methods.verifiers.codebook import cached_nearest, cluster_mass, dilate, neighbour_count
-from stridebench.methods.verifiers.image_codes import codes_of, ids_of
+from stridebench.methods.drafters.scales.drafter import (
+    DRAFT_ENTRY_STAYS,
+    REDRAWN_TOKEN_NEVER_READ,
+    UNTRAINED,
+    Band,
+    BandDrafter,
+    CellSampler,
+)
+from stridebench.methods.verifiers.codebook import (
+    cached_nearest,
+    cluster_mass,
+    codes_of,
+    dilate,
+    ids_of,
+    neighbour_count,
+)
 
 
 @dataclass

@@ -20,14 +20,14 @@ from stridebench.harness.core.run import Run
 from stridebench.harness.core.sampling import Sampling, warp
 from stridebench.harness.errors import UsageError
 from stridebench.harness.registry import METHODS
-from stridebench.methods.drafters.heads.conditioned_drafter import ConditionedHeads, independent, whole_path
-from stridebench.methods.drafters.heads.layers import ConditionKV
+from stridebench.methods.drafters.heads.drafter import ConditionedHeads, independent, whole_path
+from stridebench.methods.drafters.heads.net import ConditionKV
 from stridebench.methods.verifiers.mutants import (
     DRAFTS_JUDGED_BY_NEIGHBOUR_ROW,
     IMPROBABLE_DRAFTS_KEPT,
     NEXT_TOKEN_FROM_ROW_BEFORE,
 )
-from stridebench.methods.verifiers.threshold import above, among_best, keep_passing
+from stridebench.methods.verifiers.typical import above, among_best, keep_passing
 
 RAW = Sampling(1.0)
 

@@ -17,10 +17,14 @@ from stridebench.harness.core.method import Claim, Method
 from stridebench.harness.core.run import Run
 from stridebench.harness.errors import UsageError, one_of
 from stridebench.harness.registry import METHODS
-from stridebench.methods.drafters.jacobi.initialisation import VERTICAL, Init
-from stridebench.methods.drafters.jacobi.mutants import NEIGHBOUR_PROBS_RECORDED
-from stridebench.methods.drafters.jacobi.refine import discard, redraw
-from stridebench.methods.drafters.jacobi.window import JacobiWindow
+from stridebench.methods.drafters.jacobi.window import (
+    NEIGHBOUR_PROBS_RECORDED,
+    VERTICAL,
+    Init,
+    JacobiWindow,
+    discard,
+    redraw,
+)
 from stridebench.methods.verifiers.mutants import CORRECTION_FROM_TARGET
 from stridebench.methods.verifiers.rejection import verify_chain
 

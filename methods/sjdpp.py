@@ -2,7 +2,7 @@
 
 Source: SJD++ (Teng et al. 2025, the extension of arXiv:2410.01699), section 3, eqs. 2-5.
 Symbols: d drafts, q the distribution each was drawn from, p the target's, tau the reuse threshold.
-How a draft is carried over, and which ways are exact: `stridebench.methods.drafters.jacobi.reuse`.
+How a draft is carried over, and which ways are exact: `stridebench.methods.drafters.jacobi.window`.
 """
 
 from __future__ import annotations
@@ -18,10 +18,7 @@ from stridebench.harness.core.method import Claim, Method
 from stridebench.harness.core.run import Run
 from stridebench.harness.errors import UsageError, one_of
 from stridebench.harness.registry import METHODS
-from stridebench.methods.drafters.jacobi.initialisation import VERTICAL, Init
-from stridebench.methods.drafters.jacobi.mutants import REUSE_MODES
-from stridebench.methods.drafters.jacobi.reuse import Reuse, carry_over
-from stridebench.methods.drafters.jacobi.window import JacobiWindow
+from stridebench.methods.drafters.jacobi.window import REUSE_MODES, VERTICAL, Init, JacobiWindow, Reuse, carry_over
 from stridebench.methods.verifiers.mutants import CORRECTION_FROM_TARGET
 from stridebench.methods.verifiers.rejection import verify_chain
 

@@ -16,8 +16,7 @@ from stridebench.harness.core.run import Run
 from stridebench.harness.errors import UsageError
 from stridebench.harness.registry import METHODS
 from stridebench.methods.drafters.draft_model import ModelDrafter
-from stridebench.methods.drafters.mutants import OTHER_PROBS_RECORDED
-from stridebench.methods.verifiers.mutants import CORRECTION_FROM_TARGET, DRAFT_ACCEPTED_TOO_OFTEN
+from stridebench.methods.verifiers.mutants import CORRECTION_FROM_TARGET, DRAFT_ACCEPTED_TOO_OFTEN, OTHER_PROBS_RECORDED
 from stridebench.methods.verifiers.rejection import verify_chain
 
 

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from stridebench.reports.plot_style import DASHES, STYLE
+from stridebench.reports.pareto import DASHES, STYLE
 from stridebench.reports.tables import text
 from stridebench.reports.text_table import Column, TextTable
 

@@ -19,7 +19,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from stridebench.reports.meshes import draw
-from stridebench.reports.plot_style import STYLE
+from stridebench.reports.pareto import STYLE
 from stridebench.reports.text_table import markdown_lines
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from stridebench.harness.record.request_store import RequestStore
 from stridebench.harness.record.stats import FloatArray
 from stridebench.harness.record.store import Store
 from stridebench.reports import engines
-from stridebench.reports.plot_style import COLOURS, DASHES, STYLE
+from stridebench.reports.pareto import COLOURS, DASHES, STYLE
 from stridebench.reports.side_by_side import of_requests, pairs, times
 from stridebench.reports.text_table import Column, TextTable, number
 

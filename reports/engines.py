@@ -10,8 +10,8 @@ from typing import Any
 import pandas as pd
 from rich.console import Console
 
-from stridebench.harness.record.request_metrics import measures
 from stridebench.harness.record.request_store import RequestStore
+from stridebench.harness.record.requests import measures
 from stridebench.harness.record.store import Store
 from stridebench.reports.text_table import Column, TextTable, markdown_lines, number, print_table
 

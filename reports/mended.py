@@ -15,7 +15,7 @@ import pandas as pd
 
 from stridebench.harness.record.store import Store
 from stridebench.reports.papers.measured import measured
-from stridebench.reports.qualities import is_quality
+from stridebench.reports.pareto import is_quality
 from stridebench.reports.summary import FinishedCell
 from stridebench.reports.text_table import markdown_lines
 

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from mpl_toolkits.mplot3d.art3d import Poly3DCollection  # type: ignore[import-untyped]  # it has no stubs
 
 from stridebench.harness.errors import StoreError
-from stridebench.reports.plot_style import STYLE
+from stridebench.reports.pareto import STYLE
 
 ELEVATION, AZIMUTH = 22.0, -52.0
 """Of the camera, in degrees."""

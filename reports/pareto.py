@@ -27,9 +27,75 @@ from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
 
 from stridebench.harness.record.stats import FEWEST
-from stridebench.reports.plot_style import BROKEN, COLOURS, DASHES, STYLE
-from stridebench.reports.qualities import is_quality, lower_is_better, title_of
 from stridebench.reports.tables import GROUP
+
+# How every plot looks: colours that colour-blind readers tell apart, and fonts that a PDF embeds.
+# The colours are those of Okabe and Ito, "Color Universal Design" (2008). In grey some of them are alike, so a plot
+# never tells methods apart by colour alone: a point has its name beside it, and each curve of a panel has a marker
+# of its own.
+
+
+STYLE: Any = {
+    "svg.hashsalt": "stridebench",
+    "svg.fonttype": "path",
+    "font.size": 10,
+    "text.parse_math": False,
+    "pdf.fonttype": 42,  # TrueType fonts are embedded, as publishers ask; type 3 is refused by some
+    "ps.fonttype": 42,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
+DASHES = (0, (4, 2))
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#666666", "#8C564B", "#B8A000")
+"""One a method: blue, orange, green, purple, sky, grey, brown, olive."""
+STYLE_MARKERS = dict(zip(COLOURS, "os^Dv<>p", strict=True))
+"""The marker of a curve of each colour."""
+BROKEN = "#D55E00"
+"""Vermilion, which is kept for what is broken."""
+OFFSET: Any = "offset points"
+
+
+# Which scores say something of quality, and which of them are better where they are lower.
+# Scores of each output are columns ``score.NAME`` of the summary, and scores of all outputs together ``set.NAME``.
+
+
+PREFIXES = ("score.", "set.")
+LOWER_IS_BETTER = frozenset(
+    {
+        *("wer", "wer_no_spelling", "cer", "corpus_wer", "corpus_wer_no_spelling"),
+        *("chamfer", "hausdorff", "fragments", "open_edges"),
+        *("nats", "perplexity", "generative_perplexity"),
+        *("fid", "kid", "fd_efflite0"),
+    }
+)
+NEUTRAL = frozenset(
+    {
+        *("tokens", "units", "answered", "faces", "components"),
+        *("floor_chamfer", "retrieval_chamfer", "swapped_chamfer", "swapped"),
+        *("diversity_lpips", "diversity_efflite0"),
+    }
+)
+"""Scores that say nothing of quality: counts, controls and floors, and the diversity of pictures of one prompt."""
+
+
+def is_quality(key: str) -> bool:
+    """Whether a column of the summary is a score that says something of quality."""
+    return key.startswith(PREFIXES) and _name(key) not in NEUTRAL and not key.endswith(("_low", "_high", "_n"))
+
+
+def lower_is_better(key: str) -> bool:
+    """Whether less of a score is better; agreement and log-probability are better where they are higher."""
+    return _name(key) in LOWER_IS_BETTER
+
+
+def title_of(key: str) -> str:
+    """The name of a score for an axis."""
+    return f"{_name(key)}, lower is better" if lower_is_better(key) else _name(key)
+
+
+def _name(key: str) -> str:
+    return next((key.removeprefix(prefix) for prefix in PREFIXES if key.startswith(prefix)), key)
+
 
 MARKERS = {"exact": "o", "approximate": "o", "broken": "X", "unverified": "s"}
 

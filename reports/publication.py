@@ -15,9 +15,9 @@ from matplotlib.figure import Figure
 from stridebench.harness.errors import UnknownNameError, UsageError
 from stridebench.reports import pareto
 from stridebench.reports.papers import report
+from stridebench.reports.papers.drawing import FIGURES
 from stridebench.reports.papers.measured import Measured, Run, measured
-from stridebench.reports.papers.registry import FIGURES
-from stridebench.reports.plot_style import STYLE
+from stridebench.reports.pareto import STYLE
 from stridebench.reports.summary import summarise
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from stridebench.harness.record.request_store import RequestStore
 from stridebench.harness.record.requests import counted
 from stridebench.harness.record.store import Store
 from stridebench.reports import engines
-from stridebench.reports.plot_style import BROKEN, COLOURS, STYLE
+from stridebench.reports.pareto import BROKEN, COLOURS, STYLE
 from stridebench.reports.summary import reader, summarise
 from stridebench.reports.text_table import Column, TextTable, markdown_lines, number
 

@@ -24,7 +24,7 @@ from stridebench.harness.errors import UsageError
 from stridebench.harness.record import stats
 from stridebench.harness.record.store import condition_file
 from stridebench.reports.meshes import cloud, draw
-from stridebench.reports.plot_style import STYLE
+from stridebench.reports.pareto import STYLE
 from stridebench.reports.summary import FinishedCell
 from stridebench.reports.text_table import Column, TextTable, estimate_text
 

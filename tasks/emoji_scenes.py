@@ -15,10 +15,10 @@ from stridebench.harness.record.outputs import Output, Picture
 from stridebench.harness.registry import TASKS
 from stridebench.harness.synthetic import emoji
 from stridebench.tasks.metrics import geneval, images
-from stridebench.tasks.metrics.attributes import DetectedObject, judge, regions
-from stridebench.tasks.metrics.features import EffLite0, FeatureNet, Inception
+from stridebench.tasks.metrics.features import EffLite0, FeatureNet, Inception, PictureSet, mean
 from stridebench.tasks.metrics.frechet import frechet
-from stridebench.tasks.metrics.image_stats import PictureSet, mean
+from stridebench.tasks.metrics.geneval import DetectedObject, regions
+from stridebench.tasks.metrics.geneval import judge_attributes as judge
 
 if TYPE_CHECKING:
     from jaxtyping import UInt8

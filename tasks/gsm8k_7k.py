@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from stridebench.harness.core.task import Prompt, Task
 from stridebench.harness.registry import TASKS
 from stridebench.tasks.gsm8k import Gsm8k
-from stridebench.tasks.loaders.conversations import marks
-from stridebench.tasks.loaders.mixtures import draw, names, place
+from stridebench.tasks.loaders.conversations import draw, marks, names, place
 
 
 @TASKS.register("gsm8k_7k")

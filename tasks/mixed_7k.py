@@ -15,8 +15,7 @@ from stridebench.harness.core.task import Prompt, Task
 from stridebench.harness.errors import UsageError
 from stridebench.harness.registry import TASKS
 from stridebench.tasks.bagel import Bagel
-from stridebench.tasks.loaders.conversations import marks
-from stridebench.tasks.loaders.mixtures import draw, names, place
+from stridebench.tasks.loaders.conversations import draw, marks, names, place
 from stridebench.tasks.loaders.texts import key, questions_of, ranked
 from stridebench.tasks.sharegpt import ShareGpt
 from stridebench.tasks.ultrachat import UltraChat

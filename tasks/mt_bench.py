@@ -11,8 +11,8 @@ from pathlib import Path
 
 from stridebench.harness.core.task import Prompt, Scored, SetScore, Task
 from stridebench.harness.registry import TASKS
+from stridebench.tasks.loaders.conversations import Second, questions
 from stridebench.tasks.loaders.texts import Published
-from stridebench.tasks.loaders.turns import Second, questions
 from stridebench.tasks.metrics import judge
 
 CATEGORIES = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
@@ -38,7 +38,7 @@ class MtBench(Task):
 
     Args:
         file: ``question.jsonl``.
-        turn: see ``stridebench.tasks.loaders.turns.Second``.
+        turn: see ``stridebench.tasks.loaders.conversations.Second``.
         answers: see there.
         conversation: see there.
         scores: a judge's file, in FastChat's format with the judged text.

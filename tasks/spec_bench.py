@@ -12,8 +12,8 @@ from stridebench.harness.core.task import Prompt, Task
 from stridebench.harness.errors import UsageError, one_of
 from stridebench.harness.registry import TASKS
 from stridebench.tasks import mt_bench
+from stridebench.tasks.loaders.conversations import Second, questions
 from stridebench.tasks.loaders.texts import Published
-from stridebench.tasks.loaders.turns import Second, questions
 
 OTHERS = ("translation", "summarization", "qa", "math_reasoning", "rag")
 GROUPS = {**dict.fromkeys(mt_bench.CATEGORIES, "mt_bench"), **{name: name for name in OTHERS}}
@@ -33,7 +33,7 @@ class SpecBench(Task):
     Args:
         file: ``question.jsonl``.
         category: one of the six; "" takes all.
-        turn: see ``stridebench.tasks.loaders.turns.Second``.
+        turn: see ``stridebench.tasks.loaders.conversations.Second``.
         answers: see there.
         conversation: see there.
     """

@@ -18,7 +18,7 @@ from stridebench.tasks.loaders.files import lines, locate
 from stridebench.tasks.loaders.pictures import PictureTask
 from stridebench.tasks.metrics import image_weights as weights
 from stridebench.tasks.metrics import t2i_compbench as bench
-from stridebench.tasks.metrics.image_stats import PictureSet, mean
+from stridebench.tasks.metrics.features import PictureSet, mean
 from stridebench.tasks.metrics.images import FIGURES, Settings, elsewhere
 
 FOLDER = "t2i_compbench"

@@ -33,6 +33,7 @@ from stridebench.harness.run.executors import EXECUTORS
 ROOT = Path(__file__).resolve().parents[1]
 FILE = ROOT / "harness" / "catalogue.json"
 PACKAGES = ("harness", "methods", "tasks")
+OURS = tuple(f"stridebench.{name}." for name in PACKAGES)
 
 
 def built() -> dict[str, Any]:
@@ -79,7 +80,7 @@ def registering(registries: str = "[A-Z_]+") -> list[str]:
 
 
 def _ours(registry: Registry[Any]) -> list[str]:
-    return [name for name in registry if registry.source(name).startswith(tuple(f"{name}." for name in PACKAGES))]
+    return [name for name in registry if registry.source(name).startswith(OURS)]
 
 
 def _modules(registry: Registry[Any]) -> dict[str, str]:

@@ -25,7 +25,7 @@ def main() -> None:
 
     def loaded(*args: Any, **kwargs: Any) -> Any:
         backbone = load(*args, **kwargs)
-        from stridebench.harness.core.meter import MeteredCache
+        from stridebench.harness.core.models import MeteredCache
 
         MeteredCache.extend = ended  # type: ignore[method-assign, assignment]
         return backbone
@@ -41,7 +41,7 @@ def ended(*_: Any) -> Any:
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     print(json.dumps({**counts, "cpu_s": round(time.process_time(), 2), "memory_mb": memory}), flush=True)
     if os.environ.get("STRIDE_NAMES"):
-        print(*sorted(name for name in sys.modules if name.partition(".")[0] in OURS), sep="\n", flush=True)
+        print(*sorted(name for name in sys.modules if name.startswith("stridebench.")), sep="\n", flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 
 

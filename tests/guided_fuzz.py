@@ -70,7 +70,7 @@ TARGETS = {
 
 def readers() -> dict[str, Callable[[Path], object]]:
     """The readers by name. Their modules are imported here, when atheris can see them."""
-    from stridebench.harness.audit.tokens_file import read_outputs
+    from stridebench.harness.audit.output import read_outputs
     from stridebench.harness.cli.gate import read_baseline
     from stridebench.harness.core.capabilities import Capabilities
     from stridebench.harness.plan import suite

@@ -15,7 +15,7 @@ from stridebench.harness.plan import contract
 from stridebench.harness.proof.cases import cases_to_verify
 from stridebench.harness.proof.catalogue import proof_of
 from stridebench.harness.record.store import Store
-from stridebench.harness.run.options import Options
+from stridebench.harness.run.loading import Options
 from stridebench.harness.run.stored_audit import audit_store
 from stridebench.stored_run import StoredRun
 

@@ -14,16 +14,15 @@ from stridebench.harness.cli.execution import Request, check_finished, perform
 from stridebench.harness.cli.overrides import ENTRIES, suite_to_run, task_of
 from stridebench.harness.cli.run_progress import RunProgress
 from stridebench.harness.discover import declare_all
+from stridebench.harness.engines.serving.engines import Stopped
 from stridebench.harness.errors import UsageError, did_you_mean
+from stridebench.harness.machine.folders import cache_folder
+from stridebench.harness.machine.quiet import stdout_on_stderr
+from stridebench.harness.machine.surroundings import restored
 from stridebench.harness.plan.cells import expand
-from stridebench.harness.plan.places import place_of
+from stridebench.harness.plan.names import place_of
 from stridebench.harness.plan.suite import Overrides, Suite
-from stridebench.harness.platform.folders import cache_folder
-from stridebench.harness.platform.quiet import stdout_on_stderr
-from stridebench.harness.platform.surroundings import restored
-from stridebench.harness.record.files import make, put
-from stridebench.harness.record.remote import remote_run
-from stridebench.harness.run.serving.engines import Stopped
+from stridebench.harness.record.files import make, put, remote_run
 from stridebench.stored_run import StoredRun
 
 Entry = str | Path | Mapping[str, Any]

@@ -10,10 +10,10 @@ import pandas as pd
 
 from stridebench.harness.cli.engine_runs import engine_table
 from stridebench.harness.cli.query import answer_of
-from stridebench.harness.cli.results import RunReport
-from stridebench.harness.cli.run_folders import run_folders
 from stridebench.harness.record.request_store import RequestStore
 from stridebench.harness.record.store import Cell, Store
+from stridebench.reports.run_folders import run_folders
+from stridebench.reports.run_report import RunReport
 
 
 class StoredRun:

@@ -9,8 +9,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy  # its parts are read when they are used (see `stats`)
 
-from stridebench.harness.audit.alternatives import argmax_boosted, distribution, leaking, never_copying, powered, usable
-from stridebench.harness.audit.outcomes import FloatArray, IntArray, Outcomes
+from stridebench.harness.audit.alternatives import (
+    FloatArray,
+    IntArray,
+    Outcomes,
+    argmax_boosted,
+    distribution,
+    leaking,
+    never_copying,
+    powered,
+    usable,
+)
 from stridebench.harness.errors import UsageError
 
 RANGE = 4.0

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from stridebench.harness.audit.alternatives import FloatArray
 from stridebench.harness.audit.bets import TILTS, Bets, added_up, mixture, newton_path
-from stridebench.harness.audit.outcomes import FloatArray
-from stridebench.harness.record.evidence import refuting
+from stridebench.harness.record.metrics import refuting
 
 SEEN = 1.2815515655446004
 """Normal quantile of 0.9: a bias is visible where nine of ten audits would refute it."""

@@ -13,9 +13,9 @@ from rich.console import Console
 from stridebench.harness.cli.main import emit, say
 from stridebench.harness.cli.paths import LocalPath
 from stridebench.harness.errors import RunIncomplete, UsageError, printable
-from stridebench.harness.platform import checkouts
-from stridebench.harness.platform.checkouts import Version, last_line
 from stridebench.harness.record.store import Store
+from stridebench.harness.run import checkouts
+from stridebench.harness.run.checkouts import Version, last_line
 from stridebench.reports.gate import ab
 from stridebench.reports.text_table import print_table
 

@@ -13,7 +13,7 @@ from stridebench.harness.discover import declare_all
 from stridebench.harness.errors import UsageError
 from stridebench.harness.record.store import Store
 from stridebench.harness.registry import LAYOUTS
-from stridebench.harness.run.stored_outputs import attach
+from stridebench.harness.run.stored_audit import attach
 
 
 @click.command(name="attach")

@@ -14,8 +14,7 @@ from rich.console import Console
 
 from stridebench.harness.audit.kernels import Place, check_kernel
 from stridebench.harness.audit.laws import MARGINS
-from stridebench.harness.audit.output import bets_on, drafter_logits, target_logits
-from stridebench.harness.audit.tokens_file import read_outputs
+from stridebench.harness.audit.output import bets_on, drafter_logits, read_outputs, target_logits
 from stridebench.harness.audit.verdict import Audit, audit
 from stridebench.harness.cli import engine_runs
 from stridebench.harness.cli.main import emit, say
@@ -24,12 +23,12 @@ from stridebench.harness.core.capabilities import Requirement
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.discover import declare_all
 from stridebench.harness.errors import UsageError, printable_line
+from stridebench.harness.machine.device import check_device
 from stridebench.harness.plan import presets
-from stridebench.harness.platform.device import check_device
 from stridebench.harness.record.store import Store
 from stridebench.harness.registry import BACKBONES, KERNELS
 from stridebench.harness.run.auditing import MASKED
-from stridebench.harness.run.options import Options
+from stridebench.harness.run.loading import Options
 from stridebench.harness.run.stored_audit import AuditedCell, audit_store
 from stridebench.reports import engines, text_table
 

@@ -12,10 +12,10 @@ import click
 from stridebench.harness.cli.main import emit, say
 from stridebench.harness.discover import load_all
 from stridebench.harness.errors import StrideError, UsageError
+from stridebench.harness.machine.device import multiplies_bf16
+from stridebench.harness.machine.extras import install_command
+from stridebench.harness.machine.folders import cache_folder
 from stridebench.harness.plan import presets
-from stridebench.harness.platform.arithmetic import multiplies_bf16
-from stridebench.harness.platform.extras import install_command
-from stridebench.harness.platform.folders import cache_folder
 from stridebench.harness.record import provenance
 from stridebench.harness.registry import METHODS, TASKS
 from stridebench.tasks.metrics import sandbox

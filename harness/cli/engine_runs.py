@@ -9,11 +9,12 @@ from typing import Any
 import pandas as pd
 from rich.console import Console
 
-from stridebench.harness.cli.main import say, strict
+from stridebench.harness.cli.main import say
+from stridebench.harness.engines.serving.engines import Stopped
 from stridebench.harness.errors import RunIncomplete
 from stridebench.harness.plan.cells import Plan
+from stridebench.harness.record.entries import json_values
 from stridebench.harness.record.store import Store
-from stridebench.harness.run.serving.engines import Stopped
 from stridebench.reports import crossover, engines, side_by_side
 from stridebench.reports.text_table import print_table
 
@@ -60,7 +61,7 @@ def audits(frame: pd.DataFrame) -> Any:
     """What an audit's JSON document says of the rows of `drawn`."""
     told = [str(name) for name in frame if str(name).startswith("audit_")]
     keys = [name for name in ("cell", "label", "load", "verdict", "same", *told) if name in frame]
-    return strict(frame[keys].to_dict("records"))
+    return json_values(frame[keys].to_dict("records"))
 
 
 def audit_code(frame: pd.DataFrame) -> int:
@@ -79,7 +80,7 @@ def counts(plan: Plan, frame: pd.DataFrame) -> dict[str, Any]:
 def rows(frame: pd.DataFrame) -> Any:
     """The rows of the table as JSON values."""
     columns = [name for name in frame if name not in ("sampling", "task_params", "options")]
-    return strict(frame[columns].to_dict("records"))
+    return json_values(frame[columns].to_dict("records"))
 
 
 def _skipped(plan: Plan) -> list[Mapping[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from stridebench.harness.record.evidence import REFUTED
+from stridebench.harness.record.metrics import REFUTED
 
 if TYPE_CHECKING:
     from stridebench.harness.record.store import Cell

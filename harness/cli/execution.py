@@ -19,23 +19,23 @@ from stridebench.harness.cli.main import emit, say
 from stridebench.harness.cli.overrides import executor_values
 from stridebench.harness.cli.run_progress import RunProgress
 from stridebench.harness.errors import NAMED, RunIncomplete, UsageError
+from stridebench.harness.machine import device as arithmetic
+from stridebench.harness.machine import noise
+from stridebench.harness.machine.device import check_device
+from stridebench.harness.machine.extras import typed
+from stridebench.harness.machine.memory import keep_pages
+from stridebench.harness.machine.quiet import stdout_on_stderr
 from stridebench.harness.plan.cells import Plan
-from stridebench.harness.platform import arithmetic, contention
-from stridebench.harness.platform.device import check_device
-from stridebench.harness.platform.malloc import keep_pages
-from stridebench.harness.platform.programs import typed
-from stridebench.harness.platform.quiet import stdout_on_stderr
-from stridebench.harness.record import provenance, remote
+from stridebench.harness.record import files, provenance
 from stridebench.harness.record.columns import SCORER_FAILED
 from stridebench.harness.record.store import Store
-from stridebench.harness.run.executors import EXECUTORS, check_executor
-from stridebench.harness.run.options import Options
-from stridebench.harness.run.summary import summary
+from stridebench.harness.run.executors import EXECUTORS, check_executor, summary
+from stridebench.harness.run.loading import Options
 from stridebench.tasks.metrics import sandbox
 
 if TYPE_CHECKING:
-    from stridebench.harness.cli import results
-    from stridebench.harness.run.serving.engines import Stopped
+    from stridebench.harness.engines.serving.engines import Stopped
+    from stridebench.reports import run_report
 
 WARNING = (
     "--allow-code-execution: programs written by a language model will be executed in a child process with limits on "
@@ -77,7 +77,8 @@ def execute(plan: Plan, options: dict[str, Any]) -> None:
 
 def _report(plan: Plan, store: Store, options: dict[str, Any]) -> int:
     """Write and print what engines and methods did; the exit code that their rows ask for."""
-    from stridebench.harness.cli import engine_runs, results  # imported after the decode: they import matplotlib
+    from stridebench.harness.cli import engine_runs
+    from stridebench.reports import run_report  # imported after the decode: they import matplotlib
 
     engines = engine_runs.report(store, options["as_json"]) if plan.engines else pd.DataFrame()
     for cell in plan.engines:
@@ -87,12 +88,12 @@ def _report(plan: Plan, store: Store, options: dict[str, Any]) -> int:
     if plan.engines:
         counts |= engine_runs.counts(plan, engines)
     code = engine_runs.exit_code(engines)
-    report = results.RunReport(store) if counts.get("done") else None
+    report = run_report.RunReport(store) if counts.get("done") else None
     lines: list[Mapping[Any, Any]] = [*engine_runs.history(engines)]
     if report is not None:
         lines = [*report.frame.to_dict("records"), *lines]
     if options["append"] and lines:
-        results.append(options["append"], lines, store)
+        run_report.append(options["append"], lines, store)
     if report is not None:
         code = max(code, _report_methods(report, counts, options))
     if options["as_json"] and (plan.engines or counts["done"]):
@@ -130,7 +131,7 @@ def perform(
             if plan.cells:
                 EXECUTORS[request.executor](plan, store, how)
             if plan.runnable_engines:
-                from stridebench.harness.run.serving.engines import run_engines
+                from stridebench.harness.engines.serving.engines import run_engines
 
                 ended = run_engines(plan, store, how)
                 if stopped is not None:
@@ -145,7 +146,7 @@ def _warnings(plan: Plan, request: Request) -> list[str]:
     if request.executor != "serial":
         return []
     types = {cell.dtype for cell in plan.cells}
-    found = (contention.busy(*contention.load_and_cores()), arithmetic.emulated(types, request.device))
+    found = (noise.busy(*noise.load_and_cores()), arithmetic.emulated(types, request.device))
     return [warning for warning in found if warning is not None]
 
 
@@ -158,12 +159,13 @@ def check_finished(plan: Plan, store: Store, stopped: Sequence[Stopped]) -> None
     Raises:
         UsageError: no cell ran; says why the first did not. RunIncomplete: some cells did not, or an engine stopped.
     """
-    from stridebench.harness.cli import engine_runs, results  # as above
+    from stridebench.harness.cli import engine_runs
+    from stridebench.reports import run_report  # as above
 
     engine_runs.check(stopped, store)
     counts = summary(plan, store)
     if not counts["done"] and not plan.runnable_engines:
-        reasons = [str(reason) for reason in results.RunReport(store).frame["reason"].dropna()]
+        reasons = [str(reason) for reason in run_report.RunReport(store).frame["reason"].dropna()]
         raise UsageError(f"no cell ran: {reasons[0] if reasons else 'none could be finished'}")
     if counts["done"] + counts["skipped"] < counts["cells"]:
         raise RunIncomplete(f"some cells could not be finished; put that right and use --resume --out {store.address}")
@@ -201,7 +203,7 @@ def _store(plan: Plan, request: Request, command: Sequence[str]) -> Store:
     manifest["key"] = {**manifest["key"], **where, "allow_code_execution": request.allow_code_execution}
     out = request.out or _default(plan.suite.suite.name, request.resume)
     if isinstance(out, str):
-        resume = request.resume and remote.holds_run(out)
+        resume = request.resume and files.holds_run(out)
         return Store.resume(out, manifest) if resume else Store.create(out, manifest)
     path = out.absolute()
     if request.resume and (path / "manifest.json").exists():
@@ -221,7 +223,7 @@ def _default(name: str, resume: bool) -> Path:
     return Path("runs") / f"{slug}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
 
 
-def _report_methods(report: results.RunReport, counts: Mapping[str, Any], options: dict[str, Any]) -> int:
+def _report_methods(report: run_report.RunReport, counts: Mapping[str, Any], options: dict[str, Any]) -> int:
     """Write and print the methods' reports; 1 where a claim is broken, or something failed."""
     store = report.store
     written = report.write(store.path / "report")

@@ -13,7 +13,7 @@ from stridebench.harness.discover import declare_all
 from stridebench.harness.errors import UsageError
 from stridebench.harness.record.store import Store
 from stridebench.harness.registry import LAYOUTS
-from stridebench.harness.run.stored_outputs import stored_outputs
+from stridebench.harness.run.stored_audit import stored_outputs
 
 PATH = click.Path(path_type=Path)
 

@@ -10,7 +10,7 @@ import click
 from stridebench.harness.cli.main import emit, say
 from stridebench.harness.cli.paths import LocalPath
 from stridebench.harness.errors import UsageError
-from stridebench.harness.platform.extras import optional
+from stridebench.harness.machine.extras import optional
 from stridebench.reports.history import report
 from stridebench.reports.history.series import METRICS, read, series
 
@@ -52,7 +52,8 @@ def _write(results: Sequence[report.Finding], folder: Path, out: Path | None, pa
     if pages is not None:
         for module in ("plotly", "itables"):
             optional(module, "a page for a browser", "html")
-        from stridebench.reports.html import assets, history
+        from stridebench.reports.html import history
+        from stridebench.reports.html import text as assets
 
         assets.check_folder(pages)
         say(f"wrote {history.write(results, str(folder), pages)}")

@@ -16,9 +16,9 @@ from stridebench.harness.core.backbone import DTYPES
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.discover import component, declare_all
 from stridebench.harness.errors import UsageError
+from stridebench.harness.machine.device import check_device
 from stridebench.harness.plan import presets
 from stridebench.harness.plan.cells import modality
-from stridebench.harness.platform.device import check_device
 from stridebench.harness.registry import BACKBONES, TASKS
 from stridebench.harness.train import adapter_layers as layers
 from stridebench.reports import adapter_layers, text_table

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import io
 import json
-import math
 import os
 import sys
 import traceback
@@ -27,8 +26,9 @@ from stridebench.harness.errors import (
     did_you_mean,
     printable,
 )
-from stridebench.harness.platform.exits import exits_are_told
-from stridebench.harness.platform.quiet import open_closed_streams
+from stridebench.harness.machine.exits import exits_are_told
+from stridebench.harness.machine.quiet import open_closed_streams
+from stridebench.harness.record.entries import json_values
 
 VERBS = {
     "list": "methods, tasks, backbones, suites, engines, or the matrix of methods and backbones",
@@ -133,22 +133,7 @@ def say(text: str, err: bool = False) -> None:
 
 def emit(document: Any) -> None:
     """One strict JSON document on standard output."""
-    click.echo(json.dumps(strict(document), indent=1, allow_nan=False))
-
-
-def strict(value: Any) -> Any:
-    """Values that JSON has: NaN becomes null, an infinity its name, arrays and tuples lists, other types text."""
-    if isinstance(value, dict):
-        return {str(key): strict(item) for key, item in value.items()}
-    if type(value).__name__ == "NAType":
-        return None
-    if hasattr(value, "tolist"):
-        value = value.tolist()
-    if isinstance(value, list | tuple | set | frozenset):
-        return [strict(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else str(value)
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+    click.echo(json.dumps(json_values(document), indent=1, allow_nan=False))
 
 
 def only_lists(arguments: Sequence[str]) -> bool:

@@ -12,8 +12,7 @@ from rich.table import Table
 
 from stridebench.harness.cli.main import say
 from stridebench.harness.plan import contract, presets
-from stridebench.harness.plan.compatibility import LACKS
-from stridebench.harness.plan.outcomes import WORDS, Outcomes
+from stridebench.harness.plan.compatibility import LACKS, WORDS, Outcomes
 from stridebench.harness.plan.planned_method import PlannedMethod
 
 NARROWEST = 12

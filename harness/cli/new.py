@@ -12,7 +12,7 @@ import click
 from stridebench.harness.cli.main import say
 from stridebench.harness.discover import declare_all
 from stridebench.harness.errors import UsageError
-from stridebench.harness.platform.programs import typed
+from stridebench.harness.machine.extras import typed
 from stridebench.harness.registry import METHODS
 
 TEMPLATES = Path(__file__).parent / "templates"

@@ -16,7 +16,7 @@ from stridebench.harness.cli import gate, run
 from stridebench.harness.cli.main import emit, say
 from stridebench.harness.cli.paths import LocalPath
 from stridebench.harness.errors import RunIncomplete, StrideError, UsageError
-from stridebench.harness.platform.quiet import stdout_on_stderr
+from stridebench.harness.machine.quiet import stdout_on_stderr
 from stridebench.harness.record.files import put
 from stridebench.harness.record.store import Store
 from stridebench.reports.gate import decision, rendering

@@ -10,10 +10,10 @@ from typing import Any
 import yaml
 
 from stridebench.harness.errors import UsageError
+from stridebench.harness.machine.folders import cache_folder
 from stridebench.harness.plan.suite import Overrides, Resolved, from_options, load, resolve_again
 from stridebench.harness.plan.yaml_lines import parse
-from stridebench.harness.platform.folders import cache_folder
-from stridebench.harness.record.remote import fetched
+from stridebench.harness.record.files import fetched
 
 NUMBERS = {"max_new_tokens": "--max-new-tokens", "repetitions": "--repetitions", "seed": "--seed"}
 """Keys of a suite that an option replaces by a number."""

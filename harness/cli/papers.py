@@ -13,12 +13,11 @@ from rich.table import Table
 from stridebench.harness.cli.main import emit, say
 from stridebench.harness.discover import declare_all
 from stridebench.harness.plan import presets
-from stridebench.harness.plan.compatibility import vocabulary
-from stridebench.harness.plan.outcomes import Outcome, Outcomes
+from stridebench.harness.plan.compatibility import Outcome, Outcomes, vocabulary
 from stridebench.harness.plan.planned_method import PlannedMethod, catalogued
 from stridebench.harness.plan.suite import Resolved, load
 from stridebench.harness.registry import METHODS
-from stridebench.reports.papers.items import Cells, Item, items
+from stridebench.reports.papers.paper_files import Cells, Item, items
 
 WORDS = ("yes", "needs weights", "no")
 

@@ -113,11 +113,11 @@ def _draw(frame: pd.DataFrame, path: Path, title: str) -> None:
     Raises:
         UsageError: no cell has both figures.
     """
-    from stridebench.reports import predict_figure  # draws with matplotlib
+    from stridebench.reports import predict  # draws with matplotlib
 
     if predict.scatter(frame) is None:
         raise UsageError(f"--figure: {_said(None)}")
-    predict_figure.draw(frame, path, title)
+    predict.draw(frame, path, title)
 
 
 def _said(spread: predict.Scatter | None) -> str:

@@ -13,13 +13,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from stridebench.harness.cli.main import emit, say, strict
-from stridebench.harness.cli.run_folders import run_folders
+from stridebench.harness.cli.main import emit, say
 from stridebench.harness.errors import UsageError, printable, printable_line
-from stridebench.harness.platform.extras import optional
+from stridebench.harness.machine.extras import optional
+from stridebench.harness.record.entries import json_values
 from stridebench.harness.record.store import Store
-from stridebench.reports.query.rows import NamedRun
-from stridebench.reports.query.schema import VIEWS
+from stridebench.reports.query.schema import VIEWS, NamedRun
+from stridebench.reports.run_folders import run_folders
 
 if TYPE_CHECKING:
     from stridebench.reports.query.database import Answer
@@ -112,7 +112,7 @@ def csv_of(answer: Answer) -> str:
 def _csv_text(value: Any) -> str:
     if value is None:
         return ""
-    return printable(json.dumps(strict(value)) if isinstance(value, list | dict | bool) else str(value))
+    return printable(json.dumps(json_values(value)) if isinstance(value, list | dict | bool) else str(value))
 
 
 def _print_table(answer: Answer) -> None:
@@ -136,7 +136,7 @@ def _table_text(value: Any) -> str:
         return "-"
     if isinstance(value, float):
         return f"{value:.6g}"
-    text = printable_line(json.dumps(strict(value)) if isinstance(value, list | dict | bool) else str(value))
+    text = printable_line(json.dumps(json_values(value)) if isinstance(value, list | dict | bool) else str(value))
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[: SHOWN_CHARACTERS - 1]}…"
 
 

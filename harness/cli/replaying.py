@@ -11,13 +11,13 @@ from rich.console import Console
 from stridebench.harness.cli.run_progress import RunProgress
 from stridebench.harness.discover import declare_all
 from stridebench.harness.errors import UsageError
+from stridebench.harness.machine.device import check_device
+from stridebench.harness.machine.memory import keep_pages
+from stridebench.harness.machine.quiet import stdout_on_stderr
 from stridebench.harness.plan.cells import expand
 from stridebench.harness.plan.suite import resolve_again
-from stridebench.harness.platform.device import check_device
-from stridebench.harness.platform.malloc import keep_pages
-from stridebench.harness.platform.quiet import stdout_on_stderr
 from stridebench.harness.record.store import Store
-from stridebench.harness.run.options import Options
+from stridebench.harness.run.loading import Options
 from stridebench.harness.run.replay import Scores, Text, replay, unreplayable
 
 

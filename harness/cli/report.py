@@ -12,11 +12,11 @@ from rich.console import Console
 from stridebench.harness.cli import engine_runs
 from stridebench.harness.cli.evidence import evidence_of
 from stridebench.harness.cli.main import emit, say
-from stridebench.harness.cli.results import RunReport
 from stridebench.harness.errors import UsageError
-from stridebench.harness.platform.extras import optional
+from stridebench.harness.machine.extras import optional
 from stridebench.harness.record.store import Store
 from stridebench.reports.papers.one_table import keys, one_table, tables_of
+from stridebench.reports.run_report import RunReport
 from stridebench.reports.tables import html_tables, latex_tables, markdown_of
 from stridebench.reports.text_table import print_table
 
@@ -150,7 +150,7 @@ def write_pages(runs: tuple[Path, ...], folder: Path) -> Path:
         optional(module, "a page for a browser", "html")
     if (folder / "manifest.json").exists():
         raise UsageError(f"{folder} holds a run; name another folder for its pages")
-    from stridebench.reports.html import assets, page
+    from stridebench.reports.html import page, text
 
-    assets.check_folder(folder)
+    text.check_folder(folder)
     return page.write([Store.open(run) for run in runs], folder, evidence_of)

@@ -14,12 +14,12 @@ from stridebench.harness.cli.main import emit, say
 from stridebench.harness.cli.overrides import read, suite_to_run
 from stridebench.harness.discover import catalogue, declare_all
 from stridebench.harness.errors import UsageError
+from stridebench.harness.machine.quiet import stdout_on_stderr
+from stridebench.harness.machine.surroundings import restored
 from stridebench.harness.plan import presets
 from stridebench.harness.plan.cells import Plan, expand
+from stridebench.harness.plan.compatibility import WORDS, Outcome, Outcomes
 from stridebench.harness.plan.estimate import estimate
-from stridebench.harness.plan.outcomes import WORDS, Outcome, Outcomes
-from stridebench.harness.platform.quiet import stdout_on_stderr
-from stridebench.harness.platform.surroundings import restored
 
 
 class Folder(click.Path):

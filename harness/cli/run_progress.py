@@ -21,7 +21,7 @@ from rich.text import Text
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import printable, printable_line
 from stridebench.harness.plan.cells import Cell
-from stridebench.harness.run.options import Progress
+from stridebench.harness.run.loading import Progress
 
 LINE_S = 30.0
 """Seconds between two lines of a log."""

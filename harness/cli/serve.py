@@ -10,7 +10,7 @@ from types import FrameType
 import click
 
 from stridebench.harness.cli.main import say
-from stridebench.harness.run.serving import launch
+from stridebench.harness.engines.serving import launch
 
 _LOOPBACK = "127.0.0.1"
 _STANDARD_ERROR = 2

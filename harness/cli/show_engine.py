@@ -6,9 +6,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from stridebench.harness.cli.main import emit, strict
+from stridebench.harness.cli.main import emit
 from stridebench.harness.cli.show_prompt import match_prompt
 from stridebench.harness.errors import printable, printable_line
+from stridebench.harness.record.entries import json_values
 from stridebench.harness.record.request_store import EngineCell, RequestStore
 from stridebench.harness.record.store import Store
 from stridebench.reports import engines
@@ -64,6 +65,6 @@ def _show_requests(cell: EngineCell, prompt: str, as_json: bool) -> None:
     console = Console(highlight=False, markup=False)
     for row in rows.to_dict("records"):
         console.print(Text(f"{found}, repetition {row['repetition']}: {row['status']}", "bold"))
-        told = {name: value for name in TOLD if (value := strict(row[name])) not in (None, "")}
+        told = {name: value for name in TOLD if (value := json_values(row[name])) not in (None, "")}
         console.print(", ".join(f"{name} {printable_line(str(value))}" for name, value in told.items()))
         console.print(Text(printable(str(row["text"] or ""))))

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from stridebench.harness.cli.main import emit
 from stridebench.harness.errors import UnknownNameError, UsageError, printable, printable_line
-from stridebench.harness.record.origins import ACCEPTED, BONUS, CORRECTED, DECODED, FORCED, ORIGINS, origins
+from stridebench.harness.record.outputs import ACCEPTED, BONUS, CORRECTED, DECODED, FORCED, ORIGINS, origins
 from stridebench.harness.record.store import Cell
 
 COLOURS = {ACCEPTED: "green", CORRECTED: "red", BONUS: "blue", FORCED: "yellow", DECODED: "default"}

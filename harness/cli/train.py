@@ -17,8 +17,8 @@ from stridebench.harness.cli.main import emit, say
 from stridebench.harness.cli.overrides import yaml_value
 from stridebench.harness.discover import declare_all, load_recipes, shipped, trained
 from stridebench.harness.errors import UsageError
+from stridebench.harness.machine.device import check_device
 from stridebench.harness.plan import names
-from stridebench.harness.platform.device import check_device
 from stridebench.harness.registry import DATASETS, RECIPES, TASKS
 from stridebench.harness.train import loop as training
 from stridebench.harness.train.data import TaskPlan

@@ -9,7 +9,7 @@ import click
 
 from stridebench.harness.cli.main import say
 from stridebench.harness.errors import UsageError
-from stridebench.harness.platform.extras import optional
+from stridebench.harness.machine.extras import optional
 
 
 @click.command(name="view")

@@ -11,16 +11,17 @@ from typing import Any
 
 import click
 
-from stridebench.harness.cli.main import emit, say, strict
+from stridebench.harness.cli.main import emit, say
 from stridebench.harness.cli.paths import LocalPath
 from stridebench.harness.discover import declare_all
-from stridebench.harness.engines.keys import KEY_ENV
+from stridebench.harness.engines.answer import KEY_ENV
+from stridebench.harness.engines.serving.engines import Watched
 from stridebench.harness.errors import UsageError
 from stridebench.harness.plan.engine_entries import EngineUse
 from stridebench.harness.plan.names import TaskUse
+from stridebench.harness.record.entries import json_values
 from stridebench.harness.registry import ENGINES, TASKS
-from stridebench.harness.run.serving.watching import Watched
-from stridebench.reports.history.changes import Change, changes
+from stridebench.reports.history.report import Change, changes
 from stridebench.reports.history.series import Series, read, series
 from stridebench.reports.text_table import number
 
@@ -111,7 +112,7 @@ def command(
 def _append(history: Path, line: dict[str, Any]) -> None:
     history.parent.mkdir(parents=True, exist_ok=True)
     with open(history, "a", encoding="utf-8") as file:
-        file.write(json.dumps(strict(line), allow_nan=False) + "\n")
+        file.write(json.dumps(json_values(line), allow_nan=False) + "\n")
 
 
 def _moves(history: Path) -> list[str]:

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from stridebench.harness.core.backbone import Backbone
 from stridebench.harness.errors import UsageError
-from stridebench.harness.platform.folders import cache_folder
+from stridebench.harness.machine.folders import cache_folder
 from stridebench.harness.record.files import put
 from stridebench.harness.record.provenance import fingerprint, machine
 

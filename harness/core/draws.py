@@ -2,7 +2,7 @@
 
 `SeededDraws` is keyed by (seed, task, prompt, repetition) and stream, never by method, dtype, device or batch,
 so that cells pair; it is counter-based and generated on the CPU, so equal distributions give equal draws anywhere.
-`stridebench.harness.proof.enumerating_draws.EnumeratingDraws` answers the same calls with every outcome and its weight.
+`stridebench.harness.proof.enumerate.EnumeratingDraws` answers the same calls with every outcome and its weight.
 """
 
 from __future__ import annotations

@@ -15,11 +15,11 @@ from stridebench.harness.core.clock import Clock, Span, Stamp
 from stridebench.harness.core.draft import Acceptance, Draft, Fill, HostAcceptance
 from stridebench.harness.core.draws import Draws
 from stridebench.harness.core.method import Method
-from stridebench.harness.core.noise import GpuMeter, NoiseMeter, Waited, stopped_times
 from stridebench.harness.core.run import Run
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.core.session import Session, depths_of
 from stridebench.harness.errors import ContractError
+from stridebench.harness.machine.noise import GpuMeter, NoiseMeter, Waited, stopped_times
 from stridebench.harness.record.columns import Step, check
 
 

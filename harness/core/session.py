@@ -16,11 +16,10 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from stridebench.harness.core.cache import Cache, Window
+from stridebench.harness.core.cache import Cache, HiddenRows, Window, resolve
 from stridebench.harness.core.capabilities import Capabilities, Tap
 from stridebench.harness.core.clock import Stopwatch
 from stridebench.harness.core.draft import Acceptance, Draft
-from stridebench.harness.core.hidden import HiddenRows, resolve
 from stridebench.harness.errors import ContractError
 
 

@@ -10,7 +10,7 @@ import numpy
 
 from stridebench.harness.core.engine import Chunk, Engine, EngineFault, EngineRequest, Reply, Tells, Weights
 from stridebench.harness.errors import UsageError
-from stridebench.harness.platform.extras import optional
+from stridebench.harness.machine.extras import optional
 from stridebench.harness.registry import ENGINES
 
 

@@ -6,10 +6,12 @@ import hashlib
 import itertools
 import operator
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from stridebench.harness.core.capabilities import Requirement
@@ -22,10 +24,36 @@ from stridebench.harness.plan.compatibility import incompatibility, vocabulary
 from stridebench.harness.plan.engine_cells import EngineCell, engine_cells
 from stridebench.harness.plan.names import MethodUse, TaskUse
 from stridebench.harness.plan.planned_method import PlannedMethod
-from stridebench.harness.plan.plugins import plugin_identity
 from stridebench.harness.plan.suite import Resolved, samplings
 from stridebench.harness.record.provenance import digest
 from stridebench.harness.registry import METHODS, TASKS
+
+# Which version of a plugin a run decodes with: its distribution and a digest of its source.
+
+
+def plugin_identity(name: str) -> dict[str, str] | None:
+    """Distribution, version and entry point of a method of another package, and the sha256 of its Python files.
+
+    Files of other kinds, weights among them, are not read. None: the method is one of ours.
+    """
+    if not METHODS.from_plugin(name):
+        return None
+    top = sys.modules[METHODS.get(name).__module__.partition(".")[0]]
+    digest = hashlib.sha256()
+    for relative, path in _sources(top.__name__, [*getattr(top, "__path__", ())], getattr(top, "__file__", None)):
+        digest.update(f"{relative}\0".encode())
+        digest.update(path.read_bytes())
+    return {"source": METHODS.source(name), "sha256": digest.hexdigest()}
+
+
+def _sources(name: str, folders: list[str], file: str | None) -> Iterator[tuple[str, Path]]:
+    """Python files of a package, or the one file of a module, by their path in it."""
+    if not folders:
+        yield from [(f"{name}.py", Path(file))] if file is not None else []
+    for folder in map(Path, folders):
+        for path in sorted(folder.rglob("*.py")):
+            yield path.relative_to(folder).as_posix(), path
+
 
 BASELINE = "autoregressive"
 MASKED_BASELINE = "masked_diffusion"

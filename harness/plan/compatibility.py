@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
 
+from stridebench.harness import discover
 from stridebench.harness.backbones.checkpoints import sources
 from stridebench.harness.core.capabilities import Requirement
 from stridebench.harness.core.method import Method
 from stridebench.harness.discover import plain
-from stridebench.harness.errors import StrideError
+from stridebench.harness.errors import StrideError, WeightsError
 from stridebench.harness.plan import presets
 from stridebench.harness.plan.planned_method import PlannedMethod
 from stridebench.harness.plan.presets import Spec
@@ -97,3 +100,159 @@ def _size(config: dict[str, Any]) -> int | None:
     inner = config.get("text_config")
     size = config.get("vocab_size", inner.get("vocab_size") if isinstance(inner, dict) else None)
     return size if isinstance(size, int) else None
+
+
+# What becomes of a method on a backbone, decided without loading: it runs, lacks a part or weights, or cannot run.
+
+
+Word = Literal["runs", "needs a part", "needs weights", "cannot"]
+WORDS: tuple[Word, ...] = ("runs", "needs a part", "needs weights", "cannot")
+DATA = {"mesh": "'{name: point_clouds, folder: FOLDER}'", "speech": "utterances"}
+"""What a recipe learns from where a file of prompts will not do, by modality."""
+TOYS = ("tabular", "masked_tabular")
+"""Adapters whose backbones make a toy of any drafter and component."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What becomes of a pair.
+
+    Args:
+        word: runs; needs a part: a drafter, heads, an adapter or samplers that a recipe trains; needs weights: of the
+            backbone or of a drafter; cannot.
+        reason: why it does not run; None where it does.
+        command: what makes or fetches what is missing first; "" where nothing does.
+        commands: all that it takes, in order.
+    """
+
+    word: Word
+    reason: str | None = None
+    command: str = ""
+    commands: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """In one line."""
+        return " ".join(": ".join(part for part in (self.word, self.command or self.reason) if part).split())
+
+
+class Outcomes:
+    """Outcomes of pairs. Whether weights are here is looked up once a backbone."""
+
+    def __init__(self) -> None:
+        self._missing: dict[str, list[Outcome]] = {}
+        self._pairs: dict[tuple[Method[Any] | PlannedMethod, str], Outcome] = {}
+
+    def of(self, method: Method[Any] | PlannedMethod, backbone: Spec) -> Outcome:
+        """The outcome of a method on a backbone. A part that no recipe trains ends it, whatever else is missing."""
+        pair = (method, backbone.name)
+        if pair not in self._pairs:
+            self._pairs[pair] = self._of(method, backbone)
+        return self._pairs[pair]
+
+    def _of(self, method: Method[Any] | PlannedMethod, backbone: Spec) -> Outcome:
+        if reason := incompatibility(method, backbone):
+            return Outcome("cannot", reason)
+        if backbone.adapter in TOYS:
+            return Outcome("runs")
+        parts = [outcome for kind, name in method.components for outcome in _part(kind, name, backbone)]
+        drafters = (discover.plain(name) for name in method.drafters())
+        specs = [backbone, *(presets.resolve(name) for name in drafters if name != "self")]
+        weights = [outcome for spec in specs for outcome in self._weights(spec)]
+        impossible = [outcome for outcome in (*parts, *weights) if outcome.word == "cannot"]
+        missing = (*impossible, *weights, *parts)
+        if not missing or impossible:
+            return next(iter(missing), Outcome("runs"))
+        return replace(missing[0], commands=tuple(dict.fromkeys(outcome.command for outcome in missing)))
+
+    def _weights(self, spec: Spec) -> list[Outcome]:
+        if spec.name not in self._missing:
+            base = discover.plain(spec.name)
+            tuned = "lora" in spec.params and base != spec.name
+            missing = self._weights(presets.resolve(base)) if tuned else []
+            self._missing[spec.name] = [*missing, *(_matrices(spec) if tuned else _weights(spec))]
+        return self._missing[spec.name]
+
+
+def _weights(spec: Spec) -> list[Outcome]:
+    """What is missing of a backbone; nothing too where that cannot be told before it is loaded."""
+    try:
+        spec.refuse_settings()
+        if spec.ready():
+            return []
+    except WeightsError as error:  # in the words of a run that cannot load them
+        return [Outcome("cannot", f"{type(error).__name__}: {error}")]
+    except StrideError as error:
+        return [Outcome("cannot", str(error))]
+    for name in (folder.partition("/")[0] for folder in spec.shipped()):
+        if kind := discover.kind_of(name):
+            reason = f"the weights {name} did not come with the package"
+            return [Outcome("needs weights", reason, discover.train_command(kind, name))]
+    return [
+        Outcome("needs weights", f"the weights of {spec.name} are not on this machine", f"stride fetch {spec.name}")
+    ]
+
+
+def _matrices(spec: Spec) -> list[Outcome]:
+    """What is missing of the low-rank matrices of a tuned backbone."""
+    lora = str(spec.params["lora"])
+    folder = discover.tuned(lora, spec.name)
+    if folder.is_dir():
+        return []
+    reason = f"the low-rank matrices {folder} of {spec.name} are not on this machine"
+    return _trained("heads", lora, spec, reason) if discover.tunes(lora) else [Outcome("cannot", reason)]
+
+
+def _trained(kind: str, name: str, spec: Spec, missing: str) -> list[Outcome]:
+    """The commands of a recipe for any backbone, its first stage first where that is missing too; empty: no recipe."""
+    backbone, data = spec.name, _data_for(spec)
+    command = discover.general_command(kind, name, backbone, data)
+    if command is None:
+        return []
+    first = discover.first_stage(name)
+    earlier = []
+    if first is not None and not (discover.trained(f"{first}-{discover.plain(backbone)}") / "config.json").is_file():
+        before = discover.general_command(kind, first, backbone, data) or ""
+        earlier = [Outcome("needs a part", f"{missing}, and they start from {first}", before)]
+    return [*earlier, Outcome("needs a part", missing, command)]
+
+
+def _served(kind: str, folder: Path) -> tuple[str, ...]:
+    """The backbones that a component is for; of the package's own, those of its recipe; empty: it does not say."""
+    tied = discover.tied_backbone(folder)
+    own = discover.served(kind) if folder == discover.shipped(folder.name) else ()
+    return (tied,) if tied else own
+
+
+def _own_folders(spec: Spec) -> set[str]:
+    """Recipes that tuned the backbone: what they trained beside it is for it, and not for its base model."""
+    return {folder.partition("/")[0] for folder in spec.shipped()}
+
+
+def _part(kind: str, name: str, backbone: Spec) -> list[Outcome]:
+    """What is missing of a component."""
+    folder = discover.find_component(name, backbone.name)
+    tied = () if folder is None else _served(kind, folder)
+    fits = not tied or discover.plain(backbone.name) in tied
+    if folder is not None and (fits or folder.name in _own_folders(backbone)):
+        return []
+    missing = f"the {kind} {name!r} is for {', '.join(tied)}"
+    if folder is None:
+        missing = f"no {kind} {name!r} for {backbone.name} is here"
+        if Path(name).expanduser().is_dir():
+            missing += f", because {name} has no {' or '.join(discover.COMPONENT_FILES)}"
+    tuned = name in _own_folders(backbone) and discover.kind_of(name) == kind
+    recipe = name if tuned else discover.recipe(kind, name, backbone.name)
+    if recipe is not None:
+        return [Outcome("needs a part", missing, discover.train_command(kind, recipe))]
+    no_recipe = Outcome("cannot", f"{missing}, and no recipe trains one; the folder of a published one will do")
+    return _trained(kind, name, backbone, missing) or [no_recipe]
+
+
+def _data_for(spec: Spec) -> str:
+    """The data of a recipe for a backbone, as a command names it."""
+    if spec.adapter == "mesh":
+        return "shapes"  # what the package's own mesh models were trained on
+    if spec.modality() == "text" and not spec.reads_text():
+        return "tabular"  # prompts of ids
+    return DATA.get(spec.modality(), "FILE")

@@ -25,7 +25,7 @@ class EngineUse:
         label: its name in tables, unlike every other.
         options: its own, by name.
         plain: the label of the entry that decodes without drafts with the same engine and model; "": this one does.
-        serve: the server to start (`harness.run.serving.launch`): a name, or the path of a file; "": none is started.
+        serve: server to start (`harness.engines.serving.launch`): a name, or the path of a file; "": none is started.
             With a url too: it runs there.
         method: how that server speculates, a name of its file; ``synthetic=LENGTH`` accepts drafts by chance.
         backbones: those that it serves; empty: all of the suite.

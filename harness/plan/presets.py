@@ -18,7 +18,7 @@ import yaml
 from stridebench.harness import discover
 from stridebench.harness.backbones import tiny
 from stridebench.harness.backbones.checkpoints import components, sources
-from stridebench.harness.backbones.checkpoints.downloads import Progress
+from stridebench.harness.backbones.checkpoints.hub import Progress
 from stridebench.harness.core.capabilities import Requirement
 from stridebench.harness.discover import catalogue, declare_all, plain
 from stridebench.harness.errors import (
@@ -29,8 +29,8 @@ from stridebench.harness.errors import (
     check_parameters,
     said_by,
 )
+from stridebench.harness.machine import memory
 from stridebench.harness.plan.yaml_lines import parse
-from stridebench.harness.platform import malloc
 from stridebench.harness.registry import BACKBONES
 
 if TYPE_CHECKING:
@@ -318,9 +318,9 @@ def fetch(name: str, progress: Progress = lambda line: None) -> Path | None:
     Raises:
         WeightsError: they cannot be had, or are not what was pinned.
     """
-    from stridebench.harness.platform import torchvision
+    from stridebench.harness.machine import extras
 
-    torchvision.prepare()  # transformers writes some of the weights
+    extras.prepare()  # transformers writes some of the weights
     spec = resolve(name)
     if spec.published is not None:
         tiny.write(plain(name).removeprefix(tiny.PREFIX), spec.adapter, spec.published)
@@ -355,7 +355,7 @@ def load(name: str, dtype: str, device: str = "cpu", fetch: bool = True) -> Back
     if fetch or spec.published is not None:
         _fetch(name)
     adapter = BACKBONES.get(spec.adapter)
-    malloc.give_back()  # what decodes before left
+    memory.give_back()  # what decodes before left
     try:
         backbone: Backbone = adapter.load(name, spec.params, dtype, device)
     except (StrideError, OSError, KeyboardInterrupt):
@@ -366,7 +366,7 @@ def load(name: str, dtype: str, device: str = "cpu", fetch: bool = True) -> Back
         raise WeightsError(
             f"the backbone {name!r} of {BACKBONES.source(spec.adapter)} could not be loaded: {said_by(error)}"
         ) from error
-    malloc.give_back()
+    memory.give_back()
     return backbone
 
 

@@ -16,8 +16,7 @@ from stridebench.harness.discover import suite_folder
 from stridebench.harness.errors import UnknownNameError, UsageError, did_you_mean
 from stridebench.harness.plan import engine_entries, names, tiny_suite
 from stridebench.harness.plan.engine_entries import EngineUse
-from stridebench.harness.plan.names import MethodUse, TaskUse
-from stridebench.harness.plan.places import place_of
+from stridebench.harness.plan.names import MethodUse, TaskUse, place_of
 from stridebench.harness.plan.yaml_lines import Lines, Loc, parse
 
 DType = Literal["fp32", "bf16", "fp16", "fp64"]

@@ -20,7 +20,7 @@ import torch
 
 from stridebench.harness.discover import declare_all
 from stridebench.harness.errors import RunIncomplete
-from stridebench.harness.platform.one_core import be_number
+from stridebench.harness.machine.one_core import be_number
 from stridebench.harness.proof.catalogue import Piece, Settings, compute
 from stridebench.harness.proof.kept_laws import Keeper, keeping
 from stridebench.harness.registry import METHODS

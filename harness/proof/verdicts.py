@@ -16,12 +16,11 @@ from stridebench.harness.core.run import Run
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import EnumerationLimit, said_by
+from stridebench.harness.machine.memory import free_memory
 from stridebench.harness.plan import presets
 from stridebench.harness.plan.cells import BASELINE, Cell, Plan
-from stridebench.harness.platform.memory import free_memory
 from stridebench.harness.proof.cases import WIDER_CASES, Case, batch_cases_of, cases_of
-from stridebench.harness.proof.distance import QUICK
-from stridebench.harness.proof.divergence import diverge
+from stridebench.harness.proof.distance import QUICK, diverge
 from stridebench.harness.proof.kept_laws import setting
 from stridebench.harness.proof.prove import Proof, prove
 from stridebench.harness.record.columns import Sample

@@ -119,10 +119,10 @@ class Sample:
         completion: tokens up to the first end-of-text id, which is included: fewer than ``tokens`` where a canvas is
             filled behind it.
         prompt_text: what the model was asked, for views; "" where the prompt is no text.
-        pieces: the text that each token adds to the output (`stridebench.harness.record.origins`); none if there is no
+        pieces: the text that each token adds to the output (`stridebench.harness.record.outputs`); none if there is no
             tokenizer.
         audit: the bets on the output at T > 0 (`harness.audit.bets.Bets`), or the reason why there are none.
-        drafter: what drafts of some steps, made anew, say of the drafter (`harness.run.drafter_health`), or the reason
+        drafter: what drafts of some steps, made anew, say of the drafter (`harness.run.auditing`), or the reason
             why there are none; only of a task's first prompts.
         held_bytes: memory in use before the decode: of the CUDA allocator, else resident memory of the process. None
             if the machine does not tell.

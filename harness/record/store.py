@@ -44,6 +44,7 @@ from stridebench.harness.record.files import (
     PARTIAL,
     SCHEMA,
     DamagedError,
+    RemoteRun,
     drop,
     drop_folder,
     encode,
@@ -53,10 +54,10 @@ from stridebench.harness.record.files import (
     make,
     put,
     put_folder,
+    remote_run,
     unlock,
 )
 from stridebench.harness.record.outputs import Output, file_name, save
-from stridebench.harness.record.remote import RemoteRun, remote_run
 
 _CODES = "ENOSPC EDQUOT EFBIG EACCES EPERM EROFS EIO EMFILE ENFILE ENOMEM ESTALE"
 _NO_ROOM = {getattr(errno, code) for code in _CODES.split()}
@@ -131,7 +132,7 @@ class Store:
     A reader sees all records of a cell or its tables, also while a worker seals it.
 
     Args:
-        path: the folder; of a run at a URL, the working copy on this machine (`stridebench.harness.record.remote`).
+        path: the folder; of a run at a URL, the working copy on this machine (`stridebench.harness.record.files`).
         manifest: as stored: schema, created, key, cells and the other entries that ``create`` got.
         remote: where sealed cells are sent to and fetched from; None: the folder is all there is.
     """

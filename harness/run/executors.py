@@ -7,9 +7,10 @@ from typing import Any
 
 from stridebench.harness.plan.cells import Plan
 from stridebench.harness.record.store import Store
+from stridebench.harness.run.attempt import NO_OUTPUT
 from stridebench.harness.run.group import run_group
-from stridebench.harness.run.options import Options
-from stridebench.harness.run.pools import settings
+from stridebench.harness.run.loading import Options
+from stridebench.harness.run.workers import pool as settings
 
 Executor = Callable[[Plan, Store, Options], None]
 
@@ -33,11 +34,11 @@ def check_executor(name: str, options: Mapping[str, Any]) -> Any:
     """
     checked = settings.check(name, options)
     if name == "ray":
-        from stridebench.harness.run.pools.ray import engine
+        from stridebench.harness.run.workers.ray import engine
 
         engine()
     if name == "slurm":
-        from stridebench.harness.run.pools.slurm import check_cluster
+        from stridebench.harness.run.workers.slurm import check_cluster
 
         check_cluster(checked)
     return checked
@@ -50,8 +51,8 @@ def ray(plan: Plan, store: Store, options: Options) -> None:
         UsageError: the `ray` extra is not installed, or the cluster lacks what is declared.
         StrideError: a worker refused to go on.
     """
-    from stridebench.harness.run.pools.pool import run_on, setup_of
-    from stridebench.harness.run.pools.ray import RayPool
+    from stridebench.harness.run.workers.pool import run_on, setup_of
+    from stridebench.harness.run.workers.ray import RayPool
 
     chosen = options.executor or settings.check("ray", {})
     run_on(RayPool(plan, setup_of(plan, store, options), chosen), plan, store, options, chosen.retries)
@@ -64,8 +65,8 @@ def slurm(plan: Plan, store: Store, options: Options) -> None:
         UsageError: the `slurm` extra is not installed, or the jobs cannot be submitted.
         StrideError: a worker refused to go on.
     """
-    from stridebench.harness.run.pools.pool import run_on, setup_of
-    from stridebench.harness.run.pools.slurm import SlurmPool
+    from stridebench.harness.run.workers.pool import run_on, setup_of
+    from stridebench.harness.run.workers.slurm import SlurmPool
 
     chosen = options.executor or settings.check("slurm", {})
     folder = store.path / "workers" / "slurm"
@@ -77,3 +78,33 @@ def slurm(plan: Plan, store: Store, options: Options) -> None:
 
 
 EXECUTORS: dict[str, Executor] = {"serial": serial, "ray": ray, "slurm": slurm}
+
+
+# The counts that a run ends with.
+
+
+def summary(plan: Plan, store: Store) -> Mapping[str, Any]:
+    """{run, cells, done, failed, malformed, skipped}; failed and malformed count samples.
+
+    Malformed: tokens without an output, such as a mesh cut inside a patch. Failed: every other error.
+    """
+    done = failed = skipped = malformed = 0
+    for planned in plan.cells:
+        if planned.skip:
+            skipped += 1
+        elif store.sealed(planned.id):
+            cell = store.cell(planned.id)
+            skipped += cell.meta["status"] == "skipped"
+            done += cell.meta["status"] == "done"
+            errors = cell.samples.loc[(cell.samples["status"] == "failed") & ~cell.samples["warmup"], "error"]
+            without_output = errors.fillna("").str.startswith(NO_OUTPUT)
+            malformed += int(without_output.sum())
+            failed += int((~without_output).sum())
+    return {
+        "run": store.address,
+        "cells": len(plan.cells),
+        "done": done,
+        "failed": failed,
+        "malformed": malformed,
+        "skipped": skipped,
+    }

@@ -2,24 +2,130 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 import torch
 
+from stridebench.harness.core.backbone import Backbone
 from stridebench.harness.core.costs import Passes
-from stridebench.harness.errors import RunIncomplete
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.discover import plain
+from stridebench.harness.errors import RunIncomplete, StrideError
+from stridebench.harness.machine.surroundings import restored
+from stridebench.harness.plan import presets
 from stridebench.harness.plan.cells import Cell, Plan
-from stridebench.harness.platform.surroundings import restored
 from stridebench.harness.record.store import Store
-from stridebench.harness.run import drafter_health, quantisation
-from stridebench.harness.run.isolation import IsolatedCells
-from stridebench.harness.run.loading import LoadedGroup, WarmModels, load_group
-from stridebench.harness.run.options import Options
+from stridebench.harness.run import auditing
+from stridebench.harness.run.loading import LoadedGroup, Options, WarmModels, load_group
 from stridebench.harness.run.passes import settle
 from stridebench.harness.run.schedule import Schedule
 from stridebench.harness.run.scoring import Scorer
+from stridebench.harness.run.workers.isolation import IsolatedCells
+
+# What the rounding of a target's weights costs: its distributions beside those of the weights as they are.
+# Verdicts of a quantised cell are relative to the rounded weights, so this is measured apart, after all decodes: on
+# outputs of the cell's own autoregressive baseline, one pass of each model an output.
+
+
+OUTPUTS = 4
+"""Outputs that are read; each is one pass of both models."""
+FORMAT = re.compile(r"weights=(int\d|nf4)")
+
+
+def format_of(name: str) -> str | None:
+    """The format of a backbone's weights, by its name; None: they are not quantised."""
+    base = plain(name)
+    pairs = name[len(base) + 1 :].split(",") if name != base else []
+    return next((match[1] for pair in pairs if (match := FORMAT.fullmatch(pair))), None)
+
+
+def adapted(cell: Cell) -> str | None:
+    """The format of the weights to which a cell adds an adapter that was trained for full ones; None: it does not."""
+    adapts = any(kind == "adapter" for kind, _ in cell.method.components)
+    return format_of(cell.backbone) if adapts else None
+
+
+def quantisation_facts(cell: Cell) -> dict[str, Any]:
+    """The entry of a cell's meta about its adapter; none where its weights are full or it has none."""
+    form = adapted(cell)
+    return {"adapter_on": form} if form else {}
+
+
+def notes(cells: Sequence[Cell], device: str) -> list[str]:
+    """A line for each method that adds an adapter to rounded weights, and one for a type in which these gain no speed.
+
+    Args:
+        cells: of one backbone and type.
+    """
+    cell = cells[0]
+    form, name = format_of(cell.backbone), plain(cell.backbone)
+    methods = dict.fromkeys(cell.name for cell in cells if adapted(cell))
+    lines = [
+        f"{method}: its adapter was trained for full weights and is added to the {form} ones of {name}, which may cost "
+        f"acceptance"
+        for method in methods
+    ]
+    if form in ("int8", "int4") and device == "cpu" and cell.dtype != "bf16":
+        lines.append(
+            f"the {form} weights of {name} are rounded and multiplied in {cell.dtype}, which gains no speed; "
+            f"kernels for them compute in bf16: --dtype bf16"
+        )
+    return lines
+
+
+def unquantised(name: str) -> str | None:
+    """The name of the same backbone without its format of weights; None: it has none."""
+    base = plain(name)
+    pairs = name[len(base) + 1 :].split(",") if name != base else []
+    kept = [pair for pair in pairs if not FORMAT.fullmatch(pair)]
+    if len(kept) == len(pairs):
+        return None
+    return base + (f":{','.join(kept)}" if kept else "")
+
+
+def cost(group: LoadedGroup) -> dict[str, Any]:
+    """Entries of the meta of the group's cells; none where the weights are not quantised or there is no output.
+
+    ``quantisation_kl``: KL(full, quantised) a token, nats. ``quantisation_agreement``: share of tokens whose most
+    likely id is the same.
+    """
+    name = unquantised(group.backbone.name)
+    cells = [cell for cell in group.cells if cell.role == "baseline"]
+    if name is None or not cells:
+        return {}
+    outputs = _outputs(group, cells[0])
+    if not outputs:
+        return {}
+    group.options.progress.say(f"reading {len(outputs)} outputs with the weights of {name} as they are")
+    try:
+        full = presets.load(name, group.backbone.dtype, group.backbone.device, group.options.fetch)
+    except StrideError as error:
+        return {"quantisation_reason": str(error)}
+    kl, same = distance(full, group.backbone, outputs)
+    return {"quantisation_kl": kl, "quantisation_agreement": same, "quantisation_outputs": len(outputs)}
+
+
+def _outputs(group: LoadedGroup, cell: Cell) -> list[tuple[Prompt, Sequence[int]]]:
+    prompts = {prompt.id: prompt for prompt in group.plan.prompts[cell.task]}
+    samples = [sample for sample in group.store.pending(cell.id) if sample.status == "ok" and sample.tokens]
+    return [(prompts[sample.prompt], sample.tokens) for sample in samples[:OUTPUTS]]
+
+
+@torch.inference_mode()
+def distance(full: Backbone, coarse: Backbone, outputs: Sequence[tuple[Prompt, Sequence[int]]]) -> tuple[float, float]:
+    """Mean KL(full, coarse) a token at T = 1, nats, and how often both have the same most likely token."""
+    from stridebench.harness.audit.output import target_logits
+
+    divergence, same = [], []
+    for prompt, output in outputs:
+        p, q = (target_logits(side, prompt, output).float().log_softmax(-1) for side in (full, coarse))
+        terms = p.exp() * (p - q)
+        divergence.append(terms.where(p > -torch.inf, 0.0).sum(-1))  # a forced token leaves one id
+        same.append(p.argmax(-1) == q.argmax(-1))
+    return float(torch.cat(divergence).mean()), float(torch.cat(same).float().mean())
 
 
 def run_group(plan: Plan, group: tuple[str, str], store: Store, options: Options) -> None:
@@ -62,7 +168,7 @@ def run_cells(
         with torch.inference_mode():
             loaded = load_group(plan, left, store, options, models)
             if loaded is not None and loaded.cells:
-                for note in quantisation.notes(loaded.cells, options.device):
+                for note in notes(loaded.cells, options.device):
                     options.progress.say(note)
                 _run(loaded, models, _speeds(settle(loaded)) | dict(facts))
     except KeyboardInterrupt as stop:
@@ -88,8 +194,8 @@ def _run(group: LoadedGroup, models: WarmModels, facts: Mapping[str, Any]) -> No
             group.store.refuse_missing(cell.id)
         if group.plan.suite.suite.prove:
             group.options.progress.say("proving: exact distributions by enumeration, greedy equality in fp32")
-        facts_of_models = {cell: facts_of(group, cell) | quantisation.facts(cell) for cell in group.cells}
-        rounding = quantisation.cost(group)
+        facts_of_models = {cell: facts_of(group, cell) | quantisation_facts(cell) for cell in group.cells}
+        rounding = cost(group)
         from stridebench.harness.run.auditing import (  # after the decodes: it needs half a second
             audit_cell,
             columns,
@@ -103,7 +209,7 @@ def _run(group: LoadedGroup, models: WarmModels, facts: Mapping[str, Any]) -> No
                 verdict = isolated.verdict(cell, samples) if cell in isolated else verdicts.of(cell, samples)
             result = audit_cell(group.plan, cell, samples)
             meta = group.plan.meta(cell) | {"status": "done"} | facts_of_models[cell] | columns(result)
-            meta |= drafter_health.columns(cell, samples) | rounding | dict(facts)
+            meta |= auditing.drafter_columns(cell, samples) | rounding | dict(facts)
             changed = scorer.other_weights(cell, samples) if cell in isolated else None
             meta |= {"verdict": judged(cell, verdict, result, changed), "set_scores": scorer.score_set(cell)}
             group.store.seal(cell.id, meta)

@@ -3,21 +3,65 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from stridebench.harness.core.backbone import Backbone
+from stridebench.harness.core.task import Prompt
 from stridebench.harness.discover import component
 from stridebench.harness.errors import StoreError, UsageError, WeightsError
+from stridebench.harness.machine import memory
 from stridebench.harness.plan import presets
 from stridebench.harness.plan.cells import Cell, Plan
-from stridebench.harness.platform import malloc
 from stridebench.harness.record.store import Store
-from stridebench.harness.run.options import Options
 
 if TYPE_CHECKING:
     from stridebench.harness.proof.verdicts import Verdicts
+
+
+# How to run a plan, and the interface of its progress display.
+
+
+class Progress:
+    """Receives a run's stages and decodes; the default ignores them."""
+
+    def say(self, text: str) -> None:
+        """A stage begins."""
+
+    def expect(self, decodes: int) -> None:
+        """``decodes`` more decodes follow."""
+
+    def expect_of(self, cell: Cell, decodes: int) -> None:
+        """So many of the expected decodes are a cell's."""
+
+    def timed(self, cell: Cell, prompt: Prompt, repetition: int, ms_per_token: float) -> None:
+        """A decode took so many milliseconds an output token; ``done`` follows."""
+
+    def done(self, cell: Cell, prompt: Prompt) -> None:
+        """One decode is written."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to run a plan.
+
+    Args:
+        allow_code: let tasks execute model output (in a sandboxed child process).
+        device: of the backbones.
+        fetch: download pinned weights that are missing.
+        progress: receives stages and decodes.
+        executor: options of the executor, checked (`stridebench.harness.run.workers.pool`); None: its defaults.
+        interruptible: a KeyboardInterrupt is ^C and ends the run. In a worker process, which ^C does not reach, a
+            plugin raised it, and it fails the sample.
+    """
+
+    allow_code: bool = False
+    device: str = "cpu"
+    fetch: bool = True
+    progress: Progress = field(default_factory=Progress)
+    executor: Any = None
+    interruptible: bool = True
 
 
 @dataclass(frozen=True)
@@ -59,7 +103,7 @@ class WarmModels:
     def release(self) -> None:
         """Give their memory back."""
         self._loaded = self._verdicts = None
-        malloc.give_back()
+        memory.give_back()
 
     def verdicts(self, group: LoadedGroup) -> Verdicts:
         """The proofs of the methods of the loaded group."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from stridebench.harness.core.noise import NoiseMeter
+from stridebench.harness.machine.noise import NoiseMeter
 
 WAIT_SHARE = 0.02
 """Share of the time that threads may wait for a core."""

@@ -22,8 +22,8 @@ from torch import Tensor
 from stridebench.harness.core.clock import CpuClock, Event
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import UsageError
+from stridebench.harness.machine.device import check_device
 from stridebench.harness.plan import presets
-from stridebench.harness.platform.device import check_device
 from stridebench.harness.record.files import put
 from stridebench.harness.run.passes import timed_pass, times_by_rows
 

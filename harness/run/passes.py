@@ -34,7 +34,7 @@ from stridebench.harness.core.run import Run
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import StoreError, StrideError
-from stridebench.harness.platform import contention
+from stridebench.harness.machine import noise
 from stridebench.harness.run.loading import LoadedGroup
 
 ROWS = (1, 2, 4, 8, 16, 32)
@@ -221,7 +221,7 @@ def _measured(group: LoadedGroup, prompt: Prompt, threads: Threads) -> Passes:
     passes = read_passes(file)
     if passes is None or passes.busy:
         group.options.progress.say(f"measuring passes of {backbone.name}")
-        busy = contention.busy(*contention.load_and_cores()) is not None
+        busy = noise.busy(*noise.load_and_cores()) is not None
         passes = measure(backbone, prompt, threads, busy)
     torch.set_num_threads(passes.threads)
     drafters = dict(passes.drafters)

@@ -33,7 +33,7 @@ from stridebench.harness.plan import presets
 from stridebench.harness.plan.cells import Cell, expand
 from stridebench.harness.plan.suite import resolve_again
 from stridebench.harness.run.attempt import one_line
-from stridebench.harness.run.options import Options
+from stridebench.harness.run.loading import Options
 
 POSITIONS = 64
 """Positions of a text that are scored, from its first."""

@@ -8,18 +8,18 @@ from dataclasses import replace
 from functools import partial
 
 from stridebench.harness.core.batch import Batch
-from stridebench.harness.core.consumption import ConsumptionMeter
-from stridebench.harness.core.noise import GpuMeter
 from stridebench.harness.core.task import Prompt
+from stridebench.harness.machine.consumption import ConsumptionMeter
+from stridebench.harness.machine.noise import GpuMeter
+from stridebench.harness.machine.surroundings import restored
 from stridebench.harness.plan.cells import Cell
-from stridebench.harness.platform.surroundings import restored
 from stridebench.harness.record.columns import Record
 from stridebench.harness.run.attempt import Attempt, attempt
-from stridebench.harness.run.drafter_health import is_checked
-from stridebench.harness.run.isolation import IsolatedCells, Key
+from stridebench.harness.run.auditing import is_checked
 from stridebench.harness.run.loading import LoadedGroup
 from stridebench.harness.run.read_prompts import is_long
 from stridebench.harness.run.scoring import Scorer
+from stridebench.harness.run.workers.isolation import IsolatedCells, Key
 
 WARMUP_TOKENS = 8
 WARMUP_PROMPT = 256

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 import torch
 
@@ -13,9 +15,11 @@ from stridebench.harness.audit.output import target_logits
 from stridebench.harness.audit.verdict import Audit, audit
 from stridebench.harness.core.capabilities import Requirement
 from stridebench.harness.core.method import Claim
+from stridebench.harness.core.task import Layout, SetScore, Stored
 from stridebench.harness.errors import StoreError, UsageError
 from stridebench.harness.plan.cells import Cell, Plan, expand
 from stridebench.harness.plan.suite import resolve_again
+from stridebench.harness.record.files import make, put
 from stridebench.harness.record.store import Store
 from stridebench.harness.run.auditing import (
     MASKED,
@@ -25,8 +29,7 @@ from stridebench.harness.run.auditing import (
     draws_by_other_rule,
     of_masked_model,
 )
-from stridebench.harness.run.loading import LoadedGroup, load_models
-from stridebench.harness.run.options import Options
+from stridebench.harness.run.loading import LoadedGroup, Options, load_models
 
 NO_ORDER = "its run made no bets, and the order in which a canvas was filled is not stored"
 
@@ -159,3 +162,65 @@ def _audit_canvas(group: LoadedGroup, cell: Cell) -> AuditedCell:
     if not bets:
         return AuditedCell(cell.id, cell.label, claim, cell.dtype, None, NO_ORDER)
     return AuditedCell(cell.id, cell.label, claim, cell.dtype, audit(bets, audited_together(group.plan)))
+
+
+# The outputs of a finished cell with their prompts, for evaluations elsewhere; and the scores that come back.
+
+
+FOLDER = "attached"
+"""Folder of a run with the files of results, one folder a cell."""
+
+
+def stored_outputs(store: Store, cell: str) -> list[Stored]:
+    """The outputs of a cell that did not fail, in the order of its prompts.
+
+    Raises:
+        UsageError: there is none, or the prompts at hand are not those of the run.
+    """
+    plan, samples = stored_plan(store), store.cell(cell).samples
+    planned = plan.by_id.get(cell)
+    if planned is None:
+        raise UsageError(f"{cell} is no cell of the suite that {store.path} ran, as this version reads it")
+    refuse_other_prompts(plan, store, [planned])
+    places = {prompt.id: (place, prompt) for place, prompt in enumerate(plan.prompts[planned.task])}
+    timed = samples[(samples["status"] == "ok") & ~samples["warmup"].astype(bool)]
+    rows = sorted(timed.to_dict("records"), key=lambda row: (places[row["prompt"]][0], row["repetition"]))
+    if not rows:
+        raise UsageError(f"{cell} has no output; choose another cell")
+    return [
+        Stored(
+            places[row["prompt"]][1],
+            int(row["repetition"]),
+            store.path / row["output"] if row["output"] else str(row["text"]),
+        )
+        for row in rows
+    ]
+
+
+def attach(store: Store, cell: str, layout: str, reader: Layout, files: Mapping[str, Path]) -> dict[str, SetScore]:
+    """Make the results in files scores of a cell, and keep the files in the run with their sha256.
+
+    Args:
+        store: the run.
+        cell: id of a finished cell.
+        layout: name of the layout.
+        reader: of that name.
+        files: see `Layout.read`.
+
+    Raises:
+        UsageError: a file is missing or malformed, or has results of other outputs; nothing is written then.
+    """
+    scores = reader.read(files, stored_outputs(store, cell))
+    kept = []
+    for key, path in files.items():
+        content = path.read_bytes()
+        digest = hashlib.sha256(content).hexdigest()
+        place = Path(FOLDER) / cell / f"{layout}-{digest[:12]}-{path.name}"
+        make((store.path / place).parent)
+        put(store.path / place, content)
+        kept.append({"layout": layout, "key": key, "file": place.as_posix(), "sha256": digest})
+    meta = store.meta(cell)
+    earlier = [entry for entry in meta.get("attached") or () if entry["layout"] != layout]
+    changed = {**(meta.get("set_scores") or {}), **{name: asdict(score) for name, score in scores.items()}}
+    store.update(cell, set_scores=changed, attached=[*earlier, *kept])
+    return scores

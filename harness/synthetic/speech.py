@@ -18,11 +18,30 @@ import numpy as np
 import numpy.typing as npt
 
 from stridebench.harness.errors import DataMissing, UsageError
-from stridebench.harness.platform.extras import install_command
-from stridebench.harness.synthetic.speech_benchmark import SENTENCES
+from stridebench.harness.machine.extras import install_command
 
 if TYPE_CHECKING:
     from jaxtyping import Float
+
+
+# Digests of the sentences in the test split of the task utterances; see `harness.synthetic.speech.digest`.
+
+
+DIGESTS = """
+005532a2f5 02b787b2a3 06d506a046 094454fa4c 09c0548e84 0ab0ada259 0ababfb7d6 0cf028f04d 10f9fcd4e5 1346a33d1e
+183f970fdf 1c6ddafb2a 1e29aef4b5 1e62ecc695 1ed7b6d176 20ba88445f 22409f101a 26aa4be903 2b2121ca6d 2d62aae6cd
+2d94537246 2f49405f43 37a89ab3f7 3b09397016 3b18c2f4e4 3fd7da7850 40575fd766 42f23cccff 43b0f8472b 4484ce24a3
+49414c4f10 497ed352fc 4b477dc2d6 4ee51f8599 53e4883397 584be91814 598b6e5086 59c94af6df 5a81e89ef9 5d02bd8273
+628834a482 62a24b4e67 6473b848d2 64984c969e 6523cba818 692d3bab18 6a2ca5dfe2 6c20ff56f9 6d36cacd5e 6f2673b797
+727817cfe3 76c63e27e0 7a1f8348d9 7d9338ba5a 8198c5f292 8572d81164 887448a353 8c19217523 8c3a25828a 90877d7d48
+96e92f2200 9877320805 9d757bac9a 9ec6163357 a09a540e89 a0cb19ef61 a1afc56246 a6d5e02f75 a708a6c7bd a7a8908447
+a7ce7f6f1a a911b1e28b afdfaf5145 b3d0130193 b422847736 b51cd169d4 ba3ccb6533 c1533c8fa4 c4caa118a1 c4f59dcd8b
+c500fab584 c577f09cbf c64bf10e69 cc99c43f63 cede2d6ab6 d292006b02 d451a22cf5 d4e8c7669c d6cf75bc5d dc94756ae0
+e0cfa82e8b e0f1bef71f e3da8a4700 e6f91839ab e89d636fe4 ea6ea00d89 efe82bd286 f1d9502356 f317bc22a7 f3cb8d42a6
+f7d6e07be6 fad98a115e fbff430ad5 fd679be2f3
+"""
+SENTENCES = frozenset(DIGESTS.split())
+
 
 RATE = 16_000
 KINDS = (".flac", ".wav")

@@ -17,8 +17,8 @@ from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import UsageError
 from stridebench.harness.registry import TASKS
 from stridebench.harness.train.passages import TEMPERATURES, AnyPlan, Passages, continued
-from stridebench.harness.train.prompts import DEVELOPMENT_SHARE
 from stridebench.harness.train.teacher import Passage, Teacher
+from stridebench.harness.train.windows import DEVELOPMENT_SHARE
 
 REFERENCES = ("reference", "solution", "answer")
 """Where tasks keep what a prompt is to be answered with."""

@@ -6,24 +6,213 @@ Axes: N tokens of a text, n windows of it, W rows of a window, V vocabulary.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, final
 
+import numpy as np
 import numpy.typing as npt
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from stridebench.harness.backbones.slots import gated, lora
+from stridebench.harness.backbones.slots import lora
 from stridebench.harness.backbones.slots.lora import LowRank
+from stridebench.harness.backbones.slots.transformers_net import TransformersNet
+from stridebench.harness.backbones.speech.whisper import FRAME, Whisper, read
+from stridebench.harness.backbones.speech.whisper_decoder import linears
+from stridebench.harness.backbones.text.hf_causal import HFCausal
+from stridebench.harness.core.backbone import Backbone
+from stridebench.harness.core.cache import Window
+from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import UsageError
 from stridebench.harness.plan import presets
-from stridebench.harness.train.frozen_speech import FrozenSpeech
-from stridebench.harness.train.frozen_text import FrozenModel, FrozenText, WindowedTokens
+from stridebench.harness.train import windows
+from stridebench.harness.train.passages import cached
+from stridebench.harness.train.teacher import Passage, Teacher
 from stridebench.harness.train.windows import Windows
+
+# Frozen models that an adapter is trained on: their linear layers and their logits under a mask. Here: of text.
+
+
+class WindowedTokens(NamedTuple):
+    """What a pass of a frozen model reads.
+
+    Args:
+        ids: of a text and its windows.
+        windows: what each row sees.
+        places: positions.
+        condition: of the passage.
+    """
+
+    ids: Int[Tensor, " N"]
+    windows: Windows
+    places: Int[Tensor, " N"]
+    condition: npt.NDArray[Any] | None
+
+    def mask(self) -> Float[Tensor, "1 1 N N"]:
+        """What the windows mean for attention scores, to be added to them."""
+        visible = self.windows.visible()
+        return torch.zeros(visible.shape, device=visible.device).masked_fill(~visible, -torch.inf)[None, None]
+
+
+class FrozenModel(ABC):
+    """The model.
+
+    Attributes:
+        backbone: the adapter is tied to its fingerprint.
+        model: of transformers.
+        linears: layers that may have low-rank matrices, by name.
+        task: peft's name of the model's task.
+        hears: samples of the longest recording that it reads; 0: it reads none.
+    """
+
+    backbone: Backbone
+    model: Any
+    linears: Mapping[str, nn.Linear]
+    task: str | None
+    hears: int
+
+    @abstractmethod
+    def logits(self, inputs: WindowedTokens) -> Float[Tensor, "N V"]:
+        """One pass over the tokens."""
+
+    @abstractmethod
+    def transcript(self, recording: npt.NDArray[Any]) -> Passage:
+        """The greedy transcript of a recording.
+
+        Raises:
+            UsageError: the model reads no recordings.
+        """
+
+
+@final
+class FrozenText(FrozenModel):
+    """A language model, through the forward of transformers.
+
+    Args:
+        name: of a preset.
+        params: of its adapter.
+        device: where it is.
+        dtype: its type.
+    """
+
+    task = "CAUSAL_LM"
+    hears = 0
+
+    def __init__(self, name: str, params: Mapping[str, Any], device: str = "cpu", dtype: str = "fp32") -> None:
+        self.backbone = backbone = HFCausal.load(name, {**params, "forward": "transformers"}, dtype, device)
+        assert isinstance(backbone._net, TransformersNet), "what forward: transformers asks for"
+        self.model = backbone._net.model
+        self.linears = lora.linears(self.model)
+        self._in_blocks = windows.prepare(self.model)
+
+    def logits(self, inputs: WindowedTokens) -> Float[Tensor, "N V"]:
+        """The condition is ignored. Attention goes block by block where transformers lets it."""
+        mask = inputs.ids.new_zeros(1, 1, 1, 1) if self._in_blocks else inputs.mask()  # blocks make their own masks
+        with windows.read(inputs.windows) if self._in_blocks else nullcontext():
+            out = self.model(
+                input_ids=inputs.ids[None], attention_mask=mask, position_ids=inputs.places[None], use_cache=False
+            )
+        logits: Tensor = out.logits[0]
+        return logits
+
+    def transcript(self, recording: npt.NDArray[Any]) -> Passage:
+        """Always refused."""
+        raise UsageError(f"{self.backbone.name} reads text; recordings are for a backbone of whisper")
+
+
+# A frozen Whisper that an adapter is trained on: the decoder of transformers, over recordings encoded once.
+# The encoder's states and the greedy transcript of a recording are kept in the cache: 1.5 MB each for Whisper base.
+
+
+LONGEST = 160
+"""Tokens of a transcript."""
+FLOOR = -1e4
+"""Logit of suppressed tokens. It makes their probability zero in any type, and zero times this logarithm is not nan."""
+
+
+@final
+class FrozenSpeech(FrozenModel):
+    """A Whisper: in fp32 for the adapter, and in bf16 to encode and transcribe recordings.
+
+    Args:
+        name: of a preset.
+        params: of its adapter.
+        device: cpu.
+        dtype: fp32.
+
+    Raises:
+        UsageError: another device.
+    """
+
+    task = None
+
+    def __init__(self, name: str, params: Mapping[str, Any], device: str = "cpu", dtype: str = "fp32") -> None:
+        if device != "cpu":
+            raise UsageError(f"adapters of {name} learn on the CPU; leave --device {device} out")
+        loaded = read(name, params, "fp32", "cpu")
+        self.model, self._whisper = loaded.model, Whisper.load(name, params, "bf16", "cpu")
+        self.backbone = self._whisper
+        self.linears, self._setup = linears(self.model), loaded.setup
+        self.hears = FRAME * int(self.model.config.max_source_positions)
+        self._home = Teacher(self.backbone).home / "heard"
+
+    def logits(self, inputs: WindowedTokens) -> Float[Tensor, "N V"]:
+        """The condition is the recording; suppressed tokens have the logit ``FLOOR``."""
+        states, last = self._encoded(inputs.condition)["states"].float(), self.backbone.capabilities.context - 1
+        rows = self.model.model.decoder(
+            input_ids=inputs.ids[None],
+            attention_mask=inputs.mask(),
+            position_ids=inputs.places.clamp_max(last)[None],  # rows past the end of the text are not counted
+            encoder_hidden_states=states[None],
+            use_cache=False,
+        ).last_hidden_state[0]
+        return self._suppressed(self.model.proj_out(rows), inputs.places)
+
+    def _suppressed(self, logits: Float[Tensor, "N V"], places: Int[Tensor, " N"]) -> Float[Tensor, "N V"]:
+        setup = self._setup
+        silent: Bool[Tensor, "N V"] = torch.zeros(logits.shape, dtype=torch.bool)
+        silent[:, setup.first] = (places == len(setup.prompt) - 1)[:, None]
+        silent[:, setup.never] = True
+        return logits.masked_fill(silent, FLOOR)
+
+    def transcript(self, recording: npt.NDArray[Any]) -> Passage:
+        """The greedy transcript, which ends with the end of text unless it is ``LONGEST`` tokens long."""
+        tokens = self._encoded(recording)["tokens"].tolist()
+        return Passage(tuple(tokens), len(self._setup.prompt), recording)
+
+    def _encoded(self, recording: npt.NDArray[Any] | None) -> dict[str, Tensor]:
+        """States and transcript of a recording, from the cache once they are there."""
+        if recording is None:
+            raise UsageError(f"{self.backbone.name}: a passage has no recording; Whisper writes what it hears")
+
+        def content() -> bytes:
+            with torch.autocast("cpu", enabled=False):  # a loss may ask, whose products are in bf16
+                states = self._whisper.hear(Prompt("a recording to train on", condition=recording))
+                return save({"states": states.contiguous(), "tokens": self._transcribed(states)})
+
+        digest = hashlib.sha256(np.ascontiguousarray(recording).tobytes()).hexdigest()[:20]
+        return load_file(cached(self._home / f"{digest}.safetensors", content))
+
+    @torch.inference_mode()
+    def _transcribed(self, states: Float[Tensor, "S E"]) -> Int[Tensor, " T"]:
+        encoded, capabilities = self._whisper.listen(states), self.backbone.capabilities
+        cache, tokens, count = encoded.cache(), list(encoded.tokens), 0
+        most = min(len(tokens) + LONGEST, capabilities.context)
+        while len(tokens) < most and (count == 0 or tokens[-1] not in capabilities.eos):
+            new, places = torch.tensor(tokens[count:]), torch.arange(count, len(tokens))
+            row = cache.extend(Window(new, places, count, None, 1)).logits[-1]
+            count = len(tokens)
+            tokens.append(int(row.argmax()))  # the next pass reads it
+        return torch.tensor(tokens)
+
 
 MODELS: dict[str, type[FrozenText] | type[FrozenSpeech]] = {"hf_causal": FrozenText, "whisper": FrozenSpeech}
 """The frozen model of each adapter of backbones."""
@@ -121,7 +310,7 @@ class GatedLora(nn.Module):
             for layer, down, up in zip(self._linears.values(), self.down, self.up, strict=True)
         ]
         ids = torch.cat([text, windows.flatten()])
-        with gated.hooked(pairs, gate[:, None].float()):
+        with lora.hooked(pairs, gate[:, None].float()):
             logits = self.frozen.logits(WindowedTokens(ids, Windows(count, roots, width), places, condition))
         rows = (roots[:, None] + torch.arange(width, device=roots.device)).clamp_max(count - 1)
         return Streams(logits[rows], logits[count:].view(number, width, -1))

@@ -32,10 +32,10 @@ from stridebench.harness.core.draws import Draws, SeededDraws
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import UsageError
-from stridebench.harness.platform.folders import cache_folder
+from stridebench.harness.machine.folders import cache_folder
 from stridebench.harness.record import files
-from stridebench.harness.train.prompts import SIDES, Side, Source, benchmark_captions, held_out, prefixes, prompts
 from stridebench.harness.train.teacher import Passage, Teacher
+from stridebench.harness.train.windows import SIDES, Side, Source, benchmark_captions, held_out, prefixes, prompts
 
 LOG = logging.getLogger(__name__)
 TEMPERATURES = (0.0, 0.7, 1.0)

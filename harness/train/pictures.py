@@ -24,8 +24,8 @@ from stridebench.harness.core.capabilities import Grid
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import UsageError
 from stridebench.harness.train.passages import AnyPlan, Passages
-from stridebench.harness.train.prompts import DEVELOPMENT_SHARE
 from stridebench.harness.train.teacher import Passage, Teacher
+from stridebench.harness.train.windows import DEVELOPMENT_SHARE
 
 KINDS = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 METADATA = "metadata.jsonl"

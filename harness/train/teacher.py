@@ -16,15 +16,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from stridebench.harness.core.backbone import Backbone, EncodedPrompt
-from stridebench.harness.core.cache import Cache, Rows, Window, extend_all
+from stridebench.harness.core.cache import Cache, Rows, Window, extend_all, resolve
 from stridebench.harness.core.capabilities import Capabilities, Tap
 from stridebench.harness.core.draws import Draws
-from stridebench.harness.core.hidden import resolve
 from stridebench.harness.core.sampling import Sampling, warp
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import UsageError
+from stridebench.harness.machine.folders import cache_folder
 from stridebench.harness.plan import presets
-from stridebench.harness.platform.folders import cache_folder
 
 
 class Passage(NamedTuple):

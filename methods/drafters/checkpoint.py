@@ -11,8 +11,8 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from stridebench.harness.core import int8
 from stridebench.harness.errors import WeightsError, listed
+from stridebench.harness.kernels import int8
 
 FILES = ("model.safetensors", "pytorch_model.bin")
 INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")

@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from stridebench.harness.core.method import Mutant
 from stridebench.harness.core.run import Run
 from stridebench.harness.core.session import ancestors
 
@@ -75,3 +76,28 @@ def paths(parents: Int[Tensor, " K"], levels: int) -> Int[Tensor, "K d"]:
     index = torch.arange(size, device=parents.device)
     ordered = torch.where(ancestors(parents), index, size).sort(1).values[:, :levels]
     return torch.where(ordered < size, ordered, -1)
+
+
+# Bugs to inject into the drawing of siblings.
+
+
+SIBLINGS = "stridebench.methods.trees.sampled:siblings"
+
+EARLIER_SIBLINGS_NOT_REMOVED = Mutant(
+    SIBLINGS,
+    "left = q[:, None].where(drawn.cumsum(1) - drawn == 0, 0.0)",
+    "left = q[:, None].expand_as(drawn)",
+    "siblings without replacement are recorded with the whole distribution",
+)
+MOST_PROBABLE_SIBLINGS = Mutant(
+    SIBLINGS,
+    'draws.distinct(q, count, "draft")',
+    "q.topk(count).indices",
+    "the ratio test on the k best tokens, which nobody drew",
+)
+SIBLINGS_SORTED_BY_CONFIDENCE = Mutant(
+    SIBLINGS,
+    'draws.distinct(q, count, "draft")',
+    '(lambda t: t.gather(1, q.gather(1, t).argsort(1, descending=True)))(draws.distinct(q, count, "draft"))',
+    "sampled siblings are put in the order of their confidence",
+)

@@ -7,7 +7,7 @@ from stridebench.harness.core.method import Mutant
 REJECTION = "stridebench.methods.verifiers.rejection"
 TREE = "stridebench.methods.verifiers.tree"
 K_SEQ = "stridebench.methods.verifiers.k_seq"
-THRESHOLD = "stridebench.methods.verifiers.threshold"
+THRESHOLD = "stridebench.methods.verifiers.typical"
 
 CORRECTION_FROM_TARGET = Mutant(
     f"{REJECTION}:judge",
@@ -139,4 +139,32 @@ IMPROBABLE_DRAFTS_KEPT = Mutant(
     "_target_probs(x, p) > delta",
     "_target_probs(x, p) <= delta",
     "improbable drafts are kept",
+)
+
+
+# Bugs to inject into a method's own step.
+
+
+UNWARPED_TOKEN = Mutant(
+    "stridebench.methods.autoregressive:Autoregressive.step",
+    "run.probs(run.target.forward())",
+    "run.target.forward().softmax(-1)",
+    "the token is drawn from the unwarped distribution",
+)
+PROPOSALS_JUDGED_BY_NEIGHBOUR_ROW = Mutant(
+    "stridebench.methods.blockwise:Blockwise.accept_probs",
+    "accept_probs = acceptance_probs(x, None, p)",
+    "accept_probs = acceptance_probs(x, None, p.roll(1, 0))",
+    "proposals are compared with the row of their neighbour",
+)
+
+
+# Bugs to inject into the drafters that belong to no family.
+
+
+OTHER_PROBS_RECORDED = Mutant(
+    "stridebench.methods.drafters.draft_model:ModelDrafter.propose",
+    "probs.append(q)",
+    "probs.append((q + 0.1) / (q + 0.1).sum())",
+    "the recorded distribution is not the one that was sampled",
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from string import ascii_lowercase
@@ -13,15 +14,95 @@ from rich.markup import escape
 
 from stridebench.harness.errors import printable_line
 from stridebench.harness.record.metrics import METRICS
-from stridebench.reports.gate import engine_compare
+from stridebench.reports.gate import engine_cells
 from stridebench.reports.gate.gaps import evidence as evidence
 from stridebench.reports.gate.gaps import row_of
-from stridebench.reports.gate.matching import Planned, name_of, temperature, why_alone
 from stridebench.reports.summary import CONSUMED, FinishedCell
 from stridebench.reports.text_table import Column, TextTable, markdown_lines, number, print_table
 
 if TYPE_CHECKING:
     from stridebench.harness.record.store import Cell, Store
+
+
+# Which cells of two runs have one configuration, and why the others have no partner.
+
+
+SEEDING = ("seed", "stop_at_eos", "batch", "role")
+MATCHED = ("method", "params", "backbone", "dtype", "task", "task_params", "sampling", "max_new_tokens", *SEEDING)
+"""Entries of a cell's meta in which two cells that are compared agree."""
+NEAR = ("method", "backbone", "role")
+"""Entries in which the nearest cell agrees at least."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """Every cell of a run by its configuration.
+
+    Args:
+        finished: the finished cells.
+        missing: of the others, why each is not finished.
+    """
+
+    finished: Mapping[str, Cell]
+    missing: Mapping[str, str]
+
+    @staticmethod
+    def of(store: Store) -> Planned:
+        """Read a run."""
+        finished: dict[str, Cell] = {}
+        missing: dict[str, str] = {}
+        sealed = set(store.cells())
+        for name, planned in store.manifest["cells"].items():
+            cell = store.cell(name) if name in sealed else None
+            meta = planned if cell is None else cell.meta
+            if cell is not None and meta.get("status", "done") != "skipped":
+                finished[configuration(meta)] = cell
+            elif meta.get("status") == "skipped":
+                missing[configuration(meta)] = f"skipped: {meta.get('reason') or 'no reason given'}"
+            else:
+                missing[configuration(meta)] = "not finished"
+        return Planned(finished, missing)
+
+
+def configuration(meta: Mapping[str, Any]) -> str:
+    """Return what two cells must share, as a key."""
+    return json.dumps([meta.get(word) for word in MATCHED], sort_keys=True)
+
+
+def name_of(cell: Cell) -> str:
+    """Return the label of a cell with what it ran on."""
+    meta = cell.meta
+    where = f"{meta.get('backbone')} {meta.get('dtype')}, T = {temperature(meta):g}"
+    return f"{meta.get('label', cell.name)} ({where})"
+
+
+def temperature(meta: Mapping[str, Any]) -> float:
+    """Return the temperature of a cell; 0 is greedy."""
+    return float((meta.get("sampling") or {}).get("temperature", 0.0))
+
+
+def why_alone(key: str, cell: Cell, other: Planned) -> str:
+    """Return why the other run has no finished cell of this configuration, or "" where it has nothing like it."""
+    if key in other.missing:
+        return other.missing[key]
+    near = [one.meta for one in other.finished.values() if all(one.meta.get(w) == cell.meta.get(w) for w in NEAR)]
+    if not near:
+        return ""
+    nearest = min(near, key=lambda meta: len(list(_unlike(cell.meta, meta))))
+    return f"the nearest cell differs in {', '.join(_unlike(cell.meta, nearest))}"
+
+
+def _unlike(here: Mapping[str, Any], there: Mapping[str, Any]) -> Iterator[str]:
+    for word in MATCHED:
+        one, other = here.get(word), there.get(word)
+        if one == other:
+            continue
+        if isinstance(one, dict) and isinstance(other, dict):
+            keys = [name for name in dict.fromkeys([*one, *other]) if one.get(name) != other.get(name)]
+            yield from (f"{name} ({one.get(name)} and {other.get(name)})" for name in keys)
+        else:
+            yield f"{word} ({one} and {other})"
+
 
 COUNTS = ("tau_minus_1", "acceptance")
 PASSES = "scr"
@@ -117,12 +198,12 @@ def _compare_runs(
         cell_rows, remarks = _compare_cells(*cells, left_out)
         rows += [{"run": letter, **row} for row in cell_rows]
         notes += [f"{name_of(cells[0])}: {remark}" for remark in remarks]
-    here, there = engine_compare.finished(a), engine_compare.finished(b)
+    here, there = engine_cells.finished(a), engine_cells.finished(b)
     for key in (key for key in here if key in there):
-        engine_rows = engine_compare.rows(here[key], there[key], SECONDS not in left_out)
+        engine_rows = engine_cells.rows(here[key], there[key], SECONDS not in left_out)
         rows += [{"run": letter, **row} for row in engine_rows]
-    lines_a = _alone(first, other) + engine_compare.alone(here, there)
-    lines_b = _alone(other, first) + engine_compare.alone(there, here)
+    lines_a = _alone(first, other) + engine_cells.alone(here, there)
+    lines_b = _alone(other, first) + engine_cells.alone(there, here)
     only_a, only_b, notes = ([f"{prefix}{line}" for line in lines] for lines in (lines_a, lines_b, notes))
     return Comparison(pd.DataFrame(rows), only_a, only_b, notes, (letter,))
 

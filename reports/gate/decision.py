@@ -24,7 +24,7 @@ import pandas as pd
 from scipy.stats import t
 
 from stridebench.harness.record import stats
-from stridebench.harness.record.evidence import refuting_in
+from stridebench.harness.record.metrics import refuting_in
 from stridebench.reports.gate import engine_cells
 from stridebench.reports.gate.baseline import (
     Tested,

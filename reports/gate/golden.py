@@ -11,8 +11,7 @@ from stridebench.harness.errors import UsageError, did_you_mean
 from stridebench.harness.record import stats
 from stridebench.harness.record.store import Store
 from stridebench.reports.gate.decision import EXIT
-from stridebench.reports.interchange.acceptance import Result
-from stridebench.reports.interchange.readers import read
+from stridebench.reports.interchange.readers import Result, read
 from stridebench.reports.interchange.writers import lengths
 
 MARGIN = 0.05

@@ -17,8 +17,7 @@ import pandas as pd
 from stridebench.harness.record.metrics import acceptance_by_depth
 from stridebench.reports.html.headline import setting_of
 from stridebench.reports.html.text import figure_of, for_plotly, plain_list
-from stridebench.reports.pareto import Panel, best, panels
-from stridebench.reports.qualities import lower_is_better
+from stridebench.reports.pareto import Panel, best, lower_is_better, panels
 from stridebench.reports.tables import GROUP
 from stridebench.reports.text_table import interval
 

@@ -9,7 +9,7 @@ import pandas as pd
 
 from stridebench.reports import tables
 from stridebench.reports.html.text import figure_of, signed
-from stridebench.reports.qualities import is_quality, title_of
+from stridebench.reports.pareto import is_quality, title_of
 from stridebench.reports.text_table import Column, number
 
 COLUMNS = (

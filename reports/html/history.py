@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stridebench.reports.history.report import Finding
-from stridebench.reports.html import assets
+from stridebench.reports.html import text
 from stridebench.reports.html.figures import GREY, PALETTE, RED, Chart
 from stridebench.reports.html.page import environment
 from stridebench.reports.html.text import figure_of, for_plotly, plain_list
@@ -18,7 +18,7 @@ MOST = 60
 def write(results: Sequence[Finding], title: str, folder: Path) -> Path:
     """Write the page of a history into a folder; returns index.html."""
     folder.mkdir(parents=True, exist_ok=True)
-    assets.write(folder / "assets")
+    text.write(folder / "assets")
     ordered = sorted(results, key=lambda finding: not finding.changes)
     body = (
         environment()

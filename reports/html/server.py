@@ -17,8 +17,8 @@ from urllib.parse import parse_qs, quote, unquote, urlencode, urlsplit
 from stridebench.harness.errors import StoreError, StrideError
 from stridebench.harness.record.request_store import RequestStore
 from stridebench.harness.record.store import Store
-from stridebench.reports.html import assets, page
-from stridebench.reports.html.run_facts import RunFacts
+from stridebench.reports.html import page, text
+from stridebench.reports.html.cell_facts import RunFacts
 
 ADDRESS = "127.0.0.1"
 NAMES = ("127.0.0.1", "localhost")
@@ -228,7 +228,7 @@ def serve(folder: Path, port: int, curve: page.Curve | None = None) -> Iterator[
     """
     with tempfile.TemporaryDirectory(prefix="stride-view-") as site:
         library = Library(folder, Path(site), curve)
-        assets.write(Path(site) / "assets")
+        text.write(Path(site) / "assets")
         handler = functools.partial(Handler, library=library)
         try:
             server = ThreadingHTTPServer((ADDRESS, port), handler)

@@ -10,9 +10,8 @@ import pandas as pd
 import yaml
 
 from stridebench.harness.errors import UsageError
-from stridebench.harness.record.request_metrics import acceptance
 from stridebench.harness.record.request_store import EngineCell, RequestStore
-from stridebench.harness.record.requests import counted
+from stridebench.harness.record.requests import acceptance, counted
 from stridebench.harness.record.store import Store
 
 

@@ -11,9 +11,8 @@ from collections.abc import Iterator
 import pandas as pd
 from matplotlib.figure import Figure
 
-from stridebench.reports.papers.drawing import by_label, curves, legend, side_by_side
+from stridebench.reports.papers.drawing import by_label, curves, figure, legend, sheet, side_by_side
 from stridebench.reports.papers.measured import Run
-from stridebench.reports.papers.registry import figure, sheet
 from stridebench.reports.text_table import Column, TextTable, measured_text
 
 FIGURES = {"acceptance": "acceptance rate", "tau": "tokens a step (tau)", "speedup": "speed-up"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import matplotlib.image
@@ -12,13 +12,14 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from stridebench.reports.papers.measured import Measured, decoded
-from stridebench.reports.plot_style import COLOURS as COLOURS
-from stridebench.reports.plot_style import MARKERS
-from stridebench.reports.text_table import UNMEASURED
+from stridebench.reports.papers.measured import Measured, Run, decoded
+from stridebench.reports.pareto import COLOURS as COLOURS
+from stridebench.reports.pareto import STYLE_MARKERS as MARKERS
+from stridebench.reports.text_table import UNMEASURED, TextTable
 
 if TYPE_CHECKING:
     from stridebench.harness.record.store import Cell, Store
+
 
 QUALITIES = {
     "set.geneval_overall": "GenEval",
@@ -143,3 +144,32 @@ def first_of(rows: pd.DataFrame, prompt: str) -> pd.DataFrame:
 def group_title(title: str, group: Measured) -> str:
     """Return a title with the measured cells below it."""
     return f"{title}\n{group.title}"
+
+
+# Functions that fill tables and draw figures, by their names in the papers' YAML files.
+
+
+Fill = Callable[[Run], Iterable[TextTable]]
+Draw = Callable[[Run], Iterable[Figure]]
+SHEETS: dict[str, Fill] = {}
+FIGURES: dict[str, Draw] = {}
+
+
+def sheet(*names: str) -> Callable[[Fill], Fill]:
+    """Register a function that fills tables."""
+
+    def register(fill: Fill) -> Fill:
+        SHEETS.update(dict.fromkeys(names, fill))
+        return fill
+
+    return register
+
+
+def figure(name: str) -> Callable[[Draw], Draw]:
+    """Register a function that draws figures. Files have this name without the paper's."""
+
+    def register(draw: Draw) -> Draw:
+        FIGURES[name] = draw
+        return draw
+
+    return register

@@ -16,10 +16,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from stridebench.harness.record import stats
-from stridebench.reports.papers.drawing import COLOURS, curve, legend, side_by_side
+from stridebench.reports.papers.drawing import COLOURS, curve, figure, legend, sheet, side_by_side
 from stridebench.reports.papers.measured import Measured, Run
-from stridebench.reports.papers.registry import figure, sheet
-from stridebench.reports.plot_style import DASHES
+from stridebench.reports.pareto import DASHES
 from stridebench.reports.summary import FinishedCell
 from stridebench.reports.text_table import Column, TextTable, estimate_text, measured_text, number
 

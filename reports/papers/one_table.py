@@ -10,10 +10,9 @@ from stridebench.harness.errors import UsageError, did_you_mean
 from stridebench.reports.cost import cards
 from stridebench.reports.cost.tables import cost_table, framework_table
 from stridebench.reports.papers import report
-from stridebench.reports.papers.items import Item, items
+from stridebench.reports.papers.drawing import SHEETS
 from stridebench.reports.papers.measured import Run, measured
-from stridebench.reports.papers.paper_files import printed, reports
-from stridebench.reports.papers.registry import SHEETS
+from stridebench.reports.papers.paper_files import Item, items, printed, reports
 from stridebench.reports.text_table import UNMEASURED, TextTable
 
 if TYPE_CHECKING:

@@ -310,3 +310,54 @@ def names() -> list[str]:
 def reports() -> dict[str, Contents]:
     """Return all reports by the names that suites give in ``report:``."""
     return {name: contents for paper in papers().values() for name, contents in paper.reports.items()}
+
+
+# Every table and figure of the papers, and what making one takes.
+
+
+FILE = Path(__file__).parents[1] / "data" / "paper_items.yaml"
+
+
+class _ItemsData(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Cells(_ItemsData):
+    """A method with options on some models.
+
+    Args:
+        method: a name of the registry.
+        options: of the method, where its default does not fit the models.
+        models: presets of the paper's models.
+    """
+
+    method: str
+    options: dict[str, Any] = {}
+    models: tuple[str, ...]
+
+
+class Item(_ItemsData):
+    """A table or a figure.
+
+    Args:
+        item: "Table 1", "Figure 2".
+        made_by: a sheet or a figure of the reports, ``contact sheets`` of a run, or a verb.
+        suite: fills it from models that are here, too.
+        cells: the paper's own.
+        models: whose number of token ids it shows, without a cell.
+        why: it cannot be made, or there is nothing to make.
+    """
+
+    item: str
+    made_by: str = ""
+    suite: str = ""
+    cells: tuple[Cells, ...] = ()
+    models: tuple[str, ...] = ()
+    why: str = ""
+
+
+@cache
+def items() -> Mapping[str, tuple[Item, ...]]:
+    """Read all items, by paper."""
+    body = load_yaml(FILE.read_text(encoding="utf-8"))
+    return {paper: tuple(Item.model_validate(item) for item in listed) for paper, listed in body["papers"].items()}

@@ -12,10 +12,9 @@ from collections.abc import Iterator
 import pandas as pd
 from matplotlib.figure import Figure
 
-from stridebench.reports.papers.drawing import COLOURS, error_bars, legend, side_by_side
+from stridebench.reports.papers.drawing import COLOURS, error_bars, figure, legend, sheet, side_by_side
 from stridebench.reports.papers.measured import Run
-from stridebench.reports.papers.registry import figure, sheet
-from stridebench.reports.qualities import is_quality
+from stridebench.reports.pareto import is_quality
 from stridebench.reports.text_table import Column, TextTable, measured_text, number
 
 PANELS = {"acceptance": "acceptance rate", "tau": "tokens a step (tau)", "speedup": "speed-up, same weights"}

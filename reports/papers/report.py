@@ -23,11 +23,11 @@ from stridebench.reports.papers import (
     sjdpp,
     xspecmesh,
 )
+from stridebench.reports.papers.drawing import FIGURES, SHEETS
 from stridebench.reports.papers.engine import PICTURES, Facts, fill
 from stridebench.reports.papers.measured import Run, measured
 from stridebench.reports.papers.paper_files import Contents, papers, printed, reports
-from stridebench.reports.papers.registry import FIGURES, SHEETS
-from stridebench.reports.plot_style import STYLE
+from stridebench.reports.pareto import STYLE
 from stridebench.reports.text_table import TextTable, markdown_lines, print_table
 
 if TYPE_CHECKING:

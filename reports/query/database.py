@@ -12,8 +12,10 @@ import duckdb
 import pyarrow as pa
 
 from stridebench.harness.errors import UsageError, printable_line
-from stridebench.reports.query.rows import (
+from stridebench.reports.query.schema import (
     CELL_NUMBER,
+    FACTS,
+    VIEWS,
     NamedRun,
     cell_facts,
     cell_scores_rows,
@@ -24,7 +26,6 @@ from stridebench.reports.query.rows import (
     scores_rows,
     stored_rows,
 )
-from stridebench.reports.query.schema import FACTS, VIEWS
 
 SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "enable_external_access": "false",  # no file, no address

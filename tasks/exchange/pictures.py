@@ -15,7 +15,7 @@ from typing import Any
 from stridebench.harness.core.task import Layout, SetScore, Stored
 from stridebench.harness.errors import OutputError, UsageError
 from stridebench.harness.registry import LAYOUTS
-from stridebench.tasks.exchange.prompt_sets import by_prompt, field, refuse_others
+from stridebench.tasks.exchange.texts import by_prompt, field, refuse_others
 from stridebench.tasks.metrics import dpg, geneval, t2i_compbench
 
 CROPS = 4

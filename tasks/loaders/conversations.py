@@ -6,15 +6,16 @@ Drafters and adapters are trained on one split and measured on the other, so non
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, final
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, final
 
 from stridebench.harness.core.task import Prompt, Task
 from stridebench.harness.errors import UsageError, one_of
 from stridebench.harness.registry import TASKS
-from stridebench.tasks.loaders.files import Row, Where
-from stridebench.tasks.loaders.texts import Published, key, questions_of, ranked
+from stridebench.tasks.loaders.files import Row, Where, json_lines
+from stridebench.tasks.loaders.texts import Published, key, questions_of, ranked, raw, texts, unique
 
 SPLITS = ("test", "train")
 ONE_IN = 16
@@ -133,3 +134,169 @@ def _turn(turn: Any, where: Where) -> tuple[str, str]:
             if isinstance(turn.get(who), str) and isinstance(turn.get(what), str):
                 return turn[who].lower(), turn[what]
     raise where.fault(f"a turn has from and value, or role and content; found {str(turn)[:60]!r}")
+
+
+# Draws training prompts from a data set, without questions of benchmarks.
+
+
+def draw(name: str, prompts: Sequence[Prompt], count: int, seed: int, excluded: set[str]) -> list[Prompt]:
+    """Draw ``count`` of the prompts in a random order, without those whose questions are excluded.
+
+    Args:
+        name: of the data set, for messages.
+        prompts: to draw from.
+        count: number of prompts.
+        seed: of the order.
+        excluded: keys of questions that must not occur.
+
+    Raises:
+        UsageError: too few prompts are left.
+    """
+    free = [prompt for prompt in prompts if not any(key(text) in excluded for text in questions_of(prompt))]
+    if not 0 < count <= len(free):
+        raise UsageError(
+            f"{count} prompts of {name} are asked for; of the {len(prompts)} that are for training, {len(free)} are "
+            f"left without those of benchmarks and of other sources. Change count"
+        )
+    return ranked(free, seed)[:count]
+
+
+class Place(NamedTuple):
+    """Either a file or a data set of the hub; the other is ""."""
+
+    file: str
+    hub: str
+
+
+def place(value: str) -> Place:
+    """Parse a parameter: a file, or hub:ID@REVISION."""
+    return Place("", value.removeprefix("hub:")) if value.startswith("hub:") else Place(value, "")
+
+
+def names(value: Sequence[str] | str) -> tuple[str, ...]:
+    """Return the names of a list, or of a text that separates them by commas or spaces."""
+    return tuple(value.replace(",", " ").split()) if isinstance(value, str) else tuple(value)
+
+
+# Questions of two turns in the format of FastChat's judge: MT-Bench, Spec-Bench.
+# A prompt is one turn of a user. The second turn follows an answer to the first. That answer is read from a file and
+# not decoded, because all methods must continue the same text.
+
+
+CONVERSATIONS = {
+    "vicuna": "{first} ASSISTANT: {answer}</s>USER: {second}",
+    "llama2": "{first} [/INST] {answer} </s><s>[INST] {second}",
+    "llama3": "{first}<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n{answer}<|eot_id|>"
+    "<|start_header_id|>user<|end_header_id|>\n\n{second}",
+    "qwen": "{first}<|im_end|>\n<|im_start|>assistant\n{answer}<|im_end|>\n<|im_start|>user\n{second}",
+}
+"""How turns are joined, by chat template. A backbone with ``chat`` on adds the outer part of the template."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A line of ``question.jsonl``; some questions have reference answers for a judge."""
+
+    id: int
+    category: str
+    turns: tuple[str, ...]
+    references: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Second:
+    """Which turn is asked.
+
+    Args:
+        turn: 1 or 2.
+        answers: for turn 2, a file of FastChat's model_answer with the answers to turn 1.
+        conversation: for turn 2, how the turns are joined; one of `CONVERSATIONS`.
+    """
+
+    turn: int
+    answers: str
+    conversation: str
+
+    def check(self, task: str) -> None:
+        """Check that the parameters fit together.
+
+        Raises:
+            UsageError: they do not fit.
+        """
+        if self.turn not in (1, 2):
+            raise UsageError(f"the task {task} was given turn={self.turn}; questions have the turns 1 and 2")
+        if self.turn == 2 and not self.answers:
+            raise UsageError(
+                f"turn 2 of {task} follows an answer to turn 1: give as answers a file of FastChat's model_answer"
+            )
+        if self.turn == 2:
+            one_of(f"the task {task}", "conversation", self.conversation, CONVERSATIONS)
+
+    def prompts(
+        self, task: str, questions: Sequence[Question], groups: Mapping[str, str], path: str
+    ) -> Sequence[Prompt]:
+        """Return one prompt for each question that has this turn.
+
+        Args:
+            task: its registered name.
+            questions: all questions.
+            groups: the category of a prompt, by the category of its question.
+            path: the file of the questions, for messages.
+
+        Raises:
+            UsageError: two questions have the same id, or an answer to turn 1 is missing.
+        """
+        answers = _answers(Path(self.answers).expanduser()) if self.turn == 2 else {}
+        chosen = [question for question in questions if len(question.turns) >= self.turn]
+        return unique([self._prompt(task, question, groups, answers) for question in chosen], path)
+
+    def _prompt(self, task: str, question: Question, groups: Mapping[str, str], answers: Mapping[int, str]) -> Prompt:
+        name, text = f"{task}/{question.id}", question.turns[0]
+        if self.turn == 2:
+            if question.id not in answers:
+                raise UsageError(f"{self.answers} has no answer to question {question.id}; give one for every question")
+            pattern, second = CONVERSATIONS[self.conversation], question.turns[1]
+            name, text = f"{name}/2", pattern.format(first=text.strip(), answer=answers[question.id], second=second)
+        data: dict[str, Any] = {"question": question.id, "turn": self.turn, "subcategory": question.category}
+        data |= {"asked": question.turns, "references": question.references}
+        return Prompt(name, text, category=groups[question.category], data=data)
+
+
+def questions(published: Published, file: str, groups: Mapping[str, str]) -> tuple[list[Question], str]:
+    """Read all questions in the order of the file, and return them with its path.
+
+    Args:
+        published: the data set.
+        file: a path, or "".
+        groups: the known categories.
+
+    Raises:
+        UsageError: the file is missing, malformed, or of another benchmark.
+    """
+    read = []
+    for where, row in published.rows(file, "", ""):
+        category = raw(row, "category", where)
+        if category not in groups:
+            raise where.fault(f"category is {category!r}; {published.what} has {', '.join(groups)}")
+        turns = texts(row, "turns", where, least=1)
+        reference = row.get("reference")
+        references = tuple(map(str, reference)) if isinstance(reference, list) else ()
+        read.append(Question(_id(row, where), category, turns, references))
+    return read, str(where.path)
+
+
+def _answers(path: Path) -> dict[int, str]:
+    answers = {}
+    for where, row in json_lines(path, "answers to the first turn", "model_answer of FastChat's llm_judge"):
+        choices = row.get("choices")
+        if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
+            raise where.fault("no choices, as an answer of FastChat has")
+        answers[_id(row, where)] = texts(choices[0], "turns", where, least=1)[0].strip()
+    return answers
+
+
+def _id(row: Mapping[str, Any], where: Where) -> int:
+    number = row.get("question_id")
+    if not isinstance(number, int) or isinstance(number, bool):
+        raise where.fault(f"question_id is {number!r}, not a number")
+    return number

@@ -19,8 +19,7 @@ from stridebench.harness.core.task import SetScore
 from stridebench.harness.errors import UsageError
 from stridebench.harness.record.outputs import Picture
 from stridebench.tasks.metrics import image_weights as weights
-from stridebench.tasks.metrics.features import INSTALL, device, imported
-from stridebench.tasks.metrics.image_stats import PictureSet, batches, mean
+from stridebench.tasks.metrics.features import INSTALL, PictureSet, batches, device, imported, mean
 
 
 @final

@@ -14,7 +14,7 @@ from pathlib import Path
 from stridebench.harness.core.task import SetScore
 from stridebench.harness.errors import OutputError
 from stridebench.tasks.loaders.files import Where, lines, table, text_of
-from stridebench.tasks.metrics.image_stats import mean
+from stridebench.tasks.metrics.features import mean
 
 CATEGORIES = ("global", "entity", "attribute", "relation", "other")
 FIGURES = (*(f"dpg_{category}" for category in CATEGORIES), "dpg_bench")

@@ -6,21 +6,104 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
 
 from stridebench.harness.core.task import Scored, SetScore
 from stridebench.harness.errors import StrideError, UnknownNameError, UsageError
 from stridebench.harness.record.outputs import Picture
 from stridebench.harness.registry import PICTURE_SCORERS
 from stridebench.tasks.metrics import image_weights as weights
-from stridebench.tasks.metrics.diversity import Distance, diversity
-from stridebench.tasks.metrics.features import EffLite0, FeatureNet, Inception
+from stridebench.tasks.metrics.clip import Clip
+from stridebench.tasks.metrics.features import EffLite0, FeatureNet, Inception, PictureSet, mean, sorted_pictures
 from stridebench.tasks.metrics.frechet import Gaussian, frechet, statistics
-from stridebench.tasks.metrics.image_stats import PictureSet, sorted_pictures
 from stridebench.tasks.metrics.image_weights import OPENAI
-from stridebench.tasks.metrics.inception import inception_score
 from stridebench.tasks.metrics.kid import kid
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
+
+# Inception Score: exp of the mean divergence between the class distribution of a picture and that of its split.
+# Source: Salimans et al. 2016, arXiv:1606.03498, and its code openai/improved-gan, inception_score/model.py: logits
+# without bias over all 1008 classes of the 2015 net, ten splits.
+
+
+SPLITS = 10
+ENOUGH = 1_000
+
+
+def split_scores(logits: Float[np.ndarray, "N C"], splits: int = SPLITS) -> Float[np.ndarray, " splits"]:
+    """Return the score of each of ``splits`` parts of the rows."""
+    log_probs = logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
+    scores = []
+    for split in np.array_split(log_probs, splits):
+        log_mean = np.log(np.exp(split).mean(0))
+        scores.append(np.exp((np.exp(split) * (split - log_mean)).sum(1).mean()))
+    return np.array(scores)
+
+
+def inception_score(picture_set: PictureSet, net: Inception, minimum: int = ENOUGH, splits: int = SPLITS) -> SetScore:
+    """Return the mean over the splits with Student's interval.
+
+    Pictures are split at random (fixed seed), so that pictures of one prompt do not share a split.
+
+    Args:
+        picture_set: the pictures.
+        net: computes the features.
+        minimum: fewest pictures; a score of n pictures cannot exceed n / splits, so few pictures bias it downwards.
+        splits: number of splits.
+    """
+    n = len(picture_set.pictures)
+    if n < max(minimum, splits):
+        reason = f"{n} pictures; at least {max(minimum, splits)} are asked for, because fewer bound the score"
+        return SetScore(None, n, picture_set.failures, reason=reason)
+    logits = net.logits(net.features(picture_set.pictures))
+    scores = split_scores(logits[np.random.default_rng(0).permutation(n)], splits)
+    value = float(scores.mean())
+    if splits < 2:
+        return SetScore(value, n, picture_set.failures)
+    from scipy.stats import t as student  # slow to import and rarely needed
+
+    half = float(student.ppf(0.975, splits - 1) * scores.std(ddof=1) / np.sqrt(splits))
+    return SetScore(value, n, picture_set.failures, value - half, value + half)
+
+
+# How much the pictures of one prompt differ when only the seed does: mean distance of every two.
+# Two decoders that sample the same law have the same diversity at each prompt; one that collapses has less.
+
+
+class Distance(Protocol):
+    """A named distance between pictures: LPIPS, or the cosine distance of a feature network."""
+
+    @property
+    def name(self) -> str:
+        """Return the name that its scores have."""
+
+    def pairwise(self, pictures: Sequence[Picture]) -> Float[np.ndarray, " pairs"]:
+        """Return the distance of every two pictures."""
+
+
+def diversity(groups: Mapping[str, Sequence[Picture]], net: Distance, failures: int = 0) -> SetScore:
+    """Return the mean over prompts of the mean distance between two pictures of one; the interval resamples prompts.
+
+    Args:
+        groups: pictures by prompt id; prompts with fewer than two are left out.
+        net: measures the distance.
+        failures: number of outputs that are no picture.
+    """
+    several = {name: groups[name] for name in sorted(groups) if len(groups[name]) > 1}
+    n = sum(map(len, several.values()))
+    if not several:
+        reason = "no prompt has two pictures; ask for two repetitions or more, at a temperature above 0"
+        return SetScore(None, 0, failures, reason=reason)
+    score = mean(tuple(several), [float(net.pairwise(group).mean()) for group in several.values()], failures)
+    return SetScore(score.value, n, failures, score.low, score.high)
+
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 
@@ -70,13 +153,13 @@ def _clip(picture_set: PictureSet, settings: Settings) -> SetScore:
 
 
 def _hps(picture_set: PictureSet, settings: Settings, published: weights.Weights) -> SetScore:
-    from stridebench.tasks.metrics.hps import hpsv2, open_hps
+    pass
 
     return hpsv2(picture_set, open_hps(published, settings.weights))
 
 
 def _aesthetic(picture_set: PictureSet, settings: Settings) -> SetScore:
-    from stridebench.tasks.metrics.aesthetic import aesthetic, open_head
+    pass
     from stridebench.tasks.metrics.clip import open_clip
 
     head = open_head(settings.weights)
@@ -204,3 +287,78 @@ def picture(file: Path) -> Picture:
             return Picture(np.asarray(image.convert("RGB")))
     except OSError as error:
         raise UsageError(f"{file} cannot be read as a picture: {error}") from error
+
+
+# LAION's improved aesthetic predictor: linear maps of the embedding of OpenAI's CLIP ViT-L/14; about 1 to 10.
+# Source: christophschuhmann/improved-aesthetic-predictor, simple_inference.py.
+
+
+WIDTH = 768
+
+
+class Head(nn.Module):
+    """768 -> 1024 -> 128 -> 64 -> 16 -> 1 without activations. Layers are numbered as in the checkpoint."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        first = (nn.Linear(WIDTH, 1024), nn.Dropout(0.2), nn.Linear(1024, 128), nn.Dropout(0.2))
+        self.layers = nn.Sequential(*first, nn.Linear(128, 64), nn.Dropout(0.1), nn.Linear(64, 16), nn.Linear(16, 1))
+
+    def forward(self, embedding: Float[Tensor, "N 768"]) -> Float[Tensor, " N"]:
+        """Return a score for each unit embedding."""
+        scores: Tensor = self.layers(embedding)
+        return scores[:, 0]
+
+
+def open_head(folder: str) -> Head:
+    """Open the published head.
+
+    Raises:
+        WeightsError: its file is missing or has another layout.
+    """
+    return load_head(weights.find(weights.AESTHETIC, folder))
+
+
+def load_head(path: Path) -> Head:
+    """Read a head from a file.
+
+    Raises:
+        WeightsError: the file cannot be read or does not fit.
+    """
+    head = Head()
+    weights.fill(head, weights.read(path), path)
+    return head.eval()
+
+
+def aesthetic(picture_set: PictureSet, clip: Clip, head: Head) -> SetScore:
+    """Return the mean predicted score of the pictures; prompts are not used."""
+    if not picture_set.pictures:
+        return mean((), (), picture_set.failures)
+    with torch.inference_mode():
+        scores = head(torch.from_numpy(clip.pictures(picture_set.pictures)).float())
+    return mean(picture_set.ids, scores.tolist(), picture_set.failures)
+
+
+# Human Preference Score v2: the cosine of a picture and its prompt under a CLIP ViT-H/14 tuned on preferences.
+# Source: Wu et al. 2023, arXiv:2306.09341; tgxs002/HPSv2, hpsv2/img_score.py, which returns the cosine (its
+# benchmark table prints 100 times that).
+
+
+MODEL = "ViT-H-14"
+
+
+def open_hps(published: weights.Weights, folder: str, model: str = MODEL) -> Clip:
+    """Open the scorer: an open_clip checkpoint whose tensors lie under ``state_dict``.
+
+    Raises:
+        UsageError: open_clip is not installed.
+        WeightsError: the file is missing, damaged or has another layout.
+    """
+    return Clip(model, weights.find(published, folder), tensor_resize=True)
+
+
+def hpsv2(picture_set: PictureSet, clip: Clip) -> SetScore:
+    """Return the mean cosine of pictures and prompts."""
+    if not picture_set.pictures:
+        return mean((), (), picture_set.failures)
+    return mean(picture_set.ids, clip.cosines(picture_set.pictures, picture_set.texts).tolist(), picture_set.failures)

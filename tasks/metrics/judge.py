@@ -14,7 +14,7 @@ from stridebench.harness.core.task import Scored, SetScore
 from stridebench.harness.errors import OutputError
 from stridebench.harness.record.outputs import as_text
 from stridebench.tasks.loaders.files import Row, Where, json_lines
-from stridebench.tasks.metrics.image_stats import mean
+from stridebench.tasks.metrics.features import mean
 
 UNPARSED = -1
 """The score of a judgement without one; it is left out, as FastChat does."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from stridebench.harness.core.task import SetScore
-from stridebench.tasks.metrics.image_stats import mean
+from stridebench.tasks.metrics.features import mean
 
 KS = (1, 10, 100)
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from stridebench.harness.core.task import SetScore
 from stridebench.harness.errors import WeightsError
-from stridebench.harness.platform.quiet import quiet
-from stridebench.tasks.metrics.image_stats import mean
+from stridebench.harness.machine.quiet import quiet
+from stridebench.tasks.metrics.features import mean
 
 if TYPE_CHECKING:
     from jaxtyping import Float

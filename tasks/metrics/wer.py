@@ -22,9 +22,9 @@ import numpy as np
 
 from stridebench.harness.core.task import SetScore
 from stridebench.harness.errors import OutputError, UsageError
-from stridebench.harness.platform.extras import install_command
+from stridebench.harness.machine.extras import install_command
 from stridebench.harness.record.stats import resample_counts
-from stridebench.tasks.metrics.image_stats import RESAMPLES
+from stridebench.tasks.metrics.features import RESAMPLES
 
 METRICS = ("wer", "wer_no_spelling")
 SET_METRICS = tuple(f"corpus_{name}" for name in METRICS)

@@ -20,11 +20,11 @@ import torch
 from matplotlib.figure import Figure
 from scipy import stats as scipy_stats
 
-from stridebench.harness.core.consumption import ConsumptionMeter
 from stridebench.harness.core.draws import SeededDraws
 from stridebench.harness.core.loop import decode
 from stridebench.harness.core.run import open_run
 from stridebench.harness.core.sampling import warp
+from stridebench.harness.machine.consumption import ConsumptionMeter
 from stridebench.harness.plan import presets
 from stridebench.harness.plan.cells import Plan, expand
 from stridebench.harness.plan.suite import resolve_again
@@ -32,7 +32,7 @@ from stridebench.harness.record.columns import Record, Sample, Step
 from stridebench.harness.record.metrics import totals
 from stridebench.harness.record.store import Store
 from stridebench.harness.run.executors import serial
-from stridebench.harness.run.options import Options
+from stridebench.harness.run.loading import Options
 from tests.bench.timing import GREEDY, NUCLEUS, Bench, Row, Settings, build
 
 REPEATS = 3

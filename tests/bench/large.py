@@ -21,12 +21,11 @@ from stridebench.harness.plan.cells import Cell, Plan
 from stridebench.harness.record.columns import Record, Sample
 from stridebench.harness.record.store import Store
 from stridebench.harness.run.executors import serial
-from stridebench.harness.run.options import Options
-from stridebench.harness.run.pools.pool import Ended, Pool, run_on, setup_of
-from stridebench.harness.run.pools.ray import RayPool, connect
-from stridebench.harness.run.pools.settings import check
-from stridebench.harness.run.pools.slurm import SlurmPool
-from stridebench.harness.run.pools.units import Unit
+from stridebench.harness.run.loading import Options
+from stridebench.harness.run.workers.cluster import Unit
+from stridebench.harness.run.workers.pool import Ended, Pool, check, run_on, setup_of
+from stridebench.harness.run.workers.ray import RayPool, connect
+from stridebench.harness.run.workers.slurm import SlurmPool
 from tests.bench.growth import matrix, paged_record, plan_of
 from tests.bench.startup import used
 from tests.bench.timing import Bench, Row, Settings, compare, in_turn, limited

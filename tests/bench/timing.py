@@ -25,8 +25,8 @@ from stridebench.harness.core.run import Run
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import UsageError
+from stridebench.harness.machine.device import native_dtype
 from stridebench.harness.plan import presets
-from stridebench.harness.platform.arithmetic import native_dtype
 from stridebench.harness.record import stats
 from stridebench.harness.registry import METHODS, TASKS
 

@@ -14,7 +14,7 @@ from stridebench.harness.proof.distance import distance
 from stridebench.harness.proof.mutants import try_mutants
 from stridebench.harness.proof.prove import prove
 from stridebench.methods.lanternpp import LanternPlusPlus
-from stridebench.methods.trees.published import published
+from stridebench.methods.trees.shapes import published
 from stridebench.methods.verifiers.neighbourhood import Residual
 from tests.support.feature_toys import run_on
 

@@ -14,8 +14,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from stridebench.harness.backbones.toy.enumerable import mix
 from stridebench.harness.backbones.toy.masked_tabular import MaskedTabular
+from stridebench.harness.backbones.toy.tabular import mix
 from stridebench.harness.core.cache import Window
 from stridebench.harness.core.canvas import Canvas
 from stridebench.harness.core.capabilities import Requirement
@@ -37,7 +37,7 @@ from stridebench.harness.proof.mutants import injected
 from stridebench.harness.record.store import Store
 from stridebench.harness.registry import METHODS
 from stridebench.harness.run.executors import serial
-from stridebench.harness.run.options import Options
+from stridebench.harness.run.loading import Options
 from stridebench.methods.drafters.unmasking import DREAM, LLADA, Order, confidence, most_confident, unmasked_fraction
 from stridebench.methods.masked_diffusion import MaskedDiffusion
 

@@ -32,9 +32,8 @@ from stridebench.harness.proof.prove import EXACT
 from stridebench.harness.registry import METHODS
 from stridebench.harness.synthetic.code import programs
 from stridebench.harness.train.loop import save_bf16
-from stridebench.methods.drafters.heads.config import read_config
 from stridebench.methods.drafters.heads.drafter import HeadDrafter, toy_heads
-from stridebench.methods.drafters.heads.net import Heads
+from stridebench.methods.drafters.heads.net import Heads, read_config
 from stridebench.methods.medusa import Medusa
 from stridebench.methods.trees.shapes import Shape, branching
 

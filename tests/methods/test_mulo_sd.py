@@ -43,10 +43,9 @@ from stridebench.harness.record.metrics import totals
 from stridebench.harness.record.store import Store
 from stridebench.harness.registry import METHODS
 from stridebench.harness.run.executors import serial
-from stridebench.harness.run.options import Options
+from stridebench.harness.run.loading import Options
 from stridebench.harness.train.loop import save_bf16
-from stridebench.methods.drafters.scales.net import Pair, Shape
-from stridebench.methods.drafters.scales.samplers import Samplers
+from stridebench.methods.drafters.scales.net import Pair, Samplers, Shape
 from stridebench.methods.mulo_sd import MuLoSD, neighbour_count
 from stridebench.reports.papers.mulo_sd.stages import predicted
 

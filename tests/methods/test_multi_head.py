@@ -28,13 +28,10 @@ from stridebench.harness.proof.distance import distance
 from stridebench.harness.proof.mutants import CAUGHT, injected
 from stridebench.harness.proof.prove import EXACT
 from stridebench.harness.train.loop import save_bf16
-from stridebench.methods.drafters.heads.conditioned_drafter import PRUNED, ConditionedHeads, independent, whole_path
-from stridebench.methods.drafters.heads.config import Config
-from stridebench.methods.drafters.heads.drafter import toy_heads
-from stridebench.methods.drafters.heads.layers import CrossAttention
-from stridebench.methods.drafters.heads.net import Heads
+from stridebench.methods.drafters.heads.drafter import PRUNED, ConditionedHeads, independent, toy_heads, whole_path
+from stridebench.methods.drafters.heads.net import Config, CrossAttention, Heads
 from stridebench.methods.multi_head import MultiHead
-from stridebench.methods.verifiers.threshold import above, among_best, keep_passing
+from stridebench.methods.verifiers.typical import above, among_best, keep_passing
 from tests.support.enumerated import enumerated
 
 SMALL = MultiHead(levels=2)

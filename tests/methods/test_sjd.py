@@ -20,11 +20,9 @@ from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.errors import UsageError
 from stridebench.harness.proof.cases import CASES
 from stridebench.harness.proof.distance import method_law, reference_law, total_variation
-from stridebench.harness.proof.enumerating_draws import EnumeratingDraws
+from stridebench.harness.proof.enumerate import EnumeratingDraws
 from stridebench.harness.registry import METHODS
-from stridebench.methods.drafters.jacobi.initialisation import Init
-from stridebench.methods.drafters.jacobi.refine import discard, redraw
-from stridebench.methods.drafters.jacobi.window import JacobiWindow
+from stridebench.methods.drafters.jacobi.window import Init, JacobiWindow, discard, redraw
 from stridebench.methods.sjd import SJD
 from tests.support.enumerated import enumerated
 from tests.support.shape_checks import without_shape_checks

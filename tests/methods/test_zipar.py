@@ -32,7 +32,7 @@ from stridebench.harness.proof.mutants import injected
 from stridebench.harness.record.store import Store
 from stridebench.harness.registry import METHODS
 from stridebench.harness.run.executors import serial
-from stridebench.harness.run.options import Options
+from stridebench.harness.run.loading import Options
 from stridebench.methods.zipar import ZipAR, token_before
 
 PLAIN = Case(2, 6, 31, Sampling(1.0), grid=(2, 3))

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from stridebench.harness.platform.checkouts import link_packages
+from stridebench.harness.run.checkouts import link_packages
 from tests.mutation.mutants import ROOT
 
 PACKAGES = ("harness", "methods", "tasks", "reports", "tests")

@@ -165,7 +165,5 @@ def results(path: Path | None = None, runs: Path | None = None) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    with mock.patch(
-        "stridebench.harness.cli.results.RunReport.write", lambda report, folder: []
-    ):  # no tables and plots
+    with mock.patch("stridebench.reports.run_report.RunReport.write", lambda report, folder: []):  # no tables and plots
         results(*[Path(word) for word in sys.argv[1:3]])

@@ -10,9 +10,9 @@ from functools import cache, partial
 import numpy as np
 import torch
 
+from stridebench.harness.audit.alternatives import FloatArray, outcomes_of
 from stridebench.harness.audit.bets import bet, gains_of, mixture, newton_path
 from stridebench.harness.audit.laws import MARGINS, laws_of
-from stridebench.harness.audit.outcomes import FloatArray, outcomes_of
 from stridebench.harness.audit.output import drafter_logits, target_logits, unguided_logits
 from stridebench.harness.audit.verdict import audit
 from stridebench.harness.core.backbone import Backbone
@@ -23,7 +23,7 @@ from stridebench.harness.core.sampling import warp
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.plan import presets
 from stridebench.harness.proof.mutants import injected
-from stridebench.harness.record.evidence import REFUTED
+from stridebench.harness.record.metrics import REFUTED
 from stridebench.harness.registry import METHODS, TASKS
 from tests.power.biases import Sampler, Setting
 

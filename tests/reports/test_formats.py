@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from stridebench.harness.cli.main import strict
 from stridebench.harness.cli.query import csv_of
+from stridebench.harness.record.entries import json_values
 from stridebench.reports import tables
 from stridebench.reports.gate import baseline, compare, decision, rendering
 from stridebench.reports.papers.one_table import one_table
@@ -78,7 +78,7 @@ FORMATS: dict[str, Callable[[], str]] = {
     "paper_table.html": lambda: "\n".join(tables.html_tables(paper_table())),
     "query.csv": lambda: csv_of(ANSWER),
     "query.json": lambda: json.dumps(
-        strict([dict(zip(ANSWER.names, row, strict=True)) for row in ANSWER.rows]), indent=1
+        json_values([dict(zip(ANSWER.names, row, strict=True)) for row in ANSWER.rows]), indent=1
     ),
     "query_schema.txt": schema,
 }

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import grimp
 import pytest
 
-from stridebench.harness.platform.checkouts import link_packages
+from stridebench.harness.run.checkouts import link_packages
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("harness", "methods", "tasks", "reports")

@@ -14,7 +14,7 @@ from stridebench.harness.cli.overrides import executor_values
 from stridebench.harness.cli.run import command
 from stridebench.harness.plan.cells import expand
 from stridebench.harness.plan.suite import load
-from stridebench.harness.run.pools.settings import check
+from stridebench.harness.run.workers.pool import check
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 JOB = yaml.safe_load((EXAMPLES / "kuberay" / "rayjob.yaml").read_text())

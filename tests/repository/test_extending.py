@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from stridebench.harness.platform.checkouts import link_packages
+from stridebench.harness.run.checkouts import link_packages
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("harness", "methods", "tasks", "reports")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from stridebench.harness.proof.enumerating_draws import EnumeratingDraws
+from stridebench.harness.proof.enumerate import EnumeratingDraws
 
 Result = TypeVar("Result")
 

@@ -23,8 +23,8 @@ from stridebench.harness.registry import RECIPES
 from stridebench.harness.train.loop import save_bf16
 from stridebench.harness.train.passages import Plan
 from stridebench.methods.drafters.eagle.net import FeatureNet
-from stridebench.methods.drafters.eagle.shape import Shape
-from stridebench.methods.training.eagle.feature_recipe import FeatureRecipe
+from stridebench.methods.drafters.eagle.published import Shape
+from stridebench.methods.training.eagle.recipes import FeatureRecipe
 
 SIZES = {
     "vocab_size": 61,

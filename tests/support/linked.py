@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from stridebench.harness.platform.checkouts import link_packages
+from stridebench.harness.run.checkouts import link_packages
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import torch
 
-from stridebench.methods.drafters.heads.config import Config
-from stridebench.methods.drafters.heads.net import Heads
+from stridebench.methods.drafters.heads.net import Config, Heads
 
 
 def random_heads(seed: int = 0, **how: Any) -> Heads:

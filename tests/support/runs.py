@@ -14,7 +14,7 @@ from stridebench.harness.plan import suite
 from stridebench.harness.plan.cells import Plan, expand
 from stridebench.harness.record.store import Cell, Store
 from stridebench.harness.run.executors import serial
-from stridebench.harness.run.options import Options, Progress
+from stridebench.harness.run.loading import Options, Progress
 from tests.support.shape_checks import without_shape_checks
 
 

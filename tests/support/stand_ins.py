@@ -21,7 +21,7 @@ from stridebench.harness.core.method import Method
 from stridebench.harness.core.run import open_run
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.plan import contract, presets
-from stridebench.harness.plan.outcomes import Outcomes
+from stridebench.harness.plan.compatibility import Outcomes
 from stridebench.harness.registry import GENERAL_RECIPES
 from stridebench.harness.train import loop
 from stridebench.harness.train.general import general

@@ -9,8 +9,7 @@ import numpy as np
 import torch
 
 from stridebench.harness.backbones.mesh.adapter import MeshBackbone
-from stridebench.harness.backbones.mesh.layers import Sizes
-from stridebench.harness.backbones.mesh.model import MeshModel
+from stridebench.harness.backbones.mesh.model import MeshModel, Sizes
 from stridebench.harness.backbones.mesh.published.adapter import PointMesh
 from stridebench.harness.synthetic import shapes
 

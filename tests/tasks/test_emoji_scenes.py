@@ -19,8 +19,9 @@ from stridebench.harness.train.loop import train
 from stridebench.tasks import emoji_scenes
 from stridebench.tasks.emoji_scenes import EmojiScenes
 from stridebench.tasks.metrics import detector
-from stridebench.tasks.metrics.attributes import DetectedObject, judge, regions
-from stridebench.tasks.metrics.scene_truth import exact, shares, truth
+from stridebench.tasks.metrics.detector import exact, shares, truth
+from stridebench.tasks.metrics.geneval import DetectedObject, regions
+from stridebench.tasks.metrics.geneval import judge_attributes as judge
 from tests.support.extras import needs_image_extra
 
 needs_weights = pytest.mark.skipif(
@@ -222,7 +223,7 @@ class TestDetector:
 
     @needs_weights
     def test_the_shipped_one_finds_nothing_on_bare_ground(self):
-        from stridebench.harness.synthetic.emoji_ground import paint
+        from stridebench.harness.synthetic.emoji_sprites import paint
 
         bare = np.stack([paint(scene.ground) for scene in emoji.scenes(5, "held-out", 60)]).astype(np.uint8)
         assert sum(map(len, detector.find(detector.shipped(), bare))) <= 1

@@ -10,7 +10,7 @@ import pytest
 from stridebench.harness.errors import UsageError
 from stridebench.harness.synthetic.code import programs
 from stridebench.harness.train.passages import Plan
-from stridebench.harness.train.prompts import prompts
+from stridebench.harness.train.windows import prompts
 from stridebench.tasks.programs import Programs
 
 

@@ -16,10 +16,10 @@ import pytest
 
 from stridebench.harness.core.task import Prompt, Scored
 from stridebench.harness.errors import OutputError, UsageError
-from stridebench.harness.platform.extras import install_command
+from stridebench.harness.machine.extras import install_command
 from stridebench.harness.record.outputs import Picture
 from stridebench.harness.registry import TASKS
-from stridebench.harness.run.scores import checked_scores
+from stridebench.harness.run.scoring import checked_scores
 from stridebench.harness.synthetic import speech
 from stridebench.harness.synthetic.speech import read_sound
 from stridebench.tasks import utterances

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from safetensors import SafetensorError
 
 from stridebench.harness.backbones.checkpoints import digests, hub, sources
-from stridebench.harness.backbones.checkpoints.downloads import Progress
+from stridebench.harness.backbones.checkpoints.hub import Progress
 from stridebench.harness.errors import UsageError, WeightsError, listed
-from stridebench.harness.platform.folders import cache_folder, reason, remedy
+from stridebench.harness.machine.folders import cache_folder, reason, remedy
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

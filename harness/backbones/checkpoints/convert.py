@@ -23,7 +23,7 @@ from transformers.modeling_gguf_pytorch_utils import (
 
 from stridebench.harness.backbones.speech import ctranslate2
 from stridebench.harness.errors import WeightsError, listed
-from stridebench.harness.platform.quiet import quiet
+from stridebench.harness.machine.quiet import quiet
 
 Q4_1_BYTES = 20
 ROPE_TENSORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")

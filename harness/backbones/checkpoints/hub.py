@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 
@@ -22,3 +23,10 @@ def _cache() -> Path:
     caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     home = os.environ.get("HF_HOME") or f"{caches}/huggingface"
     return Path(os.path.expandvars(home)).expanduser() / "hub"
+
+
+# Progress of a download.
+
+
+Progress = Callable[[str], None]
+"""Takes a line about what a fetch does."""

@@ -7,6 +7,7 @@ arXiv:2110.04627 (ViT-VQGAN), section 3.2, codes that follow a moving average, a
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -16,8 +17,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from stridebench.harness.core.residual_block import ResidualBlock
 from stridebench.harness.errors import UsageError, WeightsError
+from stridebench.harness.kernels.residual_block import ResidualBlock
 
 CODES = 1024
 WIDTH = 16
@@ -133,3 +134,34 @@ class VQ(nn.Module):
 def to_signed(pictures: UInt8[Tensor, "B H W 3"]) -> Float[Tensor, "B 3 H W"]:
     """Pixels from -1 to 1, channels first."""
     return pictures.permute(0, 3, 1, 2).float() / 127.5 - 1
+
+
+# What a tokenizer of pictures is to trainings: pictures to codes, and vectors of codes to pixels with gradients.
+
+
+class PictureTokenizer(Protocol):
+    """A frozen tokenizer, of ours or of a published model.
+
+    Attributes:
+        codebook: the vector of each code.
+        factor: pixels a side of one code.
+    """
+
+    @property
+    def codebook(self) -> Float[Tensor, "K C"]: ...
+
+    @property
+    def factor(self) -> int: ...
+
+    def encode(self, pictures: UInt8[Tensor, "B H W 3"]) -> Int[Tensor, "B h w"]:
+        """Codes of pictures.
+
+        Raises:
+            UsageError: a side is no multiple of ``factor``, or the pixels are not uint8.
+        """
+
+    def paint(self, codes: Float[Tensor, "B h w C"]) -> Float[Tensor, "B 3 H W"]:
+        """Pixels, about -1 to 1, of vectors of codes; gradients reach the vectors."""
+
+    def decode(self, ids: Int[Tensor, "B h w"]) -> UInt8[Tensor, "B H W 3"]:
+        """Pictures of codes."""

@@ -5,25 +5,192 @@ A row gives the distribution of its own position and attends to both sides.
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, final
 
 import torch
-from transformers import PreTrainedTokenizerFast, Qwen2Tokenizer
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen2Tokenizer,
+)
 
 from stridebench.harness.backbones.base import TYPES, Identity
-from stridebench.harness.backbones.checkpoints import sources, transformers_models
-from stridebench.harness.backbones.masked.llada_dream import Published, read_config, read_model
+from stridebench.harness.backbones.checkpoints import components, sources, transformers_models
 from stridebench.harness.backbones.slots.cache import SlotCache
 from stridebench.harness.backbones.slots.fused_llama import forward_of
 from stridebench.harness.backbones.slots.net import Net
 from stridebench.harness.backbones.text import chat
-from stridebench.harness.backbones.text.tokenized import TokenizedAdapter
+from stridebench.harness.backbones.text.chat import TokenizedAdapter
 from stridebench.harness.core.cache import Cache, Rows, Window
 from stridebench.harness.core.capabilities import Capabilities, Requirement
-from stridebench.harness.errors import ContractError
+from stridebench.harness.errors import ContractError, WeightsError
+from stridebench.harness.machine.folders import remedy
 from stridebench.harness.registry import BACKBONES
+
+# LLaDA's and Dream's published checkpoints, read into decoders of transformers of the same architecture.
+# LLaDA is Llama with other names of tensors. Dream is Qwen2 with the same names. Both attend to both sides.
+
+
+LLADA = {
+    "model.transformer.wte": "model.embed_tokens",
+    "model.transformer.ln_f": "model.norm",
+    "model.transformer.ff_out": "lm_head",
+}
+BLOCK = {
+    "attn_norm": "input_layernorm",
+    "q_proj": "self_attn.q_proj",
+    "k_proj": "self_attn.k_proj",
+    "v_proj": "self_attn.v_proj",
+    "attn_out": "self_attn.o_proj",
+    "ff_norm": "post_attention_layernorm",
+    "ff_proj": "mlp.gate_proj",
+    "up_proj": "mlp.up_proj",
+    "ff_out": "mlp.down_proj",
+}
+"""Names within a block of LLaDA, and within a layer of Llama."""
+PLAIN = {
+    "block_type": "llama",
+    "layer_norm_type": "rms",
+    "activation_type": "silu",
+    "rope": True,
+    "alibi": False,
+    "attention_layer_norm": False,
+    "include_bias": False,
+    "include_qkv_bias": False,
+    "input_emb_norm": False,
+    "scale_logits": False,
+    "weight_tying": False,
+}
+"""Values that LLaDA's configuration must have, because the decoder computes these only."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """A checkpoint's configuration.
+
+    Args:
+        family: LLaDA or Dream.
+        config: of the decoder.
+        mask: id of a masked position.
+        eos: ids that end a text.
+        shifted: whether the row of a position gives the distribution of the next one, as in an autoregressive model.
+    """
+
+    family: str
+    config: Any
+    mask: int
+    eos: frozenset[int]
+    shifted: bool
+
+    def name(self, key: str) -> str:
+        """The decoder's name of a published tensor."""
+        if self.family == "Dream":
+            return key
+        stem, _, kind = key.rpartition(".")
+        block = re.fullmatch(r"model\.transformer\.blocks\.(\d+)\.(\w+)", stem)
+        if block and block[2] in BLOCK:
+            return f"model.layers.{block[1]}.{BLOCK[block[2]]}.{kind}"
+        return f"{LLADA[stem]}.{kind}" if stem in LLADA else key
+
+    def published_name(self, key: str) -> str:
+        """The published name of a tensor of the decoder."""
+        if self.family == "Dream":
+            return key
+        stem, _, kind = key.rpartition(".")
+        layer = re.fullmatch(r"model\.layers\.(\d+)\.(.+)", stem)
+        names = {own: name for name, own in (BLOCK if layer else LLADA).items()}
+        return f"model.transformer.blocks.{layer[1]}.{names[layer[2]]}.{kind}" if layer else f"{names[stem]}.{kind}"
+
+    def empty(self) -> Any:
+        """The decoder on the meta device."""
+        with torch.device("meta"):
+            return (LlamaForCausalLM if self.family == "LLaDA" else Qwen2ForCausalLM)(self.config)
+
+
+def read_config(name: str, folder: Path) -> Published:
+    """What the config.json of a folder describes.
+
+    Raises:
+        WeightsError: it cannot be read, is of another model, lacks a field, or has one that is not served.
+    """
+    file = folder / "config.json"
+    try:
+        fields: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        family = {"llada": _llada, "Dream": _dream}.get(str(fields.get("model_type")))
+        if family is None:
+            raise WeightsError(f"{name}: {file} is of model_type {fields.get('model_type')!r}; give llada or Dream")
+        return family(name, file, fields)
+    except (OSError, ValueError, AttributeError) as error:
+        raise WeightsError(f"{name}: {file} cannot be read ({error}). Fetch the folder again") from error
+    except KeyError as error:
+        raise WeightsError(f"{name}: {file} has no field {error}; it is another model's, or not whole") from error
+
+
+def _llada(name: str, file: Path, fields: Mapping[str, Any]) -> Published:
+    odd = [key for key, value in PLAIN.items() if fields.get(key, value) != value]
+    if odd:
+        raise WeightsError(f"{name}: {file} has {odd[0]}: {fields[odd[0]]!r}; served is {PLAIN[odd[0]]!r}")
+    config = LlamaConfig(
+        vocab_size=fields.get("embedding_size") or fields["vocab_size"],
+        hidden_size=fields["d_model"],
+        intermediate_size=fields["mlp_hidden_size"],
+        num_hidden_layers=fields["n_layers"],
+        num_attention_heads=fields["n_heads"],
+        num_key_value_heads=fields.get("n_kv_heads") or fields["n_heads"],
+        max_position_embeddings=fields["max_sequence_length"],
+        rms_norm_eps=fields["rms_norm_eps"],
+        rope_parameters={"rope_type": "default", "rope_theta": fields["rope_theta"]},
+        tie_word_embeddings=False,
+    )
+    return Published("LLaDA", config, int(fields["mask_token_id"]), frozenset({int(fields["eos_token_id"])}), False)
+
+
+def _dream(name: str, file: Path, fields: Mapping[str, Any]) -> Published:
+    config = Qwen2Config(
+        vocab_size=fields["vocab_size"],
+        hidden_size=fields["hidden_size"],
+        intermediate_size=fields["intermediate_size"],
+        num_hidden_layers=fields["num_hidden_layers"],
+        num_attention_heads=fields["num_attention_heads"],
+        num_key_value_heads=fields["num_key_value_heads"],
+        max_position_embeddings=fields["max_position_embeddings"],
+        rms_norm_eps=fields["rms_norm_eps"],
+        rope_parameters={"rope_type": "default", "rope_theta": fields["rope_theta"]},
+        tie_word_embeddings=bool(fields.get("tie_word_embeddings", False)),
+    )
+    return Published("Dream", config, int(fields["mask_token_id"]), frozenset({int(fields["eos_token_id"])}), True)
+
+
+def read_model(name: str, folder: Path, published: Published, dtype: torch.dtype) -> Any:
+    """The decoder with the folder's tensors, on the CPU.
+
+    Raises:
+        WeightsError: there are no tensors, a file is damaged, or they are not those of the configuration.
+    """
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise WeightsError(f"{name}: there is no *.safetensors in {folder}; fetch the whole folder")
+    state: dict[str, Tensor] = {}
+    for file in files:
+        try:
+            with safe_open(file, framework="pt") as tensors:
+                state |= {published.name(key): tensors.get_tensor(key).to(dtype) for key in tensors.keys()}  # noqa: SIM118
+        except (OSError, SafetensorError) as error:
+            raise WeightsError(f"{name}: {file} is damaged ({error}). {remedy(file)}") from error
+    model = published.empty()
+    components.fill(name, folder, model, state)
+    model.model.rotary_emb = type(model.model.rotary_emb)(published.config)  # its buffers are in no checkpoint
+    return model
 
 
 @BACKBONES.register("masked")

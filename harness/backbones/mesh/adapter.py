@@ -16,18 +16,15 @@ from torch import Tensor
 from stridebench.harness.backbones.base import TYPES, Identity
 from stridebench.harness.backbones.checkpoints import sources
 from stridebench.harness.backbones.mesh import bpt_tokens
-from stridebench.harness.backbones.mesh.fused_net import MeshNet
-from stridebench.harness.backbones.mesh.fused_weights import FusedWeights
-from stridebench.harness.backbones.mesh.layers import Sizes
-from stridebench.harness.backbones.mesh.model import MeshModel
-from stridebench.harness.backbones.mesh.point_cloud import PointCloudAdapter
+from stridebench.harness.backbones.mesh.fused_net import FusedWeights, MeshNet
+from stridebench.harness.backbones.mesh.model import MeshModel, PointCloudAdapter, Sizes
 from stridebench.harness.backbones.slots import lora
 from stridebench.harness.backbones.slots.cache import SlotCache
-from stridebench.harness.core import int8
 from stridebench.harness.core.backbone import EncodedPrompt, TiedEmbeddings
 from stridebench.harness.core.capabilities import Capabilities, Requirement
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import WeightsError
+from stridebench.harness.kernels import int8
 from stridebench.harness.record.outputs import Mesh
 from stridebench.harness.registry import BACKBONES
 

@@ -8,14 +8,297 @@ left out, and one layer can look up what followed it. Without these sums no vert
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
+from stridebench.harness.backbones.base import LayeredAdapter
 from stridebench.harness.backbones.mesh import bpt_tokens as mesh
-from stridebench.harness.backbones.mesh.layers import Gated, Sizes, angles, attend, consult, norm, split_heads, turn
-from stridebench.harness.backbones.mesh.point_encoder import PointEncoder
+from stridebench.harness.core.cache import Cache
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import UsageError, WeightsError
+
+# What the mesh adapters share: a prompt is a point cloud.
+
+
+POINT = 6
+"""Numbers a point: position and unit normal."""
+
+
+class PointCloudAdapter(LayeredAdapter):
+    """An adapter whose prompts are points in [-1, 1] with unit normals."""
+
+    @classmethod
+    def modality(cls, params: Mapping[str, Any]) -> str:
+        """Meshes."""
+        return "mesh"
+
+    @classmethod
+    def reads_text(cls, params: Mapping[str, Any]) -> bool:
+        """No."""
+        return False
+
+    def cache(self) -> Cache:
+        """Refused: there is no mesh without points.
+
+        Raises:
+            UsageError: always.
+        """
+        raise UsageError(f"the backbone {self.name!r} needs a point cloud: open a prompt of a mesh task")
+
+    def _points(self, prompt: Prompt, dtype: torch.dtype, count: int | None = None) -> Float[Tensor, "n 6"]:
+        """The points of a prompt.
+
+        Args:
+            prompt: of a mesh task.
+            dtype: of the result.
+            count: their required number; None: one or more.
+
+        Raises:
+            UsageError: there are none, or they are of another shape or number, or not finite.
+        """
+        points = prompt.condition
+        if (
+            points is None
+            or points.ndim != 2
+            or points.shape[1] != POINT
+            or not len(points)
+            or len(points) != (count or len(points))
+        ):
+            condition = "no condition" if points is None else f"a condition of shape {points.shape}"
+            advice = "Use a mesh task." if count is None else f"Give the mesh task points={count}."
+            raise UsageError(
+                f"the backbone {self.name!r} reads points [{count or 'n'}, {POINT}] (position and normal); the prompt "
+                f"{prompt.id!r} has {condition}. {advice}"
+            )
+        cloud = torch.as_tensor(points, dtype=dtype, device=self.device)
+        if not bool(cloud.isfinite().all()):  # reads the device, once a prompt
+            raise UsageError(f"the points of the prompt {prompt.id!r} are not all finite; leave that prompt out")
+        return cloud
+
+
+# Building blocks of the encoder and the decoder of a mesh model: sizes, norms, attentions, gated layers.
+
+
+EPS = 1e-6
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of a mesh model.
+
+    Args:
+        width: E.
+        layers: of the decoder.
+        heads: of all attentions; width / heads is even.
+        hidden: of the gated layers.
+        latents: their number for a point cloud.
+        encoder_layers: of self-attention among the latents.
+        context: the most tokens.
+        window: number of last positions, its own included, whose entries a row attends to; 0: all.
+        shared_coordinates: whether the encoder adds to a point the decoder's rows of its quantised coordinates, which
+            are weighted by the normal.
+    """
+
+    width: int = 128
+    layers: int = 12
+    heads: int = 4
+    hidden: int = 384
+    latents: int = 96
+    encoder_layers: int = 2
+    context: int = 1024
+    window: int = 0
+    shared_coordinates: bool = False
+
+    @staticmethod
+    def read(name: str, fields: Mapping[str, Any]) -> Sizes:
+        """The sizes in the fields of a configuration file.
+
+        Raises:
+            WeightsError: a field is missing, unknown or not a whole number.
+        """
+        names = set(Sizes.__dataclass_fields__)
+        whole = all(isinstance(value, int) for value in fields.values())
+        if set(fields) | {"shared_coordinates"} != names or not whole:
+            raise WeightsError(
+                f"{name}: the configuration of a mesh model gives {', '.join(sorted(names))} as whole numbers; found "
+                f"{dict(fields)}"
+            )
+        return Sizes(**fields)
+
+
+def split_heads(x: Float[Tensor, "B N W"], heads: int) -> Float[Tensor, "B H N D"]:
+    """Head by head."""
+    return x.view(*x.shape[:-1], heads, -1).transpose(1, 2)
+
+
+def attend(
+    q: Float[Tensor, "B H N D"], k: Float[Tensor, "B H N D"], v: Float[Tensor, "B H N D"], mask: Tensor | None
+) -> Float[Tensor, "B N E"]:
+    """Causal or masked attention, in fp32, because a CPU runs its backward pass in half the time of bf16."""
+    with torch.autocast("cpu", enabled=False):
+        attended = functional.scaled_dot_product_attention(
+            q.float(), k.float(), v.float(), attn_mask=mask, is_causal=mask is None
+        )
+    return attended.transpose(1, 2).flatten(2)
+
+
+def consult(
+    q: Float[Tensor, "B H N D"], k: Float[Tensor, "B H M D"], v: Float[Tensor, "B H M D"], bias: Tensor | None = None
+) -> Float[Tensor, "B N E"]:
+    """Attention to all of few entries by plain products, whose backward pass is ten times faster than the fused one."""
+    scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)
+    weights = (scores if bias is None else scores + bias).softmax(-1)
+    attended: Tensor = weights.to(v.dtype) @ v
+    return attended.transpose(1, 2).flatten(2)
+
+
+def turn(x: Float[Tensor, "... D"], cos: Float[Tensor, "... D"], sin: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
+    """Rotate pairs (d, d + D/2)."""
+    return x * cos + x.roll(x.shape[-1] // 2, -1) * sin
+
+
+def angles(context: int, size: int) -> tuple[Float[Tensor, "T D"], Float[Tensor, "T D"]]:
+    """Cosines and signed sines for `turn`, by position."""
+    rate = 10_000.0 ** (-torch.arange(0, size, 2).float() / size)
+    angle = torch.arange(context).float()[:, None] * rate
+    return torch.cat([angle.cos()] * 2, 1), torch.cat([-angle.sin(), angle.sin()], 1)
+
+
+def norm(width: int) -> nn.LayerNorm:
+    """LayerNorm without bias: its backward pass is one kernel on a CPU, a fifth of the time of RMSNorm's."""
+    return nn.LayerNorm(width, EPS, bias=False)
+
+
+class Gated(nn.Module):
+    """A norm and a SiLU-gated layer, added to its input."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self.norm = norm(sizes.width)
+        self.gate_up = nn.Linear(sizes.width, 2 * sizes.hidden, bias=False)
+        self.down = nn.Linear(sizes.hidden, sizes.width, bias=False)
+
+    def forward(self, x: Float[Tensor, "B N E"]) -> Float[Tensor, "B N E"]:
+        """Input and output of equal shape."""
+        gate, up = self.gate_up(self.norm(x)).chunk(2, -1)
+        out: Tensor = x + self.down(functional.silu(gate) * up)
+        return out
+
+
+# The encoder of point clouds: some distant points gather their surroundings and then attend to one another.
+
+
+OCTAVES = 6
+"""Frequencies of a position's sines: pi to 32 pi."""
+REACH = (0.1, 0.2, 0.4, 0.8)
+"""Widths of the heads' neighbourhoods before training, in the units of positions."""
+
+
+class PointEncoder(nn.Module):
+    """Points to latents, which do not depend on the points' order.
+
+    A latent starts from a point, as in the point queries of Zhang et al. 2023 (arXiv:2301.11445), so that it knows
+    exactly where the surface is. The decoder did not use learned queries alone after 1,000 steps.
+    """
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        width = sizes.width
+        self.heads, self.latents = sizes.heads, sizes.latents
+        self.lift = nn.Sequential(
+            nn.Linear(POINT + 6 * OCTAVES, 2 * width), nn.SiLU(), nn.Linear(2 * width, width), norm(width)
+        )
+        reach = torch.tensor([REACH[head % len(REACH)] for head in range(sizes.heads)])
+        self.narrow = nn.Parameter(-2 * reach.log())
+        self.read_q = nn.Linear(width, width, bias=False)
+        self.read_kv = nn.Linear(width, 2 * width, bias=False)
+        self.read_out = nn.Linear(width, width, bias=False)
+        self.mlp = Gated(sizes)
+        self.layers = nn.ModuleList(_Mixer(sizes) for _ in range(sizes.encoder_layers))
+        self.norm = norm(width)
+        self.coordinates = norm(width) if sizes.shared_coordinates else None
+
+    def forward(
+        self, points: Float[Tensor, "B n 6"], coordinates: Float[Tensor, "3 S E"] | None = None
+    ) -> Float[Tensor, "B K E"]:
+        """Latents of each cloud.
+
+        Args:
+            points: in fp32 for weights of any type.
+            coordinates: rows of the steps of each axis, for an encoder that shares them with the decoder.
+        """
+        chosen = spread_out(points[..., :3], self.latents)
+        features = self.lift(waves(points).to(self.read_q.weight))
+        if self.coordinates is not None and coordinates is not None:
+            features = features + self.coordinates(facing_rows(points, coordinates))
+        anchors = points.gather(1, chosen[..., None].expand(-1, -1, POINT))
+        x = features.gather(1, chosen[..., None].expand(-1, -1, features.shape[-1]))
+        distances = torch.cdist(anchors[..., :3], points[..., :3]).square()
+        bias = (-0.5 * self.narrow.exp()[:, None, None] * distances[:, None]).to(x)
+        keys, values = (split_heads(part, self.heads) for part in self.read_kv(features).chunk(2, -1))
+        x = x + self.read_out(consult(split_heads(self.read_q(x), self.heads), keys, values, bias))
+        x = self.mlp(x)
+        for layer in self.layers:
+            x = layer(x)
+        out: Tensor = self.norm(x)
+        return out
+
+
+def spread_out(places: Float[Tensor, "B n 3"], count: int) -> Int[Tensor, "B K"]:
+    """Farthest-point sampling: the point farthest from the centre, then always the one farthest from those chosen."""
+    distances = (places - places.mean(1, keepdim=True)).square().sum(-1)
+    chosen = [distances.argmax(1)]
+    distances = torch.full_like(distances, torch.inf)
+    rows = torch.arange(len(places), device=places.device)
+    while len(chosen) < count:
+        last = places[rows, chosen[-1]]
+        distances = torch.minimum(distances, (places - last[:, None]).square().sum(-1))
+        chosen.append(distances.argmax(1))
+    return torch.stack(chosen, 1)
+
+
+def waves(points: Float[Tensor, "... 6"]) -> Float[Tensor, "... F"]:
+    """Position and normal, and sines of the position in octaves."""
+    rates = torch.pi * 2.0 ** torch.arange(OCTAVES, device=points.device)
+    phase = (points[..., :3, None] * rates.to(points)).flatten(-2)
+    return torch.cat([points, phase.sin(), phase.cos()], -1)
+
+
+def facing_rows(points: Float[Tensor, "B n 6"], coordinates: Float[Tensor, "3 S E"]) -> Float[Tensor, "B n E"]:
+    """Sum over the axes of the row of a point's step, weighted by how much its face looks along the axis.
+
+    On a face that looks along an axis, this is the row of the face's own coordinate, as tokens of its corners have it.
+    """
+    size = coordinates.shape[1]
+    steps = ((points[..., :3] + 1) / 2 * size - 0.5).round().long().clamp(0, size - 1)
+    weights = points[..., 3:].abs().to(coordinates)
+    rows = [weights[..., axis, None] * coordinates[axis][steps[..., axis]] for axis in range(3)]
+    return rows[0] + rows[1] + rows[2]
+
+
+class _Mixer(nn.Module):
+    """A layer of self-attention among latents."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self.heads = sizes.heads
+        self.norm = norm(sizes.width)
+        self.qkv = nn.Linear(sizes.width, 3 * sizes.width, bias=False)
+        self.out = nn.Linear(sizes.width, sizes.width, bias=False)
+        self.mlp = Gated(sizes)
+
+    def forward(self, x: Float[Tensor, "B K E"]) -> Float[Tensor, "B K E"]:
+        """Input and output of equal shape."""
+        q, k, v = (split_heads(part, self.heads) for part in self.qkv(self.norm(x)).chunk(3, -1))
+        out: Tensor = self.mlp(x + self.out(consult(q, k, v)))
+        return out
+
 
 NOWHERE = mesh.OFFSETS
 """The place of an entry that is no offset: the number after the last block."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from transformers.cache_utils import CacheLayerMixin
 
-from stridebench.harness.backbones.slots.lora import Adapter
+from stridebench.harness.backbones.slots import lora as gates
+from stridebench.harness.backbones.slots.lora import Adapter, LowRank
 from stridebench.harness.core.backbone import TiedEmbeddings
 from stridebench.harness.core.cache import Rows
 from stridebench.harness.errors import ContractError
@@ -237,3 +239,67 @@ class Gates(Net, Protocol):
 
     def gated(self, fitted: Any, gate: Bool[Tensor, " N"]) -> Net:
         """The same weights, with the adapter on in these rows of a pass of N."""
+
+
+# What decoders of fused products share: some layers left out, and an adapter in some rows of a pass.
+# A fused product stands for several linear layers that read the same rows. The adapter of each of them is joined to
+# one of the product.
+
+
+class FusedLayers:
+    """Layers of fused products.
+
+    Attributes:
+        layers: how many there are.
+        products: the linear layers, by name within a layer, that each product stands for.
+        prefix: text before a layer's number in the names of the model's linear layers.
+    """
+
+    layers: int
+    products: ClassVar[Mapping[str, tuple[str, ...]]]
+    prefix: ClassVar[str]
+    _weights: Sequence[Any]
+    """A frozen dataclass a layer, whose fields are norms and products."""
+    _shapes: Mapping[str, tuple[int, int]]
+    """O and I of the linear layers that a row may gate, by name."""
+    _like: Tensor
+    """A weight, for its type and device."""
+
+    def pick(self, layers: Sequence[int]) -> Self:
+        """The same weights with these layers only."""
+        picked = copy.copy(self)
+        picked.layers = self.layers - len(self._weights) + len(layers)
+        picked._weights = [self._weights[index] for index in layers]
+        return picked
+
+    def fitted(self, adapter: Adapter) -> list[dict[str, LowRank]]:
+        """The adapter by layer and product.
+
+        Raises:
+            WeightsError: it changes layers that are not there, or of another shape.
+        """
+        self._check(adapter)
+        return [self._joined(adapter, f"{self.prefix}{index}.") for index in range(len(self._weights))]
+
+    def _check(self, adapter: Adapter) -> None:
+        gates.check(adapter, self._shapes)
+
+    def _joined(self, adapter: Adapter, layer: str) -> dict[str, LowRank]:
+        """The adapter of one layer by product, without products that it does not change."""
+        joined = {}
+        for product, names in self.products.items():
+            linears = [
+                adapter.get(layer + name) or gates.nothing(*self._shapes[layer + name], self._like) for name in names
+            ]
+            if any(len(linear.down) for linear in linears):
+                joined[product] = gates.joined(linears)
+        return joined
+
+    def gated(self, fitted: Sequence[Mapping[str, LowRank]], gate: Bool[Tensor, " N"]) -> Self:
+        """The same weights, with the adapter on in these rows of the next pass."""
+        switched, on = copy.copy(self), gate[:, None].to(self._like.dtype)
+        switched._weights = [
+            replace(layer, **{name: gates.gated(getattr(layer, name), low, on) for name, low in products.items()})
+            for layer, products in zip(self._weights, fitted, strict=True)
+        ]
+        return switched

@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from stridebench.harness.backbones.slots.cache import PackedWindow, last_rows
 from stridebench.harness.backbones.slots.net import SlotInputs
-from stridebench.harness.backbones.slots.packed import PackedWindow, last_rows
 from stridebench.harness.core.cache import Rows
 
 

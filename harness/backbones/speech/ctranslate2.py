@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import GenerationConfig, PreTrainedTokenizerFast, WhisperConfig, WhisperForConditionalGeneration
 
 from stridebench.harness.errors import WeightsError
-from stridebench.harness.platform.quiet import quiet
+from stridebench.harness.machine.quiet import quiet
 
 SPECIFICATION = "WhisperSpec"
 BESIDE = ("config.json", "tokenizer.json")

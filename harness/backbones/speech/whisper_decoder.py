@@ -14,13 +14,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from stridebench.harness.backbones.slots import gated as gates
-from stridebench.harness.backbones.slots.fused import FusedLayers
+from stridebench.harness.backbones.slots import lora as gates
 from stridebench.harness.backbones.slots.lora import Adapter, LowRank
-from stridebench.harness.backbones.slots.net import SlotInputs
-from stridebench.harness.core.packed_linear import Product
-from stridebench.harness.core.quantized_linear import FULL, Products
+from stridebench.harness.backbones.slots.net import FusedLayers, SlotInputs
 from stridebench.harness.errors import WeightsError
+from stridebench.harness.kernels.packed_linear import Product
+from stridebench.harness.kernels.quantized_linear import FULL, Products
 
 
 class Norm(NamedTuple):

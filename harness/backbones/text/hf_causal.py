@@ -9,19 +9,19 @@ from pathlib import Path
 from typing import Any, final
 
 from stridebench.harness.backbones.base import TYPES, Identity, LayeredAdapter
-from stridebench.harness.backbones.checkpoints import digests, sources, streamed, transformers_models
+from stridebench.harness.backbones.checkpoints import digests, sources, transformers_models
 from stridebench.harness.backbones.slots import lora
 from stridebench.harness.backbones.slots.cache import SlotCache
 from stridebench.harness.backbones.slots.fused_llama import FusedLlama, incompatibility
 from stridebench.harness.backbones.slots.net import Gates, Net, Released, Tapped
 from stridebench.harness.backbones.slots.transformers_net import TransformersNet, honours_masks, reads_chains
 from stridebench.harness.backbones.text import chat
-from stridebench.harness.backbones.text.tokenized import TokenizedAdapter
+from stridebench.harness.backbones.text.chat import TokenizedAdapter
 from stridebench.harness.core.backbone import TiedEmbeddings
 from stridebench.harness.core.capabilities import Capabilities, Requirement
-from stridebench.harness.core.quantized_linear import Products
 from stridebench.harness.errors import UsageError, WeightsError
-from stridebench.harness.platform.folders import cache_folder, plain_name
+from stridebench.harness.kernels.quantized_linear import Products
+from stridebench.harness.machine.folders import cache_folder, plain_name
 from stridebench.harness.registry import BACKBONES
 
 CHOICES = {"attn": ("sdpa", "eager"), "forward": ("fused", "transformers")}
@@ -191,7 +191,7 @@ def _net(model: Any, forward: str, attn: str, products: Products) -> Net:
     if forward == "fused" and attn == "sdpa" and incompatibility(model) is None:
         return FusedLlama(model, products)
     products.refuse(incompatibility(model) or "the entry asks for another")
-    streamed.fill(model)
+    transformers_models.fill(model)
     local = "local" in (getattr(model.config, "attention_layers", None) or ())  # GPT-Neo measures windows in slots
     free, chains = TransformersNet(model), TransformersNet(model, chains=True)
     with suppress(ValueError, TypeError, RuntimeError, AttributeError):  # of a model that cannot take a mask

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from stridebench.harness.backbones.tiny.layout import FILES, PIXELS
-from stridebench.harness.platform.folders import cache_folder
+from stridebench.harness.backbones.tiny.texts import FILES, PIXELS
+from stridebench.harness.machine.folders import cache_folder
 
 PREFIX = "tiny:"
 """Of the name of a stand-in: tiny:llama2-7b."""

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import string
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import (
     GenerationConfig,
     LlamaConfig,
     LlamaForCausalLM,
+    PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen3Config,
@@ -22,9 +25,46 @@ from transformers import (
     WhisperForConditionalGeneration,
 )
 
-from stridebench.harness.backbones.masked import llada_dream
+from stridebench.harness.backbones.masked import adapter
 from stridebench.harness.backbones.text.chat import TEMPLATES
-from stridebench.harness.backbones.tiny.tokenizers import byte_tokenizer
+
+# Tokenizers of stand-ins: bytes for language models, characters behind special words for picture models.
+
+
+def byte_tokenizer(bos: bool, marks: tuple[str, ...] = (), template: str | None = None) -> PreTrainedTokenizerFast:
+    """A lossless tokenizer of bytes with a token for each mark."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({letter: index for index, letter in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<s>", "</s>", *marks])
+    if bos:
+        tokenizer.post_processor = processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", 256)])
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>" if bos else None, eos_token="</s>")
+    fast.chat_template = template
+    return fast
+
+
+def character_tokenizer(special: Sequence[str], opens: bool = False) -> Any:
+    """One id a character behind the special words; with `opens`, texts begin with <s>."""
+    words = ["<s>", "</s>", "<unk>", *special, *string.printable]
+    words_only = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}, "<unk>"))
+    words_only.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+    if opens:
+        words_only.post_processor = processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", 0)])
+    fast = PreTrainedTokenizerFast(tokenizer_object=words_only, bos_token="<s>", eos_token="</s>", unk_token="<unk>")
+    fast.add_special_tokens({"additional_special_tokens": list(special)})
+    return fast
+
+
+# Where the files of a stand-in lie in its folder, and how small its pictures are.
+
+
+FILES = {"gpt": "gpt.pt", "vq": "vq.pt", "model": "model", "text": "text", "tok": "tok.pt"}
+"""Files and folders of a picture model's components."""
+PIXELS = 32
+"""How many times as small Tar's stand-ins are: 4x4, 8x8 and 16x16 cells, so that one drafts for another."""
+
 
 CONTEXT = 4096
 OWN = "{% for turn in messages %}{{ turn['role'] }}: {{ turn['content'] }}\n{% endfor %}assistant: "
@@ -92,7 +132,7 @@ def masked(published: Mapping[str, Any], folder: Path) -> None:
         config = {"model_type": "Dream", **SIZES, "num_hidden_layers": 2, **shared}
     tokenizer.save_pretrained(folder)
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    decoder = llada_dream.read_config(folder.name, folder)
+    decoder = adapter.read_config(folder.name, folder)
     random = torch.Generator().manual_seed(1)
     shapes = {key: tensor.shape for key, tensor in decoder.empty().state_dict().items()}
     state = {

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, final
 import torch
 from torch import Tensor
 
-from stridebench.harness.backbones.toy.enumerable import DTYPE, MASK, EnumerableBackbone, HashCache, mix, noise
+from stridebench.harness.backbones.toy.tabular import DTYPE, MASK, EnumerableBackbone, HashCache, mix, noise
 from stridebench.harness.core.cache import Rows, Window
 from stridebench.harness.core.capabilities import Capabilities, Requirement
 from stridebench.harness.errors import ContractError, UsageError

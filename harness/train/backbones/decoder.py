@@ -23,7 +23,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from stridebench.harness.core import int8
+from stridebench.harness.kernels import int8
 
 EPS = 1e-5
 PRODUCTS = torch.bfloat16

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from stridebench.harness.backbones.image.layout import Layout
+from stridebench.harness.backbones.image.adapter import Layout
 from stridebench.harness.registry import RECIPES
 from stridebench.harness.synthetic import digits
 from stridebench.harness.train.backbones.decoder import Decoder

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from stridebench.harness.backbones.image.layout import Layout
+from stridebench.harness.backbones.image.adapter import Layout
 from stridebench.harness.train.backbones.decoder import Decoder, Memory, Shape
 from stridebench.harness.train.loop import Recipe
 

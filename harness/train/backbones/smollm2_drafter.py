@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from transformers import LlamaConfig
 
 from stridebench.harness.backbones.checkpoints import sources, transformers_models
-from stridebench.harness.backbones.text import drafter_files
-from stridebench.harness.core import int8
+from stridebench.harness.backbones.text import drafter
+from stridebench.harness.kernels import int8
 from stridebench.harness.plan import presets
 from stridebench.harness.registry import RECIPES
 from stridebench.harness.train.loop import Recipe
@@ -98,7 +98,7 @@ class DistilledDrafter(Recipe):
         """Write the layers, the last norm and the proposed ids; the embedding stays with the teacher."""
         assert isinstance(model, Student)
         rounded = {key: value.detach().to(torch.bfloat16) for key, value in model.body.state_dict().items()}
-        int8.write_unpacked(folder / "model.safetensors", {**rounded, drafter_files.KEPT: model.ids.int()})
+        int8.write_unpacked(folder / "model.safetensors", {**rounded, drafter.KEPT: model.ids.int()})
         model.config.save_pretrained(folder)
 
 
@@ -117,9 +117,9 @@ class Student(nn.Module):
         self.folder, self.texts = folder, texts
         config = transformers_models.read_config(recipe.teacher, folder)
         fields = {**config.to_dict(), "num_hidden_layers": len(recipe.layers), "tie_word_embeddings": False}
-        embedding = drafter_files.read_embedding(recipe.teacher, folder)
+        embedding = drafter.read_embedding(recipe.teacher, folder)
         ids = most_probable(texts.training, len(embedding), recipe.kept)
-        model = drafter_files.assemble(LlamaConfig.from_dict(fields), embedding, ids)
+        model = drafter.assemble(LlamaConfig.from_dict(fields), embedding, ids)
         self.config = model.config
         self.body: Any = model.model
         self.body.embed_tokens = None

@@ -24,12 +24,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from stridebench.harness.backbones.masked.llada_dream import BLOCK, LLADA, PLAIN
-from stridebench.harness.core import int8
+from stridebench.harness.backbones.masked.adapter import BLOCK, LLADA, PLAIN
+from stridebench.harness.kernels import int8
 from stridebench.harness.registry import RECIPES
 from stridebench.harness.synthetic import sudoku
-from stridebench.harness.train.loop import Recipe, save_bf16
-from stridebench.harness.train.precision import autocast
+from stridebench.harness.train.loop import Recipe, autocast, save_bf16
 
 END, MASK = "<|end|>", "<|mask|>"
 IDS = (END, *sudoku.DIGITS, sudoku.HIDDEN, sudoku.ASK, MASK)

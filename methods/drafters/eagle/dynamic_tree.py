@@ -12,8 +12,9 @@ from stridebench.harness.core.method import Claim, Method
 from stridebench.harness.core.run import Run
 from stridebench.harness.errors import UsageError
 from stridebench.methods.drafters.eagle.drafter import FeatureDrafter
-from stridebench.methods.drafters.eagle.measured_sizing import Size, TreeSizer
-from stridebench.methods.drafters.eagle.shape import Kind
+from stridebench.methods.drafters.eagle.published import Kind
+from stridebench.methods.drafters.eagle.sizing import MeasuredSize as Size
+from stridebench.methods.drafters.eagle.sizing import TreeSizer
 from stridebench.methods.drafters.eagle.trees import check_growth
 from stridebench.methods.verifiers.mutants import POINT_MASSES
 

@@ -7,19 +7,142 @@ Sources: EAGLE-1, arXiv:2401.15077, section 3.1; EAGLE-3, arXiv:2503.01840, sect
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float, Int
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.nn import functional
 
 from stridebench.harness.core.backbone import TiedEmbeddings
-from stridebench.methods.drafters.eagle import folder_reader
-from stridebench.methods.drafters.eagle.layers import HeadNorm, Norm, Packed, rotate, rotate_cells
-from stridebench.methods.drafters.eagle.shape import Shape
+from stridebench.harness.core.capabilities import Tap
+from stridebench.harness.errors import WeightsError
+from stridebench.harness.kernels import int8
+from stridebench.harness.kernels.packed_linear import Product, product
+from stridebench.methods.drafters import checkpoint
+from stridebench.methods.drafters.eagle import published
+from stridebench.methods.drafters.eagle.published import N, Shape, layers_of
+
+# Layers of a feature drafter's net: products, norms, rotations.
+# Symbols: B branches or sequences, H heads, N entries, D width of a head, I and O of a linear layer.
+
+
+class Packed(nn.Module):
+    """A linear layer for inference, by `product`."""
+
+    def __init__(self, weight: Float[Tensor, "O I"], bias: Float[Tensor, " O"] | None = None) -> None:
+        super().__init__()
+        self._product: Product = product(weight, bias)
+        self._out = len(weight)
+
+    def forward(self, x: Float[Tensor, "B N I"]) -> Float[Tensor, "B N O"]:
+        shape = (*x.shape[:2], self._out)
+        return self._product(x.flatten(0, 1)).reshape(shape) if x.numel() else x.new_empty(shape)
+
+
+class Norm(nn.Module):
+    """Root mean square norm."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight, self.eps = nn.Parameter(torch.ones(width)), eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.rms_norm(x, x.shape[-1:], self.weight.to(x.dtype), self.eps)
+
+
+class HeadNorm(nn.Module):
+    """A norm of each head's query or key.
+
+    Args:
+        heads: H; 1: one weight for all heads, by root mean square.
+        width: D.
+    """
+
+    def __init__(self, heads: int, width: int, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(heads, 1, width))
+        self.bias = nn.Parameter(torch.zeros(heads, 1, width)) if heads > 1 else None
+
+    def forward(self, x: Float[Tensor, "B H N D"]) -> Float[Tensor, "B H N D"]:
+        if self.bias is None:
+            return functional.rms_norm(x, x.shape[-1:], eps=self.eps) * self.weight.to(x.dtype)
+        return functional.layer_norm(x, x.shape[-1:]) * self.weight.to(x.dtype) + self.bias.to(x.dtype)
+
+
+def rotate(
+    x: Float[Tensor, "B H N D"], positions: Int[Tensor, " N"], rates: Float[Tensor, " R"], sharpness: float = 1.0
+) -> Float[Tensor, "B H N D"]:
+    """Rotary positions as Llama has them: dimension j is rotated with j + D / 2, by ``rates[j]`` a position."""
+    angles = positions[:, None] * rates
+    cos, sin = (angles.cos() * sharpness).to(x.dtype), (angles.sin() * sharpness).to(x.dtype)
+    left, right = x.chunk(2, -1)
+    return torch.cat([left * cos - right * sin, right * cos + left * sin], -1)
+
+
+def rotate_cells(
+    x: Float[Tensor, "B H N D"], places: Int[Tensor, " N"], side: int, theta: float
+) -> Float[Tensor, "B H N D"]:
+    """As LlamaGen: neighbouring dimensions, half by a cell's row and half by its column; 0 before the first cell.
+
+    Args:
+        places: of the cells in raster order, negative in the prompt.
+        side: cells a side.
+    """
+    half = x.shape[-1] // 2
+    rates = theta ** (-torch.arange(0, half, 2, device=x.device) / half)
+    cells = places.clamp_min(0)
+    angles = torch.cat([(cells // side)[:, None] * rates, (cells % side)[:, None] * rates], -1)
+    inside = ((places >= 0) & (places < side * side))[:, None]
+    cos, sin = ((inside * table).to(x.dtype) for table in (angles.cos(), angles.sin()))
+    even, odd = x[..., 0::2], x[..., 1::2]
+    return torch.stack([even * cos - odd * sin, odd * cos + even * sin], -1).flatten(-2)
+
+
+# Feature drafters in folders: those that recipes trained, and those that their authors published.
+
+
+EAGLE3_TAPS: tuple[Tap, ...] = (2, "middle", -4)
+"""Layers of the target that EAGLE-3 reads if a drafter's configuration names none."""
+
+
+def taps_of(features: str) -> tuple[Tap, ...]:
+    """Return the target's layers that an EAGLE-3 drafter reads: those that a published folder names, or EAGLE-3's.
+
+    A folder that cannot be read has EAGLE-3's; `read` says what is wrong with it.
+    """
+    try:
+        config = json.loads((Path(features).expanduser() / "config.json").read_text(encoding="utf-8"))
+        return layers_of(config) or EAGLE3_TAPS
+    except (OSError, ValueError, TypeError, AttributeError):
+        return EAGLE3_TAPS
+
+
+def read(folder: Path, make: Callable[[Shape], N]) -> N:
+    """The net in a folder, in fp32.
+
+    Raises:
+        WeightsError: ``config.json`` or ``model.safetensors`` is missing, damaged or of another net.
+    """
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        if "hidden_size" in config or "transformer_layer_config" in config:
+            return published.read(folder, config, make)
+        fields: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in config.items()}
+        net = make(Shape(**fields))
+        net.load_state_dict(int8.read(folder / "model.safetensors"))
+        checkpoint.check_finite(folder, net)
+    except (OSError, SafetensorError, RuntimeError, TypeError, ValueError) as error:
+        raise WeightsError(
+            f"{folder} holds no feature drafter ({error}). Make one: `stride train drafter` lists the recipes"
+        ) from error
+    return net
+
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """From queries [B, H, N, D], keys and values [B, H_kv, N, D] of new entries to attention outputs [B, H, N, D]."""
@@ -67,7 +190,7 @@ class FeatureNet(nn.Module):
         Raises:
             WeightsError: ``config.json`` or ``model.safetensors`` is missing, damaged or of another net.
         """
-        return folder_reader.read(folder, cls).eval().requires_grad_(False)
+        return read(folder, cls).eval().requires_grad_(False)
 
     def packed(self) -> FeatureNet:
         """The same for inference, its products packed for a few rows. It keeps no weights to train or save."""

@@ -8,22 +8,324 @@ layers with norms of queries and keys, and LlamaGen's with rows and columns that
 
 from __future__ import annotations
 
+import json
+import re
+import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+import torch
 from torch import Tensor, nn
 
-from stridebench.harness.errors import WeightsError
+from stridebench.harness.errors import WeightsError, WeightsWarning, listed
 from stridebench.methods.drafters import checkpoint
-from stridebench.methods.drafters.eagle.published_shape import check_keys, shape_of
-from stridebench.methods.drafters.eagle.published_tensors import FUSED, MTP, UNREAD, renamed, renamed_mtp
-from stridebench.methods.drafters.eagle.shape import Shape
 
 if TYPE_CHECKING:
     N = TypeVar("N", bound=nn.Module)
 else:
     N = TypeVar("N")  # a verb that only lists things has no nn.Module
+
+
+# Sizes and kind of a feature drafter's net, as our ``config.json`` has them.
+
+
+Kind = Literal["eagle1", "eagle3"]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a net is. The fields from ``head_width`` on are those of published nets (see `published`).
+
+    Args:
+        kind: eagle1: the pair is joined, and the target's own unembedding, or its rows of K ids, reads the output.
+            eagle3: J taps are fused, the layer reads normed token and feature, and K ids have their own head.
+        width, heads, kv_heads, inner: of the layer.
+        taps, kept: J and K; with ``kept`` 0 all ids are proposed.
+        theta, eps: of rotations and norms.
+        branches, backbone, fingerprint: of the target that it was trained for; a published net names none.
+        head_width: D; 0: the width over the heads.
+        target: E of the target's rows; 0: the width.
+        vocabulary: of its own embedding; 0: the target's embedding is used.
+        layers: taps as numbers, where its configuration names them; (): those of its kind.
+        joined: eagle1 reads the token too; else the feature alone, as the layer before Hydra's heads does.
+        joined_bias, qkv_bias, out_bias: eagle1's join, and the layer's products, have a bias.
+        pair_norm: eagle1's token and feature are normed before they are joined, as for multi-token prediction (MTP).
+        entry_norm: eagle1's layer norms the joined pair, as Chameleon's layers do.
+        head_norm: queries and keys are normed head by head: by root mean square (Qwen3) or whole (Chameleon).
+        tap_norm: the taps are normed before they are fused, each by itself or all together.
+        normed_residual: the layer adds to its normed feature.
+        normed_output: what comes out is normed before it is read on.
+        rates, sharpness: of scaled rotations; (): by theta alone.
+        side: cells a side of a picture whose rows and columns rotate; 0: positions do.
+    """
+
+    kind: Kind
+    width: int
+    heads: int
+    kv_heads: int
+    inner: int
+    taps: int = 1
+    kept: int = 0
+    branches: int = 1
+    theta: float = 10000.0
+    eps: float = 1e-5
+    backbone: str = ""
+    fingerprint: str = ""
+    head_width: int = 0
+    target: int = 0
+    vocabulary: int = 0
+    layers: tuple[int, ...] = ()
+    joined: bool = True
+    joined_bias: bool = True
+    qkv_bias: bool = False
+    out_bias: bool = False
+    pair_norm: bool = False
+    entry_norm: bool = False
+    head_norm: Literal["", "rms", "whole"] = ""
+    tap_norm: Literal["", "each", "all"] = ""
+    normed_residual: bool = False
+    normed_output: bool = False
+    rates: tuple[float, ...] = ()
+    sharpness: float = 1.0
+    side: int = 0
+
+    @property
+    def depth(self) -> int:
+        """D, the width of a head."""
+        return self.head_width or self.width // self.heads
+
+    @property
+    def target_width(self) -> int:
+        """E of the target's rows."""
+        return self.target or self.width
+
+    def write(self, folder: Path) -> None:
+        """Write ``config.json``, from which `FeatureNet.load` builds the net."""
+        (folder / "config.json").write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+
+
+# Names of tensors in published feature drafters, and own_names; see `published` for their sources.
+
+
+FUSED = {
+    "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "gate_up": ("mlp.gate_proj", "mlp.up_proj"),
+}
+LAYER = {
+    "out": "self_attn.o_proj",
+    "down": "mlp.down_proj",
+    "norm_inner": "post_attention_layernorm",
+    "norm_feature": "hidden_norm",
+    "norm_q": "self_attn.q_norm",
+    "norm_k": "self_attn.k_norm",
+}
+"""Our modules of the layer, and the published ones."""
+MTP = re.compile(r"(?:model\.)?(mtp_layers\.0|mtp)\.")
+MTP_NAMES = {
+    "mtp_layers.0": {
+        "input_proj": "fc",
+        "token_layernorm": "norm_token",
+        "hidden_layernorm": "norm_feature",
+        "final_layernorm": "norm",
+    },
+    "mtp": {"fc": "fc", "pre_fc_norm_embedding": "norm_token", "pre_fc_norm_hidden": "norm_feature", "norm": "norm"},
+}
+"""Modules beside the layer, by the prefix of the keys."""
+OUTSIDE = {
+    "norm_token": "norm_token",
+    "norm_feature": "norm_feature",
+    "fc": "join",
+    "norm": "norm",
+    "lm_head": "unembed",
+}
+UNREAD = re.compile(r"t2d$|verifier_(norm|lm_head)\.|.*rotary_emb\.|.*\.inv_freq$|head\.|lm_head_init")
+"""What a file may hold beside the drafter: parts of the target, tables, marks of proposed ids."""
+
+
+def renamed_mtp(published: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of the first such layer, named as EAGLE-1's."""
+    named: dict[str, Tensor] = {}
+    for key, value in published.items():
+        if match := MTP.match(key):
+            rest = key[match.end() :].removeprefix("layers.0.")
+            module, _, leaf = rest.rpartition(".")
+            outside = MTP_NAMES[match[1]] if rest == key[match.end() :] else {}
+            named[f"{outside[module]}.{leaf}" if module in outside else f"layers.0.{rest}"] = value
+    return named
+
+
+def renamed(published: Mapping[str, Tensor], shape: Shape) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Tensors under our names, and the published names behind own_names; an unknown one keeps its name."""
+    layer = next((p for p in ("midlayer.", "layers.0.") if any(key.startswith(p) for key in published)), "midlayer.")
+    entry = "norm_token" if shape.kind == "eagle3" else "norm_entry"
+    own_names = {f"{layer}{there}": here for here, there in {**LAYER, entry: "input_layernorm"}.items()} | OUTSIDE
+    own_names |= {"input_norm": "norm_taps.0", **{f"fc_norm.{j}": f"norm_taps.{j}" for j in range(shape.taps)}}
+    left, state, names = dict(published), dict[str, Tensor](), dict[str, str]()
+    for here, parts in FUSED.items():
+        for leaf in ("weight", "bias"):
+            keys = [f"{layer}{part}.{leaf}" for part in parts]
+            values = {key: left.pop(key) for key in keys if key in left}
+            names[f"{here}.{leaf}"] = ", ".join([key for key in keys if key not in values] or keys)
+            if len(values) == len(keys):
+                odd = [value for value in values.values() if value.shape[1:] != values[keys[0]].shape[1:]]
+                state[f"{here}.{leaf}"] = odd[0] if odd else torch.cat(list(values.values()))
+    for key, value in left.items():
+        module, _, leaf = key.rpartition(".")
+        name = f"{own_names[module]}.{leaf}" if module in own_names else {"embed_tokens.weight": "embed"}.get(key, key)
+        names[name] = key
+        if name in ("norm_q.weight", "norm_k.weight", "norm_q.bias", "norm_k.bias"):
+            count = 1 if value.ndim == 1 else shape.heads if "q" in name else shape.kv_heads
+            rows = value.view(-1, 1, value.shape[-1])
+            value = rows.repeat_interleave(max(1, count // len(rows)), 0)
+        state[name] = value
+    names |= {f"{here}.{leaf}": f"{there}.{leaf}" for there, here in own_names.items() for leaf in ("weight", "bias")}
+    if shape.kind == "eagle3":
+        shift = state.pop("d2t", torch.zeros(shape.kept, dtype=torch.long))
+        state["ids"] = torch.arange(len(shift)) + shift.long()
+    else:
+        state["ids"] = torch.zeros(0, dtype=torch.long)
+    return state, names | {"ids": "d2t", "embed": "embed_tokens.weight"}
+
+
+# Shapes of published feature drafters, by their configurations and tensors; see `published` for their sources.
+
+
+GRIDS = {"c2i": 24, "t2i": 16, "t2i2": 32}
+"""Cells a side of LANTERN's LlamaGen models, by ``input_type``."""
+LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
+READ = f"""{LAYER_IDS} draft_vocab_size eagle_config head_dim hidden_first hidden_size input_type intermediate_size
+joined max_position_embeddings model_type mtp norm_before_residual norm_output num_attention_heads num_hidden_layers
+num_key_value_heads rms_norm_eps rope_parameters rope_scaling rope_theta speculators_model_type target_hidden_size
+transformer_layer_config vocab_size"""
+"""Keys of a configuration that are read."""
+USUAL: Mapping[str, Any] = {
+    "additional_fc": False,
+    "hidden_act": "silu",
+    "layer_types": ["full_attention"],
+    "parallel_draft_step": 1,
+    "partial_rotary_factor": 1.0,
+    "swin_norm": False,
+    "use_aux_hidden_state": True,
+    "use_last_layernorm": True,
+    "use_mtp_layernorm": False,
+    "use_sliding_window": False,
+}
+"""Keys that change the computation, with the one value that is computed."""
+WITHOUT_EFFECT = """_name_or_path architectures attention_bias attention_dropout auto_map bos_token_id dtype
+embed_requires_grad eos_token_id experts_per_token fc_norm has_no_defaults_at_init initializer_range is_decoder
+max_window_layers mlp_bias next_layer_regular norm_before_fc num_local_experts pad_token_id
+parallel_draft_heads_num_layers pretraining_tp reuse_target_lm_head sliding_window speculators_config
+speculators_version target_model_type tie_word_embeddings torch_dtype transformers_version use_cache
+use_input_layernorm_in_first_layer vocabulary_map vq_config"""
+"""Keys that change nothing: ids and types, settings of training, and what the tensors show."""
+
+
+def layers_of(config: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the target's layers that a configuration names, 0 for its embedding; () if it names none.
+
+    speculators and vLLM count as we do. SpecForge and ModelOpt, whose ids lie in ``eagle_config``, count the decoder's
+    layers from 0, as SGLang reads them.
+    """
+    nested = (config.get("eagle_config") or {}).get(LAYER_IDS) or ()
+    return tuple(int(layer) + 1 for layer in nested) or tuple(int(layer) for layer in config.get(LAYER_IDS) or ())
+
+
+def check_keys(folder: Path, config: Mapping[str, Any]) -> None:
+    """Refuse values that change the computation in a way that is not computed, and warn of keys that are not known.
+
+    Raises:
+        WeightsError: a key of ``USUAL`` has another value.
+    """
+    stated = {**config, **(config.get("transformer_layer_config") or {}), **(config.get("eagle_config") or {})}
+    stated = {key: value for key, value in stated.items() if value is not None}
+    stated |= {"layer_types": stated.get("layer_types", USUAL["layer_types"])[:1]}  # of the one layer
+    for key, usual in USUAL.items():
+        if stated.get(key, usual) != usual:
+            raise WeightsError(
+                f"{folder}/config.json has {key}: {stated[key]!r}, and only drafters with {usual!r} are computed here"
+            )
+    known = {*f"{READ} {WITHOUT_EFFECT}".split(), *USUAL}
+    if unknown := sorted(stated.keys() - known):
+        warnings.warn(
+            f"{folder}/config.json has keys that are not read: {listed(unknown)}. If one of them changes what the "
+            f"drafter computes, it drafts worse here than it should",
+            WeightsWarning,
+            stacklevel=2,
+        )
+
+
+def shape_of(folder: Path, config: Mapping[str, Any], state: Mapping[str, Tensor], eagle3: bool) -> Shape:
+    """The shape that a published configuration and its tensors state.
+
+    Raises:
+        WeightsError: the drafter has several layers, or a head without a norm.
+    """
+    if int(config.get("num_hidden_layers", 1)) != 1:
+        raise WeightsError(f"{folder} has {config['num_hidden_layers']} layers; drafters of one layer are read")
+    if config.get("norm_output") is False and "speculators_model_type" not in config:
+        raise WeightsError(f"{folder} has norm_output: false, whose head reads rows without a norm; none is read")
+    width, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
+    norm = next((value for key, value in state.items() if key.endswith("q_norm.weight")), None)
+    layers = layers_of(config)
+    rates, sharpness = _rates(config, width, heads)
+    theta = (config.get("rope_parameters") or {}).get("rope_theta", config.get("rope_theta", 10000.0))
+    embed = state.get("embed_tokens.weight")
+    return Shape(
+        "eagle3" if eagle3 else "eagle1",
+        width,
+        heads,
+        int(config.get("num_key_value_heads") or heads),
+        int(config["intermediate_size"]),
+        taps=(len(layers) or 3) if eagle3 else 1,
+        kept=int(config.get("draft_vocab_size") or config["vocab_size"]) if eagle3 else 0,
+        branches=2,
+        theta=float(theta),
+        eps=float(config.get("rms_norm_eps", 1e-6)),
+        head_width=int(config.get("head_dim") or 0),
+        target=int(config.get("target_hidden_size") or 0),
+        vocabulary=0 if embed is None else len(embed),
+        layers=layers,
+        joined=bool(config.get("joined", True)),
+        joined_bias="fc.bias" in state,
+        qkv_bias=any(key.endswith("q_proj.bias") for key in state),
+        out_bias=any(key.endswith("o_proj.bias") for key in state),
+        entry_norm=not eagle3 and any(key.endswith("input_layernorm.weight") for key in state),
+        head_norm="" if norm is None else "rms" if norm.ndim == 1 else "whole",
+        tap_norm="each" if "fc_norm.0.weight" in state else "all" if "input_norm.weight" in state else "",
+        normed_residual=bool(config.get("norm_before_residual", False)),
+        pair_norm="mtp" in config,
+        normed_output="mtp" in config
+        or "joined" in config
+        or ("speculators_model_type" in config and bool(config.get("norm_output", False))),
+        rates=rates,
+        sharpness=sharpness,
+        side=GRIDS[config["input_type"]] if "input_type" in config else 0,
+    )
+
+
+def _rates(config: Mapping[str, Any], width: int, heads: int) -> tuple[tuple[float, ...], float]:
+    """Rotation a position for each pair, and the factor of both; nothing where the base alone says it."""
+    rope = {**(config.get("rope_parameters") or {}), **(config.get("rope_scaling") or {})}
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind == "default":
+        return (), 1.0
+    from transformers import LlamaConfig
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+    theta = rope.get("rope_theta", config.get("rope_theta", 10000.0))
+    rope = {key: value for key, value in rope.items() if key != "type"} | {"rope_type": kind, "rope_theta": theta}
+    table = LlamaRotaryEmbedding(
+        LlamaConfig(
+            hidden_size=width,
+            num_attention_heads=heads,
+            head_dim=int(config.get("head_dim") or width // heads),
+            max_position_embeddings=int(config.get("max_position_embeddings", 2048)),
+            rope_parameters=rope,
+        )
+    )
+    return tuple(table.inv_freq.tolist()), float(table.attention_scaling)
 
 
 def read(folder: Path, config: Mapping[str, Any], make: Callable[[Shape], N]) -> N:

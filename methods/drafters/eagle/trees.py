@@ -7,7 +7,7 @@ Sources: EAGLE-1, arXiv:2401.15077, section 3.2; EAGLE-2, arXiv:2406.16858, sect
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,14 +16,78 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from stridebench.harness.core.draft import Draft
+from stridebench.harness.core.method import Mutant
 from stridebench.harness.core.run import Run
 from stridebench.harness.errors import UsageError
 from stridebench.methods.drafters.eagle.drafter import FeatureDrafter
-from stridebench.methods.trees.growth import grow_best, rerank
-from stridebench.methods.trees.published import published
 from stridebench.methods.trees.sampled import siblings
-from stridebench.methods.trees.shapes import Shape, branching
+from stridebench.methods.trees.shapes import Shape, branching, published
 from stridebench.methods.trees.structure import space
+
+# Trees of the most probable drafts: growth by the products of q, and the best nodes of what was grown.
+# Symbols: K nodes, C candidates, V vocabulary, w children of a node. Source: Li et al. 2024, EAGLE-2,
+# arXiv:2406.16858, sections 4.1 and 4.2.
+
+
+ReadNodes = Callable[[Draft], Float[Tensor, "n V"]]
+"""Reads nodes, whose parents count those read before, and returns log q of the tokens after each."""
+
+
+class Candidates(NamedTuple):
+    """Nodes to choose from, level by level; a score is the sum of log q along the path.
+
+    Attributes:
+        levels: that were built.
+    """
+
+    tokens: Int[Tensor, " C"]
+    parents: Int[Tensor, " C"]
+    scores: Float[Tensor, " C"]
+    levels: int
+
+
+def grow_best(first: Float[Tensor, "1 V"], read: ReadNodes, levels: int, width: int) -> Candidates:
+    """The best children of the best nodes, level by level: C = w + (levels - 1) w^2.
+
+    Args:
+        first: log q after the last emitted token.
+        read: called once a level but for the last, with its w best nodes.
+        levels: 1 or more.
+        width: 1 or more; a width above V is V.
+
+    Source: Li et al. 2024, EAGLE-2, arXiv:2406.16858, section 4.1; the released ``topK_genrate``.
+    """
+    width = min(width, first.shape[1])
+    best = first[0].topk(width)
+    tokens, scores = best.indices, best.values
+    nodes = torch.arange(width, device=first.device)
+    parents, window = torch.full_like(nodes, -1), torch.full_like(nodes, -1)
+    grown = [(tokens, parents, scores)]
+    for level in range(1, levels):
+        below = read(Draft(tokens, parents=window)).topk(width)
+        joint = (scores[:, None] + below.values.clamp_max(0.0)).reshape(-1)
+        grown.append((below.indices.reshape(-1), nodes.repeat_interleave(width), joint))
+        ordered = joint.sort(descending=True, stable=True)
+        chosen, scores = ordered.indices[:width], ordered.values[:width]
+        tokens = grown[-1][0][chosen]
+        nodes = chosen + width + (level - 1) * width * width
+        window = chosen // width + (level - 1) * width
+    all_tokens, all_parents, all_scores = (torch.cat(columns) for columns in zip(*grown, strict=True))
+    return Candidates(all_tokens, all_parents, all_scores, levels)
+
+
+def rerank(candidates: Candidates, size: int) -> Draft:
+    """The tree of the ``size`` best candidates. Scores choose it, so its nodes are point masses.
+
+    Of equal scores the shallower and earlier goes first, so no node is selected without its parent.
+    """
+    tokens, parents, scores, levels = candidates
+    best = scores.sort(descending=True, stable=True).indices[:size].sort().values
+    place = torch.full_like(parents, -1).scatter(0, best, torch.arange(len(best), device=best.device))
+    above = parents[best]
+    kept_parents = torch.where(above < 0, -1, place[above.clamp_min(0)])
+    return Draft(tokens[best], parents=kept_parents, levels_built=levels)
+
 
 DEEPEST = 64
 """Levels of a static tree: a feature drafter has no limit of its own."""
@@ -131,3 +195,15 @@ def sample_level(
         return Level(logits.topk(width).indices[parents, ranks], None)
     drawn = siblings(run.probs(logits), width, run.draws, replacement=False)
     return Level(drawn.tokens[parents, ranks], drawn.probs[parents, ranks])
+
+
+# Bugs to inject into the trees of a feature drafter.
+
+
+SIBLINGS_SORTED_BY_CONFIDENCE = Mutant(
+    "stridebench.methods.drafters.eagle.trees:sample_level",
+    "return Level(drawn.tokens[parents, ranks], ",
+    "drawn = drawn._replace(tokens=drawn.tokens.gather(1, run.probs(logits).gather(1, drawn.tokens).argsort(1, "
+    "descending=True))); return Level(drawn.tokens[parents, ranks], ",
+    "sampled siblings are put in the order of their confidence",
+)

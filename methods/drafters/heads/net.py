@@ -6,9 +6,12 @@ Symbols: D heads, E width, G branches of guidance, K ids proposed of the vocabul
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from jaxtyping import Float, Int
@@ -16,12 +19,188 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.nn import functional
 
-from stridebench.harness.core import int8
 from stridebench.harness.errors import WeightsError
+from stridebench.harness.kernels import int8
 from stridebench.methods.drafters import checkpoint
-from stridebench.methods.drafters.heads import published
-from stridebench.methods.drafters.heads.config import Config, damaged, read_config
-from stridebench.methods.drafters.heads.layers import ConditionKV, CrossAttention, Residual
+
+# Medusa's heads as their authors publish them: those of Medusa-1 alone, or beside a tuned model (Medusa-2).
+# Source: FasterDecoding/Medusa, ``medusa_model.py``: head d is blocks ``d.l.linear`` and a last product ``d.L``.
+
+
+FILES = ("medusa_lm_head.safetensors", "medusa_lm_head.pt", *checkpoint.FILES)
+PREFIX = "medusa_head."
+"""Of the heads' tensors in a file that holds the whole model."""
+BLOCK = {"linear.weight": "last", "linear.bias": "bias"}
+LEAF = re.compile(r"(\d+)\.(\d+)\.(linear\.weight|linear\.bias|weight)$")
+
+
+def is_here(folder: Path, config: Mapping[str, object]) -> bool:
+    """Whether a folder is one of Medusa's."""
+    return "medusa_num_heads" in config or any((folder / name).is_file() for name in FILES[:2])
+
+
+def read(folder: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Tensors under the names of `Heads`, and the published names behind them.
+
+    Raises:
+        WeightsError: a key is missing or unknown, or the heads have different shapes.
+    """
+    state = checkpoint.tensors(folder, FILES, PREFIX)
+    if any(key.startswith(PREFIX) for key in state):
+        state = {key.removeprefix(PREFIX): value for key, value in state.items() if key.startswith(PREFIX)}
+    leaves = {key: match for key in state if (match := LEAF.match(key))}
+    if not leaves:
+        raise WeightsError(f"{folder} has no heads of Medusa; its tensors are {', '.join(list(state)[:10])}")
+    count = 1 + max(int(match[1]) for match in leaves.values())
+    last = max(int(match[2]) for match in leaves.values())
+    renamed = {f"{level}.{leaf}": f"blocks.{level}.{own}" for level in range(last) for leaf, own in BLOCK.items()}
+    renamed |= {f"{last}.weight": "own"}
+    own, names = {key: value for key, value in state.items() if key not in leaves}, dict[str, str]()
+    for tail, name in renamed.items():
+        keys = [f"{head}.{tail}" for head in range(count)]
+        values = [state[key] for key in keys if key in state]
+        names[name] = ", ".join([key for key in keys if key not in state] or keys)
+        if len(values) == count and len({value.shape for value in values}) == 1:
+            own[name] = torch.stack(values)[:, None] if name.endswith("bias") else torch.stack(values)
+    if "own" not in own:
+        raise WeightsError(f"{folder} lacks {names['own']}, or these have different shapes; fetch the folder again")
+    own |= {key: state[key] for key, match in leaves.items() if f"{match[2]}.{match[3]}" not in renamed}
+    return own, names
+
+
+# Layers between a row of the target and the unembedding of a head: residual blocks, attention to a condition.
+# Sources: Cai et al. 2024, Medusa, arXiv:2401.10774, section 2.1; Stern et al. 2018, arXiv:1811.03115, section 6;
+# Chen et al., XSpecMesh, eq. 4. That paper leaves norm and residual open: here are both, and the output starts at
+# zero. Symbols: D heads, E width, N rows; M rows of a condition, C wide; A heads of an attention, W = E / A.
+
+
+class Residual(nn.Module):
+    """One residual block of every head; it adds zero until it is trained.
+
+    Args:
+        inner: 0 is Medusa's block; more is blockwise decoding's, through ``inner`` units.
+    """
+
+    def __init__(self, heads: int, width: int, inner: int) -> None:
+        super().__init__()
+        self.first = nn.Parameter(torch.randn(heads, inner, width) * width**-0.5) if inner else None
+        self.last = nn.Parameter(torch.zeros(heads, width, inner or width))
+        self.bias = nn.Parameter(torch.zeros(heads, 1, width))
+
+    def forward(self, x: Float[Tensor, "D N E"]) -> Float[Tensor, "D N E"]:
+        """Each head's own rows."""
+        if self.first is None:
+            return x + functional.silu(x @ self.last.transpose(1, 2) + self.bias)
+        inside = functional.relu(x @ self.first.transpose(1, 2))
+        return x + inside @ self.last.transpose(1, 2) + self.bias
+
+
+class ConditionKV(NamedTuple):
+    """Keys and values of a condition, for each head."""
+
+    keys: Float[Tensor, "D A M W"]
+    values: Float[Tensor, "D A M W"]
+
+
+class CrossAttention(nn.Module):
+    """A norm and attention of every head to the rows of a condition, added to the rows; zero until it is trained.
+
+    Args:
+        heads: D.
+        width: E.
+        condition: C.
+        attention: A, which divides E.
+    """
+
+    def __init__(self, heads: int, width: int, condition: int, attention: int) -> None:
+        super().__init__()
+        self.attention = attention
+        self.norm = nn.Parameter(torch.ones(heads, 1, width))
+        self.query = nn.Parameter(torch.randn(heads, width, width) * width**-0.5)
+        self.key = nn.Parameter(torch.randn(heads, condition, width) * condition**-0.5)
+        self.value = nn.Parameter(torch.randn(heads, condition, width) * condition**-0.5)
+        self.out = nn.Parameter(torch.zeros(heads, width, width))
+
+    def look(self, condition: Float[Tensor, "M C"]) -> ConditionKV:
+        """Keys and values, computed once for a condition."""
+        return ConditionKV(self._split(condition @ self.key), self._split(condition @ self.value))
+
+    def forward(self, x: Float[Tensor, "D N E"], condition: ConditionKV) -> Float[Tensor, "D N E"]:
+        """Each head's own rows."""
+        query = self._split((functional.layer_norm(x, x.shape[-1:]) * self.norm) @ self.query)
+        scores = (query * query.shape[-1] ** -0.5) @ condition.keys.transpose(-1, -2)
+        attended = scores.softmax(-1).to(condition.values.dtype) @ condition.values
+        out: Tensor = x + attended.transpose(1, 2).flatten(2) @ self.out
+        return out
+
+    def _split(self, x: Float[Tensor, "D n E"]) -> Float[Tensor, "D A n W"]:
+        return x.view(*x.shape[:-1], self.attention, -1).transpose(1, 2)
+
+
+# What a folder of heads says of itself: their sizes, and the target that they were made for.
+# Symbols: D heads, E width, G branches of guidance, K ids proposed; C the width of a condition.
+
+
+@dataclass(frozen=True)
+class Config:
+    """Sizes of the heads, and the target that they were made for.
+
+    Args:
+        backbone, fingerprint, guidance: of the target.
+        width, heads: E and D.
+        layers: residual blocks of each head.
+        inner: 0 is Medusa's block x + SiLU(Wx); more is blockwise decoding's x + W' ReLU(Wx), through ``inner`` units.
+        kept: K; 0: all.
+        own: each head has its own unembedding, instead of the target's.
+        ranks: how often the r-th best token of each head was right, on text that it was not trained on; () is unknown.
+        condition: C, of the condition that the heads attend to before the blocks; 0: none.
+        attention: heads of that attention.
+    """
+
+    backbone: str
+    fingerprint: str
+    width: int
+    heads: int = 3
+    layers: int = 1
+    inner: int = 0
+    kept: int = 0
+    own: bool = False
+    guidance: float = 1.0
+    ranks: tuple[tuple[float, ...], ...] = ()
+    condition: int = 0
+    attention: int = 1
+
+    @property
+    def branches(self) -> int:
+        """G."""
+        return 1 if self.guidance == 1.0 else 2
+
+    def write(self, folder: Path) -> None:
+        """Write ``config.json``, from which heads are built."""
+        (folder / "config.json").write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+
+
+def read_config(folder: Path) -> Config:
+    """The configuration that `Config.write` wrote, or what a published folder says by its tensors.
+
+    Raises:
+        WeightsError: it is missing, or of something else.
+    """
+    try:
+        body = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        if is_here(folder, body):
+            own = read(folder)[0]
+            layers = sum(key.endswith(".last") for key in own)
+            return Config("", "", own["own"].shape[2], len(own["own"]), layers, own=True)
+        return Config(**{**body, "ranks": tuple(map(tuple, body["ranks"]))})
+    except (OSError, TypeError, KeyError, ValueError, IndexError) as error:
+        raise damaged(folder, error) from error
+
+
+def damaged(folder: Path, error: Exception) -> WeightsError:
+    """The error of a folder that holds something else."""
+    what = f"its config.json lacks {error}" if isinstance(error, KeyError) else error
+    return WeightsError(f"{folder} holds no heads ({what}). Make them: `stride train drafter NAME`")
 
 
 class Unembeds(Protocol):
@@ -88,7 +267,7 @@ class Heads(nn.Module):
     @classmethod
     def _published(cls, folder: Path, config: Config, unembed: Float[Tensor, "V E"]) -> Heads:
         """Heads that name no target: their sizes must be those of its unembedding."""
-        tensors, names = published.read(folder)
+        tensors, names = read(folder)
         vocabulary = len(unembed) if "own" not in tensors else tensors["own"].shape[1]
         if (vocabulary, config.width) != tuple(unembed.shape):
             raise WeightsError(

@@ -19,12 +19,11 @@ from stridebench.harness.core.draft import Draft
 from stridebench.harness.core.run import Run
 from stridebench.harness.core.session import Session
 from stridebench.harness.errors import UsageError
-from stridebench.methods.drafters.eagle.cache import FeatureCache
+from stridebench.methods.drafters.draft_model import check_shapes
+from stridebench.methods.drafters.eagle.drafter import FeatureCache
 from stridebench.methods.drafters.heads.drafter import CANDIDATES, UNKNOWN, wave
 from stridebench.methods.drafters.hydra.net import HydraNet, toy
-from stridebench.methods.drafters.target_check import check_shapes
-from stridebench.methods.trees.published import best_tree, published
-from stridebench.methods.trees.shapes import Shape
+from stridebench.methods.trees.shapes import Shape, best_tree, published
 from stridebench.methods.trees.structure import space
 
 

@@ -7,16 +7,123 @@ Source: Teng et al. 2025, speculative Jacobi decoding, arXiv:2410.01699; SJD++ s
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from math import inf
+from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from stridebench.harness.core.capabilities import Grid
 from stridebench.harness.core.draft import Draft
+from stridebench.harness.core.draws import Draws
+from stridebench.harness.core.method import Mutant
 from stridebench.harness.core.run import Run
-from stridebench.methods.drafters.jacobi.initialisation import Init, Initialiser
-from stridebench.methods.drafters.jacobi.refine import Refine
+from stridebench.harness.errors import UsageError
+from stridebench.methods.verifiers.codebook import ids_of
+
+# How empty positions of a Jacobi window are filled: with random ids, or from a neighbour.
+# Source: Teng et al. 2025, arXiv:2410.01699, token initialisation; SJD++, Table 8.
+
+
+Init = Literal["uniform", "random", "h-repeat", "v-repeat", "h-sample", "v-sample"]
+VERTICAL = ("v-repeat", "v-sample")
+
+
+@dataclass(frozen=True, eq=False)
+class Initialiser:
+    """One initialisation, for one run.
+
+    Args:
+        name: see `JacobiWindow.fill`.
+        ids: that a position may take.
+        uniform: the uniform distribution over them.
+    """
+
+    name: Init
+    ids: Int[Tensor, " I"]
+    uniform: Float[Tensor, "1 V"]
+
+    @classmethod
+    def of(cls, run: Run, name: Init) -> Initialiser:
+        """The initialisation of this name.
+
+        Raises:
+            UsageError: it looks at the row above, and the tokens form no rows.
+        """
+        if name in VERTICAL and run.capabilities.grid is None:
+            raise UsageError(f"init is {name}, and this backbone's tokens lie in no rows; use h-{name[2:]}")
+        ids = ids_of(run.capabilities, run.target.device)
+        uniform = torch.zeros(1, run.capabilities.vocabulary, dtype=torch.float64, device=ids.device)
+        return cls(name, ids, uniform.index_fill_(1, ids, 1 / len(ids)))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Initialiser:
+        return self
+
+    @property
+    def ignores_neighbours(self) -> bool:
+        """Whether its ids are random."""
+        return self.name in ("uniform", "random")
+
+    @property
+    def copies(self) -> bool:
+        """Whether it takes a neighbour's id, not its distribution."""
+        return self.name.endswith("repeat")
+
+    def neighbour(self, grid: Grid | None, position: int) -> int | None:
+        """The position that it looks at; None where there is none."""
+        if self.ignores_neighbours:
+            return None
+        if grid is None:
+            return position - 1
+        return grid.above(position) if self.name in VERTICAL else grid.left(position)
+
+    def reach(self, grid: Grid | None) -> int:
+        """How many emitted tokens' distributions it may look back at."""
+        return {"h-sample": 1, "v-sample": grid.stride if grid else 1}.get(self.name, 0)
+
+    def random_ids(self, run: Run, count: int) -> Draft:
+        """Uniform ids, recorded as such or as point masses."""
+        tokens = self.ids[run.draws.integers(count, len(self.ids), "init")]
+        return Draft(tokens, self.uniform.expand(count, -1) if self.name == "uniform" else None)
+
+
+# What becomes of the drafts behind a rejection: drawn again, or discarded.
+# Symbols: x drafts that stay in the window, q the distributions they were drawn from, p the new distributions.
+# Source: Teng et al. 2025, arXiv:2410.01699, Algorithm 1; SJD++ Fig. 12.
+
+
+class Fresh(NamedTuple):
+    """Drafts, the distributions that they were drawn from, and which of them were reused rather than drawn."""
+
+    tokens: Int[Tensor, " L"]
+    probs: Float[Tensor, "L V"]
+    reused: Bool[Tensor, " L"]
+
+
+Refine = Callable[[Int[Tensor, " M"], Float[Tensor, "M V"], Float[Tensor, "M+1 V"], int], Fresh]
+"""(M old drafts, their distributions, the new ones, position of the first) -> M + 1 drafts of the next pass.
+
+The last row is the distribution behind the window, where no draft stood yet.
+"""
+
+
+def discard(x: Tensor, q: Tensor, p: Tensor, first: int) -> Fresh:
+    """No refinement: nothing of the window is reused, so the next one is all fresh (SJD++ Fig. 12)."""
+    return Fresh(x[:0], q[:0], x[:0].bool())
+
+
+def redraw(draws: Draws) -> Refine:
+    """Each draft is drawn again from its new distribution: the refinement of Jacobi sampling and of SJD."""
+    return partial(_redraw_all, draws)
+
+
+def _redraw_all(draws: Draws, x: Tensor, q: Tensor, p: Tensor, first: int) -> Fresh:
+    tokens = draws.categorical(p, "draft")
+    return Fresh(tokens, p, torch.zeros_like(tokens, dtype=torch.bool))
 
 
 @dataclass
@@ -129,3 +236,123 @@ class JacobiWindow:
         """Distributions of what is emitted now, as far back as ``init`` may look."""
         reach = self.init.reach(run.capabilities.grid)
         self.past = torch.cat([self.past.to(probs.dtype), probs])[-reach:] if reach else self.past
+
+
+# How SJD++ carries a draft over to the next pass: keep it or draw it again, and which distribution to record.
+# Source: SJD++ (Teng et al. 2025, the extension of arXiv:2410.01699), section 3, eqs. 2-5. Symbols: x drafts that
+# stay in the window, q the distributions they were drawn from, p the new distributions, K = {v: p(v) > tau q(v)} the
+# tokens that would be kept, m = q(K).
+# Keeping x where p(x) / q(x) > tau selects on the value of x. So recording p all the same ("paper") or q ("frozen")
+# changes the output distribution. Four modes are exact: C and B2 record the distribution that the kept or redrawn
+# token really has, M couples p to q, and G draws old and new from one noise vector a position.
+
+
+Reuse = Literal["paper", "frozen", "C", "B2", "M", "G"]
+
+
+def carry_over(draws: Draws, reuse: Reuse, tau: float) -> Refine:
+    """The refinement of one reuse mode; the position behind the window is always drawn."""
+    return partial(_refine, draws, reuse, tau)
+
+
+def _refine(
+    draws: Draws,
+    reuse: Reuse,
+    tau: float,
+    x: Int[Tensor, " M"],
+    q: Float[Tensor, "M V"],
+    p: Float[Tensor, "M+1 V"],
+    first: int,
+) -> Fresh:
+    if reuse == "G":
+        tokens = draws.race(p, range(first, first + len(p)))
+        reused = torch.zeros_like(tokens, dtype=torch.bool)
+        reused[:-1] = tokens[:-1] == x
+        return Fresh(tokens, p, reused)
+    last = draws.categorical(p[-1:], "draft")
+    if reuse == "M":
+        tokens = draws.couple(x, q, p[:-1])
+        old = Fresh(tokens, p[:-1], tokens == x)
+    else:
+        old = reuse_by_threshold(x, q, p[:-1], reuse, tau, draws)
+    tokens = torch.cat([old.tokens, last])
+    reused = torch.cat([old.reused, torch.zeros_like(last, dtype=torch.bool)])
+    return Fresh(tokens, torch.cat([old.probs, p[-1:]]), reused)
+
+
+def reuse_by_threshold(
+    x: Int[Tensor, " M"],
+    q: Float[Tensor, "M V"],
+    p: Float[Tensor, "M V"],
+    reuse: Reuse,
+    tau: float,
+    draws: Draws,
+) -> Fresh:
+    """Keep x where p(x) > tau q(x), else draw from p; record the distribution of the mode.
+
+    C records q 1_K + (1 - m) p for both outcomes. B2 records q 1_K / m for a kept draft and p for a redrawn one.
+    """
+    keep_set = p > tau * q if tau < inf else torch.zeros_like(p, dtype=torch.bool)
+    reused = keep_set.gather(1, x[:, None])[:, 0]
+    tokens = x.clone()
+    tokens[~reused] = draws.categorical(p[~reused], "draft")
+    mass = q.where(keep_set, 0.0).sum(-1, keepdim=True)
+    if reuse == "C":
+        probs = q.where(keep_set, 0.0) + (1 - mass) * p
+    elif reuse == "B2":
+        probs = torch.where(reused[:, None], q.where(keep_set, 0.0) / mass, p)
+    elif reuse == "frozen":
+        probs = torch.where(reused[:, None], q, p)
+    else:
+        probs = p
+    return Fresh(tokens, probs, reused)
+
+
+# Bugs to inject into the refinement and the reuse of drafts.
+
+
+REUSE = "stridebench.methods.drafters.jacobi.window"
+
+NEIGHBOUR_PROBS_RECORDED = Mutant(
+    "stridebench.methods.drafters.jacobi.window:JacobiWindow.advance",
+    "refine(tokens, q, p[begin:], len(run.target) + begin)",
+    "refine(tokens, q, p[begin:], len(run.target) + begin)._replace(probs=p[begin - 1:-1])",
+    "the recorded distribution is the left neighbour's",
+)
+C_RECORDS_NEW_PROBS = Mutant(
+    f"{REUSE}:reuse_by_threshold",
+    "q.where(keep_set, 0.0) + (1 - mass) * p",
+    "p.clone()",
+    "mode C records p, as the paper does",
+)
+B2_RECORDS_OLD_PROBS = Mutant(
+    f"{REUSE}:reuse_by_threshold",
+    "q.where(keep_set, 0.0) / mass",
+    "q",
+    "mode B2 records the old q",
+)
+M_ALWAYS_KEEPS = Mutant(
+    f"{REUSE}:_refine",
+    "draws.couple(x, q, p[:-1])",
+    "draws.couple(x, p[:-1], p[:-1].clone())",
+    "M always keeps",
+)
+G_DRAWS_FROM_SHIFTED_PROBS = Mutant(
+    f"{REUSE}:_refine",
+    "draws.race(p, range(first",
+    "draws.race(p.roll(1, 1), range(first",
+    "G draws from a shifted distribution",
+)
+G_KEYS_IGNORE_POSITIONS = Mutant(
+    f"{REUSE}:_refine",
+    "range(first, first + len(p))",
+    "range(len(p))",
+    "G uses the noise of emitted positions again",
+)
+REUSE_MODES = (
+    C_RECORDS_NEW_PROBS,
+    B2_RECORDS_OLD_PROBS,
+    M_ALWAYS_KEEPS,
+    G_DRAWS_FROM_SHIFTED_PROBS,
+    G_KEYS_IGNORE_POSITIONS,
+)

@@ -2,11 +2,320 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple, cast
 
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional
+
+from stridebench.harness.core.capabilities import Tap
 from stridebench.harness.registry import GENERAL_RECIPES, RECIPES
-from stridebench.harness.train.passages import Plan
-from stridebench.methods.training.eagle.feature_recipe import FeatureRecipe
+from stridebench.harness.train.loop import Recipe, autocast, round_to_bf16, save_bf16
+from stridebench.harness.train.ngram_control import NGram
+from stridebench.harness.train.passages import AnyPlan, Plan, passages_of
+from stridebench.methods.drafters.eagle.net import FeatureNet
+from stridebench.methods.drafters.eagle.published import Kind, Shape
+from stridebench.methods.training.eagle.student import (
+    Batch,
+    Example,
+    Lessons,
+    Student,
+    collate,
+    commonest,
+    examples,
+    unroll,
+)
+from stridebench.methods.training.heads.examples import lower_end
+
+# How well a feature drafter predicts its backbone's next tokens.
+
+
+DEPTHS = 3
+"""Depths of the figures; from the second on the drafter reads its own features."""
+MOST = 64
+"""Passages of the figures."""
+
+
+class Hits(NamedTuple):
+    """Counts of P passages: how often the backbone's best token was the drafter's first one, or among its three.
+
+    Args:
+        first: hits of the first token.
+        three: hits among three tokens.
+        counted: tokens that were compared.
+    """
+
+    first: Float[Tensor, " P"]
+    three: Float[Tensor, " P"]
+    counted: Float[Tensor, " P"]
+
+
+class Measured(NamedTuple):
+    """Figures by name, and the hits at the first depth."""
+
+    figures: dict[str, float]
+    hits: Hits
+
+
+def figures(student: Student) -> dict[str, float]:
+    """Figures on held-out passages, guided where the backbone is.
+
+    - ``top1_d``, ``top3_d``: how often, at depth d after true tokens, the backbone's best token is the drafter's first
+      one, or among its three.
+    - ``accepted_d``: the sum of min(p, q) at temperature 1.
+    - ``_untrained``, ``_shuffled``: the same of a new drafter, and of one whose matrices have their entries in another
+      order.
+    - ``_ngram``: the same of an n-gram of the training passages.
+    - ``_lead``: lower end of the 95 % interval of the gain of ``top1_1`` over each control.
+    """
+    examples = student.lessons.development[:MOST]
+    own = measured(student, student.net, examples, DEPTHS)
+    untrained = FeatureNet(student.net.shape).to(student.device)
+    untrained.ids.copy_(student.net.ids)
+    controls = {
+        "untrained": measured(student, untrained, examples, 1),
+        "shuffled": measured(student, shuffled(student.net), examples, 1),
+        "ngram": measured_ngram(student, examples),
+    }
+    shares = dict(own.figures)
+    for name, control in controls.items():
+        shares |= {f"{key}_{name}": value for key, value in control.figures.items()}
+        gain = own.hits.first - control.hits.first
+        shares[f"top1_1_{name}_lead"] = lower_end(gain[:, None], own.hits.counted[:, None])[0]
+    return shares
+
+
+def shuffled(net: FeatureNet) -> FeatureNet:
+    """A copy whose matrices have their entries in another order."""
+    twin, draws = copy.deepcopy(net), torch.Generator().manual_seed(0)
+    for weight in twin.parameters():
+        order = torch.randperm(weight.numel(), generator=draws).to(weight.device)
+        weight.data = weight.data.flatten()[order].view_as(weight)
+    return twin
+
+
+@torch.no_grad()
+def measured(student: Student, net: FeatureNet, examples: Sequence[Example], depths: int) -> Measured:
+    """The shares of `figures` at so many depths, of a net for this student's backbone."""
+    sums: dict[str, float] = {}
+    hits: list[tuple[float, float, float]] = []
+    total = [0] * depths
+    teacher = student.lessons.teacher
+    scale = teacher.capabilities.guidance
+    for example in examples:
+        branches = list(range(teacher.capabilities.branches))
+        batch = collate([example] * len(branches), branches, teacher).to(student.device)
+        rounds = unroll(net, student.lessons.embed[batch.tokens], batch.features, batch.visible, depths)
+        for depth, out in enumerate(rounds):
+            counted = batch.counted[0, depth:]
+            p = _guided([student.target_logits(rows[depth:][counted]) for rows in batch.heads], scale)
+            q = _guided([student.draft_logits(rows[: len(counted)][counted], net) for rows in out], scale)
+            right = q.topk(3).indices == p.argmax(-1, keepdim=True)
+            accepted = torch.minimum(p.softmax(-1), q.softmax(-1)).sum(-1)
+            for key, value in (("top1", right[:, 0]), ("top3", right.any(1)), ("accepted", accepted)):
+                sums[f"{key}_{depth + 1}"] = sums.get(f"{key}_{depth + 1}", 0.0) + float(value.sum())
+            total[depth] += int(counted.sum())
+            if not depth:
+                hits.append((float(right[:, 0].sum()), float(right.any(1).sum()), float(counted.sum())))
+    shares = {key: value / max(1, total[int(key[-1]) - 1]) for key, value in sums.items()}
+    return Measured(shares, Hits(*torch.tensor(hits, dtype=torch.float64).T))
+
+
+@torch.no_grad()
+def measured_ngram(student: Student, examples: Sequence[Example]) -> Measured:
+    """``top1_1`` and ``top3_1`` of an n-gram, which reads the same tokens and no hidden rows."""
+    ngram = NGram.of(example.tokens[None] for example in student.lessons.train)
+    teacher, right = student.lessons.teacher, []
+    for example in examples:
+        branches = list(range(teacher.capabilities.branches))
+        batch = collate([example] * len(branches), branches, teacher).to(student.device)
+        logits = [student.target_logits(rows[batch.counted[0]]) for rows in batch.heads]
+        p = _guided(logits, teacher.capabilities.guidance)
+        guesses = ngram.guesses(example.tokens[None])[0, 1:][batch.counted[0].cpu()]
+        right.append(guesses == student.ids[p.argmax(-1).cpu()][:, None])
+    rows = [(hit[:, 0].sum(), hit.any(1).sum(), torch.tensor(len(hit))) for hit in right]
+    hits = Hits(*(torch.stack(column).double() for column in zip(*rows, strict=True)))
+    total = hits.counted.sum()
+    return Measured({"top1_1": float(hits.first.sum() / total), "top3_1": float(hits.three.sum() / total)}, hits)
+
+
+def _guided(logits: Sequence[Tensor], scale: float) -> Tensor:
+    return logits[0] if len(logits) == 1 else torch.lerp(logits[1], logits[0], scale)
+
+
+# The loss of a feature drafter: smooth L1 of features and soft cross-entropy, summed over the rounds.
+# Sources: EAGLE-1, arXiv:2401.15077, section 3.3; EAGLE-3, arXiv:2503.01840 (weight 0.8^i in round i).
+
+
+def noisy(features: Float[Tensor, "B N J F"], width: float) -> Float[Tensor, "B N J F"]:
+    """Features with uniform noise of this width, in units of their root mean square."""
+    scale = features.square().mean((0, 1, 3), keepdim=True).sqrt()
+    return features + width * scale * (torch.rand_like(features) - 0.5)
+
+
+def round_losses(
+    student: Student,
+    batch: Batch,
+    features: Float[Tensor, "B N J F"],
+    rounds: int,
+    regress: float,
+    classify: float,
+) -> Tensor:
+    """The weighted loss of a batch whose drafter reads these features.
+
+    Args:
+        rounds: of the training-time test.
+        regress: weight of the smooth L1 of features.
+        classify: weight of the soft cross-entropy.
+    """
+    net, embed = student.net, student.lessons.embed
+    with autocast(device=embed.device.type):
+        outputs = unroll(net, embed[batch.tokens], features, batch.visible, rounds)
+        total = torch.zeros((), device=embed.device)
+        for i, out in enumerate(outputs):
+            counted = batch.counted[:, i:]
+            heads, rows = batch.heads[:, i:][counted], out[:, : out.shape[1] - i][counted]
+            p, log_q = student.target_logits(heads).softmax(-1), student.draft_logits(rows).log_softmax(-1)
+            regression = functional.smooth_l1_loss(rows.float(), heads) if regress else 0.0
+            classification = -(p * log_q).sum(-1).mean()
+            total = total + 0.8**i * (classify * classification + regress * regression)
+    return total
+
+
+# What the recipes of EAGLE's drafters share.
+# Sources: EAGLE-1, arXiv:2401.15077, section 3.3: smooth L1 of features + 0.1 x soft cross-entropy; EAGLE-3,
+# arXiv:2503.01840: soft cross-entropy alone, with weight 0.8^i in round i of a training-time test. The published
+# settings are 20 epochs of 68,000 dialogues at a rate of 3e-5 and batches of 4; the defaults here are for small
+# backbones.
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureRecipe(Recipe):
+    """A drafter for one backbone, trained on what the backbone itself wrote.
+
+    Args:
+        backbone: a preset.
+        eagle: eagle1 or eagle3.
+        plan: of the passages.
+        heads: attention heads of its layer; 0: of 128 numbers each, or as few as fit.
+        kv_heads: heads of keys and values; 0: as many.
+        inner: width of the gated product; 0: 8 thirds of the backbone's width.
+        theta: base of the rotary positions.
+        kept: most ids that it proposes, the most frequent ones of the backbone; 0: all that may be drawn.
+        rounds: of the training-time test.
+        rows: passages of a step.
+        empty: share of them that is read in the branch without the condition.
+        noise: width of the uniform noise on features, in units of their root mean square.
+        regress: weight of the smooth L1 of features.
+        classify: weight of the soft cross-entropy.
+        device: that the drafter learns on.
+    """
+
+    summary: str
+    backbone: str
+    eagle: Kind = "eagle1"
+    plan: Plan | AnyPlan
+    heads: int = 0
+    kv_heads: int = 0
+    inner: int = 0
+    theta: float = 10000.0
+    kept: int = 0
+    rounds: int = 1
+    rows: int = 8
+    empty: float = 0.1
+    noise: float = 0.2
+    regress: float = 1.0
+    classify: float = 0.1
+    device: str = "cpu"
+    steps: int = 1600
+    hours: float = 0.4
+    rate: float = 1e-3
+    warmup: int = 50
+
+    kind = "drafter"
+    source = "passages that the backbone wrote itself (see harness/train/passages.py)"
+    betas = (0.9, 0.95)
+    decay = 0.01
+    clip = 0.5
+    fall = 0.8
+
+    @property
+    def taps(self) -> tuple[Tap, ...]:
+        """Layers of the backbone that the drafter reads, in addition to what the head reads."""
+        return (2, "middle", -4) if self.eagle == "eagle3" else ()
+
+    def build(self, requirements: Mapping[str, Path]) -> Student:
+        """A student. Generates the passages first where the cache holds none.
+
+        Raises:
+            UsageError: there is no such backbone.
+            WeightsError: its weights cannot be had.
+        """
+        passages = passages_of(self.backbone, self.plan)
+        teacher = passages.teacher
+        train, development = (examples(teacher, side, self.taps) for side in (passages.train, passages.development))
+        tied = teacher.backbone.tied_embeddings()
+        lessons = Lessons(teacher, tied.embed.float(), tied.unembed.float(), train, development, tied.lift)
+        width, ids = teacher.capabilities.width, self._proposed(lessons)
+        heads = self.heads or next(n for n in range(max(1, width // 128), width) if width % (2 * n) == 0)
+        shape = Shape(
+            self.eagle,
+            width,
+            heads,
+            self.kv_heads or heads,
+            self.inner or 8 * width // 3,
+            taps=max(1, len(self.taps)),
+            kept=len(ids),
+            branches=teacher.capabilities.branches,
+            theta=self.theta,
+            backbone=self.backbone,
+            fingerprint=teacher.backbone.fingerprint,
+        )
+        (net := FeatureNet(shape)).ids.copy_(ids)
+        if self.eagle == "eagle3" and tied.lift is None:
+            net.unembed.weight.data.copy_(lessons.unembed[net.ids.to(lessons.unembed.device)])
+        return Student(net, lessons)
+
+    def _proposed(self, lessons: Lessons) -> Int[Tensor, " K"]:
+        """The ids that the drafter proposes; none: eagle1 with the backbone's whole unembedding."""
+        vocabulary, grid = len(lessons.unembed), lessons.teacher.capabilities.grid
+        if not self.kept and self.eagle == "eagle1":
+            return torch.zeros(0, dtype=torch.long)
+        drawn = range(vocabulary) if grid is None or grid.ids is None else grid.ids
+        if not 0 < self.kept < len(drawn):
+            return torch.tensor(list(drawn))
+        return commonest(lessons.train, self.kept, vocabulary)
+
+    def loss(self, model: nn.Module, step: int, random: np.random.Generator) -> Tensor:
+        student = cast(Student, model)
+        train, teacher = student.lessons.train, student.lessons.teacher
+        chosen = random.choice(len(train), min(self.rows, len(train)), replace=False)
+        dropped = random.random(len(chosen)) < self.empty
+        branches = [int(drop and teacher.capabilities.branches > 1) for drop in dropped]
+        batch = collate([train[i] for i in chosen], branches, teacher, student.proposed)
+        return self.terms(student, batch.to(student.device))
+
+    def terms(self, student: Student, batch: Batch) -> Tensor:
+        """The loss of a batch."""
+        features = noisy(batch.features, self.noise)
+        return round_losses(student, batch, features, self.rounds, self.regress, self.classify)
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """Figures on passages of held-out prompts, and those of controls; see `figures`."""
+        return figures(cast(Student, model))
+
+    def export(self, model: nn.Module, folder: Path) -> None:
+        net = cast(Student, model).net
+        round_to_bf16(net.parameters())
+        save_bf16(net, folder)
+        net.shape.write(folder)
+
 
 RECIPES.register("eagle1-embedded-image")(
     FeatureRecipe(

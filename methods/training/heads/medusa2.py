@@ -10,26 +10,60 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from stridebench.harness.registry import RECIPES
-from stridebench.harness.train.finetuned_text import FinetunedText, load_backbone
-from stridebench.harness.train.finetuning import Tuning
-from stridebench.harness.train.passages import passages_of
-from stridebench.harness.train.precision import autocast
+from stridebench.harness.train.finetuning import FinetunedText, Tuning
+from stridebench.harness.train.finetuning import load_text_backbone as load_backbone
+from stridebench.harness.train.loop import autocast
+from stridebench.harness.train.passages import Passages, passages_of
 from stridebench.harness.train.teacher import Teacher
 from stridebench.methods.drafters.heads.net import Heads
-from stridebench.methods.training.heads.examples import examples
-from stridebench.methods.training.heads.figures import figures, save
-from stridebench.methods.training.heads.heads_in_training import Training
-from stridebench.methods.training.heads.medusa2_losses import Joint
-from stridebench.methods.training.heads.medusa_recipe import MedusaRecipe
-from stridebench.methods.training.heads.recipes import MEDUSA
-from stridebench.methods.training.heads.xspecmesh_losses import drift
+from stridebench.methods.training.heads.examples import Training, examples, head_losses
+from stridebench.methods.training.heads.recipes import MEDUSA, MedusaRecipe, figures, save
+from stridebench.methods.training.heads.xspecmesh import divergence, drift
+
+# The losses of Medusa-2: of the backbone that learns, and of the heads on its rows.
+
+
+class JointLosses(NamedTuple):
+    """KL(base || tuned) a token, and the heads' weighted cross-entropy."""
+
+    backbone: Tensor
+    heads: Tensor
+
+
+class Joint(nn.Module):
+    """Heads and a backbone in training.
+
+    Attributes:
+        heads: with their examples.
+        tuned: the backbone that learns.
+        passages: with the backbone as it was.
+        chosen: training passages that have rows.
+        merged: the backbone as it was exported.
+    """
+
+    def __init__(self, heads: Training, tuned: FinetunedText, passages: Passages) -> None:
+        super().__init__()
+        self.heads, self.tuned, self.passages = heads, tuned, passages
+        self.chosen = sorted(set(heads.train_on.passage.tolist()))
+        self.merged: Teacher | None = None
+
+    def losses(self, number: int) -> JointLosses:
+        """The losses on one training passage."""
+        passage = self.passages.train[number]
+        tokens, first = torch.tensor(passage.tokens)[None, :-1], passage.start - 1
+        tuned = self.tuned(tokens)
+        backbone = divergence(self.tuned.base(tokens)[0, first:], tuned.logits[0, first:]).mean()
+        after = self.heads.train_on.after[self.heads.train_on.passage == number]
+        logits = self.heads.heads(tuned.rows[0, first : first + len(after), None])
+        return JointLosses(backbone, head_losses(logits.float(), self.heads.column[after]))
+
 
 FASTER = 4.0
 """The heads' learning rate as a multiple of the backbone's."""

@@ -20,15 +20,20 @@ from torch.nn import functional
 from stridebench.harness.errors import UsageError
 from stridebench.harness.registry import GENERAL_RECIPES
 from stridebench.harness.train.data import TaskPlan
-from stridebench.harness.train.finetuned_points import finetuned
-from stridebench.harness.train.finetuning import Tuning
+from stridebench.harness.train.finetuning import Tuning, finetuned
 from stridebench.harness.train.teacher import Teacher
 from stridebench.methods.drafters.heads.net import Heads
-from stridebench.methods.training.heads.figures import save_heads
-from stridebench.methods.training.heads.heads_in_training import FADING
-from stridebench.methods.training.heads.xspecmesh import MeshHeadsRecipe
-from stridebench.methods.training.heads.xspecmesh_losses import MeshTraining, drift, figures, joint_loss, tuned_passes
-from stridebench.methods.training.heads.xspecmesh_passages import Meshes
+from stridebench.methods.training.heads.examples import FADING
+from stridebench.methods.training.heads.recipes import save_heads
+from stridebench.methods.training.heads.xspecmesh import (
+    Meshes,
+    MeshHeadsRecipe,
+    MeshTraining,
+    drift,
+    figures,
+    joint_loss,
+    tuned_passes,
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,19 +6,178 @@ the steps.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import importlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.nn import functional
 
-from stridebench.harness.train.loop import Recipe, round_to_bf16, save_bf16
-from stridebench.methods.training.scales.losses import Resampled, Weights, equation_9, new_critic
-from stridebench.methods.training.scales.samplers_in_training import Training, resample
-from stridebench.methods.training.scales.scenes import Scale
+from stridebench.harness.errors import UsageError
+from stridebench.harness.synthetic import emoji
+from stridebench.harness.train.loop import Recipe, autocast, round_to_bf16, save_bf16
+from stridebench.methods.drafters.scales.net import Pair, nearest_code, vectors
+
+# Scenes at the two scales of MuLo-SD, as pixels and as tokens.
+
+
+SIZES = {"up": 64, "down": 32}
+"""Side in pixels of the picture that each direction produces."""
+CELL = 4
+"""Side of a token in pixels."""
+
+
+class Scale(NamedTuple):
+    """Pictures of one size, in [-1, 1], and their tokens."""
+
+    pixels: Float[Tensor, "B 3 H W"]
+    ids: Int[Tensor, "B h w"]
+
+    def band(self, rows: slice, times: int) -> Scale:
+        """The part of the pictures that some rows of the small scale's tokens cover.
+
+        Args:
+            rows: of the small scale's tokens.
+            times: rows of this scale for one of these.
+        """
+        cell = self.pixels.shape[2] // self.ids.shape[1]
+        first, last = rows.start * times, rows.stop * times
+        return Scale(self.pixels[:, :, cell * first : cell * last], self.ids[:, first:last])
+
+
+def encoded(tokenizer: Any, drawn: Sequence[emoji.Scene]) -> dict[str, Scale]:
+    """Scenes at the size that each direction produces."""
+    scales = {}
+    for name, size in SIZES.items():
+        pictures = torch.from_numpy(np.stack([emoji.render(scene, size) for scene in drawn]))
+        pixels = pictures.permute(0, 3, 1, 2).float() / 127.5 - 1
+        scales[name] = Scale(pixels, tokenizer.encode(pictures))
+    return scales
+
+
+# The terms of eq. 9 of MuLo-SD that need their own net: LPIPS and a discriminator.
+
+
+class Resampled(NamedTuple):
+    """What a sampler produced (vectors and the decoded picture), and the target (ids and pixels)."""
+
+    vectors: Float[Tensor, "B C h w"]
+    ids: Int[Tensor, "B h w"]
+    painted: Float[Tensor, "B 3 H W"]
+    pixels: Float[Tensor, "B 3 H W"]
+
+
+class Weights(NamedTuple):
+    """Weights of eq. 9's terms; the squared error of vectors has weight 1."""
+
+    pixel: float
+    commit: float
+    lpips: float
+    gan: float
+
+
+def equation_9(
+    weights: Weights,
+    book: Float[Tensor, "V C"],
+    resampled: Resampled,
+    lpips: Callable[[Tensor, Tensor], Tensor] | None,
+    critic: nn.Module | None,
+) -> Tensor:
+    """Squared error + LPIPS + commitment + GAN, and the loss of the discriminator.
+
+    Args:
+        weights: of the terms.
+        book: the vectors of the codes.
+        resampled: what a sampler produced.
+        lpips: None: without that term. Bands of a picture are left out: its net cannot read a few rows.
+        critic: None: without that term.
+    """
+    chosen = vectors(book, nearest_code(book, resampled.vectors.detach()))
+    off = resampled.vectors - vectors(book, resampled.ids)
+    total = off.square().sum(1).mean() + weights.commit * (resampled.vectors - chosen).square().sum(1).mean()
+    total = total + weights.pixel * (resampled.painted - resampled.pixels).square().mean()
+    if lpips is not None and resampled.pixels.shape[2] == resampled.pixels.shape[3]:
+        total = total + weights.lpips * lpips(resampled.painted, resampled.pixels).mean()
+    return total if critic is None else total + adversarial(critic, resampled, weights.gan)
+
+
+def adversarial(critic: nn.Module, resampled: Resampled, weight: float) -> Tensor:
+    """Hinge losses of both players. Each player's loss has no gradient for the other one's weights."""
+    frozen = {key: value.detach() for key, value in critic.named_parameters()}
+    sampler: Tensor = -torch.func.functional_call(critic, frozen, resampled.painted).mean()
+    real, fake = critic(resampled.pixels), critic(resampled.painted.detach())
+    return weight * sampler + functional.relu(1 - real).mean() + functional.relu(1 + fake).mean()
+
+
+def new_critic() -> nn.Module:
+    """A PatchGAN of three convolutions (Isola et al. 2017, arXiv:1611.07004), for pictures of at least four rows."""
+    return nn.Sequential(
+        nn.Conv2d(3, 32, 4, stride=2, padding=1),
+        nn.LeakyReLU(0.2),
+        nn.Conv2d(32, 64, 4, stride=2, padding=1),
+        nn.LeakyReLU(0.2),
+        nn.Conv2d(64, 1, 3, padding=1),
+    )
+
+
+def perceptual() -> Callable[[Tensor, Tensor], Tensor]:
+    """LPIPS on AlexNet, for pixels in [-1, 1].
+
+    Raises:
+        UsageError: the package lpips or its weights are not installed.
+    """
+    try:
+        lpips = importlib.import_module("lpips").LPIPS(net="alex", verbose=False)
+    except ImportError as error:
+        raise UsageError(f"the LPIPS term needs the package lpips ({error}); install it, or set lpips to 0") from error
+    except OSError as error:
+        raise UsageError(f"the LPIPS term needs AlexNet's weights ({error}); fetch them, or set lpips to 0") from error
+    return cast(Callable[[Tensor, Tensor], Tensor], lpips.eval().requires_grad_(False))
+
+
+# What is trained for MuLo-SD: both samplers, the frozen nets that the loss needs, and one pass to the other scale.
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """Nets that are only read: the tokenizer, and LPIPS or None."""
+
+    tokenizer: Any
+    lpips: Callable[[Tensor, Tensor], Tensor] | None
+
+
+class Training(nn.Module):
+    """Both samplers, and the discriminators if there are any.
+
+    Args:
+        pair: what is trained and exported.
+        critics: the discriminators, one for each direction, which are trained too.
+        frozen: kept out of the weights.
+    """
+
+    def __init__(self, pair: Pair, critics: nn.ModuleDict, frozen: Frozen) -> None:
+        super().__init__()
+        self.pair = pair
+        self.critics = critics
+        self.frozen = frozen
+
+
+def resample(model: Training, direction: str, source: Scale, target: Scale) -> Resampled:
+    """``source`` at the other scale. The gradient passes through the rounding to codes unchanged."""
+    tokenizer, book = model.frozen.tokenizer, model.pair.codebook
+    net = model.pair.up if direction == "up" else model.pair.down
+    with autocast():
+        out = net(vectors(book, source.ids)).float()
+    rounded = out + (vectors(book, nearest_code(book, out.detach())) - out).detach()
+    with autocast():
+        painted = tokenizer.paint(rounded.permute(0, 2, 3, 1)).float()
+    return Resampled(out, target.ids, painted, target.pixels)
+
 
 DIRECTIONS = ("up", "down")
 BANDS = 0.5

@@ -1,5 +1,5 @@
 """Tables and figures of papers/cross_regression."""
 
-from stridebench.reports.papers.cross_regression import energies, facts, figures
+from stridebench.reports.papers.cross_regression import facts, figures
 
 __all__ = ["energies", "facts", "figures"]

@@ -22,11 +22,20 @@ from stridebench.reports.papers.cross_regression.facts import (
     parameters,
     with_layers,
 )
-from stridebench.reports.papers.drawing import COLOURS, SCR, SPEEDUP, curve, curves, legend, side_by_side, unmeasured
+from stridebench.reports.papers.drawing import (
+    COLOURS,
+    SCR,
+    SPEEDUP,
+    curve,
+    curves,
+    figure,
+    legend,
+    side_by_side,
+    unmeasured,
+)
 from stridebench.reports.papers.measured import Measured, Run, fits
 from stridebench.reports.papers.paper_files import printed
-from stridebench.reports.papers.registry import figure
-from stridebench.reports.plot_style import DASHES, OFFSET
+from stridebench.reports.pareto import DASHES, OFFSET
 
 if TYPE_CHECKING:
     from stridebench.harness.record.store import Store

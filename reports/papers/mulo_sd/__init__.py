@@ -1,5 +1,5 @@
 """Tables and figures of papers/mulo_sd."""
 
-from stridebench.reports.papers.mulo_sd import pareto, sheets, stages, text
+from stridebench.reports.papers.mulo_sd import pareto, stages
 
 __all__ = ["pareto", "sheets", "stages", "text"]

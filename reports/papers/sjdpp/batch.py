@@ -13,10 +13,9 @@ from itertools import pairwise
 import pandas as pd
 from matplotlib.figure import Figure
 
-from stridebench.reports.papers.drawing import COLOURS, by_label, curves, legend, side_by_side
+from stridebench.reports.papers.drawing import COLOURS, by_label, curves, figure, legend, sheet, side_by_side
 from stridebench.reports.papers.measured import Measured, Run
-from stridebench.reports.papers.registry import figure, sheet
-from stridebench.reports.plot_style import DASHES
+from stridebench.reports.pareto import DASHES
 from stridebench.reports.text_table import Column, TextTable, measured_text, number
 
 COLUMNS = (

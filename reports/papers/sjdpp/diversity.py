@@ -14,9 +14,17 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from stridebench.reports.contact_sheets import COLUMNS, name_row, sample, tile
-from stridebench.reports.papers.drawing import QUALITIES, by_label, curves, legend, quality_of, side_by_side
+from stridebench.reports.papers.drawing import (
+    QUALITIES,
+    by_label,
+    curves,
+    figure,
+    legend,
+    quality_of,
+    sheet,
+    side_by_side,
+)
 from stridebench.reports.papers.measured import Measured, Run, decoded, plain
-from stridebench.reports.papers.registry import figure, sheet
 from stridebench.reports.text_table import TextTable, measured_text
 
 if TYPE_CHECKING:

@@ -14,10 +14,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from stridebench.harness.record import stats
-from stridebench.reports.papers.drawing import COLOURS, QUALITIES, SCR, legend, side_by_side
+from stridebench.reports.papers.drawing import COLOURS, QUALITIES, SCR, figure, legend, sheet, side_by_side
 from stridebench.reports.papers.measured import Measured, Run, plain
 from stridebench.reports.papers.paper_files import published
-from stridebench.reports.papers.registry import figure, sheet
 from stridebench.reports.summary import FinishedCell, token_ms
 from stridebench.reports.tables import text
 from stridebench.reports.text_table import UNMEASURED, Column, TextTable, estimate_text, measured_text

@@ -24,6 +24,7 @@ from stridebench.reports.papers.drawing import (
     by_label,
     curve,
     curves,
+    figure,
     legend,
     quality_of,
     side_by_side,
@@ -31,8 +32,7 @@ from stridebench.reports.papers.drawing import (
 )
 from stridebench.reports.papers.measured import Measured, Run, fits, over_seeds
 from stridebench.reports.papers.paper_files import printed, published
-from stridebench.reports.papers.registry import figure
-from stridebench.reports.plot_style import DASHES, OFFSET
+from stridebench.reports.pareto import DASHES, OFFSET
 from stridebench.reports.summary import FinishedCell
 
 if TYPE_CHECKING:

@@ -1,5 +1,5 @@
 """Tables and figures of papers/xspecmesh."""
 
-from stridebench.reports.papers.xspecmesh import facts, figures, levels, quality, sheet
+from stridebench.reports.papers.xspecmesh import facts, figures
 
 __all__ = ["facts", "figures", "levels", "quality", "sheet"]

@@ -14,13 +14,19 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pandas as pd
 
+from stridebench.harness.record import stats
+from stridebench.reports.papers.drawing import sheet
 from stridebench.reports.papers.engine import Facts, Line, Scene
-from stridebench.reports.papers.measured import Run, fits
-from stridebench.reports.papers.paper_files import published
-from stridebench.reports.summary import FinishedCell
+from stridebench.reports.papers.measured import KEYS, Run, decoded, fits, plain
+from stridebench.reports.papers.paper_files import printed, published
+from stridebench.reports.summary import FinishedCell, metric_interval, token_ms
+from stridebench.reports.text_table import UNMEASURED, TextTable, estimate_text
 
 if TYPE_CHECKING:
-    from stridebench.harness.record.store import Store
+    import pandas as pd
+
+    from stridebench.harness.record.store import Cell, Store
+
 
 DISTANCES = {"chamfer": "CD", "hausdorff": "HD"}
 """Scores of a mesh, and the paper's names of them."""
@@ -133,3 +139,136 @@ def fields(scene: Scene) -> Mapping[str, str]:
 
 
 FACTS = Facts(lines=lines, notes=notes, fields=fields)
+
+
+# XSpecMesh's "no difference in quality" as equivalence tests, paired by shape.
+# Row A with other seeds is tested too. Where it is not equivalent to itself, the shapes are too few for any such
+# claim. Source: Chen et al., XSpecMesh, Table 3, for the margin.
+
+
+MARGIN = 0.05
+"""Share of the reference's mean distance: about half the difference of C, which the paper calls worse, to A (8.8 and
+11.8 %), and three times the difference of E (0.3 and 1.7 %)."""
+PAIRS = (
+    *((role, "A") for role in ("B", "C", "D", "E", "full", "rival")),
+    *((role, f"{role}-tuned") for role in ("C", "E", "full")),
+    *((f"{role}-tuned", "A") for role in ("C", "E", "full")),
+    ("E", "C"),
+)
+"""Compared roles: with the base, with the tuned backbone alone, and E with C."""
+NOTES = (
+    f"difference: mean over shapes, less the reference; margin: {MARGIN:.0%} of the reference's mean over those shapes",
+    "verdict at 5 %: equivalent, the 90 % interval lies within the margin (two one-sided paired t-tests); different, "
+    "outside it; inconclusive, neither: more shapes are needed, and it is no evidence of equality",
+    "failed: shapes that became no mesh here and at the reference; they have no distance, and are in no other column",
+)
+
+
+@sheet("xspecmesh_quality")
+def table(run: Run) -> Iterator[TextTable]:
+    """Return one row a pair and distance; a narrow terminal keeps the verdict."""
+    for setting in settings(run):
+        lines = [line for pair in _pairs(setting) for line in _lines(*pair)]
+        for filled_table in plain(f"XSpecMesh: quality as equivalence | measured on {setting.title}", lines, NOTES):
+            *columns, verdict = filled_table.columns
+            yield replace(filled_table, columns=(*columns, replace(verdict, rank=0)))
+
+
+def _pairs(setting: Setting) -> Iterator[tuple[str, str, FinishedCell, FinishedCell]]:
+    base = setting.outputs("A")
+    floor = base.cell.meta.get("floor") if base else None
+    if base and floor in setting.store.cells():
+        yield "A, other seeds", "A", FinishedCell.of(setting.store.cell(str(floor))), base
+    for role, other in PAIRS:
+        outputs, reference = setting.outputs(role), setting.outputs(other)
+        if outputs and reference:
+            yield "truncated" if role == "rival" else role, other, outputs, reference
+
+
+def _lines(name: str, against: str, outputs: FinishedCell, reference: FinishedCell) -> Iterator[dict[str, str]]:
+    shapes = _shapes(outputs).intersection(_shapes(reference))
+    lost = [len(shapes.difference(side.samples.index)) for side in (outputs, reference)]
+    common = outputs.samples.index.intersection(reference.samples.index)
+    for score, title in DISTANCES.items():
+        if not {score} <= set(outputs.scores) & set(reference.scores):
+            continue
+        values = reference.scores.loc[common, score]
+        margin = MARGIN * float(values.mean())
+        test = stats.equivalence(values, outputs.scores.loc[common, score], margin) if len(common) else None
+        yield {
+            "configuration": name,
+            "against": against,
+            "distance": title,
+            "shapes": str(test.n) if test else "0",
+            "failed": f"{lost[0]} and {lost[1]} of {len(shapes)}",
+            "difference": f"{test.difference:+.4f}" if test else "-",
+            "margin": f"{test.margin:.4f}" if test else "-",
+            "90 % interval": f"[{test.low:+.4f}, {test.high:+.4f}]" if test and test.low is not None else "-",
+            "p": f"{test.p:.3g}" if test and test.p is not None else "-",
+            "verdict": test.verdict if test else "inconclusive",
+        }
+
+
+def _shapes(outputs: FinishedCell) -> pd.Index[Any]:
+    """Return (prompt, repetition) of all samples without warm-up, failed ones too."""
+    return decoded(outputs.cell).set_index(KEYS).index
+
+
+# XSpecMesh's Table 1 (token ids of models) and section 7.2 (results by level of difficulty).
+
+
+@sheet("xspecmesh_table1")
+def vocabularies(run: Run) -> list[TextTable]:
+    """Return Table 1: token ids of the paper's models and of the backbones that are registered or were run."""
+    table = printed("xspecmesh_table1")
+    sizes = dict(run.store.manifest.get("vocabularies", {}))
+    for group in run.groups:
+        size = run.store.cell(str(group.rows.index[0])).meta.get("vocabulary")
+        sizes |= {group.backbone: size} if size is not None else {}
+    rows = []
+    for row in table.rows.to_dict("records"):
+        size = sizes.pop(table.paper.models.get(row["Model"], ""), UNMEASURED)
+        rows.append((row["Model"], row["Vocab Size [tokens]"], str(size)))
+    rows += [(name, "-", str(size)) for name, size in sizes.items()]
+    heads = ("Model", "Vocab Size [tokens], printed", "token ids, measured")
+    where = table.layout.where
+    notes = [f"{where}: {table.layout.caption}", *(f"printed: {note}" for note in table.rows["notes"] if note)]
+    lines = [dict(zip(heads, row, strict=True)) for row in rows]
+    return plain(f"XSpecMesh, {where}: printed | registered here", lines, notes)
+
+
+@sheet("xspecmesh_levels")
+def levels(run: Run) -> Iterator[TextTable]:
+    """Return section 7.2: results of every configuration by the difficulty of the shapes."""
+    notes = [
+        "level-0: simple, level-1: some detail, level-2: rich; 20, 40 and 40 % of the paper's 200 shapes",
+        *printed("xspecmesh_table3").paper.notes,
+    ]
+    for setting in settings(run):
+        lines = [
+            {"configuration": "truncated" if role == "rival" else role, **line}
+            for role in setting.roles
+            if (cell := setting.find(role)) is not None
+            for line in _by_level(run.store, run.store.cell(cell))
+        ]
+        yield from plain(f"XSpecMesh by level | measured on {setting.title}", lines, notes)
+
+
+def _by_level(store: Store, cell: Cell) -> Iterator[dict[str, str]]:
+    finished, base = FinishedCell.of(cell), FinishedCell.of(store.cell(str(cell.meta["baseline"])))
+    samples = decoded(cell)
+    for level in sorted(set(samples["category"]) - {""}):
+        of_level = finished.samples["category"] == level
+        frame, scores = finished.totals[of_level], finished.scores[of_level]
+        distances = {
+            title: estimate_text(stats.mean(scores[name]), 4) if name in scores else UNMEASURED
+            for name, title in DISTANCES.items()
+        }
+        run = samples[samples["category"] == level]
+        yield {
+            "level": str(level),
+            "failed": f"{int((run['status'] != 'ok').sum())}/{len(run)}",
+            **distances,
+            "SCR": estimate_text(metric_interval("scr", frame)),
+            "wall speed-up": estimate_text(stats.median_ratio(token_ms(base.totals), token_ms(frame))),
+        }

@@ -8,20 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from textwrap import fill
+from typing import TYPE_CHECKING, Any, cast
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from stridebench.harness.record.store import condition_file
-from stridebench.reports.meshes import cloud
-from stridebench.reports.papers.drawing import COLOURS, curve, curves, legend, side_by_side, unmeasured
-from stridebench.reports.papers.measured import Run, fits
+from stridebench.reports.meshes import cloud, draw
+from stridebench.reports.papers.drawing import COLOURS, curve, curves, figure, legend, side_by_side, unmeasured
+from stridebench.reports.papers.measured import Run, decoded, fits
 from stridebench.reports.papers.paper_files import published
-from stridebench.reports.papers.registry import figure
 from stridebench.reports.papers.xspecmesh.facts import Setting, settings
-from stridebench.reports.plot_style import DASHES, OFFSET
+from stridebench.reports.pareto import DASHES, OFFSET
+from stridebench.reports.summary import FinishedCell
+
+if TYPE_CHECKING:
+    import pandas as pd
+
 
 PRINTED = {"scr": 2.021, "step_ms": 47.83, "speedup": 1.71, "score.chamfer": 0.1168, "score.hausdorff": 0.2261}
 """Of the paper's setting, Table 3, row E."""
@@ -146,3 +151,91 @@ def _base(axes: Axes, setting: Setting, key: str) -> None:
 
 def _panels(setting: Setting, title: str) -> tuple[Figure, list[Axes]]:
     return side_by_side(3, f"{title}, row {setting.swept} of Table 3", setting.title)
+
+
+# XSpecMesh's Figs. 4, 8 and 9: points, the backbone's mesh and the method's side by side, with wireframe.
+# A sheet shows the first shapes of each level, not chosen ones.
+
+
+OF_LEVEL = 2
+"""Number of shapes of each level."""
+COLUMNS = {"rival": "truncated context", "A": "backbone", "D": "heads alone (D)", "E": "with LoRA (E)"}
+Columns = Mapping[str, FinishedCell]
+"""Outputs by the title of their column."""
+SIDE_IN = 2.7
+EDGE = 0.5
+"""Width of the wireframe, in points."""
+ZOOM = 1.1
+"""Enlarges a shape, so that less white surrounds it."""
+
+
+@figure("xspecmesh_comparison")
+def comparison(run: Run) -> Iterator[Figure]:
+    """Draw one row a shape and one column a row of Table 3; a mesh has Chamfer distance, faces and seconds."""
+    for setting in settings(run):
+        columns = {title: outputs for role, title in COLUMNS.items() if (outputs := setting.outputs(role))}
+        if len(columns) > 1 and COLUMNS["A"] in columns:
+            yield _figure(setting, columns, OF_LEVEL, "Figs. 4, 8, 9: the first shapes of each level")
+
+
+@figure("xspecmesh_fig6-meshes")
+def acceptance(run: Run) -> Iterator[Figure]:
+    """Draw Fig. 6 as in the paper: one shape of each level with every threshold and K_a, beside the backbone's."""
+    for setting in settings(run):
+        swept = {"delta = {:g}": sweep(setting, "delta"), "K_a = {:g}": sweep(setting, "accept_top", acceptance="top")}
+        columns = {"backbone": outputs} if (outputs := setting.outputs("A")) else {}
+        for title, rows in swept.items():
+            for cell, row in rows.iterrows():
+                columns[title.format(row["x"])] = FinishedCell.of(run.store.cell(str(cell)))
+        if len(columns) > 2 and "backbone" in columns:
+            yield _figure(setting, columns, 1, f"Fig. 6: acceptance rules, row {setting.swept} of Table 3")
+
+
+def _figure(setting: Setting, columns: Columns, of_level: int, name: str) -> Figure:
+    base = columns["backbone"].cell
+    samples = decoded(base).drop_duplicates("prompt")
+    chosen = samples.groupby("category", sort=True).head(of_level).sort_values("category", kind="stable")
+    size = (SIDE_IN * (len(columns) + 1), SIDE_IN * len(chosen) + 0.5)
+    drawn = Figure(figsize=size, dpi=120, layout="constrained")
+    drawn.suptitle(f"{name}\n{setting.title}", fontsize=9)
+    for row, (prompt, level) in enumerate(zip(chosen["prompt"], chosen["category"], strict=True)):
+        place = (len(chosen), len(columns) + 1, row * (len(columns) + 1) + 1)
+        _points(drawn, place, condition_file(setting.store.path, base.name, prompt), f"{prompt}, {level}")
+        for column, (title, outputs) in enumerate(columns.items()):
+            _mesh(drawn, (*place[:2], place[2] + 1 + column), setting.store.path, outputs, (prompt, title))
+    return drawn
+
+
+def _points(drawn: Figure, place: tuple[int, int, int], file: Path, title: str) -> None:
+    if file.is_file():
+        axes: Any = drawn.add_subplot(*place, projection="3d")
+        cloud(axes, file)
+        axes.set_box_aspect((1, 1, 1), zoom=ZOOM)
+    else:
+        axes = _words(drawn, place, "this run kept no points")
+    axes.set_title(title, fontsize=7)
+
+
+def _mesh(drawn: Figure, place: tuple[int, int, int], run: Path, outputs: FinishedCell, name: tuple[str, str]) -> None:
+    prompt, title = name
+    samples = decoded(outputs.cell)
+    samples = samples[samples["prompt"] == prompt].sort_values("repetition")
+    key = (prompt, int(samples["repetition"].iloc[0])) if len(samples) else None
+    if key is None or key not in outputs.samples.index or not str(outputs.samples.loc[key, "output"]).endswith(".ply"):
+        reason = "not decoded" if key is None else str(samples["error"].iloc[0] or "no mesh")
+        _words(drawn, place, reason).set_title(f"{title}: no mesh", fontsize=7)
+        return
+    axes: Any = drawn.add_subplot(*place, projection="3d")
+    draw(axes, run / str(outputs.samples.loc[key, "output"]), EDGE)
+    axes.set_box_aspect((1, 1, 1), zoom=ZOOM)
+    scores, total = (cast("pd.Series[Any]", frame.loc[key]) for frame in (outputs.scores, outputs.totals))
+    figures = [f"CD {scores['chamfer']:.3f}"] if "chamfer" in scores else []
+    figures += [f"{scores['faces']:.0f} faces"] if "faces" in scores else []
+    axes.set_title(f"{title}\n{', '.join([*figures, f'{total.wall_s:.2f} s'])}", fontsize=7)
+
+
+def _words(drawn: Figure, place: tuple[int, int, int], text: str) -> Any:
+    axes = drawn.add_subplot(*place)
+    axes.set_axis_off()
+    axes.text(0.5, 0.5, fill(text[:120], 22), fontsize=6, ha="center", va="center", transform=axes.transAxes)
+    return axes

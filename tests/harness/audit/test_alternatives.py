@@ -15,6 +15,8 @@ from stridebench.harness.audit.alternatives import (
     OWN,
     REPEATED,
     Alternative,
+    FloatArray,
+    Outcomes,
     accepted_by_p,
     argmax_boosted,
     copying,
@@ -36,7 +38,6 @@ from stridebench.harness.audit.alternatives import (
     without_residual,
 )
 from stridebench.harness.audit.bets import biases, gains_of
-from stridebench.harness.audit.outcomes import FloatArray, Outcomes
 from stridebench.harness.errors import ContractError
 from stridebench.harness.registry import ALTERNATIVES
 from tests.support.one_by_one import register

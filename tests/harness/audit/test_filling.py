@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from stridebench.harness.audit.bets import Bets
-from stridebench.harness.audit.filling import Filling, filling_of
+from stridebench.harness.audit.laws import Filling, filling_of
 from stridebench.harness.audit.output import bets_on, target_logits
 from stridebench.harness.audit.verdict import Audit, audit
 from stridebench.harness.backbones.toy.tabular import Tabular
@@ -23,7 +23,7 @@ from stridebench.harness.core.run import Run
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.proof.mutants import injected
-from stridebench.methods.drafters.scales.mutants import DRAFT_ENTRY_STAYS
+from stridebench.methods.drafters.scales.drafter import DRAFT_ENTRY_STAYS
 from stridebench.methods.mulo_sd import MuLoSD
 from stridebench.methods.zipar import ZipAR
 
@@ -118,7 +118,7 @@ def audited(canvases: Sequence[Canvas]) -> Audit:
 KEEPS_NONE = MuLoSD(band=2, tau=math.inf)
 BIASES = [
     Mutant(
-        "stridebench.methods.drafters.scales.band:CellSampler.draw",
+        "stridebench.methods.drafters.scales.drafter:CellSampler.draw",
         "self.run.draws.categorical(probs, self.stream)",
         "self.run.draws.categorical(probs**2, self.stream)",
         "cells are drawn from p squared",

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from stridebench.harness.audit.generators import single_position
-from stridebench.harness.audit.kernels import check_kernel, transformers_kernel
+from stridebench.harness.audit.kernels import check_kernel, single_position, transformers_kernel
 
 P = torch.tensor([[0.3, 0.4, 0.2, 0.1]] * 2)
 Q = torch.tensor([[0.6, 0.2, 0.1, 0.1]])

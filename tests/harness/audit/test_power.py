@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from stridebench.harness.record.evidence import REFUTED
+from stridebench.harness.record.metrics import REFUTED
 from tests.power.biases import BIASED, CORRECT, DIGITS, Sampler
 from tests.power.measure import tried
 from tests.power.mmd import discrepancy, hamming, mmd_p

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stridebench.harness.audit.tokens_file import read_outputs
+from stridebench.harness.audit.output import read_outputs
 from stridebench.harness.core.capabilities import Capabilities
 from stridebench.harness.errors import UsageError
 

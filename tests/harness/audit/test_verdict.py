@@ -11,12 +11,20 @@ import pytest
 from scipy.optimize import brentq
 from scipy.special import rel_entr
 
-from stridebench.harness.audit.alternatives import argmax_boosted, drafted, leaking, mixed, powered, without_residual
+from stridebench.harness.audit.alternatives import (
+    FloatArray,
+    Outcomes,
+    argmax_boosted,
+    drafted,
+    leaking,
+    mixed,
+    powered,
+    without_residual,
+)
 from stridebench.harness.audit.bets import Bets, bet, biases, gains_of
-from stridebench.harness.audit.outcomes import FloatArray, Outcomes
 from stridebench.harness.audit.verdict import LARGEST, audit, evidence_path
 from stridebench.harness.cli.audit import _visible
-from stridebench.harness.record.evidence import REFUTED
+from stridebench.harness.record.metrics import REFUTED
 from tests.support.samplers import drawn, log_e, simulated
 
 

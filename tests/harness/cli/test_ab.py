@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from stridebench.harness.platform.checkouts import Version
 from stridebench.harness.record.store import Store
+from stridebench.harness.run.checkouts import Version
 from tests.support.cli import refused, stride
 
 RUNS = ("a-1", "b-1")
@@ -42,11 +42,9 @@ def turns(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         done = stride("run", *words)
         return done.code, done.err
 
-    monkeypatch.setattr("stridebench.harness.platform.checkouts.versions", versions)
+    monkeypatch.setattr("stridebench.harness.run.checkouts.versions", versions)
     monkeypatch.setattr("stridebench.harness.cli.ab.run_turn", run_turn)
-    monkeypatch.setattr(
-        "stridebench.harness.cli.results.RunReport.write", lambda report, folder: []
-    )  # tables and plots
+    monkeypatch.setattr("stridebench.reports.run_report.RunReport.write", lambda report, folder: [])  # tables and plots
     return order
 
 

@@ -20,7 +20,7 @@ RUN = (
 def test_a_run_at_a_url_is_gated_and_the_table_lies_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STRIDE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setattr("stridebench.harness.cli.results.RunReport.write", lambda report, folder: [])
+    monkeypatch.setattr("stridebench.reports.run_report.RunReport.write", lambda report, folder: [])
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "for-the-test")
     with s3_server() as objects:

@@ -16,8 +16,7 @@ from stridebench.harness.cli import list as verb
 from stridebench.harness.cli import matrix
 from stridebench.harness.core.capabilities import Requirement
 from stridebench.harness.plan import presets
-from stridebench.harness.plan.compatibility import incompatibility
-from stridebench.harness.plan.outcomes import WORDS
+from stridebench.harness.plan.compatibility import WORDS, incompatibility
 from stridebench.harness.registry import BACKBONES, METHODS
 from tests.support.cli import stride
 

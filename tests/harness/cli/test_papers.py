@@ -11,12 +11,11 @@ from stridebench.harness.cli import papers
 from stridebench.harness.cli.main import VERBS
 from stridebench.harness.discover import declare_all, plain
 from stridebench.harness.plan import presets, suite
-from stridebench.harness.plan.outcomes import Outcome, Outcomes
+from stridebench.harness.plan.compatibility import Outcome, Outcomes
 from stridebench.harness.registry import METHODS
 from stridebench.reports.papers import report
-from stridebench.reports.papers.items import Cells, Item, items
-from stridebench.reports.papers.paper_files import names
-from stridebench.reports.papers.registry import FIGURES, SHEETS
+from stridebench.reports.papers.drawing import FIGURES, SHEETS
+from stridebench.reports.papers.paper_files import Cells, Item, items, names
 from tests.support.cli import stride
 
 COUNTS = {"XSpecMesh": (4, 9), "MuLo-SD": (1, 8), "ADT-Tree": (5, 9), "SJD++": (10, 14), "Cross-Regression": (17, 3)}
@@ -85,7 +84,9 @@ def test_an_item_is_judged_by_the_worst_of_its_cells(item: Item, outcome: str, w
 
 def test_an_item_is_yes_only_if_its_suite_runs_all_of_its_models(monkeypatch: pytest.MonkeyPatch) -> None:
     """Even with all weights on this machine: SJD++ Fig. 2 and ADT-Tree Fig. 3 have suites of embedded models."""
-    monkeypatch.setattr("stridebench.harness.plan.outcomes.Outcomes.of", lambda self, method, spec: Outcome("runs"))
+    monkeypatch.setattr(
+        "stridebench.harness.plan.compatibility.Outcomes.of", lambda self, method, spec: Outcome("runs")
+    )
     declare_all()
     rows = {
         (paper, item.item): (item, papers.row(Outcomes(), paper, item)) for paper in items() for item in items()[paper]

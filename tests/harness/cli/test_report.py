@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stridebench.harness.record.store import Store
-from stridebench.reports import plot_style
+from stridebench.reports import pareto
 from stridebench.reports.papers.one_table import keys, tables_of
 from tests.support.cli import refused, stride
 from tests.support.fake_store import FakeStore
@@ -135,8 +135,8 @@ PROTANOPIA = [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [
 
 @pytest.mark.parametrize("matrix", [DEUTERANOPIA, PROTANOPIA])
 def test_the_first_colours_differ_for_colour_blind_readers(matrix):
-    colours = [seen_by(colour, matrix) for colour in (*plot_style.COLOURS[:5], plot_style.BROKEN)]
+    colours = [seen_by(colour, matrix) for colour in (*pareto.COLOURS[:5], pareto.BROKEN)]
     for i, one in enumerate(colours):
         for other in colours[:i]:
             assert sum((a - b) ** 2 for a, b in zip(one, other, strict=True)) ** 0.5 > 0.1
-    assert len(set(plot_style.MARKERS.values())) == len(plot_style.COLOURS)
+    assert len(set(pareto.MARKERS.values())) == len(pareto.COLOURS)

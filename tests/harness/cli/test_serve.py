@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from stridebench.harness.run.serving.keeper import PROC, descendants
+from stridebench.harness.engines.serving.launch import PROC, descendants
 from tests.support.cli import stride
 from tests.support.processes import alive
 
@@ -32,7 +32,7 @@ class Answer(http.server.BaseHTTPRequestHandler):
 http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Answer).serve_forever()
 """
 OWN = (
-    "from stridebench.harness.run.serving import launch; launch.PATIENCE_S = 0.5\n"
+    "from stridebench.harness.engines.serving import launch; launch.PATIENCE_S = 0.5\n"
     "from stridebench.harness.cli.main import main; main()"
 )
 

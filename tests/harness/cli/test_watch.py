@@ -13,11 +13,11 @@ import pytest
 
 import stridebench.harness.cli.watch as watch_module
 from stridebench.harness.discover import declare_all
+from stridebench.harness.engines.serving.engines import Watched
 from stridebench.harness.errors import UsageError
 from stridebench.harness.plan.engine_entries import EngineUse
 from stridebench.harness.plan.names import TaskUse
 from stridebench.harness.registry import TASKS
-from stridebench.harness.run.serving.watching import Watched
 from tests.support.answer_server import Answers, answer_server
 from tests.support.cli import refused, stride
 

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from stridebench.harness.backbones.slots.guided import GridGrammar, GuidedCache
 from stridebench.harness.backbones.text.hf_causal import HFCausal
-from stridebench.harness.backbones.toy.enumerable import mix
-from stridebench.harness.backbones.toy.tabular import Tabular
+from stridebench.harness.backbones.toy.tabular import Tabular, mix
 from stridebench.harness.core.cache import Cache, Rows, Window
 from stridebench.harness.core.canvas import Canvas
 from stridebench.harness.core.capabilities import Capabilities, Grid, Requirement
@@ -29,8 +28,7 @@ from stridebench.harness.core.run import Run, open_run
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.core.session import Session
 from stridebench.harness.errors import ContractError
-from stridebench.harness.proof.enumerate import output_law
-from stridebench.harness.proof.states import freeze
+from stridebench.harness.proof.enumerate import freeze, output_law
 from stridebench.harness.record.columns import check
 
 MODEL = Tabular("tabular", {"vocabulary": 4, "context": 40})

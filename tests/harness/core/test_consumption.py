@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from stridebench.harness.core.consumption import Consumption, ConsumptionMeter
-from stridebench.harness.core.noise import GpuMeter
+from stridebench.harness.machine.consumption import Consumption, ConsumptionMeter
+from stridebench.harness.machine.noise import GpuMeter
 
 
 def domain(powercap: Path, folder: str, name: str, energy: int | None, largest: int = 1000) -> Path:
@@ -81,7 +81,7 @@ def test_peak_memory_is_unknown_where_the_mark_stays(tmp_path: Path) -> None:
 def test_a_process_sees_the_peak_of_what_was_allocated_in_between() -> None:
     """In a process of its own: what other tests' threads free in between would count too."""
     program = (
-        "import json, numpy as np; from stridebench.harness.core.consumption import ConsumptionMeter as Meter;"
+        "import json, numpy as np; from stridebench.harness.machine.consumption import ConsumptionMeter as Meter;"
         "meter = Meter('cpu'); np.ones(32_000_000); between = meter.read(); after = Meter('cpu').read();"
         "print(json.dumps([between.held_bytes, between.peak_bytes, after.peak_bytes]))"
     )

@@ -30,7 +30,7 @@ from stridebench.harness.core.draws import (
     tree_path,
 )
 from stridebench.harness.errors import ContractError
-from stridebench.harness.proof.enumerating_draws import EnumeratingDraws
+from stridebench.harness.proof.enumerate import EnumeratingDraws
 from tests.support.enumerated import enumerated
 
 FALSE_ALARM = 1e-6

@@ -12,10 +12,9 @@ from stridebench.harness.backbones.image.adapter import ImageModel
 from stridebench.harness.backbones.slots.guided import GuidedCache
 from stridebench.harness.backbones.toy.tabular import Tabular
 from stridebench.harness.core.backbone import Backbone
-from stridebench.harness.core.cache import Cache, Rows, Window, extend_all
+from stridebench.harness.core.cache import Cache, Rows, Window, extend_all, resolve
 from stridebench.harness.core.capabilities import Requirement
 from stridebench.harness.core.draft import Draft
-from stridebench.harness.core.hidden import resolve
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import ContractError
 from stridebench.harness.plan import presets

@@ -6,8 +6,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from stridebench.harness.core import int8
 from stridebench.harness.errors import WeightsError
+from stridebench.harness.kernels import int8
 
 
 def drawn(*shape: int) -> torch.Tensor:

@@ -19,11 +19,11 @@ from stridebench.harness.core.draws import SeededDraws
 from stridebench.harness.core.loop import Decode, Tally, decode, truncate
 from stridebench.harness.core.method import Claim, Method
 from stridebench.harness.core.models import Models
-from stridebench.harness.core.noise import Waited
 from stridebench.harness.core.run import Run
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import ContractError
+from stridebench.harness.machine.noise import Waited
 from stridebench.harness.record.columns import check
 
 V = 6

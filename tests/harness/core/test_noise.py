@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from stridebench.harness.core.noise import GpuMeter, NoiseMeter, stopped_times
+from stridebench.harness.machine.noise import GpuMeter, NoiseMeter, stopped_times
 
 
 def threads(folder: Path, *waits: int) -> Path:

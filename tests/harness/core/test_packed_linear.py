@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from stridebench.harness.core import packed_linear
+from stridebench.harness.kernels import packed_linear
 
 
 def test_packed_products_equal_plain_ones() -> None:

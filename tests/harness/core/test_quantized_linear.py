@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from stridebench.harness.core import quantized_linear
-from stridebench.harness.core.quantized_linear import Products
 from stridebench.harness.errors import UsageError, WeightsWarning
+from stridebench.harness.kernels import quantized_linear
+from stridebench.harness.kernels.quantized_linear import Products
 
 LARGEST_ERROR = {"int8": 1 / 127, "int4": 1 / 15, "nf4": 0.16}
 """Of an entry, half a step and the rounding of factors together, as a share of the largest entry times two."""

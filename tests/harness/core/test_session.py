@@ -12,10 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stridebench.harness.backbones.toy.tabular import Tabular, TabularCache
-from stridebench.harness.core.cache import Rows, Window
+from stridebench.harness.core.cache import HiddenRows, Rows, Window
 from stridebench.harness.core.capabilities import Tap
 from stridebench.harness.core.draft import Draft
-from stridebench.harness.core.hidden import HiddenRows
 from stridebench.harness.core.session import Session, ancestors
 from stridebench.harness.errors import ContractError, UsageError
 from tests.support import caches

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
-from stridebench.harness.run.serving.launch import SHIPPED
+from stridebench.harness.engines.serving.launch import SHIPPED
 from tests.support.cli import stride
 
 pytestmark = [pytest.mark.engines, pytest.mark.model]

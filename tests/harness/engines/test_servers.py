@@ -12,12 +12,10 @@ from urllib.parse import quote
 
 import pytest
 
-import stridebench.harness.engines.server as server_module
+import stridebench.harness.engines.openai as server_module
 from stridebench.harness.core.engine import AcceptanceCounts, EngineFault, EngineRequest, Reply, Weights
 from stridebench.harness.engines.llama_cpp import LlamaCpp
-from stridebench.harness.engines.openai import OpenAI
-from stridebench.harness.engines.prometheus import read_counters
-from stridebench.harness.engines.server import Server
+from stridebench.harness.engines.openai import OpenAI, Server, read_counters
 from stridebench.harness.engines.sglang import SGLang
 from stridebench.harness.engines.tensorrt_llm import TensorRTLLM
 from stridebench.harness.engines.vllm import VLLM

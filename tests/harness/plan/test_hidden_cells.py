@@ -12,7 +12,7 @@ from stridebench.harness.backbones.tiny import PREFIX
 from stridebench.harness.core.capabilities import Requirement
 from stridebench.harness.core.method import Method
 from stridebench.harness.plan import contract, presets
-from stridebench.harness.plan.outcomes import Outcomes
+from stridebench.harness.plan.compatibility import Outcomes
 from tests.support import stand_ins
 
 FEW = 8

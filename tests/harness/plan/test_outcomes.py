@@ -14,7 +14,7 @@ from stridebench.harness.cli import matrix
 from stridebench.harness.discover import declare_all, load_recipes
 from stridebench.harness.errors import WeightsError
 from stridebench.harness.plan import presets
-from stridebench.harness.plan.outcomes import WORDS, Outcome, Outcomes
+from stridebench.harness.plan.compatibility import WORDS, Outcome, Outcomes
 from stridebench.harness.registry import GENERAL_RECIPES, METHODS, RECIPES
 from stridebench.harness.train import loop
 from tests.support.cli import stride

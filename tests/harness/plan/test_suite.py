@@ -13,10 +13,10 @@ import pytest
 from stridebench.harness.core.method import label
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.errors import UsageError
-from stridebench.harness.plan import names, places, presets, suite
+from stridebench.harness.machine import device
+from stridebench.harness.plan import names, presets, suite
 from stridebench.harness.plan.cells import Cell, Plan, expand
 from stridebench.harness.plan.planned_method import PlannedMethod
-from stridebench.harness.platform import arithmetic
 from stridebench.harness.registry import METHODS
 from stridebench.reports.papers import paper_files
 
@@ -181,7 +181,7 @@ def test_a_methods_entry_says_where_a_key_of_the_suite_belongs(write, entry, wor
 
 
 def test_the_keys_of_a_suite_are_those_that_the_hint_knows():
-    assert set(places.SUITE) == set(suite.Suite.model_fields)
+    assert set(names.SUITE) == set(suite.Suite.model_fields)
 
 
 @pytest.mark.parametrize("entry", ["report: sjdp\n", "report: {name: sjdp}\n", "report:\n  roles: {}\n  name: sjdp\n"])
@@ -266,7 +266,7 @@ def test_an_error_of_an_override_names_no_line(write):
 
 
 def test_native_is_the_type_of_the_device_that_the_suite_will_run_on(write, monkeypatch):
-    monkeypatch.setattr(arithmetic, "multiplies_bf16", lambda: False)
+    monkeypatch.setattr(device, "multiplies_bf16", lambda: False)
     path = write(BASE.replace("backbones: [tabular]", "backbones: [{name: tabular, dtype: [native, fp64]}]"))
     assert [entry.dtype for entry in suite.load(path).suite.backbones] == [("fp32", "fp64")]
     on_a_gpu = suite.load(path, suite.Overrides(device="cuda"))

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from stridebench.harness.engines.serving.launch import declared
 from stridebench.harness.errors import UsageError
 from stridebench.harness.plan.yaml_lines import parse
 from stridebench.harness.record.store import Store
-from stridebench.harness.run.serving.launch import declared
 from tests.support.cli import refused
 
 LAUGHS = "\n".join(

@@ -23,9 +23,7 @@ from stridebench.harness.errors import ContractError, EnumerationLimit
 from stridebench.harness.proof import enumerate as enumeration
 from stridebench.harness.proof.cases import CASES, Case
 from stridebench.harness.proof.distance import distance, reference_law, total_variation, toy_drafter
-from stridebench.harness.proof.enumerate import output_law
-from stridebench.harness.proof.enumerating_draws import EnumeratingDraws
-from stridebench.harness.proof.states import freeze
+from stridebench.harness.proof.enumerate import EnumeratingDraws, freeze, output_law
 from stridebench.harness.registry import METHODS
 from stridebench.methods.drafters.jacobi.window import JacobiWindow
 from tests.support.enumerated import enumerated

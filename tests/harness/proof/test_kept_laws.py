@@ -17,7 +17,7 @@ import pytest
 
 from stridebench.harness.core.method import Method
 from stridebench.harness.errors import EnumerationLimit, RunIncomplete
-from stridebench.harness.proof import distance, kept_laws, processes, sources
+from stridebench.harness.proof import distance, kept_laws, processes
 from stridebench.harness.proof.cases import CASES, cases_of
 from stridebench.harness.proof.catalogue import Piece, compute
 from stridebench.harness.proof.kept_laws import Keeper, keeping, kept, sheet
@@ -26,7 +26,7 @@ from stridebench.harness.proof.prove import prove
 from stridebench.harness.registry import METHODS
 
 FEW = tuple(case for case in CASES if case.outputs <= 8 and case.sampling.temperature > 0)[:2]
-ROOT = Path(sources.__file__).resolve().parents[2]
+ROOT = Path(kept_laws.__file__).resolve().parents[2]
 
 
 def method(name: str = "speculative") -> Method[Any]:
@@ -48,10 +48,10 @@ def proved(folder: Path, command: str, fresh: bool = False) -> Keeper:
 def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What a digest rests on is read anew in each test, whoever writes to this checkout meanwhile."""
     monkeypatch.setattr("stridebench.harness.IMPORTED", math.inf)
-    sources.digest.cache_clear()
+    kept_laws.digest.cache_clear()
     monkeypatch.setattr(distance, "_memos", [{}])
     yield
-    sources.digest.cache_clear()
+    kept_laws.digest.cache_clear()
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -63,8 +63,8 @@ class TestSheets:
         assert file.suffix == ".json"
         for name in ("_enumerated", "reference_law"):
             monkeypatch.setattr(distance, name, None)
-        monkeypatch.setattr(sources, "_as_written", lambda name, source: True)  # of the line above
-        sources.digest.cache_clear()
+        monkeypatch.setattr(kept_laws, "_as_written", lambda name, source: True)  # of the line above
+        kept_laws.digest.cache_clear()
         second = proved(tmp_path, "tuesday")
         assert (second.used, second.enumerated) == (2 * len(FEW), 0)
 
@@ -132,25 +132,25 @@ class TestSheets:
 
 class TestSources:
     def test_a_changed_file_is_another_digest(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        before = sources.digest(("stridebench.methods.speculative",))
+        before = kept_laws.digest(("stridebench.methods.speculative",))
         assert before is not None
-        read = sources._source
+        read = kept_laws._source
 
-        def changed(name: str) -> sources.Source | None:
+        def changed(name: str) -> kept_laws.Source | None:
             source = read(name)
             return source and replace(source, digest="x") if name == "stridebench.harness.core.sampling" else source
 
-        monkeypatch.setattr(sources, "_source", changed)
-        monkeypatch.setattr(sources, "_as_written", lambda name, source: True)  # of the line above
-        sources.digest.cache_clear()
-        assert sources.digest(("stridebench.methods.speculative",)) not in (before, None)
+        monkeypatch.setattr(kept_laws, "_source", changed)
+        monkeypatch.setattr(kept_laws, "_as_written", lambda name, source: True)  # of the line above
+        kept_laws.digest.cache_clear()
+        assert kept_laws.digest(("stridebench.methods.speculative",)) not in (before, None)
 
     def test_methods_of_other_packages_and_replaced_functions_are_not_kept(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        assert sources.digest(("somebodys.method",)) is None
+        assert kept_laws.digest(("somebodys.method",)) is None
         monkeypatch.setattr("stridebench.harness.core.sampling.warp", lambda logits, sampling: logits.softmax(-1))
-        assert sources.digest(("stridebench.methods.speculative",)) is None
+        assert kept_laws.digest(("stridebench.methods.speculative",)) is None
 
     def test_a_file_that_was_written_while_the_command_ran_is_not_kept(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -158,9 +158,9 @@ class TestSources:
         """The file that is hashed may be newer than the module that runs."""
         written = (ROOT / "methods" / "speculative.py").stat().st_ctime
         monkeypatch.setattr("stridebench.harness.IMPORTED", written - 1)
-        assert sources.digest(("stridebench.methods.speculative",)) is None
+        assert kept_laws.digest(("stridebench.methods.speculative",)) is None
         monkeypatch.setattr("stridebench.harness.IMPORTED", math.inf)
-        sources.digest.cache_clear()
+        kept_laws.digest.cache_clear()
         used = keeper(tmp_path, "monday")
         with keeping(used), sheet(method()):
             kept("what", lambda: {(1,): 1.0})
@@ -192,7 +192,7 @@ class TestSources:
         finally:
             sys.setprofile(before)
         ours = {path for path in called if path.startswith((f"{ROOT}/harness", f"{ROOT}/methods"))}
-        known = {str(source.path.resolve()) for source in sources.rests_on([type(one).__module__]).values()}
+        known = {str(source.path.resolve()) for source in kept_laws.rests_on([type(one).__module__]).values()}
         assert ours and ours <= known, ours - known
 
 

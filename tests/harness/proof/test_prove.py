@@ -37,13 +37,13 @@ from stridebench.harness.proof.catalogue import Piece, compute
 from stridebench.harness.proof.distance import (
     QUICK,
     distance,
+    diverge,
     method_law,
     reference_law,
     reference_of,
     total_variation,
     toy_drafter,
 )
-from stridebench.harness.proof.divergence import diverge
 from stridebench.harness.proof.enumerate import Law
 from stridebench.harness.proof.mutants import CAUGHT, TriedMutant, injected, try_mutants
 from stridebench.harness.proof.prove import EXACT, Proof, prove, verdict_of

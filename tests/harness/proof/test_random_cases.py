@@ -18,7 +18,7 @@ from stridebench.harness.core.method import Claim, Method, Mutant
 from stridebench.harness.core.run import Run
 from stridebench.harness.core.sampling import Sampling, warp
 from stridebench.harness.errors import UsageError
-from stridebench.harness.proof import in_batch
+from stridebench.harness.proof import distance
 from stridebench.harness.proof.cases import (
     BATCH_CASES,
     CASES,
@@ -32,8 +32,16 @@ from stridebench.harness.proof.cases import (
     joint_case_of,
     presets_names,
 )
-from stridebench.harness.proof.distance import DRAWN, QUICK, law_to_match, measure, reference_of, total_variation
-from stridebench.harness.proof.in_batch import joint_law, row_law
+from stridebench.harness.proof.distance import (
+    DRAWN,
+    QUICK,
+    joint_law,
+    law_to_match,
+    measure,
+    reference_of,
+    row_law,
+    total_variation,
+)
 from stridebench.harness.proof.mutants import CAUGHT, injected
 from stridebench.harness.proof.prove import EXACT
 from stridebench.harness.proof.random_cases import random_case, try_random
@@ -169,7 +177,7 @@ class TestRuns:
     def test_without_batches_in_its_proof_a_run_in_batches_is_unverified_in_them(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(in_batch, "MOST", 10)
+        monkeypatch.setattr(distance, "MOST", 10)
         assert word_of_run(Shy(), 4)["word"] == "unverified in batches"
         assert word_of_run(Shy(), 1)["word"] == "exact"
 
@@ -353,7 +361,7 @@ class TestRowsTogether:
         assert measure(Shy("a batch"), self.CASE).total_variation > EXACT
 
     def test_rows_that_branch_too_much_are_enumerated_one_by_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(in_batch, "MOST", 15)
+        monkeypatch.setattr(distance, "MOST", 15)
         measured = measure(Shy(), self.CASE)
         assert measured.case == replace(self.CASE, joint=False) and measured.total_variation < EXACT
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stridebench.harness.record.evidence import refuting, refuting_in
+from stridebench.harness.record.metrics import refuting, refuting_in
 
 
 def test_the_bound_grows_with_the_number_of_samplers() -> None:

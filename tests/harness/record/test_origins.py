@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from stridebench.harness.record.origins import origins, pieces
+from stridebench.harness.record.outputs import origins, pieces
 
 
 def step(drafted: int, tested: int, accepted: int, emitted: int, forced: int = 0, rows: int = 1) -> Any:

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from stridebench.harness.errors import StoreError, UnknownNameError
-from stridebench.harness.record.request_metrics import measures, per_position
 from stridebench.harness.record.request_store import RequestStore
-from stridebench.harness.record.requests import REQUESTS, Request, identities, table
+from stridebench.harness.record.requests import REQUESTS, Request, identities, measures, per_position, table
 
 MS = 1_000_000
 ONE = Request(

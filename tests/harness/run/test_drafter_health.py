@@ -16,7 +16,7 @@ from stridebench.harness.core.run import Run
 from stridebench.harness.proof.mutants import injected
 from stridebench.harness.record.store import Cell, Store
 from stridebench.harness.registry import METHODS
-from stridebench.harness.run.drafter_health import OTHER_ORDER, uncheckable
+from stridebench.harness.run.auditing import OTHER_ORDER, uncheckable
 from stridebench.methods.drafters.draft_model import ModelDrafter
 from stridebench.methods.speculative import Speculative
 from stridebench.reports.summary import summarise

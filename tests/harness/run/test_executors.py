@@ -20,9 +20,9 @@ from stridebench.harness.plan.cells import expand
 from stridebench.harness.plan.suite import resolve_again
 from stridebench.harness.record.store import Store
 from stridebench.harness.run import executors
-from stridebench.harness.run.options import Options, Progress
-from stridebench.harness.run.pools.settings import check
-from stridebench.harness.run.summary import summary
+from stridebench.harness.run.executors import summary
+from stridebench.harness.run.loading import Options, Progress
+from stridebench.harness.run.workers.pool import check
 from tests.support.runs import plan_of, start
 from tests.support.shape_checks import without_shape_checks
 
@@ -33,9 +33,9 @@ SUITE: dict[str, Any] = {
 }
 WORKER = """
 import sys
-from stridebench.harness.run.options import Options, Progress
-from stridebench.harness.run.pools.units import Unit
-from stridebench.harness.run.pools.worker import CellWorker, Setup
+from stridebench.harness.run.loading import Options, Progress
+from stridebench.harness.run.workers.cluster import Unit
+from stridebench.harness.run.workers.cluster import CellWorker, Setup
 unit = Unit({cells!r}, ("tabular", "fp64"))
 assert CellWorker(Setup({suite!r}, sys.argv[1], Options())).run(unit) is None
 """

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from stridebench.harness.backbones.slots.cache import SlotCache
-from stridebench.harness.core import consumption
 from stridebench.harness.core.draft import Acceptance
 from stridebench.harness.core.run import Run
+from stridebench.harness.machine import consumption
 from stridebench.harness.plan import presets
 from stridebench.harness.record.store import Cell, Store
 from stridebench.harness.registry import METHODS

@@ -26,8 +26,8 @@ from stridebench.harness.core.run import Run, open_run
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.core.task import Prompt, SetScore, Task
 from stridebench.harness.errors import ContractError, UsageError
+from stridebench.harness.machine.extras import install_command
 from stridebench.harness.plan import contract
-from stridebench.harness.platform.extras import install_command
 from stridebench.harness.proof import verdicts
 from stridebench.harness.proof.cases import cases_of
 from stridebench.harness.proof.distance import toy_drafter

@@ -19,7 +19,7 @@ from stridebench.harness.errors import StoreError
 from stridebench.harness.record.store import Store
 from stridebench.harness.run import passes
 from stridebench.harness.run.executors import serial
-from stridebench.harness.run.options import Options, Progress
+from stridebench.harness.run.loading import Options, Progress
 from tests.support.runs import Stop, by_label, finished, plan_of, start
 
 DTYPE = "fp64"

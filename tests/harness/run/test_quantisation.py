@@ -14,7 +14,7 @@ from stridebench.harness.plan.cells import Cell
 from stridebench.harness.plan.names import TaskUse
 from stridebench.harness.plan.planned_method import PlannedMethod
 from stridebench.harness.registry import METHODS
-from stridebench.harness.run.quantisation import adapted, distance, notes, unquantised
+from stridebench.harness.run.group import adapted, distance, notes, unquantised
 from stridebench.tasks.long_context import LongContext
 from tests.support.tiny_text import tiny
 

@@ -14,7 +14,7 @@ from stridebench.harness.core.sampling import warp
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.plan import presets
 from stridebench.harness.plan.cells import Cell
-from stridebench.harness.run.options import Options
+from stridebench.harness.run.loading import Options
 from stridebench.harness.run.replay import Text, replay, replay_text, unreplayable
 from stridebench.methods.prompt_lookup import PromptLookup
 from stridebench.methods.speculative import Speculative

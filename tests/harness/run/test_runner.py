@@ -29,7 +29,7 @@ from stridebench.harness.record.metrics import METRICS, totals, value
 from stridebench.harness.record.store import Store
 from stridebench.harness.registry import METHODS, TASKS, Registry
 from stridebench.harness.run.executors import groups, serial
-from stridebench.harness.run.options import Options, Progress
+from stridebench.harness.run.loading import Options, Progress
 from tests.support.cli import stride
 from tests.support.one_by_one import OneByOne, register
 from tests.support.runs import by_label, counted, finished, in_parts, plan_of, start

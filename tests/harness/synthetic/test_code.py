@@ -8,7 +8,7 @@ from itertools import islice
 import numpy as np
 
 from stridebench.harness.synthetic import code
-from stridebench.harness.synthetic.code_rules import RULES
+from stridebench.harness.synthetic.code import RULES
 
 
 def written(count: int, seed: int = 0) -> list[code.Program]:

@@ -10,10 +10,10 @@ import pytest
 
 from stridebench.harness.errors import UsageError
 from stridebench.harness.synthetic import emoji, emoji_make, emoji_sprites
-from stridebench.harness.synthetic.emoji_ground import TEXTURED, paint
-from stridebench.harness.synthetic.emoji_layout import ARRANGEMENTS, CELLS, STEP, places
+from stridebench.harness.synthetic.emoji import ARRANGEMENTS, CELLS, STEP, places
+from stridebench.harness.synthetic.emoji_sprites import TEXTURED, paint
+from stridebench.tasks.metrics.detector import truth
 from stridebench.tasks.metrics.geneval import relations
-from stridebench.tasks.metrics.scene_truth import truth
 
 
 def box(thing: emoji.Thing) -> tuple[slice, slice]:
@@ -148,7 +148,7 @@ def test_scenes_equal_those_of_the_shipped_weights_training():
 
 
 def test_a_tenth_of_all_compositions_is_held_out():
-    from stridebench.harness.synthetic.emoji_scene import draw_scene, is_held_out
+    from stridebench.harness.synthetic.emoji import draw_scene, is_held_out
 
     random = np.random.default_rng(3)
     share = np.mean([is_held_out(draw_scene(random, "two_object")) for _ in range(4000)])

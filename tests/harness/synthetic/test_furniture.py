@@ -11,7 +11,7 @@ from stridebench.harness.backbones.mesh import bpt_tokens
 from stridebench.harness.errors import UsageError
 from stridebench.harness.record.outputs import Mesh
 from stridebench.harness.synthetic import furniture
-from stridebench.harness.synthetic.furniture_parts import SPLITS, Dice
+from stridebench.harness.synthetic.furniture import SPLITS, Dice
 
 KINDS_AND_LEVELS = [(kind, level) for kind in furniture.KINDS for level in range(3)]
 

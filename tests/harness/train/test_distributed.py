@@ -104,7 +104,7 @@ def test_accelerate_starts_two_processes(tmp_path: Path) -> None:
     pytest.importorskip("accelerate")
     script = tmp_path / "line.py"
     script.write_text(SCRIPT)
-    start = "from stridebench.harness.platform import torchvision; torchvision.ensure()\n"
+    start = "from stridebench.harness.machine import extras; extras.ensure()\n"
     start += "from accelerate.commands.accelerate_cli import main; main()"
     words = ("launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1", "--mixed_precision", "no")
     command = [sys.executable, "-c", start, *words, "--dynamo_backend", "no", str(script), str(tmp_path)]

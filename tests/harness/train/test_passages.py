@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stridebench.harness.train.passages import Plan, TextPlan, passages_of
-from stridebench.harness.train.prompts import benchmark_captions, prompts
+from stridebench.harness.train.windows import benchmark_captions, prompts
 from stridebench.tasks.emoji_scenes import EmojiScenes
 
 

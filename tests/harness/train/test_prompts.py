@@ -9,8 +9,8 @@ import pytest
 
 from stridebench.harness.errors import UsageError
 from stridebench.harness.synthetic.code import programs
-from stridebench.harness.train import prompts as prompt_sources
-from stridebench.harness.train.prompts import prompts, side_of
+from stridebench.harness.train import windows as prompt_sources
+from stridebench.harness.train.windows import prompts, side_of
 
 
 def test_sides_are_disjoint_and_have_no_prompt_of_a_benchmark() -> None:

@@ -9,7 +9,7 @@ from stridebench.harness.backbones.toy.tabular import Tabular
 from stridebench.harness.core.clock import CpuClock, Stopwatch
 from stridebench.harness.core.draft import Draft
 from stridebench.harness.core.session import Session
-from stridebench.methods.trees.growth import Candidates, grow_best, rerank
+from stridebench.methods.drafters.eagle.trees import Candidates, grow_best, rerank
 from tests.support.tree_paths import token_paths
 
 MODEL = Tabular("tabular", {"vocabulary": 7, "seed": 3, "context": 64})

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from stridebench.harness.errors import UnknownNameError, UsageError
-from stridebench.methods.trees.published import best_tree, choices, published
-from stridebench.methods.trees.shapes import template
+from stridebench.methods.trees.shapes import best_tree, choices, published, template
 
 
 class TestTrees:

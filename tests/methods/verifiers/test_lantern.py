@@ -8,7 +8,7 @@ from torch import Tensor
 
 from stridebench.harness.core.capabilities import Capabilities, Grid
 from stridebench.harness.core.draft import Draft
-from stridebench.harness.proof.enumerating_draws import EnumeratingDraws
+from stridebench.harness.proof.enumerate import EnumeratingDraws
 from stridebench.methods.trees.structure import children
 from stridebench.methods.verifiers.lantern import judge, judge_greedy, verify_relaxed
 from stridebench.methods.verifiers.neighbourhood import Bound, Relaxed, Residual

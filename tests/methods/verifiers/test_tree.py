@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from stridebench.harness.core.draft import Acceptance, Draft
 from stridebench.harness.core.draws import Draws
 from stridebench.harness.errors import ContractError
-from stridebench.harness.proof.enumerating_draws import EnumeratingDraws
+from stridebench.harness.proof.enumerate import EnumeratingDraws
 from stridebench.methods.trees.sampled import siblings
 from stridebench.methods.trees.structure import children, trie
 from stridebench.methods.verifiers.k_seq import k_seq

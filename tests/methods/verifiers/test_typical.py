@@ -9,7 +9,7 @@ import torch
 
 from stridebench.harness.core.draft import Acceptance, Draft
 from stridebench.harness.core.draws import SeededDraws
-from stridebench.harness.proof.enumerating_draws import EnumeratingDraws
+from stridebench.harness.proof.enumerate import EnumeratingDraws
 from stridebench.methods.verifiers.typical import threshold, verify_redrawn, verify_typical
 from tests.support.enumerated import enumerated
 

@@ -9,7 +9,7 @@ import pytest
 
 from stridebench.harness.errors import UsageError
 from stridebench.reports.history import report
-from stridebench.reports.history.changes import Change, changes
+from stridebench.reports.history.report import Change, changes
 from stridebench.reports.history.series import Series, read, series
 from tests.support.nights import line, noisy, write
 

@@ -17,7 +17,7 @@ from tests.support.parsed_page import parsed
 
 @pytest.fixture(autouse=True)
 def without_plotly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stridebench.reports.html.assets.write", lambda folder: None)
+    monkeypatch.setattr("stridebench.reports.html.text.write", lambda folder: None)
 
 
 @pytest.fixture()
@@ -100,6 +100,6 @@ def test_every_verdict_and_column_of_an_engine_is_explained() -> None:
     from stridebench.reports.engines import COLUMNS
 
     assert {column.key for column in COLUMNS} - {"label", "verdict"} == set(HELP)
-    source = Path("harness/run/serving/verdict.py").read_text(encoding="utf-8")
+    source = Path("harness/engines/serving/verdict.py").read_text(encoding="utf-8")
     said = set(re.findall(r'return (?:str\()?"([a-z ]+)"|else "([a-z ]+)"|"verdict": "([a-z ]+)"', source))
     assert {word for words in said for word in words if word} <= set(WORDS)

@@ -14,7 +14,7 @@ from tests.support.nights import line
 
 @pytest.fixture(autouse=True)
 def without_plotly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stridebench.reports.html.assets.write", lambda folder: None)
+    monkeypatch.setattr("stridebench.reports.html.text.write", lambda folder: None)
 
 
 def test_a_change_stands_with_its_commits_above_the_figures(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from stridebench.harness.errors import StoreError
 from stridebench.harness.record.columns import Record
 from stridebench.harness.record.store import Store
 from stridebench.reports.html import page
-from stridebench.reports.html.assets import classic_script
 from stridebench.reports.html.cell_facts import link_of
+from stridebench.reports.html.text import classic_script
 from tests.support import page_runs
 from tests.support.cli import refused, stride
 from tests.support.fake_store import FakeStore, empty, meta, record, step
@@ -25,7 +25,7 @@ from tests.support.parsed_page import parsed
 @pytest.fixture(autouse=True)
 def without_plotly(monkeypatch: pytest.MonkeyPatch) -> None:
     """The scripts of other packages are 5 MB a page; the tests in a browser have them."""
-    monkeypatch.setattr("stridebench.reports.html.assets.write", lambda folder: None)
+    monkeypatch.setattr("stridebench.reports.html.text.write", lambda folder: None)
 
 
 OWN = ("../", "assets/", "#", "data:,", "index.html")
@@ -40,7 +40,7 @@ def cell_pages(folder: Path) -> dict[str, Path]:
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ordinary")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("stridebench.reports.html.assets.write", lambda folder: None)
+        patch.setattr("stridebench.reports.html.text.write", lambda folder: None)
         page.write([page_runs.ordinary(folder / "run")], folder / "out")
     return folder / "out"
 

@@ -35,7 +35,7 @@ class View:
 
 @pytest.fixture()
 def view(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[View]:
-    monkeypatch.setattr("stridebench.reports.html.assets.write", lambda folder: None)
+    monkeypatch.setattr("stridebench.reports.html.text.write", lambda folder: None)
     records = [record(f"p{i}", [step()] * 3) for i in range(2)]
     fake = empty().add(meta("ar", role="baseline"), records).add(meta("m"), records)
     page_runs.stored(fake, tmp_path / "first", unsealed=("m",))

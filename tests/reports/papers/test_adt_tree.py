@@ -19,19 +19,15 @@ from stridebench.harness.plan import suite
 from stridebench.harness.plan.cells import expand
 from stridebench.harness.record.store import Store
 from stridebench.reports.papers import report
-from stridebench.reports.papers.adt_tree import (
-    costs,
-    drafters,
-    facts,
-    ranks,
-    regions,
-)
+from stridebench.reports.papers.adt_tree import costs, facts
+from stridebench.reports.papers.adt_tree import figures as drafters
 from stridebench.reports.papers.adt_tree import (
     figures as papers_adt_figures,
 )
 from stridebench.reports.papers.adt_tree import (
     laws as papers_adt_laws,
 )
+from stridebench.reports.papers.adt_tree import laws as regions
 from stridebench.reports.papers.measured import Run, fits, measured
 from stridebench.reports.papers.paper_files import papers, printed, reports
 from stridebench.reports.text_table import UNMEASURED, TextTable
@@ -314,13 +310,13 @@ def test_accuracies_are_those_of_the_cards(tmp_path: Path) -> None:
 
 def test_ranks_of_accepted_nodes_are_shown_where_they_are_stored() -> None:
     """At T = 0 EAGLE-2 accepts three nodes a cycle, of ranks 1, 2 and 3; at T = 1 the likeliest alone."""
-    (rows,) = filled(paper_run(), ranks.table)
+    (rows,) = filled(paper_run(), costs.table)
     assert rows.loc["eagle2, T = 0"].tolist() == ["33%", "67%", "33% 33% 33%"]
     assert rows.loc["eagle2, T = 1"].tolist() == ["100%", "0%", "100%"]
     store = paper_run()
     for cell in store.sealed_cells.values():
         del cell.steps["ranks"]
-    assert filled(store, ranks.table) == []
+    assert filled(store, costs.table) == []
 
 
 DRAWN = {

@@ -26,14 +26,13 @@ from stridebench.harness.plan.cells import expand
 from stridebench.harness.record.store import Store
 from stridebench.harness.registry import RECIPES
 from stridebench.reports.papers import report
-from stridebench.reports.papers.cross_regression import energies as papers_cross_energies
+from stridebench.reports.papers.cross_regression import facts as papers_cross_energies
 from stridebench.reports.papers.cross_regression import figures as papers_cross_figures
-from stridebench.reports.papers.cross_regression.energies import energies
-from stridebench.reports.papers.cross_regression.facts import beside, layers_of, parameters, with_layers
+from stridebench.reports.papers.cross_regression.facts import beside, energies, layers_of, parameters, with_layers
+from stridebench.reports.papers.drawing import SHEETS
 from stridebench.reports.papers.engine import lines_of
 from stridebench.reports.papers.measured import measured
 from stridebench.reports.papers.paper_files import papers, printed, reports
-from stridebench.reports.papers.registry import SHEETS
 from stridebench.reports.text_table import UNMEASURED
 from tests.support.fake_store import FakeStore, empty, meta, record, step
 from tests.support.paper_runs import run_of

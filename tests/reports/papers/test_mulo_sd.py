@@ -11,9 +11,9 @@ import pytest
 
 from stridebench.harness.record.metrics import totals
 from stridebench.reports.papers import report
-from stridebench.reports.papers.mulo_sd import pareto, sheets, stages
-from stridebench.reports.papers.mulo_sd import text as papers_mulo_text
-from stridebench.reports.papers.registry import FIGURES, SHEETS
+from stridebench.reports.papers.drawing import FIGURES, SHEETS
+from stridebench.reports.papers.mulo_sd import pareto, stages
+from stridebench.reports.papers.mulo_sd import stages as papers_mulo_text
 from stridebench.reports.text_table import UNMEASURED
 from tests.support.fake_store import FakeStore, record, step
 from tests.support.paper_runs import paper_run, picture, run_of, stored, with_pictures
@@ -112,7 +112,7 @@ def test_pictures_carry_their_own_speed_up(tmp_path: Path) -> None:
     run = run_of(store)
     (group,) = run.groups
     line = pareto.taus(run, group)[0]
-    (figure,) = sheets.sheet(store, group, line.cells, "a title", 2)
+    (figure,) = pareto.sheet(store, group, line.cells, "a title", 2)
     assert len(figure.axes) == 2 * 4
     stamps = [[text.get_text() for text in axes.texts] for axes in figure.axes]
     assert stamps == [[], ["2.50x"], ["2.00x"], ["1.67x"], [], ["2.50x"], ["1.00x"], ["1.67x"]]
@@ -129,13 +129,13 @@ def test_every_cell_of_mulo_sd_is_on_a_sheet_of_pictures(tmp_path: Path, monkeyp
         drawn[title] = list(columns.values())
         return []
 
-    monkeypatch.setattr(sheets, "sheet", record_columns)
-    assert list(sheets.sweeps(run_of(store))) == []
+    monkeypatch.setattr(pareto, "sheet", record_columns)
+    assert list(pareto.sweeps(run_of(store))) == []
     mulo = [name for name in store.sealed_cells if store.cell(name).meta["method"] == "mulo_sd"]
     assert sorted(cell for cells in drawn.values() for cell in cells) == sorted(mulo) and len(drawn) == 4
     assert drawn["Fig. 13: tau, samplers mulo-2x"] == ["r3 0.001", "r3 0.0001", "r3 1e-05"]
     drawn.clear()
-    assert list(sheets.comparison(run_of(store))) == []
+    assert list(pareto.comparison(run_of(store))) == []
     (columns,) = drawn.values()
     assert columns == ["r3 0.0001", "repeat 0.0001", "beside 0.0001", "zipar window=16", "zipar window=4", "eagle2"]
 
@@ -144,11 +144,11 @@ def test_every_cell_of_mulo_sd_is_on_a_sheet_of_pictures(tmp_path: Path, monkeyp
 def test_a_sheet_of_pictures_is_written_where_there_are_pictures(tmp_path: Path) -> None:
     store: Any = bands(2)
     store.sealed_cells["mulo"].meta["params"] = {"tau": 1e-3}
-    assert list(sheets.sweeps(run_of(store))) == []
+    assert list(pareto.sweeps(run_of(store))) == []
     store = with_pictures(store, tmp_path)
-    (figure,) = sheets.sweeps(run_of(store))
+    (figure,) = pareto.sweeps(run_of(store))
     assert len(figure.axes) == 2 * 2
-    assert list(sheets.comparison(run_of(store))) == []  # no cell at the paper's tau
+    assert list(pareto.comparison(run_of(store))) == []  # no cell at the paper's tau
 
 
 STAGES = {"up": 2_000_000, "down": 1_000_000, "score": 12_000_000, "judge": 1_000_000, "redraw": 20_000_000}

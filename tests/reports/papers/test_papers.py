@@ -22,10 +22,10 @@ from stridebench.harness.plan import suite
 from stridebench.harness.plan.cells import expand
 from stridebench.harness.record import stats
 from stridebench.harness.record.metrics import METRICS, totals, value
-from stridebench.reports.papers import engine, paper_files, registry, report
+from stridebench.reports.papers import drawing, engine, paper_files, report
 from stridebench.reports.papers.measured import measured
 from stridebench.reports.papers.paper_files import model_name
-from stridebench.reports.papers.sjdpp import figures, maps, regions
+from stridebench.reports.papers.sjdpp import figures, maps
 from stridebench.reports.text_table import UNMEASURED
 from tests.support.fake_store import FakeStore, empty, meta, record, step
 from tests.support.paper_runs import (
@@ -394,10 +394,10 @@ def scored(values: list[int]) -> pd.DataFrame:
 def test_a_pass_is_shared_by_the_regions_of_its_tokens(tmp_path: Path) -> None:
     """M accepts 2, 2, 4, 4 and 4 tokens: the upper half takes 3 passes and the lower half 2; together 16 in 5."""
     store = stored(rivals(regions=("smooth",) * 8 + ("object",) * 8), tmp_path / "run")
-    by_region = regions.by_region(store.cell("M"))
+    by_region = maps.by_region(store.cell("M"))
     assert by_region["smooth"].drop_duplicates().to_dict("records") == [{"tokens": 8.0, "passes": 3.0}]
     assert sum(frame.sum() for frame in by_region.values()).to_dict() == {"tokens": 16.0 * 6, "passes": 5.0 * 6}
-    (sheet,) = regions.table(run_of(store))
+    (sheet,) = maps.table(run_of(store))
     rows = {row[0]: row[1:] for row in sheet.rows}
     assert [column.title for column in sheet.columns[1:]] == [
         "object",
@@ -413,11 +413,11 @@ def test_pictures_lack_regions_alone_or_all() -> None:
     store = rivals(regions=("smooth",) * 16)
     samples = store.cell("M").samples
     samples.at[0, "regions"] = ()
-    by_region = regions.by_region(store.cell("M"))  # type: ignore[arg-type]
+    by_region = maps.by_region(store.cell("M"))  # type: ignore[arg-type]
     assert len(by_region["smooth"]) == len(samples) - 1
     del samples["regions"]
-    assert regions.by_region(store.cell("M")) == {}  # type: ignore[arg-type]
-    assert list(regions.table(run_of(paper_run()))) == []
+    assert maps.by_region(store.cell("M")) == {}  # type: ignore[arg-type]
+    assert list(maps.table(run_of(paper_run()))) == []
 
 
 def test_resolutions_follow_the_papers_rows(tmp_path: Path) -> None:
@@ -474,8 +474,8 @@ def test_a_suite_names_its_report_and_old_runs_are_recognised_by_their_suite(nam
     entry = suite.load(name).suite.report
     assert entry is not None and entry.name == name.removeprefix("papers/")
     contents = paper_files.reports()[entry.name]
-    assert {*contents.figures} <= set(registry.FIGURES)
-    assert {*contents.sheets} <= {*registry.SHEETS, *paper_files.names()}
+    assert {*contents.figures} <= set(drawing.FIGURES)
+    assert {*contents.sheets} <= {*drawing.SHEETS, *paper_files.names()}
     if entry.roles:
         assert entry.roles == contents.roles
     for manifest in ({"name": name}, {"name": "mine", "report": entry.model_dump()}, {"report": entry.name}):

@@ -21,7 +21,7 @@ from stridebench.harness.plan.names import TaskUse
 from stridebench.harness.record import stats
 from stridebench.harness.record.provenance import digest
 from stridebench.harness.registry import TASKS
-from stridebench.reports.papers import engine, paper_files, registry, report
+from stridebench.reports.papers import drawing, engine, paper_files, report
 from stridebench.reports.papers.measured import Run
 from stridebench.reports.papers.sjdpp import diversity, maps
 from stridebench.reports.text_table import UNMEASURED
@@ -50,7 +50,7 @@ def drawn(store: FakeStore) -> Drawn:
     """Return the figures of a run that has pictures."""
     run, figures = run_of(store), {}
     for name in report.contents_of(store).figures:  # type: ignore[arg-type]  # what reports read of a store
-        for i, figure in enumerate(registry.FIGURES[name](run)):
+        for i, figure in enumerate(drawing.FIGURES[name](run)):
             figures[name.removeprefix("sjdpp_") + (f"-{i + 1}" if i else "")] = figure
     return figures
 

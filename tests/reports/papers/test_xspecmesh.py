@@ -24,7 +24,8 @@ from stridebench.reports import meshes
 from stridebench.reports.papers import report
 from stridebench.reports.papers.measured import Run
 from stridebench.reports.papers.paper_files import published, reports
-from stridebench.reports.papers.xspecmesh import levels, quality
+from stridebench.reports.papers.xspecmesh import facts
+from stridebench.reports.papers.xspecmesh import facts as levels
 from stridebench.reports.papers.xspecmesh.facts import settings
 from stridebench.reports.papers.xspecmesh.figures import sweep
 from stridebench.reports.text_table import UNMEASURED
@@ -173,7 +174,7 @@ def test_levels_partition_shapes_and_failures() -> None:
 
 
 def test_quality_is_tested_against_both_references() -> None:
-    rows = only(finished(), quality.table, labels=3)
+    rows = only(finished(), facts.table, labels=3)
     row = rows.loc[("E", "A", "CD")]
     assert (row["shapes"], row["failed"], row["difference"], row["verdict"]) == (
         "5",
@@ -194,7 +195,7 @@ def test_the_baseline_with_other_seeds_is_the_control() -> None:
     base = store.cell("embedded-mesh-ar")
     base.meta["floor"] = "again"
     store.add({**base.meta, "cell": "again", "role": "floor"}, outputs((0,) * 12, 10.0, 0.21))
-    rows = only(store, quality.table, labels=3)
+    rows = only(store, facts.table, labels=3)
     row = rows.loc[("A, other seeds", "A", "CD")]
     assert (row["difference"], row["margin"], row["verdict"]) == ("+0.0100", "0.0100", "different")
 

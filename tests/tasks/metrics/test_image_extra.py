@@ -10,8 +10,8 @@ import textwrap
 import pytest
 
 from stridebench.harness.errors import UsageError
-from stridebench.harness.platform import torchvision
-from stridebench.harness.platform.extras import install_command
+from stridebench.harness.machine import extras
+from stridebench.harness.machine.extras import install_command
 from tests.support.extras import needs_image_extra
 
 
@@ -25,9 +25,9 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
 def test_pytorch_fid_and_open_clip_import_after_ensure():
     done = python(
         """
-        from stridebench.harness.platform import torchvision
-        torchvision.ensure()
-        torchvision.ensure()
+        from stridebench.harness.machine import extras
+        extras.ensure()
+        extras.ensure()
         import open_clip, torchvision
         from pytorch_fid import fid_score, inception
         assert callable(fid_score.calculate_frechet_distance), fid_score
@@ -44,8 +44,8 @@ def test_pytorch_fid_and_open_clip_import_after_ensure():
 def test_transforms_work_and_a_missing_operator_says_so():
     done = python(
         """
-        from stridebench.harness.platform import torchvision
-        torchvision.ensure()
+        from stridebench.harness.machine import extras
+        extras.ensure()
         import torch, torchvision
         from torchvision.transforms.functional import resize
         assert resize(torch.ones(3, 8, 8), [4, 4]).shape == (3, 4, 4)
@@ -70,8 +70,8 @@ def test_frechet_distance_of_two_gaussians():
     """Unit covariances whose means are three apart: the squared distance is nine."""
     done = python(
         """
-        from stridebench.harness.platform import torchvision
-        torchvision.ensure()
+        from stridebench.harness.machine import extras
+        extras.ensure()
         import numpy
         from pytorch_fid.fid_score import calculate_frechet_distance as distance
         eye, zero, apart = numpy.eye(2), numpy.zeros(2), numpy.array([3.0, 0.0])
@@ -83,6 +83,6 @@ def test_frechet_distance_of_two_gaussians():
 
 
 def test_without_torchvision_the_error_names_the_extra(monkeypatch):
-    monkeypatch.setattr(torchvision, "find_spec", lambda name: None)
+    monkeypatch.setattr(extras, "find_spec", lambda name: None)
     with pytest.raises(UsageError, match=re.escape(install_command("image"))):
-        torchvision.ensure()
+        extras.ensure()

@@ -15,14 +15,13 @@ import torch
 
 from stridebench.harness.core.task import Prompt, Scored
 from stridebench.harness.errors import ContractError, UnknownNameError, UsageError, WeightsError
-from stridebench.harness.platform import torchvision
-from stridebench.harness.platform.extras import install_command
+from stridebench.harness.machine import extras
+from stridebench.harness.machine.extras import install_command
 from stridebench.harness.record.outputs import Picture
-from stridebench.tasks.metrics import aesthetic, diversity, frechet, hps, images, inception
 from stridebench.tasks.metrics import clip as clips
+from stridebench.tasks.metrics import frechet, images
 from stridebench.tasks.metrics import image_weights as weights
-from stridebench.tasks.metrics.features import EffLite0, FeatureNet, Inception
-from stridebench.tasks.metrics.image_stats import draws, mean, sorted_pictures
+from stridebench.tasks.metrics.features import EffLite0, FeatureNet, Inception, draws, mean, sorted_pictures
 from stridebench.tasks.metrics.lpips import Lpips
 from tests.support.extras import needs_image_extra
 
@@ -124,7 +123,7 @@ class TestFrechet:
 @pytest.fixture(scope="module")
 def random_inception(tmp_path_factory) -> Path:
     """Random weights of pytorch-fid's network in a file of the published name."""
-    torchvision.ensure()
+    extras.ensure()
     from pytorch_fid import inception as module
     from torchvision.models.inception import Inception3
 
@@ -184,17 +183,17 @@ class TestInception:
 class TestInceptionScore:
     def test_certain_pictures_over_k_classes_score_k_and_equal_distributions_score_one(self):
         sure = 100.0 * np.eye(5)[np.arange(50) % 5]
-        np.testing.assert_allclose(inception.split_scores(sure, 2), [5, 5], rtol=1e-9)
-        np.testing.assert_allclose(inception.split_scores(np.ones((20, 7)), 4), np.ones(4), rtol=1e-12)
+        np.testing.assert_allclose(images.split_scores(sure, 2), [5, 5], rtol=1e-9)
+        np.testing.assert_allclose(images.split_scores(np.ones((20, 7)), 4), np.ones(4), rtol=1e-12)
 
     def test_the_score_of_two_distributions_equals_the_count_by_hand(self):
         """Distributions (3/4, 1/4) and (1/4, 3/4) around (1/2, 1/2): KL = 3/4 ln 3/2 + 1/4 ln 1/2 each."""
         logits = np.log([[0.75, 0.25], [0.25, 0.75]])
         divergence = 0.75 * np.log(1.5) + 0.25 * np.log(0.5)
-        np.testing.assert_allclose(inception.split_scores(logits, 1), [np.exp(divergence)], rtol=1e-12)
+        np.testing.assert_allclose(images.split_scores(logits, 1), [np.exp(divergence)], rtol=1e-12)
 
     def test_few_pictures_are_refused(self):
-        score = inception.inception_score(sorted_pictures(cell([plain(1, 2, 3)])), None)
+        score = images.inception_score(sorted_pictures(cell([plain(1, 2, 3)])), None)
         assert score.value is None and score.reason.startswith("1 pictures; at least 1000")
 
     def test_the_interval_does_not_depend_on_the_order(self):
@@ -206,14 +205,14 @@ class TestInceptionScore:
                 return np.hstack([features / 20, -features / 20])
 
         outputs = cell([plain(10 * (index % 7), 0, 0) for index in range(40)])
-        score = inception.inception_score(sorted_pictures(outputs), Net(), minimum=20)
+        score = images.inception_score(sorted_pictures(outputs), Net(), minimum=20)
         assert score.n == 40 and 1 < score.low < score.value < score.high
-        assert inception.inception_score(sorted_pictures(shuffled(outputs)), Net(), minimum=20) == score
+        assert images.inception_score(sorted_pictures(shuffled(outputs)), Net(), minimum=20) == score
 
 
 @pytest.fixture(scope="module")
 def random_clip(tmp_path_factory) -> Path:
-    torchvision.ensure()
+    extras.ensure()
     import open_clip
 
     torch.manual_seed(0)
@@ -251,7 +250,7 @@ def archive_of(tensors: dict[str, torch.Tensor]) -> Archive:
 @pytest.fixture(scope="module")
 def openai_archive(tmp_path_factory) -> tuple[str, Path]:
     """A tiny CLIP of random weights in OpenAI's published layout: fp16 weights and three sizes in TorchScript."""
-    torchvision.ensure()
+    extras.ensure()
     import open_clip
 
     folder, name = tmp_path_factory.mktemp("openai"), "ViT-tiny-quickgelu"
@@ -294,17 +293,17 @@ class TestClip:
             [noise(1), plain(250, 0, 0, size=8), plain(0, 0, 250, size=8)], ["snow", "a red wall", "the sea"]
         )
         straight, mixed = sorted_pictures(outputs), sorted_pictures(shuffled(outputs))
-        assert hps.hpsv2(straight, clip) == hps.hpsv2(mixed, clip)
+        assert images.hpsv2(straight, clip) == images.hpsv2(mixed, clip)
         swapped = [
             replace(one, output=other.output) for one, other in zip(outputs, outputs[1:] + outputs[:1], strict=True)
         ]
-        assert hps.hpsv2(sorted_pictures(swapped), clip).value != hps.hpsv2(straight, clip).value
+        assert images.hpsv2(sorted_pictures(swapped), clip).value != images.hpsv2(straight, clip).value
 
     def test_hps_reads_a_checkpoint_with_a_state_dict_and_returns_the_cosine(self, random_clip, tmp_path):
         torch.save({"epoch": 1, "state_dict": torch.load(random_clip)}, tmp_path / weights.HPS_21.file)
-        scorer = hps.open_hps(weights.HPS_21, str(tmp_path), model=TINY)
+        scorer = images.open_hps(weights.HPS_21, str(tmp_path), model=TINY)
         picture_set = sorted_pictures(cell([noise(1), noise(2)]))
-        score = hps.hpsv2(picture_set, scorer)
+        score = images.hpsv2(picture_set, scorer)
         assert score.value == pytest.approx(scorer.cosines(picture_set.pictures, picture_set.texts).mean())
         assert -1 <= score.low <= score.value <= score.high <= 1
 
@@ -357,7 +356,7 @@ class TestAesthetic:
         tensors = {f"layers.{i}.weight": torch.randn(shape) / shape[1] ** 0.5 for i, shape in shapes.items()}
         tensors |= {f"layers.{i}.bias": torch.randn(shape[0]) for i, shape in shapes.items()}
         torch.save(tensors, tmp_path / weights.AESTHETIC.file)
-        head = aesthetic.open_head(str(tmp_path))
+        head = images.open_head(str(tmp_path))
         x = torch.randn(4, 768)
         by_hand = x
         for i in shapes:
@@ -368,13 +367,13 @@ class TestAesthetic:
             def pictures(self, pictures):
                 return x[: len(pictures)].double().numpy()
 
-        score = aesthetic.aesthetic(sorted_pictures(cell([noise(i) for i in range(4)])), Embedder(), head)
+        score = images.aesthetic(sorted_pictures(cell([noise(i) for i in range(4)])), Embedder(), head)
         assert score.value == pytest.approx(float(by_hand.mean()), rel=1e-4) and score.n == 4
 
     def test_a_head_of_another_layout_is_refused(self, tmp_path):
         torch.save({"layers.0.weight": torch.zeros(1024, 768)}, tmp_path / "x.pth")
         with pytest.raises(WeightsError, match="does not fit Head"):
-            aesthetic.load_head(tmp_path / "x.pth")
+            images.load_head(tmp_path / "x.pth")
 
 
 class TestDiversity:
@@ -382,20 +381,20 @@ class TestDiversity:
         """Three orthogonal colours have distance 1 each, a repeated picture has 0, and one picture is no pair."""
         axes = [plain(90, 0, 0), plain(0, 90, 0), plain(0, 0, 90)]
         groups = {"a": axes, "b": [plain(5, 5, 5)] * 2, "c": [plain(1, 1, 1)]}
-        score = diversity.diversity(groups, Colour(), failures=1)
+        score = images.diversity(groups, Colour(), failures=1)
         assert score.value == pytest.approx(0.5, abs=1e-12)
         assert (score.n, score.failures, score.low, score.high) == (5, 1, pytest.approx(0.0), pytest.approx(1.0))
-        assert diversity.diversity(dict(reversed(groups.items())), Colour(), failures=1) == score
+        assert images.diversity(dict(reversed(groups.items())), Colour(), failures=1) == score
 
     def test_single_pictures_have_no_diversity_and_the_reason_says_what_to_do(self):
-        score = diversity.diversity({"a": [plain(1, 2, 3)]}, Colour())
+        score = images.diversity({"a": [plain(1, 2, 3)]}, Colour())
         assert score.value is None and "two repetitions" in score.reason
 
 
 @pytest.fixture(scope="module")
 def lpips(tmp_path_factory) -> tuple[Lpips, Path]:
     """Return the distance with random weights in the published layout, and their file."""
-    torchvision.ensure()
+    extras.ensure()
     from torchvision.models import alexnet
 
     torch.manual_seed(0)

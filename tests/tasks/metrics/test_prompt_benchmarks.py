@@ -11,7 +11,7 @@ import pytest
 from stridebench.harness.errors import ContractError, OutputError, UsageError
 from stridebench.tasks.metrics import dpg, geneval
 from stridebench.tasks.metrics import t2i_compbench as t2i
-from stridebench.tasks.metrics.box_relations import iou, position_2d, position_3d, same
+from stridebench.tasks.metrics.t2i_compbench import iou, position_2d, position_3d, same
 
 BENCH = {"class": "bench", "count": 1}
 RED_BENCH = {**BENCH, "color": "red"}

@@ -15,15 +15,18 @@ from torch import Tensor
 from transformers import ChameleonConfig, ChameleonForConditionalGeneration
 
 from stridebench.harness.backbones.checkpoints import components, transformers_models
-from stridebench.harness.backbones.image.published import vqgan, vqgan_encoder
-from stridebench.harness.backbones.image.published.assembly import (
+from stridebench.harness.backbones.image.published import vqgan
+from stridebench.harness.backbones.image.published.family import (
+    Family,
+    Model,
+    Reading,
+    Request,
     cells_a_side,
     code_table,
     shared_net,
     text_of,
     token_ids,
 )
-from stridebench.harness.backbones.image.published.family import Family, Model, Reading, Request
 from stridebench.harness.backbones.image.published.transformers_decoder import (
     DecoderNet,
     checked,
@@ -112,7 +115,7 @@ def assemble(
         paint=vq,
         codebook=vq.codebook.detach(),
         width=int(config.hidden_size),
-        tokenizer=partial(vqgan_encoder.read, request, vq),
+        tokenizer=partial(vqgan.read, request, vq),
     )
 
 

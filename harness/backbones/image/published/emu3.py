@@ -14,21 +14,24 @@ from torch import Tensor
 from transformers import Emu3Config, Emu3ForConditionalGeneration
 
 from stridebench.harness.backbones.checkpoints import transformers_models
-from stridebench.harness.backbones.image.published.assembly import (
+from stridebench.harness.backbones.image.published.family import (
+    Family,
+    Model,
+    Reading,
+    Request,
     cells_a_side,
     code_table,
     shared_net,
     text_of,
     token_ids,
 )
-from stridebench.harness.backbones.image.published.family import Family, Model, Reading, Request
 from stridebench.harness.backbones.image.published.transformers_decoder import (
     DecoderNet,
     checked,
     read_config,
     read_pretrained,
 )
-from stridebench.harness.backbones.image.published.vqgan_encoder import VQTokenizer
+from stridebench.harness.backbones.image.published.vqgan import VQTokenizer
 from stridebench.harness.backbones.slots.net import Net
 from stridebench.harness.core.backbone import TiedEmbeddings
 from stridebench.harness.core.capabilities import Grid

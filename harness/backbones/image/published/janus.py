@@ -14,15 +14,23 @@ from torch.nn import functional
 from transformers import JanusConfig, JanusForConditionalGeneration
 
 from stridebench.harness.backbones.checkpoints import transformers_models
-from stridebench.harness.backbones.image.published.assembly import code_table, shared_net, text_of, token_ids
-from stridebench.harness.backbones.image.published.family import Family, Model, Reading, Request
+from stridebench.harness.backbones.image.published.family import (
+    Family,
+    Model,
+    Reading,
+    Request,
+    code_table,
+    shared_net,
+    text_of,
+    token_ids,
+)
 from stridebench.harness.backbones.image.published.transformers_decoder import (
     DecoderNet,
     checked,
     read_config,
     read_pretrained,
 )
-from stridebench.harness.backbones.image.published.vqgan_encoder import VQTokenizer
+from stridebench.harness.backbones.image.published.vqgan import VQTokenizer
 from stridebench.harness.backbones.slots.net import Net
 from stridebench.harness.core.backbone import TiedEmbeddings
 from stridebench.harness.core.capabilities import Grid

@@ -18,12 +18,24 @@ from jaxtyping import Float
 from torch import Tensor
 
 from stridebench.harness.backbones.checkpoints import components, transformers_models
-from stridebench.harness.backbones.image.published import vqgan_encoder
-from stridebench.harness.backbones.image.published.assembly import cells_a_side, code_table
+from stridebench.harness.backbones.image.published import vqgan
 from stridebench.harness.backbones.image.published.chameleon import decoder
-from stridebench.harness.backbones.image.published.family import Family, Model, Reading, Request
-from stridebench.harness.backbones.image.published.llamagen_modules import GPT, SIZES, Shape, published, vocabulary
-from stridebench.harness.backbones.image.published.llamagen_net import LlamaGenNet
+from stridebench.harness.backbones.image.published.family import (
+    Family,
+    Model,
+    Reading,
+    Request,
+    cells_a_side,
+    code_table,
+)
+from stridebench.harness.backbones.image.published.llamagen_modules import (
+    GPT,
+    SIZES,
+    LlamaGenNet,
+    Shape,
+    published,
+    vocabulary,
+)
 from stridebench.harness.backbones.image.published.vqgan import VQDecoder
 from stridebench.harness.backbones.slots.net import Net
 from stridebench.harness.core.capabilities import Grid
@@ -83,7 +95,7 @@ def assemble(
         paint=vq,
         codebook=vq.codebook.detach(),
         width=shape.width,
-        tokenizer=partial(vqgan_encoder.read, request, vq),
+        tokenizer=partial(vqgan.read, request, vq),
     )
 
 

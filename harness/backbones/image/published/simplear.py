@@ -15,14 +15,17 @@ from torch import Tensor
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from stridebench.harness.backbones.checkpoints import transformers_models
-from stridebench.harness.backbones.image.published.assembly import (
+from stridebench.harness.backbones.image.published.family import (
+    Family,
+    Model,
+    Reading,
+    Request,
     cells_a_side,
     code_table,
     shared_net,
     text_of,
     token_ids,
 )
-from stridebench.harness.backbones.image.published.family import Family, Model, Reading, Request
 from stridebench.harness.backbones.image.published.transformers_decoder import read_config, read_pretrained
 from stridebench.harness.backbones.slots.fused_llama import forward_of
 from stridebench.harness.backbones.slots.net import Net

@@ -13,9 +13,9 @@ from torch.nn import functional
 
 from stridebench.harness.backbones.checkpoints import transformers_models
 from stridebench.harness.backbones.image.published.family import Request
-from stridebench.harness.backbones.slots import packed, transformers_packed
+from stridebench.harness.backbones.slots import cache, transformers_net
+from stridebench.harness.backbones.slots.cache import PackedWindow
 from stridebench.harness.backbones.slots.net import Net, SlotInputs
-from stridebench.harness.backbones.slots.packed import PackedWindow
 from stridebench.harness.backbones.slots.transformers_net import honours_masks, pick_layers, transformers_arguments
 from stridebench.harness.core.backbone import TiedEmbeddings
 from stridebench.harness.core.cache import Rows
@@ -35,7 +35,7 @@ class DecoderNet:
     kind = "transformers"
 
     def __init__(self, decoder: Any, tied: TiedEmbeddings, head: Callable[[Tensor], Tensor] | None = None) -> None:
-        transformers_packed.prepare(decoder)
+        transformers_net.prepare(decoder)
         self.decoder, self._tied, self._head = decoder, tied, head or tied.logits
         self.layers = int(decoder.config.get_text_config().num_hidden_layers)
 
@@ -58,8 +58,8 @@ class DecoderNet:
 
     def packed(self, tokens: Int[Tensor, " N"], positions: Int[Tensor, " N"], parts: Sequence[PackedWindow]) -> Rows:
         """Several sequences in one pass (see `packed`)."""
-        arguments = transformers_packed.arguments(positions, packed.layers(parts, 1))
-        return self._read(tokens, arguments, packed.last_rows(parts), parts[0].window.taps)
+        arguments = transformers_net.arguments(positions, cache.layers(parts, 1))
+        return self._read(tokens, arguments, cache.last_rows(parts), parts[0].window.taps)
 
     def _read(self, tokens: Tensor, arguments: dict[str, Any], rows: slice | list[int], taps: Sequence[int]) -> Rows:
         embedded = functional.embedding(tokens, self._tied.embed)[None]

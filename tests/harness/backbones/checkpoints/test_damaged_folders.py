@@ -24,7 +24,7 @@ from stridebench.harness.core.backbone import TiedEmbeddings
 from stridebench.harness.errors import WeightsError, WeightsWarning
 from stridebench.harness.plan import presets
 from stridebench.methods.drafters.eagle.net import FeatureNet
-from stridebench.methods.drafters.eagle.shape import Shape
+from stridebench.methods.drafters.eagle.published import Shape
 from stridebench.methods.drafters.heads.net import Heads
 from tests.support.cli import stride
 from tests.support.gguf_files import write_gguf

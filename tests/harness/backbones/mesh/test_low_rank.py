@@ -11,8 +11,7 @@ import torch
 
 from stridebench.harness.backbones.checkpoints import sources
 from stridebench.harness.backbones.mesh.adapter import MeshBackbone, read
-from stridebench.harness.backbones.mesh.layers import Sizes
-from stridebench.harness.backbones.mesh.model import MeshModel
+from stridebench.harness.backbones.mesh.model import MeshModel, Sizes
 from stridebench.harness.backbones.slots import lora
 from stridebench.harness.backbones.slots.lora import LowRank
 from stridebench.harness.errors import WeightsError

@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from stridebench.harness.backbones.slots.captures import RecordedCapture
-from stridebench.harness.backbones.slots.graphs import ROWS
+from stridebench.harness.backbones.slots.graphs import ROWS, RecordedCapture
 from stridebench.harness.backbones.text.hf_causal import HFCausal
 from stridebench.harness.core.cache import Window
 from stridebench.harness.core.draws import SeededDraws

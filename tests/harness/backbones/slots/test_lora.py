@@ -15,7 +15,7 @@ from torch import Tensor
 
 from stridebench.harness import discover
 from stridebench.harness.backbones.checkpoints import transformers_models
-from stridebench.harness.backbones.slots import gated, lora
+from stridebench.harness.backbones.slots import lora
 from stridebench.harness.backbones.slots.lora import LowRank
 from stridebench.harness.backbones.text.hf_causal import HFCausal
 from stridebench.harness.core.cache import Window
@@ -247,13 +247,13 @@ class TestRefusals:
 
 def test_a_layer_of_another_shape_is_refused_with_both_shapes() -> None:
     low = LowRank(torch.zeros(2, 6), torch.zeros(7, 2))
-    gated.check({"a": low}, {"a": (7, 6), "b": (3, 5)})
+    lora.check({"a": low}, {"a": (7, 6), "b": (3, 5)})
     with pytest.raises(WeightsError, match="changes a by 7 x 6 numbers, that has 7 x 5"):
-        gated.check({"a": low}, {"a": (7, 5)})
+        lora.check({"a": low}, {"a": (7, 5)})
     with pytest.raises(WeightsError, match="changes a by 7 x 6 numbers, that has 3 x 6"):
-        gated.check({"a": low}, {"a": (3, 6)})
+        lora.check({"a": low}, {"a": (3, 6)})
     with pytest.raises(WeightsError, match="which is no linear layer here"):
-        gated.check({"a": low}, {"b": (7, 6)})
+        lora.check({"a": low}, {"b": (7, 6)})
 
 
 def test_an_adapter_is_written_into_a_new_folder_and_read_back(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from stridebench.harness.backbones.slots.cache import PackedWindow, extend_packed, last_rows, layers
 from stridebench.harness.backbones.slots.net import Slots
-from stridebench.harness.backbones.slots.packed import PackedWindow, extend_packed, last_rows, layers
 from stridebench.harness.core.cache import Rows, Window
 
 

@@ -27,10 +27,16 @@ from stridebench.harness.synthetic import speech
 from stridebench.harness.train.gated_lora import GatedLora
 from stridebench.harness.train.loop import train
 from stridebench.methods.cross_regression import CrossRegression
-from stridebench.methods.training.adapters.denoising import Denoising
-from stridebench.methods.training.adapters.passage_windows import inputs, inside, roots, targets
-from stridebench.methods.training.adapters.recipes import TrainAdapter
-from stridebench.methods.training.adapters.recordings import Recordings, transcribed
+from stridebench.methods.training.adapters.recipes import (
+    Denoising,
+    Recordings,
+    TrainAdapter,
+    inputs,
+    inside,
+    roots,
+    targets,
+    transcribed,
+)
 from tests.support import peft_adapter
 from tests.support.peft_adapter import write_adapter
 from tests.support.tiny_whisper import FIRST, NEVER, PLAIN, SAID, VOCABULARY, features, load, sound, tiny_whisper

@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFa
 
 from stridebench.harness.backbones.text import chat
 from stridebench.harness.backbones.text.hf_causal import HFCausal
-from stridebench.harness.backbones.tiny.tokenizers import byte_tokenizer
+from stridebench.harness.backbones.tiny.texts import byte_tokenizer
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import UsageError, WeightsError
 from stridebench.harness.plan import presets

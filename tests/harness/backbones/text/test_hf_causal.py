@@ -23,11 +23,11 @@ from stridebench.harness.backbones.slots.fused_llama import FusedLlama
 from stridebench.harness.backbones.slots.net import SlotInputs, SlotLayer, Slots
 from stridebench.harness.backbones.text import hf_causal
 from stridebench.harness.backbones.text.hf_causal import HFCausal
-from stridebench.harness.core import int8
 from stridebench.harness.core.backbone import Backbone
 from stridebench.harness.core.cache import Window
 from stridebench.harness.core.capabilities import Requirement
 from stridebench.harness.errors import ContractError, UsageError, WeightsError
+from stridebench.harness.kernels import int8
 from stridebench.harness.plan import presets
 from tests.support.caches import check_history, check_tree, feed, feed_windows
 from tests.support.tiny_text import SIZES, tiny

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from stridebench.harness.backbones.image.layout import Layout
+from stridebench.harness.backbones.image.adapter import Layout
 from stridebench.harness.synthetic import emoji
-from stridebench.harness.train.backbones import caption_reading, decoder
-from stridebench.harness.train.backbones.caption_reading import ATTRIBUTES, likelihoods
+from stridebench.harness.train.backbones import decoder, emoji_image
+from stridebench.harness.train.backbones.emoji_image import ATTRIBUTES, likelihoods
 from stridebench.harness.train.backbones.image_recipe import Batch
 
 COUNTS = {"colour": 5, "kind": 5, "number": 4, "relation": 4}
@@ -46,7 +46,7 @@ def test_a_model_that_reads_numbers_only_is_right_on_them(monkeypatch: pytest.Mo
         read = torch.tensor([numbers.get(caption.split()[0], 1) for caption in batch.captions])
         return torch.stack([torch.zeros(len(read)), 20.0 * (read != batch.cells[:, 1])], 1)
 
-    monkeypatch.setattr(caption_reading, "nats", reader)
+    monkeypatch.setattr(emoji_image, "nats", reader)
     shares = likelihoods(object.__new__(decoder.Decoder), Layout(1, 2, 8, emoji.VOCABULARY), encode, 3)
     assert shares["reads_number"] == pytest.approx(1, abs=1e-6)
     assert shares["reads_colour"] == pytest.approx(1 / 5)

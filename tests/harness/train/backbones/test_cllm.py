@@ -18,24 +18,22 @@ from stridebench.harness.registry import RECIPES
 from stridebench.harness.synthetic.code import programs
 from stridebench.harness.train.backbones.cllm import (
     Batch,
+    Block,
     Consistent,
     TrainCllm,
+    Trajectory,
+    TrajectoryPlan,
     blocks_of,
     inner,
     losses,
     packed,
-    tokens_a_pass,
-)
-from stridebench.harness.train.backbones.jacobi_trajectories import (
-    Block,
-    Trajectory,
-    TrajectoryPlan,
     repeats,
+    tokens_a_pass,
     trajectories,
     trajectory,
 )
-from stridebench.harness.train.finetuned_text import FinetunedText, load_backbone
-from stridebench.harness.train.finetuning import Tuning
+from stridebench.harness.train.finetuning import FinetunedText, Tuning
+from stridebench.harness.train.finetuning import load_text_backbone as load_backbone
 from stridebench.harness.train.loop import train
 from stridebench.harness.train.teacher import Passage, Teacher
 from tests.support.tiny_llama import TINY

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from stridebench.harness.backbones.image.adapter import ImageModel
-from stridebench.harness.backbones.image.layout import Layout
+from stridebench.harness.backbones.image.adapter import ImageModel, Layout
 from stridebench.harness.backbones.image.vq import VQ
 from stridebench.harness.errors import OutputError
 from stridebench.harness.registry import RECIPES

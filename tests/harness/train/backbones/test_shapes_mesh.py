@@ -13,9 +13,7 @@ from stridebench.harness.backbones.mesh import bpt_tokens
 from stridebench.harness.backbones.mesh.model import MeshModel
 from stridebench.harness.registry import RECIPES
 from stridebench.harness.synthetic import shapes
-from stridebench.harness.train.backbones.cross_entropy import cross_entropy
-from stridebench.harness.train.backbones.shapes_mesh import ShapesMesh
-from stridebench.harness.train.backbones.shapes_mesh_data import SKIP, batched, sampled
+from stridebench.harness.train.backbones.shapes_mesh import SKIP, ShapesMesh, batched, cross_entropy, sampled
 from tests.support.tiny_mesh import MODELS, SIZES
 
 

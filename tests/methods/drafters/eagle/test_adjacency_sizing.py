@@ -10,7 +10,7 @@ from stridebench.harness.backbones.toy.tabular import Tabular
 from stridebench.harness.core.capabilities import Grid
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.errors import UsageError
-from stridebench.methods.drafters.eagle.adjacency_sizing import Adjacency, Alpha, Init, Rule, Size
+from stridebench.methods.drafters.eagle.sizing import Adjacency, Alpha, Init, Rule, Size
 from tests.support.feature_toys import run_on
 
 RULE = Rule("horizontal", (4, 10), (1, 9), (4, 13), 1, 3, 1.0, "loops", 2.0, False, False)

@@ -19,8 +19,9 @@ from stridebench.harness.errors import UsageError
 from stridebench.harness.proof.cases import CASES, GRID_CASES
 from stridebench.harness.proof.distance import distance
 from stridebench.harness.run import passes
-from stridebench.methods.drafters.eagle import measured_sizing
-from stridebench.methods.drafters.eagle.measured_sizing import AcceptanceHistory, Size, TreeSizer
+from stridebench.methods.drafters.eagle import sizing
+from stridebench.methods.drafters.eagle.sizing import AcceptanceHistory, TreeSizer
+from stridebench.methods.drafters.eagle.sizing import MeasuredSize as Size
 from stridebench.methods.eagle2 import Eagle2
 from stridebench.methods.eagle3 import Eagle3
 from tests.support.feature_toys import folder_for, run_on, tiny, with_oracle
@@ -54,7 +55,7 @@ class TestChoice:
     def test_the_best_size_by_hand(self, table: Costs, accepted: dict[tuple[int, int], float], size: Size) -> None:
         assert history_of(table, accepted).best() == size
 
-    @pytest.mark.parametrize("cycles", [0, measured_sizing.FIRST - 1, measured_sizing.AGAIN])
+    @pytest.mark.parametrize("cycles", [0, sizing.FIRST - 1, sizing.AGAIN])
     def test_the_largest_tree_is_tried_first_and_again_at_intervals(self, cycles: int) -> None:
         assert history_of(STEEP, {}, cycles).best() == Size(2, 4)
 
@@ -76,7 +77,7 @@ class TestDecodes:
         steps = decode(Eagle2(depth=1, width=2, nodes=4, sizing="measured"), run).steps
         drafted = [index for index, step in enumerate(steps) if step.drafted]
         assert sum(step.accepted for step in steps) == 0
-        assert drafted == [*range(measured_sizing.FIRST), 16, 32, 48]
+        assert drafted == [*range(sizing.FIRST), 16, 32, 48]
 
     def test_accepted_nodes_are_counted_at_their_ranks(self) -> None:
         """A tree of one level and one node is the likeliest token."""
@@ -101,7 +102,7 @@ class TestDecodes:
         self, kind: type[Eagle2] | type[Eagle3], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """One cycle of the largest tree, then the choice: one enumeration has several sizes."""
-        monkeypatch.setattr(measured_sizing, "FIRST", 1)
+        monkeypatch.setattr(sizing, "FIRST", 1)
         chosen, best = set(), AcceptanceHistory.best
 
         def watched(self: AcceptanceHistory) -> Size:
@@ -129,7 +130,7 @@ class TestAuto:
     def test_without_a_name_trees_shrink_where_drafts_are_never_right(self) -> None:
         model = Tabular("tabular", {"vocabulary": 300, "context": 200})
         steps = decode(Eagle2(), run_on(model, Sampling(0.0), 40, (0, 1, 2))).steps
-        assert [bool(step.drafted) for step in steps[:10]] == [True] * measured_sizing.FIRST + [False] * 2
+        assert [bool(step.drafted) for step in steps[:10]] == [True] * sizing.FIRST + [False] * 2
 
     def test_a_run_that_times_nothing_takes_the_largest_tree(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -10,9 +10,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from stridebench.harness.errors import WeightsError
-from stridebench.methods.drafters.eagle.layers import rotate
-from stridebench.methods.drafters.eagle.net import FeatureNet
-from stridebench.methods.drafters.eagle.shape import Shape
+from stridebench.methods.drafters.eagle.net import FeatureNet, rotate
+from stridebench.methods.drafters.eagle.published import Shape
 from tests.support.feature_toys import folder_for, tiny
 
 

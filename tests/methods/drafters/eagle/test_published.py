@@ -12,18 +12,16 @@ from safetensors.torch import load_file, save_file
 from transformers.models.llama import modeling_llama
 
 from stridebench.harness.core.backbone import TiedEmbeddings
-from stridebench.harness.core.cache import Window
+from stridebench.harness.core.cache import Window, resolve
 from stridebench.harness.core.capabilities import Capabilities
-from stridebench.harness.core.hidden import resolve
 from stridebench.harness.core.loop import decode
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.errors import WeightsError, WeightsWarning
 from stridebench.methods.autoregressive import Autoregressive
 from stridebench.methods.drafters import checkpoint
 from stridebench.methods.drafters.eagle import published
-from stridebench.methods.drafters.eagle.cache import FeatureCache
-from stridebench.methods.drafters.eagle.layers import rotate_cells
-from stridebench.methods.drafters.eagle.net import FeatureNet
+from stridebench.methods.drafters.eagle.drafter import FeatureCache
+from stridebench.methods.drafters.eagle.net import FeatureNet, rotate_cells
 from stridebench.methods.eagle2 import Eagle2
 from stridebench.methods.eagle3 import Eagle3
 from tests.support.feature_toys import SIZES, run_on, tiny

@@ -12,8 +12,7 @@ import torch
 
 from stridebench.harness.errors import WeightsError
 from stridebench.harness.train.loop import save_bf16
-from stridebench.methods.drafters.heads.config import Config
-from stridebench.methods.drafters.heads.net import Heads
+from stridebench.methods.drafters.heads.net import Config, Heads
 from tests.support.random_heads import random_heads
 
 

@@ -5,9 +5,7 @@ import torch
 
 from stridebench.harness.errors import ContractError, UsageError, WeightsError
 from stridebench.harness.train.loop import save_bf16
-from stridebench.methods.drafters.scales.codes import nearest_code
-from stridebench.methods.drafters.scales.net import Pair, Shape
-from stridebench.methods.drafters.scales.samplers import Samplers
+from stridebench.methods.drafters.scales.net import Pair, Samplers, Shape, nearest_code
 
 LINE = torch.tensor([[0.0, 1.0], [1.0, 1.0], [2.0, 1.0], [4.0, 1.0]])
 """Codes on a line, so that every mean can be computed by hand."""

@@ -16,9 +16,8 @@ from stridebench.harness.plan import presets
 from stridebench.harness.train.gated_lora import GatedLora
 from stridebench.harness.train.teacher import Passage
 from stridebench.methods.cross_regression import CrossRegression
-from stridebench.methods.training.adapters import denoising
-from stridebench.methods.training.adapters.denoising import Denoising
-from stridebench.methods.training.adapters.passage_windows import inputs, noised, roots, targets, weights
+from stridebench.methods.training.adapters import recipes
+from stridebench.methods.training.adapters.recipes import Denoising, inputs, noised, roots, targets, weights
 
 PASSAGE = Passage(tuple(range(2, 22)), 5)
 
@@ -107,7 +106,7 @@ class TestStreams:
 
 @pytest.mark.usefixtures("unchecked")
 def test_the_loss_is_that_of_algorithm_3_and_the_buffer_takes_the_guesses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(denoising, "noised", lambda slots, vocabulary, random, least: slots)
+    monkeypatch.setattr(recipes, "noised", lambda slots, vocabulary, random, least: slots)
     model = Denoising(GatedLora("tiny-llama", 4, 8), [PASSAGE], [PASSAGE], 4)
     text, at, x = torch.tensor(PASSAGE.tokens), roots(PASSAGE, 4), targets(PASSAGE, 4)
     assert torch.equal(model.replay, x)

@@ -27,8 +27,7 @@ from stridebench.harness.train.passages import Passages, Plan
 from stridebench.harness.train.teacher import Teacher
 from stridebench.methods.cross_regression import CrossRegression
 from stridebench.methods.training.adapters import recipes
-from stridebench.methods.training.adapters.passage_windows import roots
-from stridebench.methods.training.adapters.recipes import TrainAdapter
+from stridebench.methods.training.adapters.recipes import TrainAdapter, roots
 
 RECIPE = TrainAdapter(
     summary="a test", backbone="tiny-llama", plan=Plan("code"), rank=4, alpha=8, width=4, batch=2, steps=60, rate=1e-2

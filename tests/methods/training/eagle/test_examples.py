@@ -8,7 +8,7 @@ import torch
 
 from stridebench.harness.plan import presets
 from stridebench.harness.train.teacher import Passage, Teacher
-from stridebench.methods.training.eagle.examples import Example, collate, commonest, examples
+from stridebench.methods.training.eagle.student import Example, collate, commonest, examples
 from tests.support.feature_toys import tiny
 
 TOKENS = (5, 9, 22, 31, 7, 40, 11, 3, 3, 58)

@@ -15,10 +15,8 @@ from stridebench.harness.discover import shipped
 from stridebench.harness.registry import RECIPES
 from stridebench.harness.train.ngram_control import NGram
 from stridebench.methods.drafters.eagle.net import FeatureNet
-from stridebench.methods.training.eagle.examples import Example, collate
-from stridebench.methods.training.eagle.feature_recipe import FeatureRecipe
-from stridebench.methods.training.eagle.figures import figures, measured, measured_ngram, shuffled
-from stridebench.methods.training.eagle.student import Student
+from stridebench.methods.training.eagle.recipes import FeatureRecipe, figures, measured, measured_ngram, shuffled
+from stridebench.methods.training.eagle.student import Example, Student, collate
 from tests.support.feature_toys import small_recipe
 
 

@@ -20,8 +20,7 @@ from stridebench.harness.train.general import general
 from stridebench.harness.train.loop import train
 from stridebench.methods.eagle1 import Eagle1
 from stridebench.methods.eagle3 import Eagle3
-from stridebench.methods.training.eagle.feature_recipe import FeatureRecipe
-from stridebench.methods.training.eagle.figures import shuffled
+from stridebench.methods.training.eagle.recipes import FeatureRecipe, shuffled
 from stridebench.methods.training.eagle.student import Student
 from tests.support.feature_toys import run_on, small_recipe
 

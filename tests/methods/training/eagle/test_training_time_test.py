@@ -16,8 +16,7 @@ from stridebench.methods.drafters.eagle.drafter import FeatureDrafter
 from stridebench.methods.drafters.eagle.net import FeatureNet
 from stridebench.methods.eagle2 import Eagle2
 from stridebench.methods.eagle3 import Eagle3
-from stridebench.methods.training.eagle.examples import Example, collate
-from stridebench.methods.training.eagle.training_time_test import unroll
+from stridebench.methods.training.eagle.student import Example, collate, unroll
 from tests.support.feature_toys import folder_for, run_on, started, tiny
 
 TOKENS = (5, 9, 22, 31, 7, 40, 11, 3, 3, 58)

@@ -7,10 +7,8 @@ import torch
 
 from stridebench.harness.backbones.toy.tabular import Tabular
 from stridebench.harness.train.teacher import Passage, Teacher
-from stridebench.methods.drafters.heads.config import Config
-from stridebench.methods.drafters.heads.net import Heads
-from stridebench.methods.training.heads.examples import Examples, examples, hits, lead, ngram_hits, shares
-from stridebench.methods.training.heads.heads_in_training import frequent
+from stridebench.methods.drafters.heads.net import Config, Heads
+from stridebench.methods.training.heads.examples import Examples, examples, frequent, hits, lead, ngram_hits, shares
 
 
 class TestExamples:

@@ -19,16 +19,15 @@ from stridebench.harness.discover import shipped
 from stridebench.harness.errors import WeightsError
 from stridebench.harness.plan import presets
 from stridebench.harness.registry import RECIPES
-from stridebench.harness.train.finetuned_text import load_backbone
 from stridebench.harness.train.finetuning import Tuning
+from stridebench.harness.train.finetuning import load_text_backbone as load_backbone
 from stridebench.harness.train.loop import train
 from stridebench.harness.train.passages import Plan
 from stridebench.harness.train.teacher import Teacher
-from stridebench.methods.drafters.heads.config import read_config
-from stridebench.methods.drafters.heads.net import Heads
+from stridebench.methods.drafters.heads.net import Heads, read_config
 from stridebench.methods.medusa import Medusa
-from stridebench.methods.training.heads.medusa2_losses import Joint
-from stridebench.methods.training.heads.xspecmesh_losses import drift
+from stridebench.methods.training.heads.medusa2 import Joint
+from stridebench.methods.training.heads.xspecmesh import drift
 
 pytest.importorskip("peft")
 COMPONENTS = {"medusa-embedded-code": shipped("medusa-embedded-code")}

@@ -16,15 +16,13 @@ from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.discover import shipped
 from stridebench.harness.registry import RECIPES
-from stridebench.harness.train import prompts as prompt_sources
-from stridebench.harness.train.loop import train
+from stridebench.harness.train import windows as prompt_sources
+from stridebench.harness.train.loop import autocast, train
 from stridebench.harness.train.passages import Plan
-from stridebench.harness.train.precision import autocast
-from stridebench.harness.train.prompts import prompts
 from stridebench.harness.train.teacher import Teacher
+from stridebench.harness.train.windows import prompts
 from stridebench.methods.drafters.heads.net import Heads
-from stridebench.methods.training.heads.examples import Examples, examples, hits, lead
-from stridebench.methods.training.heads.heads_in_training import Training
+from stridebench.methods.training.heads.examples import Examples, Training, examples, hits, lead
 from tests.support.random_heads import random_heads
 
 TINY = replace(

@@ -14,8 +14,7 @@ import torch
 from torch.nn import functional
 
 from stridebench.harness.backbones.mesh.adapter import read
-from stridebench.harness.backbones.mesh.layers import Sizes
-from stridebench.harness.backbones.mesh.model import MeshModel
+from stridebench.harness.backbones.mesh.model import MeshModel, Sizes
 from stridebench.harness.backbones.slots import lora
 from stridebench.harness.backbones.toy.tabular import Tabular
 from stridebench.harness.core.draws import SeededDraws
@@ -26,16 +25,22 @@ from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import UsageError, WeightsError
 from stridebench.harness.registry import RECIPES
 from stridebench.harness.train.backbones.shapes_mesh import ShapesMesh
-from stridebench.harness.train.finetuned_mesh import FinetunedMesh, load_backbone
-from stridebench.harness.train.finetuning import Tuning
+from stridebench.harness.train.finetuning import FinetunedMesh, Tuning, load_backbone
 from stridebench.harness.train.loop import train
 from stridebench.harness.train.teacher import Passage, Teacher
-from stridebench.methods.drafters.heads.config import read_config
-from stridebench.methods.drafters.heads.net import Heads
+from stridebench.methods.drafters.heads.net import Heads, read_config
 from stridebench.methods.multi_head import MultiHead
-from stridebench.methods.training.heads.heads_in_training import head_losses
-from stridebench.methods.training.heads.xspecmesh_losses import MeshTraining, divergence, drift, head_loss, joint_loss
-from stridebench.methods.training.heads.xspecmesh_passages import Meshes, Shapes, drawn
+from stridebench.methods.training.heads.examples import head_losses
+from stridebench.methods.training.heads.xspecmesh import (
+    Meshes,
+    MeshTraining,
+    Shapes,
+    divergence,
+    drawn,
+    drift,
+    head_loss,
+    joint_loss,
+)
 
 SIZES = Sizes(32, 3, 2, 48, 8, encoder_layers=1, context=24, window=0, shared_coordinates=True)
 PLAN = Shapes(train=3, development=2, new=20)

@@ -19,16 +19,15 @@ from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import UsageError, WeightsError
 from stridebench.harness.plan import presets
-from stridebench.harness.train import precision
+from stridebench.harness.train import loop
 from stridebench.harness.train.data import TaskPlan
-from stridebench.harness.train.finetuned_points import FinetunedBPT, finetuned
-from stridebench.harness.train.finetuning import Tuning
+from stridebench.harness.train.finetuning import FinetunedBPT, Tuning, finetuned
 from stridebench.harness.train.general import general
 from stridebench.harness.train.loop import train
-from stridebench.methods.drafters.heads.config import read_config
+from stridebench.methods.drafters.heads.net import read_config
 from stridebench.methods.multi_head import MultiHead
+from stridebench.methods.training.heads.xspecmesh import MeshTraining, joint_loss, tuned_passes
 from stridebench.methods.training.heads.xspecmesh_any import printed_loss
-from stridebench.methods.training.heads.xspecmesh_losses import MeshTraining, joint_loss, tuned_passes
 
 BPT = "tiny:bpt"
 PLAN = TaskPlan("point_clouds", {"folder": str(discover.SAMPLES / "point_clouds")}, limit=2, new=12, dtype="fp32")
@@ -69,7 +68,7 @@ def test_only_matrices_of_the_decoder_and_the_heads_learn(model: MeshTraining) -
 def test_before_the_first_step_the_rows_and_logits_are_those_of_the_base(
     model: MeshTraining, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(precision, "NATIVE_BF16", False)  # trainings multiply in it, the base model does not
+    monkeypatch.setattr(loop, "NATIVE_BF16", False)  # trainings multiply in it, the base model does not
     passage = model.train_on.passages[0]
     assert model.base is not None
     base = model.base.read(passage, (-1,), logits=True)

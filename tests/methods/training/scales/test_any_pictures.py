@@ -15,15 +15,13 @@ from PIL import Image
 from stridebench.harness import discover
 from stridebench.harness.errors import ContractError, UsageError, WeightsError
 from stridebench.harness.plan import presets
-from stridebench.harness.plan.outcomes import Outcomes
+from stridebench.harness.plan.compatibility import Outcomes
 from stridebench.harness.train.general import general
 from stridebench.harness.train.loop import train
 from stridebench.harness.train.pictures import PicturePlan
-from stridebench.methods.drafters.scales.codes import bilinear
-from stridebench.methods.drafters.scales.net import Pair, Shape
+from stridebench.methods.drafters.scales.net import Pair, Shape, bilinear
 from stridebench.methods.mulo_sd import MuLoSD
-from stridebench.methods.training.scales.any_pictures import PAPER, AnySamplers
-from stridebench.methods.training.scales.pictures_in_training import InOrder
+from stridebench.methods.training.scales.general import PAPER, AnySamplers, InOrder
 from tests.support.cli import stride
 
 TAR = "tiny:tar-1.5b"

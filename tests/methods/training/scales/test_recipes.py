@@ -16,13 +16,11 @@ from stridebench.harness.errors import UsageError
 from stridebench.harness.registry import RECIPES
 from stridebench.harness.synthetic import emoji
 from stridebench.harness.train.loop import train
-from stridebench.methods.drafters.scales.codes import nearest_code
-from stridebench.methods.drafters.scales.net import Pair, Shape
-from stridebench.methods.drafters.scales.samplers import Samplers
-from stridebench.methods.training.scales import losses
+from stridebench.methods.drafters.scales.net import Pair, Samplers, Shape, nearest_code
 from stridebench.methods.training.scales import recipes as recipe
-from stridebench.methods.training.scales.figures import figures
-from stridebench.methods.training.scales.samplers_in_training import resample
+from stridebench.methods.training.scales import samplers_recipe
+from stridebench.methods.training.scales.recipes import figures
+from stridebench.methods.training.scales.samplers_recipe import resample
 
 VQ = shipped("emoji-vq")
 PAIR = shipped("mulo-2x")
@@ -55,7 +53,7 @@ class TestTraining:
         real = recipe.encoded(model.frozen.tokenizer, emoji.scenes(0, "train", 2))["up"]
         codes = model.pair.codebook[real.ids].permute(0, 3, 1, 2)
         painted = model.frozen.tokenizer.paint(codes.permute(0, 2, 3, 1))
-        right = losses.Resampled(codes, real.ids, painted, real.pixels)
+        right = samplers_recipe.Resampled(codes, real.ids, painted, real.pixels)
         error = float(TINY.terms(model, "up", right, 0))
         assert error == pytest.approx(float((painted - real.pixels).square().mean()))
         moved = right._replace(vectors=codes + 0.1 * torch.eye(16)[0].view(1, 16, 1, 1))
@@ -122,15 +120,17 @@ class TestOptionalTerms:
         gan.loss(model, 3, random).backward()
         assert all(layer.weight.grad.abs().sum() > 0 for layer in model.critics["up"][::2])
 
-        judge, pixels = losses.new_critic(), torch.randn(1, 3, 8, 8)
+        judge, pixels = samplers_recipe.new_critic(), torch.randn(1, 3, 8, 8)
         painted = torch.randn(1, 3, 8, 8, requires_grad=True)
-        resampled = losses.Resampled(torch.zeros(1, 1, 2, 2), torch.zeros(1, 2, 2, dtype=torch.long), painted, pixels)
-        losses.adversarial(judge, resampled, 0.25).backward()
+        resampled = samplers_recipe.Resampled(
+            torch.zeros(1, 1, 2, 2), torch.zeros(1, 2, 2, dtype=torch.long), painted, pixels
+        )
+        samplers_recipe.adversarial(judge, resampled, 0.25).backward()
         gradients = [weight.grad.clone() for weight in judge.parameters()]
         expected = torch.autograd.grad(-0.25 * judge(painted).mean(), painted)[0]
         torch.testing.assert_close(painted.grad, expected)
         judge.zero_grad()
-        losses.adversarial(judge, resampled, 100.0).backward()
+        samplers_recipe.adversarial(judge, resampled, 100.0).backward()
         assert all(
             torch.equal(weight.grad, gradient) for weight, gradient in zip(judge.parameters(), gradients, strict=True)
         )

@@ -15,13 +15,12 @@ from torch.nn import functional
 from transformers import GenerationConfig
 
 from stridebench.harness.backbones.checkpoints import components
-from stridebench.harness.backbones.image.published import llamagen, simplear, tar, tatok, vqgan
+from stridebench.harness.backbones.image.published import llamagen, simplear, tar, vqgan
 from stridebench.harness.backbones.image.published import llamagen_modules as modules
-from stridebench.harness.backbones.image.published.adapter import RealImage
-from stridebench.harness.backbones.image.published.families import FAMILIES, family_of
+from stridebench.harness.backbones.image.published.adapter import FAMILIES, RealImage, family_of
 from stridebench.harness.backbones.slots.cache import Masks, SlotCache
 from stridebench.harness.backbones.tiny import pictures as stand_ins
-from stridebench.harness.backbones.tiny.tokenizers import character_tokenizer
+from stridebench.harness.backbones.tiny.texts import character_tokenizer
 from stridebench.harness.core.capabilities import Grid, Requirement
 from stridebench.harness.core.draft import Draft
 from stridebench.harness.core.session import Session
@@ -571,7 +570,7 @@ def test_tar_writes_codes_once_a_prompt_and_embeds_them(tmp_path: Path, monkeypa
     codes = write("a fox")
     assert torch.equal(codes, write("a fox")) and not torch.equal(codes, write("a cat"))
     assert codes.shape == (9,) and len(codes.unique()) > 2 and torch.equal(state, torch.get_rng_state())
-    module = tatok.Meanings(500, 24, 24, 1, 16)
+    module = tar.Meanings(500, 24, 24, 1, 16)
     file = {
         f"bottleneck.regularizer.{key}": value for key, value in module.state_dict().items() if "embedding" in key[:9]
     }
@@ -582,13 +581,13 @@ def test_tar_writes_codes_once_a_prompt_and_embeds_them(tmp_path: Path, monkeypa
         for key, v in module.state_dict().items()
         if "decoder." in key
     }
-    embed = tatok.meanings(
+    embed = tar.meanings(
         request, {**file, "encoder.weight": torch.ones(1), "decoder.vision_model.head.probe": torch.ones(1)}
     )
     torch.testing.assert_close(embed(codes), module(codes))
     del file["bottleneck.out_linear.bias"]
     with pytest.raises(WeightsError, match=r"lacks out_linear\.bias"):
-        tatok.meanings(request, file)
+        tar.meanings(request, file)
 
 
 def test_a_component_copied_by_hand_is_used_and_an_absent_one_is_named(

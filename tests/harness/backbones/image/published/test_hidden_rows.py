@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from stridebench.harness.backbones.slots.cache import SlotCache
+from stridebench.harness.backbones.slots.cache import Packs, SlotCache
 from stridebench.harness.backbones.slots.guided import GuidedCache
 from stridebench.harness.backbones.slots.net import Tapped
-from stridebench.harness.backbones.slots.packed import Packs
 from stridebench.harness.core.cache import Rows
 from stridebench.harness.core.draft import Draft
 from stridebench.harness.core.draws import SeededDraws
@@ -26,8 +25,7 @@ from stridebench.harness.train.loop import save_bf16
 from stridebench.methods.adt_tree import ADTTree
 from stridebench.methods.autoregressive import Autoregressive
 from stridebench.methods.blockwise import Blockwise
-from stridebench.methods.drafters.heads.config import Config
-from stridebench.methods.drafters.heads.net import Heads
+from stridebench.methods.drafters.heads.net import Config, Heads
 from stridebench.methods.eagle1 import Eagle1
 from stridebench.methods.eagle2 import Eagle2
 from stridebench.methods.eagle3 import Eagle3

@@ -10,7 +10,7 @@ from transformers import ChameleonVQVAEConfig, JanusVQVAEConfig
 from transformers.models.chameleon.modeling_chameleon import ChameleonVQVAE
 from transformers.models.janus.modeling_janus import JanusVQVAE
 
-from stridebench.harness.backbones.image.published import vqgan, vqgan_encoder
+from stridebench.harness.backbones.image.published import vqgan
 from stridebench.harness.errors import UsageError, WeightsError
 from stridebench.harness.plan import presets
 from tests.support.layouts import layout
@@ -31,11 +31,11 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
 def test_our_encoder_is_the_published_layout(name: str) -> None:
     """Nothing but the decoder's side and the codes are left out."""
     published = {key: torch.empty(sizes, device="meta") for key, sizes in layout(name).items()}
-    own = vqgan_encoder.own_names(published)
+    own = vqgan.own_names(published)
     with torch.device("meta"):
-        module = vqgan_encoder.build(own).state_dict()
+        module = vqgan.build(own).state_dict()
     assert {key: value.shape for key, value in module.items()} == {key: value.shape for key, value in own.items()}
-    kept = [key for key in published if not vqgan_encoder.UNUSED.match(key)]
+    kept = [key for key in published if not vqgan.UNUSED.match(key)]
     assert len(kept) == len(own) and all(key.startswith(("encoder.", "quant_conv.")) for key in kept)
 
 
@@ -51,12 +51,12 @@ def test_vectors_and_codes_are_those_of_transformers(family: str) -> None:
     for weight in reference.parameters():
         torch.nn.init.normal_(weight, std=0.3)
     state = {key.replace(".attn.block_", "."): value for key, value in reference.state_dict().items()}
-    own = vqgan_encoder.own_names(state)
-    encoder = vqgan_encoder.build(own)
+    own = vqgan.own_names(state)
+    encoder = vqgan.build(own)
     encoder.load_state_dict(own)
     book = reference.quantize.embedding.weight.detach()
     normalised = family == "janus"
-    tokenizer = vqgan_encoder.VQTokenizer(
+    tokenizer = vqgan.VQTokenizer(
         torch.nn.functional.normalize(book, dim=-1) if normalised else book, 4, normalised, encoder, lambda x: x
     )
     pictures = torch.randint(0, 256, (2, 16, 16, 3), dtype=torch.uint8)
@@ -101,7 +101,7 @@ def test_a_file_without_an_encoder_is_one_message(tmp_path: Path) -> None:
     body = torch.load(file)["model"]
     whole = {key: value for key, value in body.items() if not key.startswith(("encoder.", "quant_conv."))}
     torch.save({"model": whole}, tmp_path / "vq.pt")
-    request = vqgan_encoder.Request("tiny", {"vq": tmp_path / "vq.pt"}, {}, torch.float32, "cpu")
+    request = vqgan.Request("tiny", {"vq": tmp_path / "vq.pt"}, {}, torch.float32, "cpu")
     with pytest.raises(WeightsError, match="has no encoder of pictures"):
-        vqgan_encoder.read(request, vqgan.VQDecoder(vqgan.VQShape(32, 8, 32, (64, 32), 2)))
+        vqgan.read(request, vqgan.VQDecoder(vqgan.VQShape(32, 8, 32, (64, 32), 2)))
     assert backbone.tokenizer().factor == 2

@@ -1,1 +1,0 @@
-"""What depends on the platform: devices, folders, stand-ins for heavy libraries, workarounds for single libraries."""

@@ -1,1 +1,0 @@
-"""Runs the engines of a suite: their requests under load, what is wrong with an answer, and their verdicts."""

@@ -1,0 +1,1 @@
+"""Workers that run cells: a process on this machine, Ray, and Slurm."""
