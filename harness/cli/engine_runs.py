@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 from rich.console import Console
 
 from stridebench.harness.cli.main import say
-from stridebench.harness.engines.serving.engines import Stopped
 from stridebench.harness.errors import RunIncomplete
 from stridebench.harness.plan.cells import Plan
 from stridebench.harness.record.entries import json_values
 from stridebench.harness.record.store import Store
 from stridebench.reports import crossover, engines, side_by_side
 from stridebench.reports.text_table import print_table
+
+if TYPE_CHECKING:
+    from stridebench.harness.engines.serving.engines import Stopped
 
 BROKEN = ("broken",)
 """Verdicts of an engine that end a run with code 1."""

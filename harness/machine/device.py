@@ -6,8 +6,6 @@ import functools
 from collections.abc import Collection
 from pathlib import Path
 
-import torch
-
 from stridebench.harness.errors import UsageError
 
 CPU_INFO = Path("/proc/cpuinfo")
@@ -63,6 +61,8 @@ def check_device(device: str) -> None:
     Raises:
         UsageError: no such device.
     """
+    import torch
+
     try:
         if device == "meta":
             raise RuntimeError("nothing is computed on it")

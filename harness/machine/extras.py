@@ -11,13 +11,14 @@ import sys
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-import torch
-
 from stridebench.harness.errors import UsageError
+
+if TYPE_CHECKING:
+    import torch
 
 # How a user's shell reaches the programs of this environment.
 
@@ -114,6 +115,8 @@ def ensure() -> None:
 
 
 def _own_operators(package: Path) -> bool:
+    import torch
+
     for library in sorted(package.glob("_C*.so")):
         try:
             torch.ops.load_library(str(library))  # type: ignore[no-untyped-call]  # torch has none
@@ -125,6 +128,8 @@ def _own_operators(package: Path) -> bool:
 
 @cache  # operators live as long as the library object that declared them
 def _declare() -> torch.library.Library:
+    import torch
+
     library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]  # as above
     for name, signature in OPERATORS.items():
         if not hasattr(torch.ops.torchvision, name):

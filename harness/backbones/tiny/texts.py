@@ -57,15 +57,6 @@ def character_tokenizer(special: Sequence[str], opens: bool = False) -> Any:
     return fast
 
 
-# Where the files of a stand-in lie in its folder, and how small its pictures are.
-
-
-FILES = {"gpt": "gpt.pt", "vq": "vq.pt", "model": "model", "text": "text", "tok": "tok.pt"}
-"""Files and folders of a picture model's components."""
-PIXELS = 32
-"""How many times as small Tar's stand-ins are: 4x4, 8x8 and 16x16 cells, so that one drafts for another."""
-
-
 CONTEXT = 4096
 OWN = "{% for turn in messages %}{{ turn['role'] }}: {{ turn['content'] }}\n{% endfor %}assistant: "
 """The chat template of a stand-in's tokenizer."""
