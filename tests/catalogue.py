@@ -73,7 +73,8 @@ def registering(registries: str = "[A-Z_]+") -> list[str]:
     """Return the modules of our packages whose text registers something."""
     call = re.compile(rf"^ *@?(?:{registries})\.register\(", re.MULTILINE)
     paths = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
-    texts = {".".join(path.relative_to(ROOT).with_suffix("").parts): path.read_text(encoding="utf-8") for path in paths}
+    dotted = {".".join(("stridebench", *path.relative_to(ROOT).with_suffix("").parts)): path for path in paths}
+    texts = {name: path.read_text(encoding="utf-8") for name, path in dotted.items()}
     return [
         name for name, text in texts.items() if "from stridebench.harness.registry import" in text and call.search(text)
     ]
