@@ -3,6 +3,10 @@
 Each folder of ``golden`` holds a store (``stride run SUITE --limit N`` of commit f31d04a, N = 2 for quick and 1 for the
 others, brought to the schema of today), the output of ``stride report`` at 160 columns, and its tables.
 
+Against commit 3b63c21 the reports differ in this: the summary has the column `drafter_c`, lines that name the columns
+without room name `c`, and Tables 1 to 4 of papers-sjdpp give embedded-image, which is not a model of the paper, rows
+with its name.
+
 Figure 1 of papers-adt_tree and trees shows the cards of the drafters that are shipped today, so its rows follow them.
 """
 
