@@ -518,6 +518,7 @@ class TestEquationTen:
         steps = decoded(method, grid, (5, (draft[5] + 1) % 4) if rejects else None).result.steps
         key = {"prompt": "p", "repetition": 0, "warmup": False}
         sample = {**key, "status": "ok", "tokens": draft, "logprobs": (), "agreement": None, "prefill_ns": 0}
+        sample["completion"] = len(draft)
         return totals(pd.DataFrame([sample]), pd.DataFrame([{**key, **asdict(step)} for step in steps]))
 
     def test_by_hand(self) -> None:

@@ -10,14 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from stridebench.harness.backbones.tiny.layout import FILES, PIXELS
 from stridebench.harness.machine.folders import cache_folder
 
 PREFIX = "tiny:"
 """Of the name of a stand-in: tiny:llama2-7b."""
-FILES = {"gpt": "gpt.pt", "vq": "vq.pt", "model": "model", "text": "text", "tok": "tok.pt"}
-"""Files and folders of a picture model's components."""
-PIXELS = 32
-"""How many times as small Tar's stand-ins are: 4x4, 8x8 and 16x16 cells, so that one drafts for another."""
 VERSION = 4
 """Counts up when the files change."""
 PICTURES: dict[str, dict[str, Any]] = {

@@ -25,7 +25,7 @@ from stridebench.harness.backbones.image.published import chameleon, emu3, janus
 from stridebench.harness.backbones.image.published.llamagen_modules import GPT, Shape, published
 from stridebench.harness.backbones.image.published.tar import Meanings
 from stridebench.harness.backbones.image.published.vqgan import VQDecoder, VQEncoder, VQShape
-from stridebench.harness.backbones.tiny import FILES, PIXELS
+from stridebench.harness.backbones.tiny.layout import FILES, PIXELS
 from stridebench.harness.backbones.tiny.texts import character_tokenizer
 
 CODES = 32

@@ -31,11 +31,11 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
 def test_our_encoder_is_the_published_layout(name: str) -> None:
     """Nothing but the decoder's side and the codes are left out."""
     published = {key: torch.empty(sizes, device="meta") for key, sizes in layout(name).items()}
-    own = vqgan.own_names(published)
+    own = vqgan.encoder_names(published)
     with torch.device("meta"):
         module = vqgan.build(own).state_dict()
     assert {key: value.shape for key, value in module.items()} == {key: value.shape for key, value in own.items()}
-    kept = [key for key in published if not vqgan.UNUSED.match(key)]
+    kept = [key for key in published if not vqgan.ENCODER_UNUSED.match(key)]
     assert len(kept) == len(own) and all(key.startswith(("encoder.", "quant_conv.")) for key in kept)
 
 
@@ -51,7 +51,7 @@ def test_vectors_and_codes_are_those_of_transformers(family: str) -> None:
     for weight in reference.parameters():
         torch.nn.init.normal_(weight, std=0.3)
     state = {key.replace(".attn.block_", "."): value for key, value in reference.state_dict().items()}
-    own = vqgan.own_names(state)
+    own = vqgan.encoder_names(state)
     encoder = vqgan.build(own)
     encoder.load_state_dict(own)
     book = reference.quantize.embedding.weight.detach()
