@@ -39,6 +39,7 @@ from stridebench.harness.proof.cases import GRID_CASES
 from stridebench.harness.proof.distance import distance
 from stridebench.harness.proof.mutants import CAUGHT, try_mutants
 from stridebench.harness.proof.prove import EXACT, prove
+from stridebench.harness.record.columns import STARTS
 from stridebench.harness.record.metrics import totals
 from stridebench.harness.record.store import Store
 from stridebench.harness.registry import METHODS
@@ -518,7 +519,7 @@ class TestEquationTen:
         steps = decoded(method, grid, (5, (draft[5] + 1) % 4) if rejects else None).result.steps
         key = {"prompt": "p", "repetition": 0, "warmup": False}
         sample = {**key, "status": "ok", "tokens": draft, "logprobs": (), "agreement": None, "prefill_ns": 0}
-        sample["completion"] = len(draft)
+        sample |= {"completion": len(draft), **dict.fromkeys(STARTS, 0)}
         return totals(pd.DataFrame([sample]), pd.DataFrame([{**key, **asdict(step)} for step in steps]))
 
     def test_by_hand(self) -> None:
