@@ -16,7 +16,7 @@ from typing import Any
 from stridebench.harness.cli.main import main as stride
 from stridebench.harness.plan import presets
 
-OURS = ("harness", "methods", "tasks", "reports")
+OURS = "stridebench."
 
 
 def main() -> None:
@@ -37,7 +37,10 @@ def main() -> None:
 def ended(*_: Any) -> Any:
     """Print and end."""
     tops = [name.partition(".")[0] for name in sys.modules]
-    counts = {"ours": sum(top in OURS for top in tops), **{top: tops.count(top) for top in ("torch", "transformers")}}
+    counts = {
+        "ours": sum(name.startswith(OURS) for name in sys.modules),
+        **{top: tops.count(top) for top in ("torch", "transformers")},
+    }
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     print(json.dumps({**counts, "cpu_s": round(time.process_time(), 2), "memory_mb": memory}), flush=True)
     if os.environ.get("STRIDE_NAMES"):
