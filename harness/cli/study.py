@@ -12,7 +12,8 @@ from stridebench.harness.cli.main import emit, say
 from stridebench.harness.cli.show import match_cell
 from stridebench.harness.core.task import SetScore
 from stridebench.harness.record.store import Store
-from stridebench.reports import text_table, user_study
+from stridebench.reports import text_table
+from stridebench.reports.papers import user_study
 
 PATH = click.Path(path_type=Path)
 

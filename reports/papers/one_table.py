@@ -7,9 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from stridebench.harness.errors import UsageError, did_you_mean
-from stridebench.reports.cost import cards
-from stridebench.reports.cost.tables import cost_table, framework_table
-from stridebench.reports.papers import report
+from stridebench.reports.papers import cost, report
 from stridebench.reports.papers.drawing import SHEETS
 from stridebench.reports.papers.measured import Run, measured
 from stridebench.reports.papers.paper_files import Item, items, printed, reports
@@ -64,8 +62,8 @@ def one_table(store: Store, paper: str, table: str) -> list[TextTable]:
         raise UsageError(f"{paper} has no table {table!r}; it has {_listed(tables)}.")
     item = tables[number]
     if item.made_by == "stride cost":
-        book = cards.read(cards.CARDS)
-        return [framework_table(book, {}) if number == FRAMEWORKS else cost_table(book, book.utilisation)]
+        book = cost.read(cost.CARDS)
+        return [cost.framework_table(book, {}) if number == FRAMEWORKS else cost.cost_table(book, book.utilisation)]
     if not item.suite:
         why = f"{item.made_by} makes it" if item.made_by else item.why
         raise UsageError(f"{item.item} of {paper} is no report of a run: {why}.")

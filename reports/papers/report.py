@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +13,7 @@ from matplotlib import rc_context
 from rich.console import Console
 
 from stridebench.harness.errors import UnknownNameError
+from stridebench.harness.registry import REPORTS
 from stridebench.reports.papers import (
     adt_tree,
     by_context,
@@ -31,6 +32,8 @@ from stridebench.reports.pareto import STYLE
 from stridebench.reports.text_table import TextTable, markdown_lines, print_table
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from stridebench.harness.record.store import Store
     from stridebench.reports.summary import FinishedCell
 
@@ -57,6 +60,7 @@ LEGEND = (
 )
 
 
+@REPORTS.register("papers")
 @dataclass(frozen=True)
 class PaperReport:
     """The tables and figures that the report of a run names. Cells are read once for the page and the terminal."""
@@ -78,6 +82,18 @@ class PaperReport:
         contents = contents_of(store)
         groups = measured(store, read, frame) if contents.sheets or contents.figures else []
         return PaperReport(contents, Run(store, groups, contents.roles))
+
+    @staticmethod
+    def figure_names() -> Iterable[str]:
+        """Return the names of the papers' figures."""
+        return FIGURES
+
+    @staticmethod
+    def draw(store: Store, name: str, cells: Collection[str]) -> Iterable[Figure]:
+        """Draw a figure of these cells; without a finished one, there is none."""
+        chosen = [replace(group, rows=group.rows[group.rows.index.isin(list(cells))]) for group in measured(store)]
+        groups = [group for group in chosen if len(group.rows)]
+        return FIGURES[name](Run(store, groups, contents_of(store).roles)) if groups else []
 
     @cached_property
     def sheets(self) -> list[tuple[str, int, TextTable]]:

@@ -1,4 +1,4 @@
-"""Figures whose definition changed, before and now: `python -m stridebench.reports.mended RUN...`.
+"""Figures whose definition changed, before and now: `python -m stridebench.reports.papers.mended RUN...`.
 
 Both follow from the same run, so that the difference is the definition's alone. Cells that show none are left out.
 """
