@@ -2,8 +2,8 @@
 
 Pictures are derived from Noto Color Emoji (SIL Open Font License 1.1; see data/emoji-licence.txt). Objects lie on a
 lattice of 8 pixels of 64. So the tokens of a tokenizer that shrinks 4 times (16x16 of a picture of 64 pixels, 8x8 of
-one of 32) depend on kind and colour, and hardly on the place. A caption leaves open where its arrangement stands
-(2 ways), which gradient or texture it has (8 colours, 8 directions), and every tile of a texture.
+one of 32) depend on kind and colour, and hardly on the place. A caption leaves open the place of its arrangement (2
+ways), its gradient or texture (8 colours, 8 directions), and every tile of a texture.
 
 The world is small enough to be learnt in an hour of one core: six kinds in six colours, arrangements of one to four
 equal objects, four relations of two different ones, and a texture behind one picture in seven.
@@ -75,7 +75,7 @@ def places(number: int, relation: str, down: int) -> list[Corner]:
 
 
 FAMILIES = ("single_object", "two_object", "counting", "colors", "position", "color_attr")
-"""GenEval's own names of its families. Those with as many objects are drawn alike, since captions state everything."""
+"""GenEval's names of its families. Those with as many objects are drawn alike, since captions state everything."""
 NUMBER_WORDS = {"single_object": (1,), "colors": (1,), "counting": (2, 3, 4)}
 """How many objects the families show that have equal ones. The others show two different ones."""
 
@@ -232,7 +232,7 @@ def _phrase(thing: Thing) -> str:
 
 
 def specification(drawn: Scene) -> dict[str, Any]:
-    """What a picture of the scene must show, in the layout of GenEval's prompt files: tag, include, exclude.
+    """Return the requirements on a picture of the scene, in the layout of GenEval's prompts: tag, include, exclude.
 
     It asks for everything that the caption states, whatever the family. The second of two different objects comes
     first, and the other refers to it by index.
@@ -271,7 +271,7 @@ def render(drawn: Scene, size: int = 64) -> UInt8[np.ndarray, "size size 3"]:
 
 
 def regions(drawn: Scene, cells: int = 16) -> Int8[np.ndarray, "cells cells"]:
-    """Region of each token's cell: OBJECT where a quarter of it is covered, else SMOOTH or TEXTURED.
+    """Return the region of each token's cell: OBJECT if a quarter of it is covered, else SMOOTH or TEXTURED.
 
     Args:
         drawn: the scene.

@@ -1,4 +1,4 @@
-"""The data of shapes by name: each draws a shape of a split ("train" or "test") and a level (0 to 2, None: drawn)."""
+"""The data of shapes by name: each draws a shape of a split ("train" or "test") and a level (0 to 2; drawn if None)."""
 
 from __future__ import annotations
 

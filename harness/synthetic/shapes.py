@@ -344,7 +344,7 @@ def shape(random: np.random.Generator, split: str, level: int | None = None) -> 
     Args:
         random: source of all draws.
         split: "train" or "test".
-        level: 0 to 2; None: drawn by ``LEVELS``.
+        level: 0 to 2; drawn by ``LEVELS`` if None.
 
     Raises:
         UsageError: no such split or level.

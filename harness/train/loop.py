@@ -1,6 +1,6 @@
-"""One seeded, resumable training loop. What it trains is a recipe, registered in `RECIPES`.
+"""One seeded, resumable training loop for every recipe of `RECIPES`.
 
-The data of step k depend on (seed, k) alone, so an interrupted training continues exactly where it stopped.
+The data of step k depend on (seed, k) alone, so an interrupted training continues as if it had never stopped.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ NO_SETTINGS = ("device", "folder", "hours", "params", "source", "summary")
 
 
 class Recipe(ABC):
-    """What is trained, on what data, for how long.
+    """A model to train, its data, and for how long.
 
     An instance is registered with ``RECIPES.register(name)(recipe)``. It may read the results of other recipes, which
     it names in ``requires``.
 
     Attributes:
-        kind: what it makes: backbone, scorer, drafter, heads, samplers or adapter.
+        kind: of its result: backbone, scorer, drafter, heads, samplers or adapter.
         serves: the backbones that its result is for, if its name does not end in one.
         tunes: whether it tunes the backbone too, so that its result is for the tuned one.
         summary: one line for lists.
@@ -181,7 +181,7 @@ def train(
         folder: of the checkpoint and the result.
         requirements: the folder of each recipe in ``recipe.requires``.
         seed: of weights and data.
-        minutes: after which the training stops unfinished; None: no limit.
+        minutes: after which the training stops unfinished, or None for no limit.
         watch: called after every step.
 
     Raises:

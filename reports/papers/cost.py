@@ -48,10 +48,10 @@ class Card:
         name: as shown in tables.
         paradigm: the kind of training, in words.
         source: where the figures come from.
-        trained: P, or P_aux where a base model is frozen.
+        trained: P, or P_aux if a base model is frozen.
         tokens: D, as the paper's formula takes it.
-        frozen: P_base, used in forward passes only; 0 where nothing is frozen.
-        batch: B; None where the source has none.
+        frozen: P_base, used in forward passes only; 0 if nothing is frozen.
+        batch: B, or None if the source has none.
         epochs: passes over the tokens that D does not count.
         framework: a key of `Book.frameworks`.
         note: a remark shown below the table.
@@ -78,7 +78,7 @@ class Framework:
     Args:
         name: as shown in tables.
         methods: names of the methods here that follow it.
-        capabilities: what it offers, in words.
+        capabilities: in words.
     """
 
     name: str
@@ -209,9 +209,9 @@ def _framework(entry: Mapping[str, Any]) -> Framework:
 
 
 def rows(book: Book, utilisation: float) -> list[dict[str, Any]]:
-    """Return one row a card; a number is None where the card lacks it.
+    """Return one row a card; a number is None if the card lacks it.
 
-    ``flags`` lists the printed values that the card's own formula does not give.
+    ``flags`` lists the printed values that the card's formula does not give.
 
     Args:
         book: the cards.

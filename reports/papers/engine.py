@@ -1,6 +1,6 @@
 """Fills the papers' tables from a run: every value as printed and as measured, side by side.
 
-Rows have the paper's order and names; other cells of the run follow them. A table is filled from the paper's own
+Rows have the paper's order and names; other cells of the run follow them. A table is filled from the paper's
 benchmark, or from a task of no paper (emoji_scenes) that stands in for it; the heading names the task. What a paper's
 YAML file cannot express is in its ``Facts``.
 """
@@ -27,10 +27,10 @@ class Line:
 
     Args:
         labels: in the first columns.
-        selection: the cells that it is measured on (``measured.fits``). None: no cell of this sheet.
+        selection: the cells that it is measured on (``measured.fits``), or None if no cell of this sheet is one.
         printed: values by the title of the quantity.
         key: of the summary, for the measure ``tokens``.
-        model: the preset of the printed row; "" where it is not known.
+        model: the preset of the printed row; "" if it is not known.
     """
 
     labels: tuple[str, ...]
@@ -71,7 +71,7 @@ class Scene:
         return Measured(backbone, str(first["dtype"]), float(first["temperature"]), task, self.cells)
 
     def heading(self, **more: str) -> str:
-        """Fill the fields of the layout's heading; ``more`` are the paper's own fields."""
+        """Fill the fields of the layout's heading; ``more`` are the paper's fields."""
         group = self.group
         fields = {
             "title": self.table.paper.title,
@@ -107,7 +107,7 @@ def _always(scene: Scene) -> bool:
 
 @dataclass(frozen=True)
 class Facts:
-    """What a paper's tables need beyond their YAML.
+    """Code that a paper's tables need beyond their YAML.
 
     Args:
         options: maps the options of a cell's method to those that the layouts use.
@@ -130,7 +130,7 @@ def fill(name: str, run: Run, facts: Facts) -> list[TextTable]:
     """Fill a printed table from each part of the run that can fill it.
 
     Raises:
-        UnknownNameError: there is no such table.
+        UnknownNameError: the table is unknown.
     """
     table = printed(name)
     return [_sheet(scene, facts) for scene in scenes(table, run, facts)]

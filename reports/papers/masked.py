@@ -170,7 +170,7 @@ def _twin(axes: Axes, pair: Pair, key: str, x: float) -> None:
 
 
 def _line(options: dict[str, Any]) -> str:
-    """Name what the cells of a line share: the order, and options that are not at their default."""
+    """Return the name of a line: the order of its cells, and options that are not at their default."""
     changed = [f"{key}={options[key]:g}" for key in ("block", "alg_temp") if options.get(key)]
     return ", ".join([str(options["order"]), *changed])
 

@@ -33,7 +33,7 @@ def tables_of(paper: str) -> dict[int, Item]:
         paper: as a command line names it, or its title.
 
     Raises:
-        UsageError: there is no such paper.
+        UsageError: the paper is unknown.
     """
     known = keys()
     key = paper.lower().replace("++", "pp").replace("-", "_")
@@ -53,8 +53,8 @@ def one_table(store: Store, paper: str, table: str) -> list[TextTable]:
         table: its number, such as 1 or IV.
 
     Raises:
-        UsageError: there is no such paper or table, the table is no report of a run, or no cell of the run fits: of
-            the table's tasks, or of those that its suite has in their place.
+        UsageError: the paper or the table is unknown, the table does not come from a run, or no cell of the run is of
+            the table's tasks or of those that its suite has in their place.
     """
     tables = tables_of(paper)
     number = _number(table)
@@ -81,7 +81,7 @@ def one_table(store: Store, paper: str, table: str) -> list[TextTable]:
 
 
 def _how(item: Item) -> str:
-    """Say which suite fills a table: first one on models that ship, then the one on the paper's own."""
+    """Say which suite fills a table: first one on models that ship, then the one on the paper's models."""
     if item.suite.endswith("_real"):
         for name, contents in reports().items():
             if item.made_by in contents.sheets and not name.endswith("_real"):
@@ -90,13 +90,13 @@ def _how(item: Item) -> str:
 
 
 def _measures(table: TextTable) -> bool:
-    """Return whether a measured column holds a figure; a table without such columns lists what was measured."""
+    """Return whether a measured column holds a figure; a table without such columns lists measurements."""
     columns = [i for i, column in enumerate(table.columns) if column.title.endswith("measured")]
     return not columns or any(row[i] not in (UNMEASURED, "-", "") for row in table.rows for i in columns)
 
 
 def _number(text: str) -> int:
-    """Return the number of a table that is written 4, IV or Table IV; 0: it is no number."""
+    """Return the number of a table that is written 4, IV or Table IV, or 0 if it is not a number."""
     word = re.sub(r"^table[ _]*", "", text.strip().lower())
     return int(word) if word.isascii() and word.isdecimal() else ROMAN.get(word, 0)
 

@@ -57,7 +57,7 @@ class Quantity(_Data):
         digits: decimals.
         measure: name of a function that formats it, in place of keys; see ``engine.MEASURES``.
         sides: "printed" and "measured", or one of them.
-        temperature: of the measured cell. None: any.
+        temperature: of the measured cell; any if None.
         factor: from the measured figure's scale to the printed one's.
     """
 
@@ -123,12 +123,12 @@ class Layout(_Data):
         lines: one entry for each line of a printed row. An entry has values for ``texts``, the printed column of each
             quantity, ``rows``, and ``key`` (of the summary) for the measure ``tokens``.
         columns: quantities.
-        if_measured: quantities of tasks of no paper, shown where the run has them.
+        if_measured: quantities of tasks of no paper, shown if the run has them.
         temperatures: every quantity has a column for each of them.
         more: additional rows at the end.
         others: labels of cells that match no row, from columns of the summary; none: these cells are left out.
         other_rows: selections of such cells.
-        keep: titles in the order in which a narrow terminal keeps them. None: measured ones first.
+        keep: titles in the order in which a narrow terminal keeps them; measured ones first if None.
         drop_first: labels that a narrow terminal drops.
         first_notes: notes above the paper's.
         last_notes: notes below the remarks.
@@ -180,7 +180,7 @@ class Contents(_Data):
     Args:
         sheets: names of printed tables and of functions (``registry.sheet``).
         figures: names of functions (``registry.figure``).
-        roles: selections of roles, where the suite has none.
+        roles: selections of roles, if the suite has none.
     """
 
     sheets: Names = ()
@@ -227,12 +227,12 @@ class Paper(_Data):
         """Return the preset of a model by one of its printed names.
 
         Raises:
-            KeyError: the paper has no such model.
+            KeyError: the paper lacks the model.
         """
         return {_plain(name): preset for name, preset in self.models.items()}[_plain(model)]
 
     def model_of(self, preset: str) -> str | None:
-        """Return the paper's name of a preset; None where the paper lacks it."""
+        """Return the paper's name of a preset, or None if the paper lacks it."""
         return next((model for model, name in self.models.items() if name == model_name(preset)), None)
 
     def named(self, name: str) -> dict[str, Any]:
@@ -260,7 +260,7 @@ class Printed:
         key: of the paper, the name of its file.
         paper: the paper.
         layout: how the table is filled.
-        rows: as printed; every value is a text, "" where there is none.
+        rows: as printed; every value is a text, or "" if there is none.
     """
 
     name: str
@@ -281,7 +281,7 @@ def printed(name: str) -> Printed:
     """Read a table by the name of its file.
 
     Raises:
-        UnknownNameError: there is no such table.
+        UnknownNameError: the table is unknown.
     """
     for key, paper in papers().items():
         if name in paper.tables:
@@ -327,7 +327,7 @@ class Cells(_ItemsData):
 
     Args:
         method: a name of the registry.
-        options: of the method, where its default does not fit the models.
+        options: of the method, if its default does not fit the models.
         models: presets of the paper's models.
     """
 
@@ -343,7 +343,7 @@ class Item(_ItemsData):
         item: "Table 1", "Figure 2".
         made_by: a sheet or a figure of the reports, ``contact sheets`` of a run, or a verb.
         suite: fills it from models that are here, too.
-        cells: the paper's own.
+        cells: of the paper.
         models: whose number of token ids it shows, without a cell.
         why: it cannot be made, or there is nothing to make.
     """

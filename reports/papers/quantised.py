@@ -1,6 +1,6 @@
 """Whether speculation still pays on a quantised target: each method by the format of the target's weights.
 
-Speed-ups are over autoregressive decoding with the same rounded weights. What the rounding itself costs stands beside:
+Speed-ups are over autoregressive decoding with the same rounded weights. The costs of the rounding are shown too:
 KL a token and agreement with the weights as they are, and the task's score of the autoregressive baseline.
 """
 

@@ -46,7 +46,7 @@ FACTS = {
     "xspecmesh": xspecmesh.facts.FACTS,
     "cross_regression": cross_regression.facts.FACTS,
 }
-OWN = ("trees", "masked")
+OTHERS = ("trees", "masked")
 """Reports of suites that lie outside of the papers' folder."""
 LEGEND = (
     "measured: [low, high] is a 95 % interval over prompts, of one prompt alone over its repetitions (the seeds); "
@@ -76,8 +76,8 @@ class PaperReport:
 
         Args:
             store: the run.
-            read: of ``summary.reader``, where the caller has read cells already.
-            frame: of ``summary.summarise``, where the caller has it already.
+            read: of ``summary.reader``, if the caller has read cells already.
+            frame: of ``summary.summarise``, if the caller has it already.
         """
         contents = contents_of(store)
         groups = measured(store, read, frame) if contents.sheets or contents.figures else []
@@ -108,7 +108,7 @@ class PaperReport:
         """Write papers.md, one CSV a table, and the figures.
 
         Returns:
-            The paths; none where the suite has no report or no cell is finished.
+            The paths; none if the suite has no report or no cell is finished.
         """
         if not self.run.groups or not (self.contents.sheets or self.contents.figures):
             return []
@@ -154,13 +154,13 @@ def contents_of(store: Store) -> Contents:
     Roles of the suite replace those of the report.
 
     Raises:
-        UnknownNameError: there is no such report.
+        UnknownNameError: the report is unknown.
     """
     suite = store.manifest.get("suite") or {}
     stated = suite.get("report")
     if not stated:
         folder, _, name = str(suite.get("name")).rpartition("/")
-        return reports().get(name, Contents()) if folder == "papers" or name in OWN else Contents()
+        return reports().get(name, Contents()) if folder == "papers" or name in OTHERS else Contents()
     entry = {"name": stated} if isinstance(stated, str) else stated
     if entry["name"] not in reports():
         raise UnknownNameError("report", entry["name"], reports())
@@ -169,7 +169,7 @@ def contents_of(store: Store) -> Contents:
 
 
 def table(name: str, run: Run) -> list[TextTable]:
-    """Fill a printed table with what the run measured."""
+    """Fill a printed table with the run's figures."""
     return fill(name, run, FACTS.get(printed(name).key, Facts()))
 
 

@@ -31,7 +31,7 @@ from stridebench.reports.text_table import Column, TextTable, estimate_text
 if TYPE_CHECKING:
     from stridebench.harness.record.store import Store
 
-PAGE = Path(__file__).parent / "data" / "study.html"
+PAGE = Path(__file__).parents[1] / "data" / "study.html"
 LETTERS = "ABCDEFGH"
 """Names of the choices of a case; a study compares as many cells at most."""
 EDGE = 0.5
@@ -53,7 +53,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Key:
-    """What the questionnaire hides.
+    """The facts that the questionnaire hides.
 
     Args:
         study: digest of the rest, which the answers name.
@@ -196,7 +196,7 @@ def tally(key: Path, answers: Sequence[Path]) -> Tally:
         if participant in chosen:
             raise UsageError(f"{path} is of the participant {participant}, who is counted already; give each file once")
         chosen[participant] = cells
-    # The intervals resample clusters of "prompts": here one participant with all cases, even where there is only one.
+    # The intervals resample clusters of "prompts": here one participant with all cases, even if there is only one.
     choices = [((who, 0), cell) for who, cells in chosen.items() for cell in cells.values()]
     names = ["prompt", "repetition"]
     index = pd.MultiIndex.from_tuples([cluster for cluster, _ in choices], names=names) if choices else None

@@ -23,7 +23,7 @@ SMALL = 0.2
 REBUILT = 0.5
 """Share of pictures that went through the tokenizer. Every picture of a model does."""
 SHIFTED = 0.5
-"""Share of batches moved by up to one cell, where a bad model puts objects and no scene does."""
+"""Share of batches moved by up to one cell: bad models put objects there, and scenes never do."""
 BROKEN = 0.1
 """Share of pictures whose objects are shuffled token by token. No object is there, though each of its pieces is."""
 

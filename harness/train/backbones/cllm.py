@@ -55,7 +55,7 @@ class Block(NamedTuple):
 
     Args:
         place: position of its first token, which the pass before gave.
-        states: n tokens each; fewer where the text ended.
+        states: n tokens each; fewer if the text ended.
     """
 
     place: int
@@ -77,7 +77,7 @@ class Trajectory(NamedTuple):
 
 @dataclass(frozen=True)
 class TrajectoryPlan:
-    """What is decoded.
+    """The prompts to decode, and how.
 
     Args:
         prompts: number of heads of programs.
@@ -103,7 +103,7 @@ def first_programs(seed: int, held_out: bool, count: int) -> list[Program]:
 
 
 def trajectory(backbone: Backbone, prompt: Sequence[int], new: int, block: int, draws: SeededDraws) -> Trajectory:
-    """Decode with the method ``cllm`` at T = 0 and record what it read in each pass."""
+    """Decode with the method ``cllm`` at T = 0 and record the input of each pass."""
     declare_all()
     method = METHODS.get("cllm")(block=block)
     run = open_run(backbone, lambda name: backbone, Prompt("", tokens=tuple(prompt)), Sampling(0.0), new, draws)
@@ -137,11 +137,11 @@ def repeats(tokens: Sequence[int]) -> bool:
 def trajectories(teacher: Teacher, plan: TrajectoryPlan, held_out: bool) -> list[Trajectory]:
     """Trajectories of heads of programs, without those that `repeats`; kept in the cache.
 
-    Reports on standard error what it decodes.
+    Reports its progress on standard error.
 
     Args:
         teacher: the backbone.
-        plan: what is decoded.
+        plan: the prompts to decode.
         held_out: whether the heads are those that no training sees.
     """
     backbone, side = teacher.backbone, "held-out" if held_out else "train"
@@ -196,7 +196,7 @@ class TrainCllm(Recipe):
     betas = (0.9, 0.98)
 
     def build(self, requirements: Mapping[str, Path]) -> nn.Module:
-        """The model to tune. Decodes the backbone's trajectories first where the cache holds none.
+        """Return the model to tune. Decodes the backbone's trajectories first if the cache holds none.
 
         Raises:
             WeightsError: the backbone's weights cannot be had.
@@ -277,7 +277,7 @@ class Batch(NamedTuple):
     target: Int[Tensor, "B N"]
 
     def mask(self) -> Float[Tensor, "B one N N"]:
-        """What is added to the attention scores."""
+        """Return the mask to add to the attention scores."""
         return torch.zeros(self.visible.shape).masked_fill(~self.visible, -torch.inf)[:, None]
 
 
@@ -322,7 +322,7 @@ def losses(logits: Float[Tensor, "B N V"], batch: Batch, base: Float[Tensor, "B 
 
     Args:
         logits: of the model that learns.
-        batch: what it read.
+        batch: its input.
         base: logits of the base model on the texts.
     """
     is_text = batch.is_text[:, : base.shape[1]]

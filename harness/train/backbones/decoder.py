@@ -5,7 +5,7 @@ It is a third faster than that class on a CPU (5.3 M parameters: 6,200 against 4
 - Rotary positions turn neighbouring numbers; the export reorders them.
 - All terms of the states have mean zero. So the root-mean-square norm equals the layer norm, for which torch has one
   kernel (Jiang et al. 2023, arXiv:2305.14858).
-Where the machine has a C++ compiler, layers are compiled for training, which saves another third of the time.
+If the machine has a C++ compiler, layers are compiled for training, which saves another third of the time.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Decoder(nn.Module):
         dropout: of what attention and the gated product add.
 
     Attributes:
-        beside: another thing that a recipe needs, such as a tokenizer; it is neither trained nor written.
+        extra: another object that a recipe needs, such as a tokenizer; it is neither trained nor written.
     """
 
     cos: Tensor
@@ -89,7 +89,7 @@ class Decoder(nn.Module):
     def __init__(self, shape: Shape, more: Mapping[str, Any], dropout: float = 0.0) -> None:
         super().__init__()
         self.shape, self.more = shape, more
-        self.beside: Any = None
+        self.extra: Any = None
         self.embed = nn.Parameter(torch.randn(shape.vocabulary, shape.width) * 0.02)
         self.layers = nn.ModuleList(_Layer(shape, dropout) for _ in range(shape.layers))
         self.norm = nn.Parameter(torch.ones(shape.width))
@@ -126,7 +126,7 @@ class Decoder(nn.Module):
 
     @torch.no_grad()
     def export(self, folder: Path) -> None:
-        """Write model.safetensors in bf16 and config.json. The model is rounded to what was written."""
+        """Write model.safetensors in bf16 and config.json. The model is rounded to the written values."""
         self.embed.copy_(_centred(self.embed, 1))
         for layer in self.blocks():
             for weight in (layer.out, layer.down):

@@ -65,7 +65,7 @@ def _cells(levels: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> Tensor:
 def _moved(
     levels: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], axis: int, by: int
 ) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-    """Shifted by a pixel where the line that leaves the picture is empty, else unchanged."""
+    """Shift a picture by a pixel if the line that leaves it is empty; return it unchanged otherwise."""
     leaving = levels.take(-1 if by > 0 else 0, axis)
     return np.roll(levels, by, axis) if leaving.max() == 0 else levels
 

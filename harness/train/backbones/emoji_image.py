@@ -133,7 +133,7 @@ class SceneRecipe(PictureRecipe):
 
     def build(self, requirements: Mapping[str, Path]) -> Decoder:
         model = super().build(requirements)
-        model.beside = _Tokenizer(VQ.load(requirements[TOKENIZER]))
+        model.extra = _Tokenizer(VQ.load(requirements[TOKENIZER]))
         return model
 
     def draw(self, model: nn.Module, step: int, random: np.random.Generator) -> Batch:
@@ -145,7 +145,7 @@ class SceneRecipe(PictureRecipe):
 
     def cells(self, model: nn.Module, scenes: Sequence[emoji.Scene]) -> Int[Tensor, "B n"]:
         """Tokens of scenes."""
-        tokenizer = model.beside
+        tokenizer = model.extra
         assert isinstance(tokenizer, _Tokenizer)
         pictures = np.stack([emoji.render(scene, self.size) for scene in scenes])
         return tokenizer.vq.encode(torch.from_numpy(pictures)).flatten(1)

@@ -1,4 +1,4 @@
-"""What the recipes of image models share: prompts, the loss, and a sampler for their figures."""
+"""Parts that the recipes of image models share: prompts, the loss, and a sampler for their figures."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PAD = 32
 
 
 class Batch(NamedTuple):
-    """Captions and pictures, and the weight of each cell in the loss; None: equal weights."""
+    """Captions and pictures, and the weight of each cell in the loss, or None if all weigh the same."""
 
     captions: Sequence[str]
     cells: Int[Tensor, "B n"]
@@ -105,7 +105,7 @@ class PictureRecipe(Recipe):
         return [{"params": matrices, "weight_decay": self.decay}, {"params": plain, "weight_decay": 0.0}]
 
     def export(self, model: nn.Module, folder: Path) -> None:
-        """Write the decoder, and round the model to what was written."""
+        """Write the decoder, and round the model to the written values."""
         assert isinstance(model, Decoder)
         model.export(folder)
 

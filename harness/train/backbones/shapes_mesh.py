@@ -28,7 +28,7 @@ from stridebench.harness.synthetic import furniture, shapes
 from stridebench.harness.synthetic.shape_data import DATA
 from stridebench.harness.train.loop import PRODUCTS, Recipe, autocast, save_bf16
 
-# Shapes as batches for a mesh model, and what is measured on held-out ones.
+# Shapes as batches for a mesh model, and the figures on held-out ones.
 
 
 POINTS = 1024
@@ -37,7 +37,7 @@ SKIP = -100
 PAD = 64
 """Batches are padded to a multiple of this length: with few sizes, freed memory is reused."""
 SAMPLING = Sampling(temperature=0.5, top_k=50, top_p=0.95, order="filter_first")
-"""BPT's own, as in the suites."""
+"""BPT's temperature, as in the suites."""
 
 Cloud = npt.NDArray[np.float32]
 
@@ -85,7 +85,7 @@ def nats(model: MeshModel, shape: shapes.Shape, random: np.random.Generator) -> 
 
 
 def sampled(model: MeshModel, tests: Sequence[shapes.Shape], random: np.random.Generator) -> dict[str, float]:
-    """Share of samples that are meshes, their chamfer distance to their own shape, and to the next test's."""
+    """Return the share of samples that are meshes, and their distances to their shape and to the next test's."""
     backbone = MeshBackbone.of(model)
     own, other = [], []
     for place, test in enumerate(tests):
@@ -122,7 +122,7 @@ def _chamfer(a: Cloud, b: Cloud) -> float:
 
 
 ROWS = 200
-"""Rows of a chunk: its logits over 5,122 tokens are 4 MB. The loss takes 0.6 of the time of torch's own (CPU)."""
+"""Rows of a chunk: its logits over 5,122 tokens are 4 MB. The loss takes 0.6 of the time of torch's loss (CPU)."""
 
 
 def cross_entropy(

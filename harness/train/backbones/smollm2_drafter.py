@@ -52,7 +52,7 @@ class DistilledDrafter(Recipe):
     fall = 0.7
 
     def build(self, requirements: Mapping[str, Path]) -> nn.Module:
-        """A student. Generates the teacher's texts first where the cache holds none: about ten minutes of one core.
+        """Return a student. Generates the teacher's texts first if the cache holds none: about ten minutes of one core.
 
         Raises:
             WeightsError: the teacher's weights are not on this machine.
@@ -103,7 +103,7 @@ class DistilledDrafter(Recipe):
 
 
 class Student(nn.Module):
-    """The drafter, its frozen embedding and what it is trained on.
+    """The drafter, its frozen embedding and its training data.
 
     Attributes:
         body: its layers.

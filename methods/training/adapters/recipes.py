@@ -28,7 +28,7 @@ from stridebench.harness.train.passages import AnyPlan, Plan, passages_of
 from stridebench.harness.train.teacher import Passage
 from stridebench.harness.train.windows import side_of
 
-# Windows of a passage: what they read, what is right in them, and what each slot weighs.
+# Windows of a passage: their input, their labels, and the weight of each slot.
 # Source: Abulkhanov et al., Cross-Regression, Algorithm 3 and appendix D.1. Symbols: n windows of W tokens x; s_t
 # the number of consecutive right guesses after token t.
 
@@ -54,7 +54,7 @@ def _places(passage: Passage, width: int, hop: int) -> Int[Tensor, "n W"]:
 
 
 def inputs(text: Int[Tensor, " N"], at: Int[Tensor, " n"], slots: Int[Tensor, "n W"]) -> Int[Tensor, "n W"]:
-    """What the rows of each window read: the token at the root, then all slots except the last."""
+    """Return the input of each window's rows: the token at the root, then all slots except the last."""
     return torch.cat([text[at][:, None], slots[:, :-1]], 1)
 
 
@@ -110,7 +110,7 @@ class Transcribed:
 
 
 def transcribed(model: FrozenModel, plan: Recordings) -> Transcribed:
-    """The backbone's own transcripts; reports on standard error what was left out.
+    """Return the backbone's transcripts; recordings that were left out are named on standard error.
 
     Raises:
         UsageError: the folder is missing or malformed, or one of the two sides has no passage.
@@ -150,7 +150,7 @@ def _add(passages: Transcribed, model: FrozenModel, utterance: speech.Utterance)
         side.append(passage)
 
 
-# How an adapter of Cross-Regression learns: windows of a backbone's own text, the replay buffer and the loss.
+# How an adapter of Cross-Regression learns: windows of a text of its backbone, the replay buffer and the loss.
 # Source: Abulkhanov et al., Cross-Regression, Algorithm 3 and appendix D.1. Symbols: n windows of W tokens; p and q
 # the distributions of the control and the predictive stream.
 
@@ -237,12 +237,12 @@ class Denoising(nn.Module):
         return Guesses(*(torch.cat(field) for field in zip(*guesses, strict=True)))
 
 
-# Figures of a trained adapter beside its controls: no effect, or its entries in another order.
+# Figures of a trained adapter and of its controls: without effect, or with its entries in another order.
 
 
 @contextmanager
 def control(adapted: GatedLora, key: str) -> Iterator[None]:
-    """While inside, the adapter has no effect (_untrained), or its matrices' entries another order (_shuffled)."""
+    """Within the context, switch the adapter off (_untrained), or reorder its matrices' entries (_shuffled)."""
     trained = [matrix.detach().clone() for matrix in adapted.up]
     order = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -277,7 +277,7 @@ def development_figures(model: Denoising) -> dict[str, float]:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainAdapter(Recipe):
-    """Denoise windows of the backbone's own passages; only the low-rank matrices learn.
+    """Denoise windows of the backbone's passages; only the low-rank matrices learn.
 
     Args:
         backbone: a preset.
@@ -287,7 +287,7 @@ class TrainAdapter(Recipe):
         width: w, the tokens of a window.
         hop: see `Denoising`.
         least: see `passage_windows.noised`.
-        layers: first and last layer with matrices (Table 16); None: all.
+        layers: first and last layer with matrices (Table 16); all if None.
         batch: passages of a step.
         device: that the adapter of a language model learns on; its frozen model is in the type of the plan there.
     """
@@ -321,7 +321,7 @@ class TrainAdapter(Recipe):
     betas = (0.9, 0.999)
 
     def build(self, requirements: Mapping[str, Path]) -> nn.Module:
-        """A new adapter. Generates the backbone's passages first where the cache holds none.
+        """Return a new adapter. Generates the backbone's passages first if the cache holds none.
 
         Raises:
             WeightsError: the backbone's weights cannot be had.

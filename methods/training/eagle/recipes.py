@@ -37,7 +37,7 @@ from stridebench.methods.training.heads.examples import lower_end
 
 
 DEPTHS = 3
-"""Depths of the figures; from the second on the drafter reads its own features."""
+"""Depths of the figures; from the second on the drafter reads the features that it predicted."""
 MOST = 64
 """Passages of the figures."""
 
@@ -64,7 +64,7 @@ class Measured(NamedTuple):
 
 
 def figures(student: Student) -> dict[str, float]:
-    """Figures on held-out passages, guided where the backbone is.
+    """Return figures on held-out passages, guided if the backbone is.
 
     - ``top1_d``, ``top3_d``: how often, at depth d after true tokens, the backbone's best token is the drafter's first
       one, or among its three.
@@ -188,7 +188,7 @@ def round_losses(
     return total
 
 
-# What the recipes of EAGLE's drafters share.
+# Parts that the recipes of EAGLE's drafters share.
 # Sources: EAGLE-1, arXiv:2401.15077, section 3.3: smooth L1 of features + 0.1 x soft cross-entropy; EAGLE-3,
 # arXiv:2503.01840: soft cross-entropy alone, with weight 0.8^i in round i of a training-time test. The published
 # settings are 20 epochs of 68,000 dialogues at a rate of 3e-5 and batches of 4; the defaults here are for small
@@ -197,7 +197,7 @@ def round_losses(
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureRecipe(Recipe):
-    """A drafter for one backbone, trained on what the backbone itself wrote.
+    """A drafter for one backbone, trained on texts that the backbone wrote.
 
     Args:
         backbone: a preset.
@@ -247,14 +247,14 @@ class FeatureRecipe(Recipe):
 
     @property
     def taps(self) -> tuple[Tap, ...]:
-        """Layers of the backbone that the drafter reads, in addition to what the head reads."""
+        """Layers of the backbone that the drafter reads, in addition to the head's input."""
         return (2, "middle", -4) if self.eagle == "eagle3" else ()
 
     def build(self, requirements: Mapping[str, Path]) -> Student:
-        """A student. Generates the passages first where the cache holds none.
+        """Return a student. Generates the passages first if the cache holds none.
 
         Raises:
-            UsageError: there is no such backbone.
+            UsageError: the backbone is unknown.
             WeightsError: its weights cannot be had.
         """
         passages = passages_of(self.backbone, self.plan)

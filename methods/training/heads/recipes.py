@@ -1,7 +1,7 @@
 """Medusa's heads and those of blockwise decoding for a frozen backbone: `stride train drafter medusa-embedded-code`.
 
 Source: Cai et al. 2024, Medusa, arXiv:2401.10774, section 2.2.1 (Medusa-1: the backbone is frozen) and 2.3.2
-(self-distillation: the text is the backbone's own); Stern et al. 2018, arXiv:1811.03115, section 6.
+(self-distillation: the backbone wrote the text); Stern et al. 2018, arXiv:1811.03115, section 6.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def figures(model: Training) -> dict[str, float]:
     """Figures on development passages.
 
     - ``top1_head*``, ``top3_head*``: how often the head's best token, or one of its three best ones, is right.
-    - ``_untrained``: the same of new heads, which predict what the target predicts for the next token.
+    - ``_untrained``: the same of new heads, which repeat the target's prediction of the next token.
     - ``_shuffled``: the same of heads whose weights have their entries in another order.
     - ``_ngram``: the same of an n-gram of the training passages.
     - ``_lead``: lower end of the 95 % interval of the gain of ``top1`` over each control.
@@ -66,7 +66,7 @@ def compared(correct: Mapping[str, Tensor], examples: Examples) -> dict[str, flo
     return table
 
 
-# What the recipes of Medusa's heads share, and the training of heads alone.
+# Parts that the recipes of Medusa's heads share, and the training of heads alone.
 # Sources: Cai et al. 2024, Medusa, arXiv:2401.10774, section 2.2.1 (Medusa-1: the backbone is frozen); Stern et al.
 # 2018, arXiv:1811.03115, section 6. Symbols: D heads, K proposed ids. Head d, from 0, guesses the token d + 2
 # positions after the row that it reads.
@@ -97,7 +97,7 @@ class MedusaRecipe(Recipe):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainHeads(MedusaRecipe):
-    """Cross-entropy of all heads on the backbone's own passages; only the heads are trained.
+    """Cross-entropy of all heads on the backbone's passages; only the heads are trained.
 
     Args:
         heads: D.
@@ -120,7 +120,7 @@ class TrainHeads(MedusaRecipe):
     warmup = 20
 
     def build(self, requirements: Mapping[str, Path]) -> nn.Module:
-        """New heads with their examples. Generates the backbone's passages first where the cache holds none.
+        """Return new heads with their examples. Generates the backbone's passages first if the cache holds none.
 
         Raises:
             WeightsError: the backbone's weights cannot be had.

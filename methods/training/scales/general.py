@@ -30,7 +30,7 @@ from stridebench.methods.training.scales.samplers_recipe import (
     perceptual,
 )
 
-# Pictures that MuLo-SD's samplers learn from: where they come from, and both of their sizes.
+# Pictures that MuLo-SD's samplers learn from: their source, and both of their sizes.
 
 
 Draw = Callable[[], UInt8[np.ndarray, "S S 3"]]
@@ -145,7 +145,7 @@ class AnySamplers(SamplersRecipe):
         backbone: the target; its pictures are the larger ones.
         plan: a folder of pictures, or prompts.
         factor: r.
-        more: see `Shape`; the 4x samplers have 30 M parameters where the 2x ones have 20 M.
+        more: see `Shape`; the 4x samplers have 30 M parameters and the 2x ones 20 M.
         device: that the samplers learn on.
         requires: the samplers to start from, if any.
         paper: the paper's schedule.

@@ -1,4 +1,4 @@
-"""What the recipes of MuLo-SD's samplers share: settings of the loss, both directions of a step, and the export.
+"""Parts that the recipes of MuLo-SD's samplers share: settings of the loss, both directions of a step, and the export.
 
 Source: MuLo-SD, supplement 7, eq. 9: squared error + LPIPS + commitment + 0.25 GAN. The GAN term starts after 2/15 of
 the steps.
@@ -60,11 +60,11 @@ def encoded(tokenizer: Any, drawn: Sequence[emoji.Scene]) -> dict[str, Scale]:
     return scales
 
 
-# The terms of eq. 9 of MuLo-SD that need their own net: LPIPS and a discriminator.
+# The terms of eq. 9 of MuLo-SD that need a net of their kind: LPIPS and a discriminator.
 
 
 class Resampled(NamedTuple):
-    """What a sampler produced (vectors and the decoded picture), and the target (ids and pixels)."""
+    """A sampler's output (vectors and the decoded picture), and the target (ids and pixels)."""
 
     vectors: Float[Tensor, "B C h w"]
     ids: Int[Tensor, "B h w"]
@@ -93,9 +93,9 @@ def equation_9(
     Args:
         weights: of the terms.
         book: the vectors of the codes.
-        resampled: what a sampler produced.
-        lpips: None: without that term. Bands of a picture are left out: its net cannot read a few rows.
-        critic: None: without that term.
+        resampled: a sampler's output.
+        lpips: or None without that term. Bands of a picture are left out: its net cannot read a few rows.
+        critic: or None without that term.
     """
     chosen = vectors(book, nearest_code(book, resampled.vectors.detach()))
     off = resampled.vectors - vectors(book, resampled.ids)
@@ -107,7 +107,7 @@ def equation_9(
 
 
 def adversarial(critic: nn.Module, resampled: Resampled, weight: float) -> Tensor:
-    """Hinge losses of both players. Each player's loss has no gradient for the other one's weights."""
+    """Hinge losses of both players. Each player's loss leaves the other one's weights without a gradient."""
     frozen = {key: value.detach() for key, value in critic.named_parameters()}
     sampler: Tensor = -torch.func.functional_call(critic, frozen, resampled.painted).mean()
     real, fake = critic(resampled.pixels), critic(resampled.painted.detach())
@@ -140,7 +140,7 @@ def perceptual() -> Callable[[Tensor, Tensor], Tensor]:
     return cast(Callable[[Tensor, Tensor], Tensor], lpips.eval().requires_grad_(False))
 
 
-# What is trained for MuLo-SD: both samplers, the frozen nets that the loss needs, and one pass to the other scale.
+# The trained parts of MuLo-SD: both samplers, the frozen nets that the loss needs, and one pass to the other scale.
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class Training(nn.Module):
     """Both samplers, and the discriminators if there are any.
 
     Args:
-        pair: what is trained and exported.
+        pair: the samplers to train and export.
         critics: the discriminators, one for each direction, which are trained too.
         frozen: kept out of the weights.
     """
@@ -218,7 +218,7 @@ class SamplersRecipe(Recipe):
     average = 0.995
 
     def critics(self) -> nn.ModuleDict:
-        """A new discriminator for each direction; none where the GAN term has no weight."""
+        """Return a new discriminator for each direction, or none if the GAN term has weight 0."""
         return nn.ModuleDict({name: new_critic() for name in DIRECTIONS} if self.gan else {})
 
     def groups(self, model: nn.Module) -> list[dict[str, Any]]:
@@ -231,7 +231,7 @@ class SamplersRecipe(Recipe):
         """The loss of both directions on some rows of the small scale's tokens.
 
         Args:
-            model: what is trained.
+            model: to be trained.
             scales: pictures at the size that each direction produces.
             rows: of the small scale's tokens.
             step: of the training.

@@ -94,7 +94,7 @@ class Cost(NamedTuple):
 
 
 def cost(cell: Cell) -> Cost | None:
-    """Return the costs of a cell; None where no cycle had room for the whole tree, or its size is chosen by cost."""
+    """Return the costs of a cell, or None if no cycle had room for the whole tree, or its size is chosen by cost."""
     options = cell.meta["params"]
     if options["depth"] is None or options["nodes"] is None:
         return None
@@ -140,10 +140,10 @@ def costs(run: Run) -> Iterator[TextTable]:
 
 
 def gains(store: Store, group: Measured, name: str) -> pd.DataFrame | None:
-    """Return ``variance`` and ``gain`` by picture; None where the run has no fixed tree.
+    """Return ``variance`` and ``gain`` by picture, or None if the run has no fixed tree.
 
     ``variance`` is that of the acceptance length under the fixed tree; ``gain`` is its ms/token over ADT-Tree's. The
-    fixed tree is the fastest of EAGLE-2, or of LANTERN where ADT-Tree accepts by LANTERN's rule.
+    fixed tree is the fastest of EAGLE-2, or of LANTERN if ADT-Tree accepts by LANTERN's rule.
 
     Args:
         store: the run.
@@ -206,7 +206,7 @@ TREES = ("eagle2", "eagle3", "lantern", "adt_tree")
 
 
 def shares(store: Store, name: str) -> npt.NDArray[Any] | None:
-    """Return the shares of accepted nodes by rank, from the first; None where no rank was stored."""
+    """Return the shares of accepted nodes by rank, from the first, or None if no rank was stored."""
     column = cycles(store.cell(name)).get("ranks")
     ranks = [np.asarray(row, dtype=np.int64) for row in column if row is not None] if column is not None else []
     counts = np.bincount(np.concatenate(ranks)) if ranks else np.zeros(0)

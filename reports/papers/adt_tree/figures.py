@@ -196,7 +196,7 @@ CONTROLS = {"": "trained", "_untrained": "untrained", "_shuffled": "shuffled wei
 
 
 class Accuracy(NamedTuple):
-    """Shares of held-out tokens where the best token, or one of the best three, is right; by control."""
+    """Shares of held-out tokens of which the best guess, or one of the best three, is right; by control."""
 
     drafter: str
     top1: dict[str, float]

@@ -56,7 +56,7 @@ def joint() -> dict[str, Any]:
 
 
 def options(params: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Add ``layers`` to the options, None where the adapter changes all layers; old runs had no ``redraft``."""
+    """Add ``layers`` to the options, or None if the adapter changes all layers; old runs lack ``redraft``."""
     if "adapter" not in params:
         return params
     layers = LAYERS.search(str(params["adapter"]))
@@ -75,7 +75,7 @@ def layers_of(row: str) -> Range | None:
 
 
 def beside(rows: pd.DataFrame, label: Range) -> Range | None:
-    """Return the measured range of layers nearest to a printed one, as shares of all layers; None: none is near.
+    """Return the measured range of layers nearest to a printed one, as shares of all layers, or None if none is near.
 
     Args:
         rows: cells of one backbone. The last layer that an adapter changes gives its number of layers.
@@ -109,16 +109,16 @@ def applies(scene: Scene) -> bool:
 
 
 def model(scene: Scene) -> str:
-    """Return the model whose printed rows a sheet shows: the backbone, or the reference where the paper lacks it."""
+    """Return the model whose printed rows a sheet shows: the backbone, or the reference if the paper lacks it."""
     backbone = str(scene.cells["backbone"].iloc[0])
     backbone = model_name(backbone)
     return backbone if any(line.model == backbone for line in scene.lines) else scene.layout.reference
 
 
 def lines(scene: Scene) -> Iterator[Line]:
-    """Yield the rows of one model for any backbone, or of all models for their own backbones.
+    """Yield the rows of one model for any backbone, or of each model for its backbone.
 
-    Another task stands in for the paper's benchmark where all rows are of one benchmark.
+    Another task stands in for the paper's benchmark if all rows are of one benchmark.
     """
     reference = scene.layout.reference
     rows = [line for line in scene.lines if not reference or line.model == model(scene)]
@@ -191,7 +191,7 @@ def paired_ratio(above: pd.DataFrame, below: pd.DataFrame, numerator: str, denom
 
 
 def parameters(store: Store, backbone: str) -> float | None:
-    """Return the number of parameters of a preset by its stored ``size``; None where it has none."""
+    """Return the number of parameters of a preset by its stored ``size``, or None if it has none."""
     size = re.match(r"([\d.]+) ?([MB])\b", str(store.manifest.get("sizes", {}).get(backbone, "")))
     return float(size[1]) * {"M": 1e6, "B": 1e9}[size[2]] if size else None
 
@@ -199,8 +199,8 @@ def parameters(store: Store, backbone: str) -> float | None:
 # Cross-Regression's energies: tests of Assumption 4.3 and of the gain of smoothing in Theorem 4.4.
 # Symbols: E_k energy of draft k of a test, log p - log q in nats, before clipping and smoothing; mu, sigma its mean
 # and standard deviation; L accepted drafts a step; beta memory of the running mean. Theorem 4.4: E[L_beta] >= E[L_0]
-# (1 + c sigma / |mu| beta + O(beta^2)) with one c > 0 for all. There is no such c: L is at most gamma while sigma /
-# |mu| has no bound. A run can show whether L_beta >= L_0, and which c its cells imply. Source: Abulkhanov et al.,
+# (1 + c sigma / |mu| beta + O(beta^2)) with one c > 0 for all. No c is enough: L is at most gamma while sigma /
+# |mu| is unbounded. A run can show whether L_beta >= L_0, and which c its cells imply. Source: Abulkhanov et al.,
 # Cross-Regression, section 4.3 and appendix B.2.
 
 

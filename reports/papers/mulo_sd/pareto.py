@@ -81,7 +81,7 @@ def radii(run: Run, group: Measured) -> list[Line]:
 
 
 def option(options: Mapping[str, Any], key: str) -> Any:
-    """Return a parameter of MuLo-SD, the published one where the run stored none."""
+    """Return a parameter of MuLo-SD, or the published one if the run stored none."""
     return options.get(key, published("mulo_sd")[key])
 
 
@@ -107,7 +107,7 @@ def families(run: Run, group: Measured, varied: Sequence[str]) -> list[Line]:
 
 
 def _label(published: Mapping[str, Any], varied: Sequence[str], values: Sequence[Any]) -> str:
-    """Name the first option always, the others where they are not as published."""
+    """Name the first option always, and the others if they are not as published."""
     pairs = list(zip(varied, values, strict=True))
     return ", ".join(f"{key} {value}" for i, (key, value) in enumerate(pairs) if not i or value != published[key])
 
@@ -131,12 +131,12 @@ def qualities(group: Measured) -> list[str]:
 
 
 def timed(rows: pd.DataFrame) -> pd.Series[bool]:
-    """Return which rows have a speed-up; none where the run has no baseline."""
+    """Return which rows have a speed-up; none if the run lacks a baseline."""
     return rows.get("speedup", pd.Series(math.nan, rows.index)).notna()
 
 
 def _lines(group: Measured, sweeps: Sequence[Line]) -> list[Line]:
-    """Return the lines of a figure; none where no sweep was timed or no quality measured."""
+    """Return the lines of a figure; none if no sweep was timed or no quality measured."""
     sweeps = [line for line in sweeps if timed(line.rows).any()]
     return [*sweeps, *others(group)] if sweeps and qualities(group) else []
 
@@ -157,7 +157,7 @@ def _table(group: Measured, name: str, sweeps: Sequence[Line]) -> list[TextTable
 
 
 def draw(group: Measured, name: str, sweeps: Sequence[Line]) -> Iterator[Figure]:
-    """Draw one panel a quality; nothing where there is none, or no sweep was timed against a baseline."""
+    """Draw one panel a quality; nothing if there is none, or no sweep was timed against a baseline."""
     lines, keys = _lines(group, sweeps), qualities(group)
     if not lines:
         return
@@ -195,7 +195,7 @@ _register("fig8", taus)
 _register("fig9", radii)
 
 
-# MuLo-SD's pictures beside the target's (Figs. 4 and 10-13), each with its own speed-up at the bottom left.
+# MuLo-SD's pictures next to the target's (Figs. 4 and 10-13), each with its speed-up at the bottom left.
 # A sheet shows the first prompts of the run, not chosen ones. Each cell of MuLo-SD is on a sheet of its sweep.
 
 
@@ -230,7 +230,7 @@ def sweeps(run: Run) -> Iterator[Figure]:
 
 
 def picture_sheet(store: Store, group: Measured, columns: Mapping[str, str], title: str, most: int) -> Iterator[Figure]:
-    """Draw one row a prompt: AR's picture, then one column a cell; nothing where AR has no picture on a known grid.
+    """Draw one row a prompt: AR's picture, then one column a cell; nothing if AR has no picture on a known grid.
 
     Args:
         store: the run.

@@ -98,7 +98,7 @@ def speedups(run: Run) -> list[TextTable]:
 
 
 def breakdown(cell: Cell) -> pd.Series[float] | None:
-    """Return the mean seconds of a picture in each of STEPS; None where the run stored no stages.
+    """Return the mean seconds of a picture in each of STEPS, or None if the run stored no stages.
 
     The drafter's time of a step contains the samplers' (steps 2 and 7), which is subtracted here.
     """
@@ -169,7 +169,7 @@ def _cells(run: Run) -> list[tuple[Measured, str]]:
     return [(group, name) for group in run.groups for name in group.cells("mulo_sd")]
 
 
-# Numbers in MuLo-SD's text, compared with what the run measured; each has its place in the paper.
+# Numbers in MuLo-SD's text, compared with the run's; each has its place in the paper.
 
 
 TAU, STRICT = "0.0001", "0.001"
@@ -184,8 +184,8 @@ class Swept:
         run: the run.
         group: its cells.
         factor: of the row.
-        line: MuLo-SD over tau as published, at the row's factor, with trained samplers. None: not run.
-        base: the autoregressive cell. None: not run.
+        line: MuLo-SD over tau as published, at the row's factor, with trained samplers, or None if it was not run.
+        base: the autoregressive cell, or None if it was not run.
     """
 
     run: Run

@@ -33,14 +33,14 @@ NOTE = (
 
 
 def break_even(batches: Sequence[int], speedups: Sequence[float]) -> float | None:
-    """Return the B from which on nothing is gained: where the speed-up last falls to 1, interpolated over log2 B.
+    """Return the B from which on nothing is gained: the speed-up last falls to 1 there, interpolated over log2 B.
 
     Args:
         batches: ascending.
         speedups: one a batch.
 
     Returns:
-        None where the largest B still gains; the smallest B where no B gains.
+        The smallest B if no B gains, or None if the largest B still gains.
     """
     points = [(math.log2(batch), value) for batch, value in zip(batches, speedups, strict=True)]
     if not points or points[-1][1] > 1:
@@ -61,7 +61,7 @@ def table(run: Run) -> Iterator[TextTable]:
 
 @figure("sjdpp_batch")
 def draw(run: Run) -> Iterator[Figure]:
-    """Draw tokens a second and speed-up against B, one line a method; a dashed line where the gain ends."""
+    """Draw tokens a second and speed-up against B, one line a method; a dashed line marks the end of the gain."""
     for group in run.groups:
         batches = sorted({int(batch) for batch in group.rows["batch"]})
         if len(batches) < 2:

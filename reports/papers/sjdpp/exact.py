@@ -1,6 +1,6 @@
 """Beyond SJD++: reuse as published and both exact rules, each with paired differences to SJD.
 
-Both exact rules keep the model's distribution, as the run's own proof enumerates. M is the maximal coupling of each
+Both exact rules keep the model's distribution, as the run's proof enumerates. M is the maximal coupling of each
 draft with its new distribution. G uses the same Gumbel noise at the same place again.
 """
 
@@ -112,7 +112,7 @@ def draw(run: Run) -> Iterator[Figure]:
 
 
 def _mark(axes: Axes, row: pd.Series[Any], key: str, place: int, name: str) -> None:
-    """Draw a value with its interval; nothing where it was not measured."""
+    """Draw a value with its interval, if it was measured."""
     value = row.get(key)
     if value is None or pd.isna(value):
         return

@@ -1,6 +1,6 @@
 """Figures of SJD++ from a run: curves over top-K, resolution, window, reuse threshold, initialisation and refinement.
 
-The paper prints these as pictures. Where it prints values too (Table 10), they are a dashed line.
+The paper prints these as pictures. If it prints values too (Table 10), they are a dashed line.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def windows(run: Run) -> Iterator[Figure]:
 
 @figure("sjdpp_tau")
 def reuse(run: Run) -> Iterator[Figure]:
-    """Draw the sweep of the reuse threshold: tokens a pass, quality, and total variation in the run's own proof."""
+    """Draw the sweep of the reuse threshold: tokens a pass, quality, and total variation in the run's proof."""
     for group in run.groups:
         rows = sweep(group, "tau")
         if len(rows) < 2:

@@ -56,7 +56,7 @@ class Setting:
 
     @property
     def swept(self) -> str:
-        """Return the role whose settings were swept: E, or D where E was not run."""
+        """Return the role whose settings were swept: E, or D if E was not run."""
         return "D" if self.find("E") is None else "E"
 
     @property
@@ -65,7 +65,7 @@ class Setting:
         return "A" if self.swept == "D" else "E-tuned"
 
     def selection(self, role: str, **changes: Any) -> dict[str, Any] | None:
-        """Return a role's selection, as published except for these options; None: the suite has no such role."""
+        """Return a role's selection, as published except for these options, or None if the suite lacks the role."""
         role = self.swept if role == "swept" else role
         if role not in self.roles:
             return None
@@ -74,7 +74,7 @@ class Setting:
         return {"method": "autoregressive", **self.roles[role]}
 
     def find(self, role: str, **changes: Any) -> str | None:
-        """Return the cell of a role; None: it has no finished cell."""
+        """Return the cell of a role, or None if it has no finished cell."""
         selection = self.selection(role, **changes)
         return None if selection is None else next((str(name) for name in fits(self.rows, **selection).index), None)
 
@@ -98,7 +98,7 @@ def settings(run: Run) -> list[Setting]:
 
 
 def why(store: Store, selection: Mapping[str, Any] | None) -> str:
-    """Say why a row has no finished cell."""
+    """Say why a row lacks a finished cell."""
     if selection is None:
         return "not in this run"
     sealed = set(store.cells())
@@ -142,7 +142,7 @@ FACTS = Facts(lines=lines, notes=notes, fields=fields)
 
 
 # XSpecMesh's "no difference in quality" as equivalence tests, paired by shape.
-# Row A with other seeds is tested too. Where it is not equivalent to itself, the shapes are too few for any such
+# Row A with other seeds is tested too. If it is not equivalent to itself, the shapes are too few for any such
 # claim. Source: Chen et al., XSpecMesh, Table 3, for the margin.
 
 

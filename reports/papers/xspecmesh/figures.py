@@ -64,7 +64,7 @@ def heads(run: Run) -> Iterator[Figure]:
 
 @figure("xspecmesh_fig5b")
 def thresholds(run: Run) -> Iterator[Figure]:
-    """Fig. 5b: speed-up and distances against delta, the backbone's own as a line."""
+    """Draw Fig. 5b: speed-up and distances against delta, those of the backbone alone as a line."""
     for setting in settings(run):
         rows = sweep(setting, "delta")
         if len(rows) < 2:
@@ -180,7 +180,7 @@ def comparison(run: Run) -> Iterator[Figure]:
 
 @figure("xspecmesh_fig6-meshes")
 def acceptance(run: Run) -> Iterator[Figure]:
-    """Draw Fig. 6 as in the paper: one shape of each level with every threshold and K_a, beside the backbone's."""
+    """Draw Fig. 6 as in the paper: one shape of each level with every threshold and K_a, next to the backbone's."""
     for setting in settings(run):
         swept = {"delta = {:g}": sweep(setting, "delta"), "K_a = {:g}": sweep(setting, "accept_top", acceptance="top")}
         columns = {"backbone": outputs} if (outputs := setting.outputs("A")) else {}

@@ -19,15 +19,7 @@ from stridebench.harness.plan import suite
 from stridebench.harness.plan.cells import expand
 from stridebench.harness.record.store import Store
 from stridebench.reports.papers import report
-from stridebench.reports.papers.adt_tree import costs, facts
-from stridebench.reports.papers.adt_tree import figures as drafters
-from stridebench.reports.papers.adt_tree import (
-    figures as papers_adt_figures,
-)
-from stridebench.reports.papers.adt_tree import (
-    laws as papers_adt_laws,
-)
-from stridebench.reports.papers.adt_tree import laws as regions
+from stridebench.reports.papers.adt_tree import costs, facts, figures, laws
 from stridebench.reports.papers.measured import Run, fits, measured
 from stridebench.reports.papers.paper_files import papers, printed, reports
 from stridebench.reports.text_table import UNMEASURED, TextTable
@@ -234,7 +226,7 @@ def grounds(deep: int, pictures: int = 5) -> FakeStore:
 @pytest.mark.parametrize(("deep", "variation", "sure"), [(3, "1.000", True), (1, "0.000", False)])
 def test_depths_are_compared_by_ground(deep: int, variation: str, sure: bool) -> None:
     store = grounds(deep)
-    sheet = next(iter(regions.table(run_of(store))))
+    sheet = next(iter(laws.region_table(run_of(store))))
     rows = lines(sheet, 2)
     assert rows.loc[("located", "smooth"), "mean depth"].startswith(f"{deep}.00")
     assert rows.loc[("located", "smooth"), "cycles"] == "40"
@@ -245,15 +237,15 @@ def test_depths_are_compared_by_ground(deep: int, variation: str, sure: bool) ->
 
 
 def test_pictures_of_one_ground_cannot_be_compared() -> None:
-    steps = regions.located(grounds(3).cell("located"))  # type: ignore[arg-type]
-    assert regions.difference(steps[steps["region"] == "smooth"]) == "pictures of one ground only"
-    assert "too few" in regions.difference(steps[steps["prompt"].isin(["smooth0", "textured0"])])
+    steps = laws.located(grounds(3).cell("located"))  # type: ignore[arg-type]
+    assert laws.difference(steps[steps["region"] == "smooth"]) == "pictures of one ground only"
+    assert "too few" in laws.difference(steps[steps["prompt"].isin(["smooth0", "textured0"])])
 
 
 def test_levels_of_tokens_and_trees_lie_on_the_grid() -> None:
     steps = pd.DataFrame({"kept": [1, 3, 4, 8], "levels": [0, 2, 5, 9]})
-    assert papers_adt_figures.token_depths(steps).tolist() == [1, 1, 2, 3, 1, 2, 3, 4, *range(1, 9)]
-    assert papers_adt_figures.tree_depths(steps).tolist() == [0, *[2] * 3, *[5] * 4, *[9] * 8]
+    assert figures.token_depths(steps).tolist() == [1, 1, 2, 3, 1, 2, 3, 4, *range(1, 9)]
+    assert figures.tree_depths(steps).tolist() == [0, *[2] * 3, *[5] * 4, *[9] * 8]
 
 
 def with_laws(store: FakeStore, folder: Path) -> FakeStore:
@@ -270,13 +262,13 @@ def with_laws(store: FakeStore, folder: Path) -> FakeStore:
 
 def test_the_most_and_least_certain_cells_are_found(tmp_path: Path) -> None:
     store = with_laws(paper_run(), tmp_path)
-    pictures = list(papers_adt_laws.pictures(store.cell("ar1")))  # type: ignore[arg-type]
+    pictures = list(laws.pictures(store.cell("ar1")))  # type: ignore[arg-type]
     assert pictures[0].sureness(GRID)[1].tolist() == pytest.approx([0.7, 0.65, 0.6, 0.55])
-    least, _, most = papers_adt_laws.extremes(pictures, GRID)
+    least, _, most = laws.extremes(pictures, GRID)
     assert (least.row, least.column, most.row, most.column) == (3, 3, 0, 0)
     assert most.probs.tolist() == [0.9, 0.05]
-    assert list(papers_adt_laws.pictures(store.cell("adt1"))) == []  # type: ignore[arg-type]
-    (sheet,) = papers_adt_laws.table(run_of(store))
+    assert list(laws.pictures(store.cell("adt1"))) == []  # type: ignore[arg-type]
+    (sheet,) = laws.table(run_of(store))
     assert lines(sheet, 2).loc[("embedded-image, T = 1", "smooth"), "median"] == "0.725"
 
 
@@ -295,15 +287,15 @@ def test_a_run_stores_the_laws_of_its_baseline(tmp_path: Path) -> None:
 
 
 def test_accuracies_are_those_of_the_cards(tmp_path: Path) -> None:
-    figures = {"top1_head1": 0.5, "top3_head1": 0.7, "top1_head2": 0.1, "top1_head1_shuffled": 0.02}
+    values = {"top1_head1": 0.5, "top3_head1": 0.7, "top1_head2": 0.1, "top1_head1_shuffled": 0.02}
     for name, card_figures in (
-        ("medusa-a", figures),
+        ("medusa-a", values),
         ("eagle1-b", {"top1_1": 0.6, "top3_1": 0.8}),
         ("vq", {"loss": 1.0}),
     ):
         (tmp_path / name).mkdir()
         (tmp_path / name / "card.json").write_text(json.dumps({"name": name, "figures": card_figures}))
-    eagle, medusa = drafters.accuracies(tmp_path)
+    eagle, medusa = figures.accuracies(tmp_path)
     assert eagle == ("eagle1-b", {"": 0.6}, {"": 0.8})
     assert medusa == ("medusa-a", {"": 0.5, "_shuffled": 0.02}, {"": 0.7})
 

@@ -58,11 +58,6 @@ def test_throughput_shares_a_lock_step_among_its_rows() -> None:
     assert rates == {1: pytest.approx(18 / 0.120), 2: pytest.approx(18 / 0.168)}
 
 
-def test_runs_older_than_batches_share_no_time() -> None:
-    cell = swept().cell("sjd-1")
-    assert value(FIGURES["throughput"], totals(cell.samples, cell.steps.drop(columns="served"))) == pytest.approx(150)
-
-
 def test_a_table_has_a_column_for_the_batch_only_where_it_differs() -> None:
     frame = summarise(swept())  # type: ignore[arg-type]  # what reports read of a store
     (sweep,), (one,), (two,) = (list(text_tables(rows)) for rows in (frame, frame[:2], frame[2:]))
