@@ -174,6 +174,92 @@ class Layout(_Data):
         )
 
 
+class XAxis(_Data):
+    """The x axis of a chart.
+
+    Args:
+        key: a column of the summary, or an option of the chart's method.
+        label: of the axis.
+        scale: "places" puts equal distances between the values.
+        zero: text of the value 0, which is drawn last; only for places.
+        factor: from the option to the axis.
+    """
+
+    key: str
+    label: str
+    scale: Literal["linear", "log2", "places"] = "linear"
+    zero: str = ""
+    factor: float = 1.0
+
+
+class Panel(_Data):
+    """A panel of a chart.
+
+    Args:
+        keys: of the summary, of which the first measured one is drawn; "quality": the first of ``drawing.QUALITIES``.
+        label: of the y axis, if ``charts.LABELS`` has another one.
+        note: above the panel; ``{prompts}`` and ``{pictures}`` are numbers of the group.
+    """
+
+    keys: tuple[str, ...]
+    label: str = ""
+    note: str = ""
+
+
+def _panels(values: Any) -> Any:
+    return [{"keys": [value]} if isinstance(value, str) else value for value in values]
+
+
+class PrintedCurve(_Data):
+    """A paper's values on a chart.
+
+    Args:
+        key: the figure of the panel that they are drawn on.
+        tables: names of printed tables by task; "default" is for the others.
+        x: a column of the table.
+        y: a column of the table.
+        label: ``{model}`` is the table's, ``{by}`` the value that the rows share.
+        rows: texts that rows have in their columns.
+        by: a column; one curve for each of its values.
+    """
+
+    key: str
+    tables: dict[str, str]
+    x: str
+    y: str
+    label: str
+    rows: dict[str, str] = {}
+    by: str = ""
+
+
+class Chart(_Data):
+    """A figure that ``charts.draw_chart`` draws for each group of cells.
+
+    Args:
+        title: of the figure.
+        x: what varies.
+        panels: side by side; a text is the key of a panel.
+        method: whose cells are drawn; for an ``x`` that is an option.
+        published: whether its other options are as published, which gives one curve.
+        line: the label of that curve.
+        lines: options that name a curve; without any, labels of cells do.
+        others: whether the other methods are lines across.
+        printed: values of the paper.
+        missing: what an unmeasured panel leaves out: its content, the panel, or the figure.
+    """
+
+    title: str
+    x: XAxis
+    panels: Annotated[tuple[Panel, ...], BeforeValidator(_panels)]
+    method: str = ""
+    published: bool = False
+    line: str = "measured"
+    lines: tuple[str, ...] = ()
+    others: bool = False
+    printed: tuple[PrintedCurve, ...] = ()
+    missing: Literal["content", "panel", "figure"] = "content"
+
+
 class Contents(_Data):
     """The contents of a suite's report.
 
@@ -205,6 +291,7 @@ class Paper(_Data):
         columns: shared parts, for YAML's anchors.
         decodings: shared parts, for YAML's anchors.
         tables: layouts by the name of their CSV.
+        charts: figures by the names that reports give.
         reports: contents by name.
     """
 
@@ -221,6 +308,7 @@ class Paper(_Data):
     columns: Any = None
     decodings: Any = None
     tables: dict[str, Layout] = {}
+    charts: dict[str, Chart] = {}
     reports: dict[str, Contents] = {}
 
     def preset(self, model: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,7 @@ from stridebench.reports.papers import (
     sjdpp,
     xspecmesh,
 )
+from stridebench.reports.papers.charts import draw_chart
 from stridebench.reports.papers.drawing import FIGURES, SHEETS
 from stridebench.reports.papers.engine import PICTURES, Facts, fill
 from stridebench.reports.papers.measured import Run, measured
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
 
 SHOWN = (sjdpp, mulo_sd, adt_tree, xspecmesh, cross_regression, masked, by_context, quantised)
 """Modules whose import registers their tables and figures."""
+FIGURES.update(
+    {name: partial(draw_chart, chart) for paper in papers().values() for name, chart in paper.charts.items()}
+)
 FACTS = {
     "sjdpp": PICTURES,
     "mulo_sd": PICTURES,

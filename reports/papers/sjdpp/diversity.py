@@ -16,13 +16,9 @@ from matplotlib.figure import Figure
 from stridebench.reports.contact_sheets import COLUMNS, name_row, sample, tile
 from stridebench.reports.papers.drawing import (
     QUALITIES,
-    by_label,
-    curves,
     figure,
-    legend,
     quality_of,
     sheet,
-    side_by_side,
 )
 from stridebench.reports.papers.measured import Measured, Run, decoded, plain
 from stridebench.reports.text_table import TextTable, measured_text
@@ -63,26 +59,6 @@ def table(run: Run) -> Iterator[TextTable]:
             for _, row in _ordered(group).iterrows()
         ]
         yield from plain(f"SJD++, Figs. 2 and 10: diversity | measured on {group.title}", lines, NOTES)
-
-
-@figure("sjdpp_diversity")
-def draw(run: Run) -> Iterator[Figure]:
-    """Draw diversity against K, one line a decoding, one panel a distance."""
-    for group in run.groups:
-        keys = [key for key in DISTANCES if group.has(key)]
-        rows = _ordered(group)
-        ks = sorted(set(rows["top_k"]), key=_size)
-        if not keys or len(ks) < 2:
-            continue
-        drawn, panels = side_by_side(len(keys), "Figs. 2 and 10: diversity by seed under top-K sampling", group.title)
-        rows = rows.assign(x=[ks.index(k) for k in rows["top_k"]])
-        for axes, key in zip(panels, keys, strict=True):
-            curves(axes, by_label(rows), "x", key)
-            axes.set_xticks(range(len(ks)), [_top_k(k) for k in ks])
-            axes.set(xlabel="K of top-K sampling", ylabel=DISTANCES[key])
-            axes.set_title(f"{rows['prompts'].max():g} prompts, {rows['n_ok'].max():g} pictures a point", fontsize=8)
-        legend(drawn, panels[0])
-        yield drawn
 
 
 @figure("sjdpp_fig10")

@@ -5,7 +5,6 @@ The paper prints these as pictures. If it prints values too (Table 10), they are
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from itertools import cycle
 from typing import TYPE_CHECKING
@@ -18,42 +17,19 @@ from matplotlib.figure import Figure
 from stridebench.harness.record.metrics import METRICS
 from stridebench.reports.papers.drawing import (
     COLOURS,
-    QUALITIES,
     SCR,
-    SECONDS,
-    by_label,
     curve,
-    curves,
     figure,
     legend,
-    quality_of,
     side_by_side,
-    unmeasured,
 )
-from stridebench.reports.papers.measured import Measured, Run, fits, over_seeds
-from stridebench.reports.papers.paper_files import printed, published
-from stridebench.reports.pareto import DASHES, OFFSET
+from stridebench.reports.papers.measured import Measured, Run, over_seeds
+from stridebench.reports.papers.paper_files import printed
+from stridebench.reports.pareto import OFFSET
 from stridebench.reports.summary import FinishedCell
 
 if TYPE_CHECKING:
     from stridebench.harness.record.store import Store
-
-
-@figure("sjdpp_fig5")
-def top_k(run: Run) -> Iterator[Figure]:
-    """Draw Fig. 5: tokens a pass and seconds against the K of top-K sampling, one line a method."""
-    for group in run.groups:
-        ks = sorted(set(group.rows["top_k"]), key=lambda k: k or math.inf)  # 0 keeps all
-        if len(ks) < 2:
-            continue
-        rows = group.rows.assign(x=[ks.index(k) for k in group.rows["top_k"]]).sort_values("x", kind="stable")
-        drawn, panels = side_by_side(2, "Fig. 5: under various sampling randomness", group.title)
-        for axes, key, name in zip(panels, ("scr", "seconds"), (SCR, SECONDS), strict=True):
-            curves(axes, by_label(rows), "x", key)
-            axes.set_xticks(range(len(ks)), [f"{k}" if k else "all" for k in ks])
-            axes.set(xlabel="K of top-K sampling", ylabel=name)
-        legend(drawn, panels[0])
-        yield drawn
 
 
 @figure("sjdpp_fig6")
@@ -76,56 +52,6 @@ def resolution(run: Run) -> Iterator[Figure]:
     axes.set(xlabel="tokens of a picture", ylabel=SCR)
     legend(drawn, axes)
     yield drawn
-
-
-@figure("sjdpp_table10")
-def windows(run: Run) -> Iterator[Figure]:
-    """Draw Table 10: passes a token and quality against the window."""
-    table = printed("sjdpp_table10")
-    sizes = table.rows["WS [tokens]"].astype(float)
-    for group in run.groups:
-        rows = sweep(group, "window")
-        quality = quality_of(rows)
-        if len(rows) < 2 or quality is None:
-            continue
-        drawn, panels = side_by_side(2, "Table 10: the window", group.title)
-        ticks = sorted({*sizes, *rows["x"]})
-        for axes, key, column in zip(panels, ("passes_per_token", quality), table.rows.columns[[3, 1]], strict=True):
-            curve(axes, rows["x"], rows, key, "measured", COLOURS[0])
-            if key == "passes_per_token" or "GenEval" in QUALITIES[key]:
-                values, label = table.rows[column].astype(float), f"printed, {table.layout.model}"
-                axes.plot(sizes, values, color="0.5", ls=DASHES, marker="o", ms=3, label=label)
-            axes.set_xscale("log", base=2)
-            axes.set_xticks(ticks, labels=[f"{x:g}" for x in ticks], fontsize=7)
-            axes.set(xlabel="window, rows", ylabel=QUALITIES.get(key, "target passes / output token"))
-        legend(drawn, panels[0])
-        yield drawn
-
-
-@figure("sjdpp_tau")
-def reuse(run: Run) -> Iterator[Figure]:
-    """Draw the sweep of the reuse threshold: tokens a pass, quality, and total variation in the run's proof."""
-    for group in run.groups:
-        rows = sweep(group, "tau")
-        if len(rows) < 2:
-            continue
-        ticks = sorted(rows["x"])
-        drawn, panels = side_by_side(3, "SJD++: the reuse threshold", group.title)
-        others = group.rows[(group.rows["role"] == "method") & ~group.rows.index.isin(rows.index)]
-        for axes, key in zip(panels, ("scr", quality_of(rows), "total_variation"), strict=True):
-            if key is None or rows[key].isna().all():
-                unmeasured(axes)
-                continue
-            curve(axes, [ticks.index(x) for x in rows["x"]], rows, key, "as published", COLOURS[0])
-            for colour, (_, row) in zip(cycle(COLOURS[1:]), others.iterrows(), strict=False):
-                if pd.notna(row[key]):
-                    axes.axhline(row[key], color=colour, ls=DASHES, lw=1.2, label=str(row["label"]))
-            axes.set_xticks(range(len(ticks)), [f"{x:g}" for x in ticks])
-            names = {"scr": SCR, "total_variation": "total variation", **QUALITIES}
-            axes.set(xlabel="reuse threshold tau", ylabel=names[key])
-        panels[2].set_title("of the run's own proof, worst enumerated model", fontsize=8)
-        legend(drawn, panels[0])
-        yield drawn
 
 
 @figure("sjdpp_fig13")
@@ -179,11 +105,3 @@ def _dots(store: Store, axes: Axes, rows: pd.DataFrame, name: str, labels: Seque
 
 def _with_option(group: Measured, name: str) -> pd.DataFrame:
     return group.rows[[name in options for options in group.rows["options"]]]
-
-
-def sweep(group: Measured, parameter: str) -> pd.DataFrame:
-    """Return cells of SJD++ as published that differ in one parameter, sorted by its value ``x``."""
-    rest = {key: value for key, value in published("sjdpp").items() if key != parameter}
-    rows = fits(group.rows, method="sjdpp", **rest)
-    values = [float(options.get(parameter, math.nan)) for options in rows["options"]]
-    return rows.assign(x=pd.Series(values, rows.index, dtype=float)).sort_values("x")

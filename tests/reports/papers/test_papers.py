@@ -23,9 +23,10 @@ from stridebench.harness.plan.cells import expand
 from stridebench.harness.record import stats
 from stridebench.harness.record.metrics import METRICS, totals, value
 from stridebench.reports.papers import drawing, engine, paper_files, report
+from stridebench.reports.papers.charts import chart_lines
 from stridebench.reports.papers.measured import measured
 from stridebench.reports.papers.paper_files import model_name
-from stridebench.reports.papers.sjdpp import figures, maps
+from stridebench.reports.papers.sjdpp import maps
 from stridebench.reports.text_table import UNMEASURED
 from tests.support.fake_store import FakeStore, empty, meta, record, step
 from tests.support.paper_runs import (
@@ -335,7 +336,7 @@ def test_a_report_repeats_byte_for_byte(tmp_path: Path) -> None:
 
 def test_curves_show_the_rows_of_the_table() -> None:
     (group,) = measured(windows())  # type: ignore[arg-type]
-    swept = figures.sweep(group, "window")
+    ((_, swept),) = chart_lines(paper_files.papers()["sjdpp"].charts["sjdpp_table10"], group)
     assert swept["x"].tolist() == [4, 16, 32] and swept["passes_per_token"].tolist() == [0.5, 0.25, 0.125]
 
 
@@ -347,7 +348,7 @@ def test_a_threshold_of_infinity_is_the_last(tmp_path: Path) -> None:
         cell_meta = {**store.cell("sjdpp").meta, "cell": f"tau{tau}", "params": params, "verdict": word}
         store.add(cell_meta, [picture(f"p{i}", (1,) * 8, 12.0) for i in range(2)])
     (group,) = measured(store)  # type: ignore[arg-type]
-    swept = figures.sweep(group, "tau")
+    ((_, swept),) = chart_lines(paper_files.papers()["sjdpp"].charts["sjdpp_tau"], group)
     assert swept["x"].tolist() == [0.0, 0.5, math.inf] and swept["total_variation"].tolist() == [0.1, 0.0, 0.0]
     store.sealed_cells["M"].meta["verdict"] = {"word": "unverified", "total_variation": None}
     assert [path.name for path in report.write(store, tmp_path)] == ["papers-tau.png"]  # type: ignore[arg-type]
@@ -466,7 +467,7 @@ def test_adding_a_table_takes_a_csv_and_an_entry(tmp_path: Path, monkeypatch: py
         paper_files.papers.cache_clear()
 
 
-REPORTED = [name for name in suite.shipped() if name.startswith("papers/") or name in report.OWN]
+REPORTED = [name for name in suite.shipped() if name.startswith("papers/") or name in report.OTHERS]
 
 
 @pytest.mark.parametrize("name", REPORTED)

@@ -171,7 +171,7 @@ def test_diversity_is_reported_with_its_interval_and_counts(tmp_path: Path) -> N
 @pytest.mark.slow
 def test_a_run_without_the_scorer_has_sheets_alone(tmp_path: Path) -> None:
     store: Any = seeded(tmp_path, prompts=1, scored=False)
-    assert list(diversity.table(run_of(store))) == [] and list(diversity.draw(run_of(store))) == []
+    assert list(diversity.table(run_of(store))) == [] and list(drawing.FIGURES["sjdpp_diversity"](run_of(store))) == []
 
 
 def test_one_seed_has_no_sheet(tmp_path: Path) -> None:
