@@ -177,4 +177,4 @@ DATASETS: Registry[Any] = Registry("dataset", "stridebench.datasets")
 PICTURE_SCORERS: Registry[Any] = Registry("scorer", "stridebench.scorers")
 LAYOUTS: Registry[type[Any]] = Registry("layout", "stridebench.layouts")
 REPORTS: Registry[type[Any]] = Registry("report", "stridebench.reports")
-"""Tables and figures that the report of a run holds besides its own; see `stridebench.reports.run_report.More`."""
+"""Tables and figures that are added to the report of a run; see `stridebench.reports.run_report.AddedReport`."""

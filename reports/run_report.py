@@ -29,11 +29,11 @@ if find_spec(PAPERS):
     REPORTS.declare({"papers": f"{PAPERS}.report"})
 
 
-class More(Protocol):
+class AddedReport(Protocol):
     """A report that is added to that of every run; the classes are registered in `REPORTS`."""
 
     @staticmethod
-    def of(store: Store, read: Callable[[str], FinishedCell], frame: pd.DataFrame) -> More:
+    def of(store: Store, read: Callable[[str], FinishedCell], frame: pd.DataFrame) -> AddedReport:
         """Read a run, whose cells ``read`` reads once, and whose summary is ``frame``."""
 
     @staticmethod
@@ -51,7 +51,7 @@ class More(Protocol):
         """Print the tables."""
 
 
-def additions() -> list[type[More]]:
+def additions() -> list[type[AddedReport]]:
     """Return the registered reports."""
     return [REPORTS.get(name) for name in REPORTS]
 

@@ -68,7 +68,7 @@ def tally(key: Path, answers: tuple[Path, ...], run: Path | None, as_json: bool)
     text_table.print_table(user_study.table(votes), Console())
 
 
-def _keep(store: Store, votes: user_study.Tally) -> None:
+def _keep(store: Store, votes: user_study.VoteTally) -> None:
     """Make the shares scores of the run's cells."""
     for one in votes.votes:
         if one.share is not None:

@@ -107,7 +107,7 @@ class Thing:
 
 
 @dataclass(frozen=True)
-class Scene:
+class EmojiScene:
     """One to four objects on a background.
 
     Args:
@@ -123,7 +123,7 @@ class Scene:
     relation: str = ""
 
 
-def scene(random: np.random.Generator, split: str, family: str | None = None) -> Scene:
+def scene(random: np.random.Generator, split: str, family: str | None = None) -> EmojiScene:
     """Draw a scene of a split, of any family or of a given one.
 
     The hash of a composition (objects, places, background pattern and colours) decides its split, so no composition is
@@ -143,14 +143,14 @@ def scene(random: np.random.Generator, split: str, family: str | None = None) ->
             return drawn
 
 
-def is_held_out(drawn: Scene) -> bool:
+def is_held_out(drawn: EmojiScene) -> bool:
     """Whether a scene is in the held-out split; its composition alone decides, whatever the seed."""
     ground = drawn.ground
     parts = (drawn.things, ground.pattern, ground.near, ground.far, ground.direction)
     return zlib.crc32(repr(parts).encode()) % HELD_OUT == 0
 
 
-def draw_scene(random: np.random.Generator, family: str) -> Scene:
+def draw_scene(random: np.random.Generator, family: str) -> EmojiScene:
     """A scene of one of GenEval's families, of either split."""
     kind, colour = int(random.integers(len(KINDS))), int(random.integers(len(COLOURS)))
     down = int(random.integers(SHIFTS))
@@ -165,7 +165,7 @@ def draw_scene(random: np.random.Generator, family: str) -> Scene:
         Thing(KINDS[kind], COLOURS[colour], row, column)
         for (kind, colour), (row, column) in zip(looks, corners, strict=True)
     )
-    return Scene(family, things, draw(random), relation)
+    return EmojiScene(family, things, draw(random), relation)
 
 
 def _other(random: np.random.Generator, index: int, count: int) -> int:
@@ -185,8 +185,8 @@ __all__ = [
     "SPLITS",
     "TEXTURED",
     "VOCABULARY",
+    "EmojiScene",
     "Ground",
-    "Scene",
     "Thing",
     "caption",
     "regions",
@@ -209,14 +209,14 @@ REGIONS = {"smooth": SMOOTH, "textured": TEXTURED, "object": OBJECT}
 """Regions of a picture, by name."""
 
 
-def scenes(seed: int, split: str, count: int, family: str | None = None) -> list[Scene]:
+def scenes(seed: int, split: str, count: int, family: str | None = None) -> list[EmojiScene]:
     """The first ``count`` scenes of a seed, of all families in turn unless one is given."""
     families = FAMILIES if family is None else (family,)
     random = np.random.default_rng([seed, SPLITS.index(split) if split in SPLITS else 0])
     return [scene(random, split, families[i % len(families)]) for i in range(count)]
 
 
-def caption(drawn: Scene) -> str:
+def caption(drawn: EmojiScene) -> str:
     """The scene in 7 to 10 words of ``VOCABULARY``, such as "three times a red car in triangle on rough"."""
     ground = "rough" if drawn.ground.textured else "smooth"
     first = _phrase(drawn.things[0])
@@ -231,7 +231,7 @@ def _phrase(thing: Thing) -> str:
     return f"{'an' if thing.colour[0] in 'aeiou' else 'a'} {thing.colour} {thing.kind}"
 
 
-def specification(drawn: Scene) -> dict[str, Any]:
+def specification(drawn: EmojiScene) -> dict[str, Any]:
     """Return the requirements on a picture of the scene, in the layout of GenEval's prompts: tag, include, exclude.
 
     It asks for everything that the caption states, whatever the family. The second of two different objects comes
@@ -248,7 +248,7 @@ def specification(drawn: Scene) -> dict[str, Any]:
     return metadata
 
 
-def render(drawn: Scene, size: int = 64) -> UInt8[np.ndarray, "size size 3"]:
+def render(drawn: EmojiScene, size: int = 64) -> UInt8[np.ndarray, "size size 3"]:
     """Pixels of a scene at 64 or, from sprites of half the side, at 32 pixels.
 
     Raises:
@@ -270,7 +270,7 @@ def render(drawn: Scene, size: int = 64) -> UInt8[np.ndarray, "size size 3"]:
     return pixels.astype(np.uint8)
 
 
-def regions(drawn: Scene, cells: int = 16) -> Int8[np.ndarray, "cells cells"]:
+def regions(drawn: EmojiScene, cells: int = 16) -> Int8[np.ndarray, "cells cells"]:
     """Return the region of each token's cell: OBJECT if a quarter of it is covered, else SMOOTH or TEXTURED.
 
     Args:

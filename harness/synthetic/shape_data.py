@@ -9,6 +9,6 @@ import numpy as np
 
 from stridebench.harness.synthetic import furniture, shapes
 
-DATA: Mapping[str, Callable[[np.random.Generator, str, int | None], shapes.Shape]] = MappingProxyType(
+DATA: Mapping[str, Callable[[np.random.Generator, str, int | None], shapes.ProceduralShape]] = MappingProxyType(
     {"furniture": furniture.shape, "shapes": shapes.shape}
 )

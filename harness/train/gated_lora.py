@@ -225,14 +225,14 @@ class Streams(NamedTuple):
     predictive: Float[Tensor, "n W V"]
 
 
-class Place(NamedTuple):
+class ModelDevice(NamedTuple):
     """Return the device and the type of a frozen model."""
 
     device: str = "cpu"
     dtype: str = "fp32"
 
 
-ON_CPU = Place()
+ON_CPU = ModelDevice()
 
 
 class GatedLora(nn.Module):
@@ -251,7 +251,7 @@ class GatedLora(nn.Module):
     """
 
     def __init__(
-        self, name: str, rank: int, alpha: int, layers: tuple[int, int] | None = None, place: Place = ON_CPU
+        self, name: str, rank: int, alpha: int, layers: tuple[int, int] | None = None, place: ModelDevice = ON_CPU
     ) -> None:
         super().__init__()
         presets.fetch(name)

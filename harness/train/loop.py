@@ -140,7 +140,7 @@ def _flat(part: Any, prefix: str = "") -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Progress:
+class TrainingProgress:
     """State of a training after a step."""
 
     step: int
@@ -168,7 +168,7 @@ def train(
     requirements: Mapping[str, Path],
     seed: int = 0,
     minutes: float | None = None,
-    watch: Callable[[Progress], None] = lambda progress: None,
+    watch: Callable[[TrainingProgress], None] = lambda progress: None,
 ) -> Trained:
     """Train until the steps are done, the recipe's CPU hours are spent, or ``minutes`` have passed; resume if begun.
 
@@ -208,7 +208,7 @@ def train(
     return Trained(folder, finished, state.step, state.hours, state.step - before)
 
 
-def _trained(state: _State, folder: Path, minutes: float | None, watch: Callable[[Progress], None]) -> bool:
+def _trained(state: _State, folder: Path, minutes: float | None, watch: Callable[[TrainingProgress], None]) -> bool:
     """Step until the training is finished or its time has passed; whether it is finished."""
     recipe, model, workers = state.recipe, state.model, state.workers
     device = str(getattr(recipe, "device", "cpu"))
@@ -219,7 +219,7 @@ def _trained(state: _State, folder: Path, minutes: float | None, watch: Callable
         loss = _advance(state)
         now = time.perf_counter()
         state.hours = hours_before + (time.process_time() - busy) / 3600
-        watch(Progress(state.step, recipe.steps, loss, state.rate(), state.hours))
+        watch(TrainingProgress(state.step, recipe.steps, loss, state.rate(), state.hours))
         ends = state.hours >= recipe.hours or (minutes is not None and now - began >= 60 * minutes)
         if workers.decided(ends, device):
             break

@@ -52,7 +52,7 @@ def cached(path: Path, content: Callable[[], bytes]) -> Path:
 
 
 @dataclass(frozen=True)
-class Plan:
+class PassagePlan:
     """What `passages_of` generates.
 
     Args:
@@ -107,14 +107,14 @@ class AnyPlan(ABC):
         """Return the hash of the prompts or pictures, wherever they lie."""
 
 
-def passages_of(backbone: str, plan: Plan | AnyPlan) -> Passages:
+def passages_of(backbone: str, plan: PassagePlan | AnyPlan) -> Passages:
     """Return the passages of a plan, generated if the cache does not hold them; progress goes to standard error.
 
     Raises:
         UsageError: there is no such backbone, or the plan asks for more prompts than there are.
         WeightsError: the backbone's weights cannot be had.
     """
-    if not isinstance(plan, Plan):
+    if not isinstance(plan, PassagePlan):
         return plan.passages(backbone)
     teacher = Teacher.load(backbone)
     train, development = (_passages_of_side(teacher, plan, side) for side in SIDES)
@@ -137,7 +137,7 @@ def continued(
     ]
 
 
-def _passages_of_side(teacher: Teacher, plan: Plan, side: Side) -> list[Passage]:
+def _passages_of_side(teacher: Teacher, plan: PassagePlan, side: Side) -> list[Passage]:
     batches = plan.train if side == "train" else plan.development
     passages: list[Passage] = []
     for number in range(batches):

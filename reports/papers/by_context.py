@@ -12,14 +12,14 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from stridebench.reports.papers.drawing import by_label, curves, figure, legend, sheet, side_by_side
-from stridebench.reports.papers.measured import Run
+from stridebench.reports.papers.measured import MeasuredRun
 from stridebench.reports.text_table import Column, TextTable, measured_text
 
 FIGURES = {"acceptance": "acceptance rate", "tau": "tokens a step (tau)", "speedup": "speed-up"}
 LENGTH = "prompt_tokens"
 
 
-def lines(run: Run) -> Iterator[tuple[str, pd.DataFrame]]:
+def lines(run: MeasuredRun) -> Iterator[tuple[str, pd.DataFrame]]:
     """A title, and the rows of its methods with their prompt lengths, ascending; settings of one length have none."""
     frames: dict[str, list[pd.DataFrame]] = {}
     for group in run.groups:
@@ -33,14 +33,14 @@ def lines(run: Run) -> Iterator[tuple[str, pd.DataFrame]]:
             yield title, joined.sort_values(LENGTH, kind="stable")
 
 
-def _length(run: Run, cell: str) -> float:
+def _length(run: MeasuredRun, cell: str) -> float:
     """The median over the prompts of a cell. A warm-up reads less of its prompt."""
     samples = run.store.cell(cell).samples
     return float(samples.loc[~samples["warmup"].astype(bool), LENGTH].median())
 
 
 @sheet("prompt_lengths")
-def table(run: Run) -> list[TextTable]:
+def table(run: MeasuredRun) -> list[TextTable]:
     """Return a table a setting: one row a method and prompt length."""
     columns = (
         Column("label", "method", rank=0),
@@ -61,7 +61,7 @@ def table(run: Run) -> list[TextTable]:
 
 
 @figure("prompt-lengths")
-def draw(run: Run) -> Iterator[Figure]:
+def draw(run: MeasuredRun) -> Iterator[Figure]:
     """Yield a figure a setting: three panels over the prompt length, on a logarithmic scale."""
     for title, rows in lines(run):
         drawn, panels = side_by_side(len(FIGURES), f"By prompt length: {title}")

@@ -24,8 +24,8 @@ from stridebench.reports.papers.drawing import (
     side_by_side,
     unmeasured,
 )
-from stridebench.reports.papers.measured import CELL, Measured, Run, fits
-from stridebench.reports.papers.paper_files import Chart, Panel, XAxis, printed, published
+from stridebench.reports.papers.measured import CELL, CellGroup, MeasuredRun, fits
+from stridebench.reports.papers.paper_files import ChartPanel, PaperChart, XAxis, printed, published
 from stridebench.reports.pareto import DASHES
 
 LABELS = {
@@ -42,7 +42,7 @@ Lines = list[tuple[str, pd.DataFrame]]
 """Rows by the label of their curve."""
 
 
-def draw_chart(chart: Chart, run: Run) -> Iterator[Figure]:
+def draw_chart(chart: PaperChart, run: MeasuredRun) -> Iterator[Figure]:
     """Draw a chart for each group of cells with two values on the x axis.
 
     Panels without a measured figure say so, or are left out (``missing: panel``); with ``missing: figure`` there is no
@@ -76,7 +76,7 @@ def draw_chart(chart: Chart, run: Run) -> Iterator[Figure]:
         yield drawn
 
 
-def chart_lines(chart: Chart, group: Measured) -> Lines:
+def chart_lines(chart: PaperChart, group: CellGroup) -> Lines:
     """Return the lines of a chart, each ordered by ``x``; none if no line has two points.
 
     The lines of a column of the summary are labels. Those of an option are cells that differ in this option alone.
@@ -108,7 +108,7 @@ def chart_lines(chart: Chart, group: Measured) -> Lines:
     return list(named.items())
 
 
-def _key(panel: Panel, group: Measured, lines: Lines) -> str | None:
+def _key(panel: ChartPanel, group: CellGroup, lines: Lines) -> str | None:
     """Return the first figure of a panel that was measured; a quality must be there for all points."""
     rows = pd.concat([rows for _, rows in lines])
     keys = [quality_of(rows) if key == "quality" else key for key in panel.keys]
@@ -137,7 +137,7 @@ def _label_x(axes: Axes, x: XAxis, places: dict[float, int], values: Sequence[fl
         axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks], fontsize=7)
 
 
-def _draw_others(axes: Axes, group: Measured, lines: Lines, key: str) -> None:
+def _draw_others(axes: Axes, group: CellGroup, lines: Lines, key: str) -> None:
     """Draw the other methods of a group as dashed lines across."""
     swept = [cell for _, rows in lines for cell in rows.index]
     others = group.rows[(group.rows["role"] == "method") & ~group.rows.index.isin(swept)]
@@ -146,7 +146,7 @@ def _draw_others(axes: Axes, group: Measured, lines: Lines, key: str) -> None:
             axes.axhline(row[key], color=colour, ls=DASHES, lw=1.2, label=str(row["label"]))
 
 
-def _draw_printed(axes: Axes, chart: Chart, task: str, key: str) -> Iterator[float]:
+def _draw_printed(axes: Axes, chart: PaperChart, task: str, key: str) -> Iterator[float]:
     """Draw the paper's values of a figure, and yield their places on the x axis."""
     for stated in chart.printed:
         if stated.key != key:

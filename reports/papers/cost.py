@@ -96,7 +96,7 @@ class Book:
 
 
 @dataclass(frozen=True)
-class Cost:
+class TrainingCost:
     """C in FLOP, D in tokens, S, and H in GPU hours."""
 
     flop: float
@@ -105,12 +105,12 @@ class Cost:
     hours: float
 
 
-def cost(card: Card, utilisation: float, epochs: float = 1.0) -> Cost:
+def cost(card: Card, utilisation: float, epochs: float = 1.0) -> TrainingCost:
     """Compute the cost by equations 36 to 38, over ``epochs`` passes."""
     tokens = card.tokens * epochs
     flop = (2 * card.frozen + 6 * card.trained) * tokens
     steps = None if card.batch is None else tokens / card.batch
-    return Cost(flop, tokens, steps, flop / (3600 * utilisation))
+    return TrainingCost(flop, tokens, steps, flop / (3600 * utilisation))
 
 
 def follows(printed: Decimal, value: float) -> bool:

@@ -12,7 +12,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from stridebench.reports.papers.measured import Measured, Run, decoded
+from stridebench.reports.papers.measured import CellGroup, MeasuredRun, decoded
 from stridebench.reports.pareto import COLOURS as COLOURS
 from stridebench.reports.pareto import STYLE_MARKERS as MARKERS
 from stridebench.reports.text_table import UNMEASURED, TextTable
@@ -141,7 +141,7 @@ def first_of(rows: pd.DataFrame, prompt: str) -> pd.DataFrame:
     return first
 
 
-def group_title(title: str, group: Measured) -> str:
+def group_title(title: str, group: CellGroup) -> str:
     """Return a title with the measured cells below it."""
     return f"{title}\n{group.title}"
 
@@ -149,8 +149,8 @@ def group_title(title: str, group: Measured) -> str:
 # Functions that fill tables and draw figures, by their names in the papers' YAML files.
 
 
-Fill = Callable[[Run], Iterable[TextTable]]
-Draw = Callable[[Run], Iterable[Figure]]
+Fill = Callable[[MeasuredRun], Iterable[TextTable]]
+Draw = Callable[[MeasuredRun], Iterable[Figure]]
 SHEETS: dict[str, Fill] = {}
 FIGURES: dict[str, Draw] = {}
 

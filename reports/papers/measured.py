@@ -36,7 +36,7 @@ def fits(rows: pd.DataFrame, /, **selection: Any) -> pd.DataFrame:
 
 
 @dataclass(frozen=True)
-class Measured:
+class CellGroup:
     """Finished cells of one backbone, type, temperature and task, without the second autoregressive set.
 
     Args:
@@ -83,7 +83,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Run:
+class MeasuredRun:
     """A run and its groups of cells.
 
     Args:
@@ -91,13 +91,13 @@ class Run:
     """
 
     store: Store
-    groups: Sequence[Measured]
+    groups: Sequence[CellGroup]
     roles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 def measured(
     store: Store, read: Callable[[str], FinishedCell] | None = None, frame: pd.DataFrame | None = None
-) -> list[Measured]:
+) -> list[CellGroup]:
     """Return a group for each backbone, type, temperature and task, in the order of the run.
 
     Args:
@@ -114,7 +114,7 @@ def measured(
     more = pd.DataFrame([_output_totals(store, read(name)) for name in done["cell"]], index=done["cell"])
     rows = done.set_index("cell").join(more)
     return [
-        Measured(str(first["backbone"]), str(first["dtype"]), float(first["temperature"]), str(first["task"]), cells)
+        CellGroup(str(first["backbone"]), str(first["dtype"]), float(first["temperature"]), str(first["task"]), cells)
         for _, cells in rows.groupby(["backbone", "dtype", "temperature", "task"], sort=False)
         for first in (cells.iloc[0],)
     ]

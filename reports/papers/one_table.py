@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from stridebench.harness.errors import UsageError, did_you_mean
 from stridebench.reports.papers import cost, report
 from stridebench.reports.papers.drawing import SHEETS
-from stridebench.reports.papers.measured import Run, measured
+from stridebench.reports.papers.measured import MeasuredRun, measured
 from stridebench.reports.papers.paper_files import Item, items, printed, reports
 from stridebench.reports.text_table import UNMEASURED, TextTable
 
@@ -71,7 +71,7 @@ def one_table(store: Store, paper: str, table: str) -> list[TextTable]:
     if name not in contents.sheets:  # only suites that make the table choose tasks that stand in for the paper's
         of = printed(name)
         groups = [group for group in groups if group.task in (of.layout.tasks or of.paper.benchmarks)]
-    run = Run(store, groups, contents.roles)
+    run = MeasuredRun(store, groups, contents.roles)
     by_cells = report.table(name, run) if run.groups and name not in SHEETS else ()
     sheets = SHEETS[name](run) if name in SHEETS else by_cells  # one of them lists vocabularies, which needs no cell
     filled = [table for table in sheets if _measures(table)]

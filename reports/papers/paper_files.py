@@ -1,7 +1,8 @@
 """Reads the papers' files in ``reports/data/papers``: one CSV a printed table, and one YAML file a paper.
 
-The classes are the schema of a YAML file: `Paper` is the file, `Layout` an entry of its ``tables``, `Contents` an entry
-of its ``reports``. To add a table, add its CSV and an entry of the same name to the paper's file.
+The classes are the schema of a YAML file: `Paper` is the file, `TableLayout` an entry of its ``tables``, `PaperChart`
+one of its ``charts``, `Contents` one of its ``reports``. To add a table, add its CSV and an entry of the same name to
+the paper's file.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class Quantity(_Data):
         return f"{self.title}, {side}" if len(self.sides) > 1 else self.title
 
 
-class More(_Data):
+class ExtraRow(_Data):
     """An additional row, which the paper does not print."""
 
     labels: tuple[str, ...]
@@ -102,7 +103,7 @@ Quantities = Annotated[tuple[Quantity, ...], BeforeValidator(_flat)]
 Selections = Annotated[tuple[dict[str, Any], ...], BeforeValidator(_flat)]
 
 
-class Layout(_Data):
+class TableLayout(_Data):
     """How a printed table is filled.
 
     ``{Column}`` in a text is replaced by the value of a printed row, ``{Column:g}`` by the number in it.
@@ -149,7 +150,7 @@ class Layout(_Data):
     columns: Quantities = ()
     if_measured: Quantities = ()
     temperatures: tuple[float, ...] = ()
-    more: tuple[More, ...] = ()
+    more: tuple[ExtraRow, ...] = ()
     others: tuple[str, ...] = ()
     other_rows: Annotated[tuple[Others, ...], BeforeValidator(_others)] = (Others(),)
     keep: tuple[str, ...] | Literal["in order"] | None = None
@@ -192,7 +193,7 @@ class XAxis(_Data):
     factor: float = 1.0
 
 
-class Panel(_Data):
+class ChartPanel(_Data):
     """A panel of a chart.
 
     Args:
@@ -232,7 +233,7 @@ class PrintedCurve(_Data):
     by: str = ""
 
 
-class Chart(_Data):
+class PaperChart(_Data):
     """A figure that ``charts.draw_chart`` draws for each group of cells.
 
     Args:
@@ -250,7 +251,7 @@ class Chart(_Data):
 
     title: str
     x: XAxis
-    panels: Annotated[tuple[Panel, ...], BeforeValidator(_panels)]
+    panels: Annotated[tuple[ChartPanel, ...], BeforeValidator(_panels)]
     method: str = ""
     published: bool = False
     line: str = "measured"
@@ -285,7 +286,7 @@ class Paper(_Data):
         alone: tasks that appear only in tables of these tasks.
         published: options of a method in the paper.
         models: presets by their printed names.
-        names: selections by printed name, as in ``Layout.rows``.
+        names: selections by printed name, as in ``TableLayout.rows``.
         notes: of every table.
         remarks: whether a remark on printed rows names them.
         columns: shared parts, for YAML's anchors.
@@ -307,8 +308,8 @@ class Paper(_Data):
     remarks: Literal["", "of rows"] = ""
     columns: Any = None
     decodings: Any = None
-    tables: dict[str, Layout] = {}
-    charts: dict[str, Chart] = {}
+    tables: dict[str, TableLayout] = {}
+    charts: dict[str, PaperChart] = {}
     reports: dict[str, Contents] = {}
 
     def preset(self, model: str) -> str:
@@ -354,7 +355,7 @@ class Printed:
     name: str
     key: str
     paper: Paper
-    layout: Layout
+    layout: TableLayout
     rows: pd.DataFrame
 
 

@@ -13,7 +13,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from stridebench.reports.papers.drawing import COLOURS, error_bars, figure, legend, sheet, side_by_side
-from stridebench.reports.papers.measured import Run
+from stridebench.reports.papers.measured import MeasuredRun
 from stridebench.reports.pareto import is_quality
 from stridebench.reports.text_table import Column, TextTable, measured_text, number
 
@@ -25,7 +25,7 @@ NOTES = (
 )
 
 
-def settings(run: Run) -> Iterator[tuple[str, pd.DataFrame]]:
+def settings(run: MeasuredRun) -> Iterator[tuple[str, pd.DataFrame]]:
     """A title, and the rows of a backbone in all its formats; backbones in one format have none."""
     frames: dict[str, list[pd.DataFrame]] = {}
     for group in run.groups:
@@ -39,7 +39,7 @@ def settings(run: Run) -> Iterator[tuple[str, pd.DataFrame]]:
 
 
 @sheet("weight_formats")
-def table(run: Run) -> list[TextTable]:
+def table(run: MeasuredRun) -> list[TextTable]:
     """Return a table a backbone: one row a method and format."""
     tables = []
     for title, rows in settings(run):
@@ -67,7 +67,7 @@ def table(run: Run) -> list[TextTable]:
 
 
 @figure("weight-formats")
-def draw(run: Run) -> Iterator[Figure]:
+def draw(run: MeasuredRun) -> Iterator[Figure]:
     """Yield a figure a backbone: bars of each method by format."""
     for title, rows in settings(run):
         methods = rows[rows["role"] == "method"]

@@ -26,8 +26,8 @@ from stridebench.reports.papers import (
 )
 from stridebench.reports.papers.charts import draw_chart
 from stridebench.reports.papers.drawing import FIGURES, SHEETS
-from stridebench.reports.papers.engine import PICTURES, Facts, fill
-from stridebench.reports.papers.measured import Run, measured
+from stridebench.reports.papers.engine import PICTURES, PaperFacts, fill
+from stridebench.reports.papers.measured import MeasuredRun, measured
 from stridebench.reports.papers.paper_files import Contents, papers, printed, reports
 from stridebench.reports.pareto import STYLE
 from stridebench.reports.text_table import TextTable, markdown_lines, print_table
@@ -70,7 +70,7 @@ class PaperReport:
     """The tables and figures that the report of a run names. Cells are read once for the page and the terminal."""
 
     contents: Contents
-    run: Run
+    run: MeasuredRun
 
     @staticmethod
     def of(
@@ -85,7 +85,7 @@ class PaperReport:
         """
         contents = contents_of(store)
         groups = measured(store, read, frame) if contents.sheets or contents.figures else []
-        return PaperReport(contents, Run(store, groups, contents.roles))
+        return PaperReport(contents, MeasuredRun(store, groups, contents.roles))
 
     @staticmethod
     def figure_names() -> Iterable[str]:
@@ -97,7 +97,7 @@ class PaperReport:
         """Draw a figure of these cells; without a finished one, there is none."""
         chosen = [replace(group, rows=group.rows[group.rows.index.isin(list(cells))]) for group in measured(store)]
         groups = [group for group in chosen if len(group.rows)]
-        return FIGURES[name](Run(store, groups, contents_of(store).roles)) if groups else []
+        return FIGURES[name](MeasuredRun(store, groups, contents_of(store).roles)) if groups else []
 
     @cached_property
     def sheets(self) -> list[tuple[str, int, TextTable]]:
@@ -172,9 +172,9 @@ def contents_of(store: Store) -> Contents:
     return contents.model_copy(update={"roles": entry.get("roles") or contents.roles})
 
 
-def table(name: str, run: Run) -> list[TextTable]:
+def table(name: str, run: MeasuredRun) -> list[TextTable]:
     """Fill a printed table with the run's figures."""
-    return fill(name, run, FACTS.get(printed(name).key, Facts()))
+    return fill(name, run, FACTS.get(printed(name).key, PaperFacts()))
 
 
 def _csv(name: str, i: int, sheet: TextTable, outdir: Path) -> Path:
@@ -183,7 +183,7 @@ def _csv(name: str, i: int, sheet: TextTable, outdir: Path) -> Path:
     return path
 
 
-def _draw(name: str, run: Run, outdir: Path) -> Iterator[Path]:
+def _draw(name: str, run: MeasuredRun, outdir: Path) -> Iterator[Path]:
     """Save the figures of a name. Files lack the paper's name and are numbered from the second on."""
     stem = next((name.removeprefix(f"{key}_") for key in papers() if name.startswith(f"{key}_")), name)
     with rc_context(STYLE):

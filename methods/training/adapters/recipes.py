@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from stridebench.harness.errors import UsageError
 from stridebench.harness.registry import GENERAL_RECIPES, RECIPES
 from stridebench.harness.synthetic import speech
-from stridebench.harness.train.gated_lora import FrozenModel, GatedLora, Place, Streams
+from stridebench.harness.train.gated_lora import FrozenModel, GatedLora, ModelDevice, Streams
 from stridebench.harness.train.loop import Recipe, autocast, round_to_bf16
-from stridebench.harness.train.passages import AnyPlan, Plan, passages_of
+from stridebench.harness.train.passages import AnyPlan, PassagePlan, passages_of
 from stridebench.harness.train.teacher import Passage
 from stridebench.harness.train.windows import side_of
 
@@ -294,7 +294,7 @@ class TrainAdapter(Recipe):
 
     summary: str
     backbone: str
-    plan: Plan | AnyPlan | Recordings
+    plan: PassagePlan | AnyPlan | Recordings
     rank: int = 32
     alpha: int = 64
     width: int = 16
@@ -329,7 +329,7 @@ class TrainAdapter(Recipe):
                 is to learn on a GPU.
         """
         plan = self.plan
-        place = Place(self.device, "fp32" if self.device == "cpu" else str(getattr(plan, "dtype", "bf16")))
+        place = ModelDevice(self.device, "fp32" if self.device == "cpu" else str(getattr(plan, "dtype", "bf16")))
         adapted = GatedLora(self.backbone, self.rank, self.alpha, self.layers, place)
         sides = transcribed(adapted.frozen, plan) if isinstance(plan, Recordings) else passages_of(self.backbone, plan)
         return Denoising(adapted, sides.train, sides.development, self.width, self.hop, self.least)
@@ -357,13 +357,15 @@ class TrainAdapter(Recipe):
 PLACEHOLDERS: dict[str, Any] = {"width": 8, "hop": 4, "least": 1.0}
 """Settings of adapters for ``redraft=placeholders``: few slots, whose rows read random ids."""
 GENERAL_RECIPES.register("cross-regression")(
-    TrainAdapter(summary="adapter of a language model or a Whisper, as in Algorithm 3", backbone="", plan=Plan("text"))
+    TrainAdapter(
+        summary="adapter of a language model or a Whisper, as in Algorithm 3", backbone="", plan=PassagePlan("text")
+    )
 )
 RECIPES.register("cross-regression-embedded-code")(
     TrainAdapter(
         summary="adapter of embedded-code for cross_regression",
         backbone="embedded-code",
-        plan=Plan("code", train=8, development=2, new=96),
+        plan=PassagePlan("code", train=8, development=2, new=96),
         **PLACEHOLDERS,
         rate=1e-3,
         steps=800,
@@ -373,7 +375,7 @@ RECIPES.register("cross-regression-smollm2-135m")(
     TrainAdapter(
         summary="adapter of smollm2-135m for cross_regression",
         backbone="smollm2-135m",
-        plan=Plan("text", train=12, development=1),
+        plan=PassagePlan("text", train=12, development=1),
         **PLACEHOLDERS,
         batch=1,
         steps=600,

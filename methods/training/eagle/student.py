@@ -55,7 +55,7 @@ def commonest(examples: Sequence[Example], count: int, vocabulary: int) -> Int[T
 
 
 @dataclass(frozen=True)
-class Batch:
+class FeatureBatch:
     """Sequences as the drafter reads them.
 
     Args:
@@ -73,14 +73,14 @@ class Batch:
     visible: Bool[Tensor, "B one N N"]
     counted: Bool[Tensor, "B N"]
 
-    def to(self, device: torch.device) -> Batch:
+    def to(self, device: torch.device) -> FeatureBatch:
         """The same on a device."""
-        return Batch(*(getattr(self, field.name).to(device) for field in fields(self)))
+        return FeatureBatch(*(getattr(self, field.name).to(device) for field in fields(self)))
 
 
 def collate(
     chosen: Sequence[Example], branches: Sequence[int], teacher: Teacher, proposed: Bool[Tensor, " V"] | None = None
-) -> Batch:
+) -> FeatureBatch:
     """One branch of each example.
 
     Of the prompt, the branch without the condition reads the last token alone, as in `FeatureCache`.
@@ -104,7 +104,7 @@ def collate(
             visible[b, :, max(0, last) :, : max(0, last)] = False
         for place in _forced(teacher, count, example.start):
             counted[b, place] = False
-    return Batch(tokens, features, heads, visible, counted)
+    return FeatureBatch(tokens, features, heads, visible, counted)
 
 
 def _forced(teacher: Teacher, count: int, start: int) -> list[int]:
@@ -127,7 +127,7 @@ class Lessons:
     lift: Callable[[Tensor], Tensor] | None = None
 
 
-class Student(nn.Module):
+class FeatureStudent(nn.Module):
     """The net; its lessons are kept out of its weights.
 
     Attributes:

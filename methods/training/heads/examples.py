@@ -137,7 +137,7 @@ FADING = 0.8
 """The loss of head d has this weight to the power of d + 1."""
 
 
-class Training(nn.Module):
+class HeadTraining(nn.Module):
     """Heads, and their training data.
 
     Attributes:
@@ -164,7 +164,7 @@ class Training(nn.Module):
         self.column[heads.ids.cpu()] = torch.arange(len(heads.ids))
 
     @classmethod
-    def on(cls, heads: Heads, passages: Passages) -> Training:
+    def on(cls, heads: Heads, passages: Passages) -> HeadTraining:
         """Heads with examples of both sides, and the hits of n-grams of the training side."""
         teacher, train, development = passages.teacher, passages.train, passages.development
         count = heads.config.heads

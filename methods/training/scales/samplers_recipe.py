@@ -50,7 +50,7 @@ class Scale(NamedTuple):
         return Scale(self.pixels[:, :, cell * first : cell * last], self.ids[:, first:last])
 
 
-def encoded(tokenizer: Any, drawn: Sequence[emoji.Scene]) -> dict[str, Scale]:
+def encoded(tokenizer: Any, drawn: Sequence[emoji.EmojiScene]) -> dict[str, Scale]:
     """Scenes at the size that each direction produces."""
     scales = {}
     for name, size in SIZES.items():
@@ -72,7 +72,7 @@ class Resampled(NamedTuple):
     pixels: Float[Tensor, "B 3 H W"]
 
 
-class Weights(NamedTuple):
+class LossWeights(NamedTuple):
     """Weights of eq. 9's terms; the squared error of vectors has weight 1."""
 
     pixel: float
@@ -82,7 +82,7 @@ class Weights(NamedTuple):
 
 
 def equation_9(
-    weights: Weights,
+    weights: LossWeights,
     book: Float[Tensor, "V C"],
     resampled: Resampled,
     lpips: Callable[[Tensor, Tensor], Tensor] | None,
@@ -151,7 +151,7 @@ class Frozen:
     lpips: Callable[[Tensor, Tensor], Tensor] | None
 
 
-class Training(nn.Module):
+class SamplerTraining(nn.Module):
     """Both samplers, and the discriminators if there are any.
 
     Args:
@@ -167,7 +167,7 @@ class Training(nn.Module):
         self.frozen = frozen
 
 
-def resample(model: Training, direction: str, source: Scale, target: Scale) -> Resampled:
+def resample(model: SamplerTraining, direction: str, source: Scale, target: Scale) -> Resampled:
     """``source`` at the other scale. The gradient passes through the rounding to codes unchanged."""
     tokenizer, book = model.frozen.tokenizer, model.pair.codebook
     net = model.pair.up if direction == "up" else model.pair.down
@@ -223,11 +223,11 @@ class SamplersRecipe(Recipe):
 
     def groups(self, model: nn.Module) -> list[dict[str, Any]]:
         """The usual groups for the samplers; the discriminators have a higher rate."""
-        assert isinstance(model, Training)
+        assert isinstance(model, SamplerTraining)
         critics = {"params": list(model.critics.parameters()), "weight_decay": 0.0, "scale": CRITIC_SCALE}
         return super().groups(model.pair) + [critics] * bool(model.critics)
 
-    def both(self, model: Training, scales: Mapping[str, Scale], rows: slice, step: int) -> Tensor:
+    def both(self, model: SamplerTraining, scales: Mapping[str, Scale], rows: slice, step: int) -> Tensor:
         """The loss of both directions on some rows of the small scale's tokens.
 
         Args:
@@ -242,15 +242,15 @@ class SamplersRecipe(Recipe):
             total = total + self.terms(model, name, resample(model, name, parts[other], parts[name]), step)
         return total
 
-    def terms(self, model: Training, direction: str, resampled: Resampled, step: int) -> Tensor:
+    def terms(self, model: SamplerTraining, direction: str, resampled: Resampled, step: int) -> Tensor:
         """Eq. 9, and the loss of the discriminator."""
         critic = model.critics[direction] if self.gan and step >= self.gan_from * self.steps else None
-        weights = Weights(self.pixel, self.commit, self.lpips, self.gan)
+        weights = LossWeights(self.pixel, self.commit, self.lpips, self.gan)
         return equation_9(weights, model.pair.codebook, resampled, model.frozen.lpips, critic)
 
     def export(self, model: nn.Module, folder: Path) -> None:
         """Write both samplers, rounded to bf16, so that the measured samplers are the exported ones."""
-        assert isinstance(model, Training)
+        assert isinstance(model, SamplerTraining)
         round_to_bf16(model.pair.state_dict().values())
         save_bf16(model.pair, folder)
         model.pair.write_config(folder)

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from stridebench.harness.record import stats
 from stridebench.reports.papers.drawing import COLOURS, figure, sheet, side_by_side
-from stridebench.reports.papers.measured import KEYS, Measured, Run, cycles, plain
+from stridebench.reports.papers.measured import KEYS, CellGroup, MeasuredRun, cycles, plain
 from stridebench.reports.summary import FinishedCell, token_ms
 from stridebench.reports.text_table import TextTable, estimate_text, measured_text, number
 
@@ -37,7 +37,7 @@ COMPARED = (
 
 
 @sheet("trees", "adt_tree_trees")
-def overview(run: Run) -> Iterator[TextTable]:
+def overview(run: MeasuredRun) -> Iterator[TextTable]:
     """Return a table for each group: tokens a pass and a cycle, depth and use of trees, speed-up, verdict."""
     for group in run.groups:
         outputs = {str(name): FinishedCell.of(run.store.cell(str(name))) for name in group.rows.index}
@@ -64,7 +64,7 @@ def _use(row: pd.Series[Any], finished: FinishedCell) -> dict[str, str]:
     }
 
 
-class Cost(NamedTuple):
+class TreeCost(NamedTuple):
     """Costs of trees of d levels, k children a node and N nodes: means over cycles with room for d + 1 levels.
 
     Args:
@@ -93,7 +93,7 @@ class Cost(NamedTuple):
         return min(self.N, self.candidates)
 
 
-def cost(cell: Cell) -> Cost | None:
+def cost(cell: Cell) -> TreeCost | None:
     """Return the costs of a cell, or None if no cycle had room for the whole tree, or its size is chosen by cost."""
     options = cell.meta["params"]
     if options["depth"] is None or options["nodes"] is None:
@@ -105,11 +105,11 @@ def cost(cell: Cell) -> Cost | None:
     if roomy.empty:
         return None
     drafted, passes, targets, ns = (float(roomy[name].mean()) for name in ("drafted", "draft_nfe", "nfe", "draft_ns"))
-    return Cost(d, k, most, k * k * (d - 1) + k, drafted, passes, targets, ns / 1e6)
+    return TreeCost(d, k, most, k * k * (d - 1) + k, drafted, passes, targets, ns / 1e6)
 
 
 @sheet("adt_tree_costs")
-def costs(run: Run) -> Iterator[TextTable]:
+def costs(run: MeasuredRun) -> Iterator[TextTable]:
     """Compare eqs. 4 and 5 with the counts, one row a fixed tree; three trees are enough to fit T_S and T_N."""
     for group in run.groups:
         trees = {name: tree for name in group.cells(*FIXED) if (tree := cost(run.store.cell(name)))}
@@ -139,7 +139,7 @@ def costs(run: Run) -> Iterator[TextTable]:
         yield from plain(f"ADT-Tree, eqs. 4 and 5 | measured on {group.title}", lines, notes)
 
 
-def gains(store: Store, group: Measured, name: str) -> pd.DataFrame | None:
+def gains(store: Store, group: CellGroup, name: str) -> pd.DataFrame | None:
     """Return ``variance`` and ``gain`` by picture, or None if the run has no fixed tree.
 
     ``variance`` is that of the acceptance length under the fixed tree; ``gain`` is its ms/token over ADT-Tree's. The
@@ -162,7 +162,7 @@ def gains(store: Store, group: Measured, name: str) -> pd.DataFrame | None:
 
 
 @sheet("adt_tree_gain")
-def limitation(run: Run) -> list[TextTable]:
+def limitation(run: MeasuredRun) -> list[TextTable]:
     """Compare the gain of adaptation with the variance of the fixed tree's acceptance length (stated limitation)."""
     lines = []
     for group in run.groups:
@@ -214,7 +214,7 @@ def shares(store: Store, name: str) -> npt.NDArray[Any] | None:
 
 
 @sheet("adt_tree_fig3b")
-def table(run: Run) -> list[TextTable]:
+def table(run: MeasuredRun) -> list[TextTable]:
     """Return Fig. 3 (b) as a table: accepted nodes by rank among their siblings."""
     lines = [
         {
@@ -232,7 +232,7 @@ def table(run: Run) -> list[TextTable]:
 
 
 @figure("adt_tree_fig3b")
-def draw(run: Run) -> Iterator[Figure]:
+def draw(run: MeasuredRun) -> Iterator[Figure]:
     """Draw Fig. 3 (b): one panel a group, one colour a tree."""
     for group in run.groups:
         trees = [(name, places) for name in group.cells(*TREES) if (places := shares(run.store, name)) is not None]

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from stridebench.reports.papers.engine import Facts, Line, Scene
+from stridebench.reports.papers.engine import PaperFacts, SheetLine, SheetScene
 
 
 def options(params: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -21,14 +21,14 @@ def options(params: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**params, "fixed": ("d" if depth else "") + ("k" if most - least == params["step_k"] else "")}
 
 
-def stand_ins(scene: Scene) -> dict[str, str]:
+def stand_ins(scene: SheetScene) -> dict[str, str]:
     """Return the run's backbones by the paper's models; both keep their order."""
     printed = scene.table.rows
     models = dict.fromkeys(printed["Model"]) if "Model" in printed else [scene.layout.model]
     return dict(zip(models, dict.fromkeys(scene.cells["backbone"]), strict=False))
 
 
-def lines(scene: Scene) -> Iterator[Line]:
+def lines(scene: SheetScene) -> Iterator[SheetLine]:
     """Assign each row the backbone that stands for its model."""
     backbones = stand_ins(scene)
     for line in scene.lines:
@@ -36,9 +36,9 @@ def lines(scene: Scene) -> Iterator[Line]:
         yield replace(line, selection={**(line.selection or {}), "backbone": backbone} if backbone else None)
 
 
-def notes(scene: Scene) -> Iterator[str]:
+def notes(scene: SheetScene) -> Iterator[str]:
     """Say which backbone stands for which model."""
     yield from (f"{backbone} stands for {model}" for model, backbone in stand_ins(scene).items())
 
 
-FACTS = Facts(options=options, lines=lines, notes=notes)
+FACTS = PaperFacts(options=options, lines=lines, notes=notes)

@@ -17,8 +17,8 @@ from matplotlib.ticker import MaxNLocator
 
 from stridebench.harness.record import stats
 from stridebench.reports.papers.drawing import COLOURS, figure, legend, sheet, side_by_side
-from stridebench.reports.papers.engine import Facts, Line, Scene, scaled, with_options
-from stridebench.reports.papers.measured import KEYS, Measured, Run, cycles, fits, plain
+from stridebench.reports.papers.engine import PaperFacts, SheetLine, SheetScene, scaled, with_options
+from stridebench.reports.papers.measured import KEYS, CellGroup, MeasuredRun, cycles, fits, plain
 from stridebench.reports.papers.paper_files import model_name, papers, printed
 from stridebench.reports.summary import FinishedCell
 from stridebench.reports.text_table import UNMEASURED, TextTable, estimate_text, measured_text, number
@@ -101,21 +101,21 @@ def _distance(layers: Range, depth: int, printed_layers: Range) -> float:
     )
 
 
-def applies(scene: Scene) -> bool:
+def applies(scene: SheetScene) -> bool:
     """Return whether a cell decodes as the table's method, or as its first decoding."""
     decodings = [other.rows for other in scene.layout.other_rows]
     methods = (METHOD, decodings[0]["method"])
     return any(len(fits(scene.cells, **rows)) for rows in decodings if rows["method"] in methods)
 
 
-def model(scene: Scene) -> str:
+def model(scene: SheetScene) -> str:
     """Return the model whose printed rows a sheet shows: the backbone, or the reference if the paper lacks it."""
     backbone = str(scene.cells["backbone"].iloc[0])
     backbone = model_name(backbone)
     return backbone if any(line.model == backbone for line in scene.lines) else scene.layout.reference
 
 
-def lines(scene: Scene) -> Iterator[Line]:
+def lines(scene: SheetScene) -> Iterator[SheetLine]:
     """Yield the rows of one model for any backbone, or of each model for its backbone.
 
     Another task stands in for the paper's benchmark if all rows are of one benchmark.
@@ -136,14 +136,14 @@ def lines(scene: Scene) -> Iterator[Line]:
         yield replace(line, selection=selection | ({"layers": None} if "layers" in selection else {}))
 
 
-def fields(scene: Scene) -> Mapping[str, str]:
+def fields(scene: SheetScene) -> Mapping[str, str]:
     """Return the fields of the heading of a table that shows one model."""
     cells = scene.cells
     sampled = f"T = {cells['temperature'].iloc[0]:g}, {', '.join(dict.fromkeys(cells['task']))}"
     return {"model": model(scene), "sampled": sampled}
 
 
-def _score(cell: pd.Series[Any] | None, line: Line, factor: float = 1.0) -> str:
+def _score(cell: pd.Series[Any] | None, line: SheetLine, factor: float = 1.0) -> str:
     """Format the benchmark's score, in per cent with a factor of 100."""
     task = str((line.selection or {}).get("task")) if cell is None else str(cell["task"])
     key = QUALITIES.get(task, "")
@@ -152,13 +152,13 @@ def _score(cell: pd.Series[Any] | None, line: Line, factor: float = 1.0) -> str:
     return measured_text(row, key, digits=1 if factor > 1 else 3)
 
 
-def _tokens(cell: pd.Series[Any] | None, line: Line) -> str:
+def _tokens(cell: pd.Series[Any] | None, line: SheetLine) -> str:
     """Format tokens a pass; of a masked model, tokens of the completion a denoising step, as the paper counts."""
     masked = cell is not None and cell["method"] == MASKED and line.key == "scr"
     return measured_text(cell, "completion_per_step" if masked else line.key) if line.key else "-"
 
 
-def notes(scene: Scene) -> Iterator[str]:
+def notes(scene: SheetScene) -> Iterator[str]:
     """Yield the rule by which answers of GSM8K are scored, and what tokens of a masked model are."""
     if "gsm8k" in set(scene.cells["task"]):
         yield (
@@ -172,7 +172,7 @@ def notes(scene: Scene) -> Iterator[str]:
         )
 
 
-FACTS = Facts(
+FACTS = PaperFacts(
     options=options,
     applies=applies,
     lines=lines,
@@ -238,7 +238,7 @@ def energies(cell: Cell) -> pd.DataFrame:
 
 
 @sheet("cross_regression_energies")
-def table(run: Run) -> Iterator[TextTable]:
+def table(run: MeasuredRun) -> Iterator[TextTable]:
     """Return statistics of energies, one row a cell."""
     for group in run.groups:
         lines = [line for name in group.cells(METHOD) if (line := _line(run.store, group, name)) is not None]
@@ -246,7 +246,7 @@ def table(run: Run) -> Iterator[TextTable]:
         yield from plain(title, lines, NOTES)
 
 
-def _line(store: Store, group: Measured, name: str) -> dict[str, str] | None:
+def _line(store: Store, group: CellGroup, name: str) -> dict[str, str] | None:
     drafts = energies(store.cell(name))
     if drafts.empty:
         return None
@@ -282,7 +282,7 @@ def _mean(possible: pd.DataFrame) -> stats.Interval | None:
     return stats.ratio(by_output, "energy", "one") if len(by_output) else None
 
 
-def _gain(store: Store, group: Measured, name: str, frame: pd.DataFrame) -> tuple[str, str]:
+def _gain(store: Store, group: CellGroup, name: str, frame: pd.DataFrame) -> tuple[str, str]:
     """Return L_beta / L_0 and the implied c, compared with the cell that differs in beta alone."""
     options = dict(group.row(name)["options"])
     beta = float(options["beta"])
@@ -300,7 +300,7 @@ def _gain(store: Store, group: Measured, name: str, frame: pd.DataFrame) -> tupl
 
 
 @figure("cross_regression_energies")
-def draw(run: Run) -> Iterator[Figure]:
+def draw(run: MeasuredRun) -> Iterator[Figure]:
     """Draw mean energy and its deviation by place in the test, and the share of accepted tests."""
     for group in run.groups:
         cells = {name: drafts for name in group.cells(METHOD) if len(drafts := energies(run.store.cell(name)))}

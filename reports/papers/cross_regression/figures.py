@@ -31,7 +31,7 @@ from stridebench.reports.papers.drawing import (
     legend,
     side_by_side,
 )
-from stridebench.reports.papers.measured import Run, fits
+from stridebench.reports.papers.measured import MeasuredRun, fits
 from stridebench.reports.papers.paper_files import printed
 from stridebench.reports.pareto import OFFSET
 
@@ -46,7 +46,7 @@ Lines = list[tuple[str, pd.DataFrame]]
 
 
 @figure("cross_regression_layers")
-def layers(run: Run) -> Iterator[Figure]:
+def layers(run: MeasuredRun) -> Iterator[Figure]:
     """Draw Table 16: tokens a step by the layers that the adapter changes, measured and printed."""
     table = printed("cross_regression_table16").rows
     labels = [label.removeprefix("Layers ") for label in table["Layer Range"]]
@@ -84,7 +84,7 @@ def _by_range(rows: pd.DataFrame, labels: list[str]) -> pd.DataFrame:
 
 
 @figure("cross_regression_fig1")
-def scaling(run: Run) -> Iterator[Figure]:
+def scaling(run: MeasuredRun) -> Iterator[Figure]:
     """Draw Fig. 1: tokens a pass and wall speed-up of the lossless joint decoding against parameters.
 
     The paper prints no values of the figure. Table 17's values and the two in the text are drawn too.

@@ -14,7 +14,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from stridebench.reports.papers.drawing import COLOURS, by_label, curves, figure, legend, sheet, side_by_side
-from stridebench.reports.papers.measured import Measured, Run
+from stridebench.reports.papers.measured import CellGroup, MeasuredRun
 from stridebench.reports.pareto import DASHES
 from stridebench.reports.text_table import Column, TextTable, measured_text, number
 
@@ -52,7 +52,7 @@ def break_even(batches: Sequence[int], speedups: Sequence[float]) -> float | Non
 
 
 @sheet("sjdpp_batch")
-def table(run: Run) -> Iterator[TextTable]:
+def table(run: MeasuredRun) -> Iterator[TextTable]:
     """Return a table for each group: one row a cell and B."""
     for group in run.groups:
         lines = [line for _, rows in _by_label(group) for line in _lines(rows)]
@@ -60,7 +60,7 @@ def table(run: Run) -> Iterator[TextTable]:
 
 
 @figure("sjdpp_batch")
-def draw(run: Run) -> Iterator[Figure]:
+def draw(run: MeasuredRun) -> Iterator[Figure]:
     """Draw tokens a second and speed-up against B, one line a method; a dashed line marks the end of the gain."""
     for group in run.groups:
         batches = sorted({int(batch) for batch in group.rows["batch"]})
@@ -85,7 +85,7 @@ def draw(run: Run) -> Iterator[Figure]:
         yield drawn
 
 
-def _by_label(group: Measured) -> list[tuple[str, pd.DataFrame]]:
+def _by_label(group: CellGroup) -> list[tuple[str, pd.DataFrame]]:
     """Return the rows of each method and of the baseline by B."""
     return [(label, rows.sort_values("batch")) for label, rows in by_label(group.rows)]
 

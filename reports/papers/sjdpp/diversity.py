@@ -20,7 +20,7 @@ from stridebench.reports.papers.drawing import (
     quality_of,
     sheet,
 )
-from stridebench.reports.papers.measured import Measured, Run, decoded, plain
+from stridebench.reports.papers.measured import CellGroup, MeasuredRun, decoded, plain
 from stridebench.reports.text_table import TextTable, measured_text
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ NOTES = (
 
 
 @sheet("sjdpp_diversity")
-def table(run: Run) -> Iterator[TextTable]:
+def table(run: MeasuredRun) -> Iterator[TextTable]:
     """Return a table for each group that measures diversity: one row a decoding and K."""
     for group in run.groups:
         titles = {key: DISTANCES[key] for key in _measured_distances(run.store, group)}
@@ -62,7 +62,7 @@ def table(run: Run) -> Iterator[TextTable]:
 
 
 @figure("sjdpp_fig10")
-def same_seed(run: Run) -> Iterator[Figure]:
+def same_seed(run: MeasuredRun) -> Iterator[Figure]:
     """Draw Figs. 2 and 10: one sheet a prompt, one row a decoding and K, one column a seed."""
     for group in run.groups:
         rows = _ordered(group)
@@ -94,13 +94,13 @@ def _seeds(store: Store, title: str, cells: Sequence[tuple[str, Cell]], prompt: 
     return drawn
 
 
-def _measured_distances(store: Store, group: Measured) -> list[str]:
+def _measured_distances(store: Store, group: CellGroup) -> list[str]:
     """Return the distances that some cell has as scores, with a value or with a reason."""
     scores = [store.cell(str(name)).meta.get("set_scores") or {} for name in group.rows.index]
     return [key for key in DISTANCES if any(key.removeprefix("set.") in names for names in scores)]
 
 
-def _ordered(group: Measured) -> pd.DataFrame:
+def _ordered(group: CellGroup) -> pd.DataFrame:
     """Sort decodings in the order of the run, each by K."""
     labels = list(dict.fromkeys(group.rows["label"]))
     order = sorted(

@@ -23,7 +23,7 @@ from stridebench.reports.papers.drawing import (
     legend,
     side_by_side,
 )
-from stridebench.reports.papers.measured import Measured, Run, over_seeds
+from stridebench.reports.papers.measured import CellGroup, MeasuredRun, over_seeds
 from stridebench.reports.papers.paper_files import printed
 from stridebench.reports.pareto import OFFSET
 from stridebench.reports.summary import FinishedCell
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 @figure("sjdpp_fig6")
-def resolution(run: Run) -> Iterator[Figure]:
+def resolution(run: MeasuredRun) -> Iterator[Figure]:
     """Draw Fig. 6: tokens a pass against tokens of a picture, one line a method and task, one point a backbone.
 
     Methods of a single size of pictures are left out.
@@ -55,7 +55,7 @@ def resolution(run: Run) -> Iterator[Figure]:
 
 
 @figure("sjdpp_fig13")
-def inits(run: Run) -> Iterator[Figure]:
+def inits(run: MeasuredRun) -> Iterator[Figure]:
     """Draw Fig. 13: tokens a pass by initialisation, one dot a seed."""
     for group in run.groups:
         rows = _with_option(group, "init")
@@ -69,7 +69,7 @@ def inits(run: Run) -> Iterator[Figure]:
 
 
 @figure("sjdpp_fig12")
-def refinement(run: Run) -> Iterator[Figure]:
+def refinement(run: MeasuredRun) -> Iterator[Figure]:
     """Draw Fig. 12: passes a token with and without refinement, measured and printed."""
     by_init = printed("sjdpp_fig12").rows.groupby("Init")
     steps = ", ".join(f"{name} {part['Steps'].astype(float).mean():.0f}" for name, part in by_init)
@@ -103,5 +103,5 @@ def _dots(store: Store, axes: Axes, rows: pd.DataFrame, name: str, labels: Seque
     axes.set_ylim(len(rows) - 0.5, -0.5)
 
 
-def _with_option(group: Measured, name: str) -> pd.DataFrame:
+def _with_option(group: CellGroup, name: str) -> pd.DataFrame:
     return group.rows[[name in options for options in group.rows["options"]]]

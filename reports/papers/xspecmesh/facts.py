@@ -16,8 +16,8 @@ import pandas as pd
 
 from stridebench.harness.record import stats
 from stridebench.reports.papers.drawing import sheet
-from stridebench.reports.papers.engine import Facts, Line, Scene
-from stridebench.reports.papers.measured import KEYS, Run, decoded, fits, plain
+from stridebench.reports.papers.engine import PaperFacts, SheetLine, SheetScene
+from stridebench.reports.papers.measured import KEYS, MeasuredRun, decoded, fits, plain
 from stridebench.reports.papers.paper_files import printed, published
 from stridebench.reports.summary import FinishedCell, metric_interval, token_ms
 from stridebench.reports.text_table import UNMEASURED, TextTable, estimate_text
@@ -88,7 +88,7 @@ class Setting:
         return None if cell is None else FinishedCell.of(self.store.cell(cell))
 
 
-def settings(run: Run) -> list[Setting]:
+def settings(run: MeasuredRun) -> list[Setting]:
     """Return a setting for each type, temperature and task of a run."""
     if not run.groups:
         return []
@@ -113,17 +113,17 @@ def why(store: Store, selection: Mapping[str, Any] | None) -> str:
     return "not in this run"
 
 
-def _setting(scene: Scene) -> Setting:
+def _setting(scene: SheetScene) -> Setting:
     return Setting(scene.run.store, scene.cells, scene.run.roles)
 
 
-def lines(scene: Scene) -> Iterator[Line]:
+def lines(scene: SheetScene) -> Iterator[SheetLine]:
     """Assign rows to the cells of their roles."""
     for line in scene.lines:
         yield replace(line, selection=_setting(scene).selection(**(line.selection or {})))
 
 
-def notes(scene: Scene) -> Iterator[str]:
+def notes(scene: SheetScene) -> Iterator[str]:
     """Say why rows were not measured."""
     lacking: dict[str, list[str]] = {}
     for line in lines(scene):
@@ -132,13 +132,13 @@ def notes(scene: Scene) -> Iterator[str]:
     yield from (f"{', '.join(rows)} not measured: {reason}" for reason, rows in lacking.items())
 
 
-def fields(scene: Scene) -> Mapping[str, str]:
+def fields(scene: SheetScene) -> Mapping[str, str]:
     """Return the fields of headings: the setting, and the role that was swept."""
     setting = _setting(scene)
     return {"cells": setting.title, "swept": setting.swept}
 
 
-FACTS = Facts(lines=lines, notes=notes, fields=fields)
+FACTS = PaperFacts(lines=lines, notes=notes, fields=fields)
 
 
 # XSpecMesh's "no difference in quality" as equivalence tests, paired by shape.
@@ -165,7 +165,7 @@ NOTES = (
 
 
 @sheet("xspecmesh_quality")
-def table(run: Run) -> Iterator[TextTable]:
+def table(run: MeasuredRun) -> Iterator[TextTable]:
     """Return one row a pair and distance; a narrow terminal keeps the verdict."""
     for setting in settings(run):
         lines = [line for pair in _pairs(setting) for line in _lines(*pair)]
@@ -218,7 +218,7 @@ def _shapes(outputs: FinishedCell) -> pd.Index[Any]:
 
 
 @sheet("xspecmesh_table1")
-def vocabularies(run: Run) -> list[TextTable]:
+def vocabularies(run: MeasuredRun) -> list[TextTable]:
     """Return Table 1: token ids of the paper's models and of the backbones that are registered or were run."""
     table = printed("xspecmesh_table1")
     sizes = dict(run.store.manifest.get("vocabularies", {}))
@@ -238,7 +238,7 @@ def vocabularies(run: Run) -> list[TextTable]:
 
 
 @sheet("xspecmesh_levels")
-def levels(run: Run) -> Iterator[TextTable]:
+def levels(run: MeasuredRun) -> Iterator[TextTable]:
     """Return section 7.2: results of every configuration by the difficulty of the shapes."""
     notes = [
         "level-0: simple, level-1: some detail, level-2: rich; 20, 40 and 40 % of the paper's 200 shapes",

@@ -20,7 +20,7 @@ from stridebench.harness.plan.cells import expand
 from stridebench.harness.record.store import Store
 from stridebench.reports.papers import report
 from stridebench.reports.papers.adt_tree import costs, facts, figures, laws
-from stridebench.reports.papers.measured import Run, fits, measured
+from stridebench.reports.papers.measured import MeasuredRun, fits, measured
 from stridebench.reports.papers.paper_files import papers, printed, reports
 from stridebench.reports.text_table import UNMEASURED, TextTable
 from tests.support.fake_store import FakeStore, empty, meta, record, step
@@ -67,11 +67,11 @@ def paper_run(name: str = "papers/adt_tree", prompts: int = 2, **changes: Any) -
 lines = frame_of
 
 
-def filled(store: FakeStore, fill: Callable[[Run], Iterable[TextTable]], labels: int = 1) -> list[pd.DataFrame]:
+def filled(store: FakeStore, fill: Callable[[MeasuredRun], Iterable[TextTable]], labels: int = 1) -> list[pd.DataFrame]:
     return [lines(sheet, labels) for sheet in fill(run_of(store))]
 
 
-def table(name: str) -> Callable[[Run], list[TextTable]]:
+def table(name: str) -> Callable[[MeasuredRun], list[TextTable]]:
     return lambda run: report.table(name, run)
 
 
@@ -165,7 +165,7 @@ def test_costs_leave_out_cycles_without_room() -> None:
     """16 tokens in cycles of four: the last cycle starts at 12 and has room for three levels and one token."""
     cell = paper_run().cell("eagle20")
     tree_cost = costs.cost(cell)  # type: ignore[arg-type]
-    assert tree_cost == costs.Cost(3, 2, 6, 10, 6.0, 3.0, 1.0, 2.0)
+    assert tree_cost == costs.TreeCost(3, 2, 6, 10, 6.0, 3.0, 1.0, 2.0)
     deep = {**cell.meta, "params": {**FIXED, "depth": 15}}
     assert costs.cost(Cellular(deep, cell)) is None  # type: ignore[arg-type]
 

@@ -22,7 +22,7 @@ from stridebench.harness.record import stats
 from stridebench.harness.record.provenance import digest
 from stridebench.harness.registry import TASKS
 from stridebench.reports.papers import drawing, engine, paper_files, report
-from stridebench.reports.papers.measured import Run
+from stridebench.reports.papers.measured import MeasuredRun
 from stridebench.reports.papers.sjdpp import diversity, maps
 from stridebench.reports.text_table import UNMEASURED
 from tests.support.fake_store import FakeStore, empty, meta, record, step
@@ -198,18 +198,18 @@ def sheet(store: FakeStore, table: str) -> pd.DataFrame:
     return sheet_of(run_of(store), table)
 
 
-def sheet_of(run: Run, table: str) -> pd.DataFrame:
+def sheet_of(run: MeasuredRun, table: str) -> pd.DataFrame:
     (table_of_report,) = report.table(table, run)
     return pd.DataFrame(table_of_report.rows, columns=[column.title for column in table_of_report.columns])
 
 
 @cache
-def unscored_run() -> Run:
+def unscored_run() -> MeasuredRun:
     return run_of(paper_run())
 
 
 @cache
-def scored_run() -> Run:
+def scored_run() -> MeasuredRun:
     return run_of(scored(paper_run(prompts=6)))
 
 
