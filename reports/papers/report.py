@@ -16,12 +16,11 @@ from stridebench.harness.errors import UnknownNameError
 from stridebench.harness.registry import REPORTS
 from stridebench.reports.papers import (
     adt_tree,
-    by_context,
     cross_regression,
     masked,
     mulo_sd,
-    quantised,
     sjdpp,
+    user_questions,
     xspecmesh,
 )
 from stridebench.reports.papers.charts import draw_chart
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from stridebench.harness.record.store import Store
     from stridebench.reports.summary import FinishedCell
 
-SHOWN = (sjdpp, mulo_sd, adt_tree, xspecmesh, cross_regression, masked, by_context, quantised)
+SHOWN = (sjdpp, mulo_sd, adt_tree, xspecmesh, cross_regression, masked, user_questions)
 """Modules whose import registers their tables and figures."""
 FIGURES.update(
     {name: partial(draw_chart, chart) for paper in papers().values() for name, chart in paper.charts.items()}
@@ -46,7 +45,7 @@ FIGURES.update(
 FACTS = {
     "sjdpp": PICTURES,
     "mulo_sd": PICTURES,
-    "adt_tree": adt_tree.facts.FACTS,
+    "adt_tree": adt_tree.tables.FACTS,
     "xspecmesh": xspecmesh.facts.FACTS,
     "cross_regression": cross_regression.facts.FACTS,
 }

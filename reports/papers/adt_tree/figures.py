@@ -15,7 +15,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
-from stridebench.reports.papers.adt_tree.costs import FIXED, gains
+from stridebench.reports.papers.adt_tree.tables import FIXED, gains
 from stridebench.reports.papers.drawing import (
     COLOURS,
     Ints,

@@ -19,7 +19,7 @@ from stridebench.harness.plan import suite
 from stridebench.harness.plan.cells import expand
 from stridebench.harness.record.store import Store
 from stridebench.reports.papers import report
-from stridebench.reports.papers.adt_tree import costs, facts, figures, laws
+from stridebench.reports.papers.adt_tree import figures, laws, tables
 from stridebench.reports.papers.measured import MeasuredRun, fits, measured
 from stridebench.reports.papers.paper_files import papers, printed, reports
 from stridebench.reports.text_table import UNMEASURED, TextTable
@@ -146,28 +146,28 @@ def test_models_of_table_v_are_paired_in_order_and_fixed_bases_are_distinguished
 
 def test_the_suite_of_table_v_has_each_of_its_rows() -> None:
     cells = expand(suite.load("papers/adt_tree_base")).cells
-    options = [facts.options(cell.config["params"]) for cell in cells]
+    options = [tables.options(cell.config["params"]) for cell in cells]
     rows = pd.DataFrame({"method": [cell.name for cell in cells], "options": options})
     for name in printed("adt_tree_table5").rows["Method"]:
         assert len(fits(rows, **papers()["adt_tree"].named(name)))
 
 
 def test_the_overview_equals_the_count_by_hand() -> None:
-    first, _ = filled(paper_run(), costs.overview)
+    first, _ = filled(paper_run(), tables.overview)
     row = first.loc["eagle2"]
     assert row["mean depth"].startswith("3.00") and row["utilisation"].startswith("1.00")  # 3 of 3 levels
     assert first.loc["adt", "utilisation"].startswith("0.50") and first.loc["ar", "utilisation"] == "-"
-    sheet, _ = costs.overview(run_of(paper_run()))
+    sheet, _ = tables.overview(run_of(paper_run()))
     assert any(note.startswith("tau, adt less eagle2: -2.00") for note in sheet.notes)
 
 
 def test_costs_leave_out_cycles_without_room() -> None:
     """16 tokens in cycles of four: the last cycle starts at 12 and has room for three levels and one token."""
     cell = paper_run().cell("eagle20")
-    tree_cost = costs.cost(cell)  # type: ignore[arg-type]
-    assert tree_cost == costs.TreeCost(3, 2, 6, 10, 6.0, 3.0, 1.0, 2.0)
+    tree_cost = tables.cost(cell)  # type: ignore[arg-type]
+    assert tree_cost == tables.TreeCost(3, 2, 6, 10, 6.0, 3.0, 1.0, 2.0)
     deep = {**cell.meta, "params": {**FIXED, "depth": 15}}
-    assert costs.cost(Cellular(deep, cell)) is None  # type: ignore[arg-type]
+    assert tables.cost(Cellular(deep, cell)) is None  # type: ignore[arg-type]
 
 
 class Cellular:
@@ -188,7 +188,7 @@ def test_eq_4_is_fitted_where_there_are_three_trees() -> None:
     for name in ("eagle20", "eagle21"):
         store.manifest["cells"].pop(name)
         store.sealed_cells.pop(name)
-    (sheet,) = costs.costs(run_of(store))
+    (sheet,) = tables.costs(run_of(store))
     assert any("T_S 0.500 ms" in note and "T_N 0.1000 ms" in note for note in sheet.notes)
     assert lines(sheet).loc["e2", "drafter ms, eq. 4 fitted"] == "2.40"
     assert lines(sheet).loc["e3", ["candidates, eq. 5", "nodes read, counted"]].tolist() == ["52", "4.00"]
@@ -197,17 +197,17 @@ def test_eq_4_is_fitted_where_there_are_three_trees() -> None:
 def test_gains_are_paired_with_the_tree_of_the_same_rule() -> None:
     store = paper_run()
     (group, _) = measured(store)  # type: ignore[arg-type]
-    gains = costs.gains(store, group, "adt0")  # type: ignore[arg-type]
+    gains = tables.gains(store, group, "adt0")  # type: ignore[arg-type]
     assert gains is not None and gains["gain"].tolist() == [pytest.approx(80 / 96)] * 2
     assert gains["variance"].tolist() == [0.0] * 2
-    assert costs.gains(store, group, "both0") is None  # type: ignore[arg-type]  # LANTERN was not run
+    assert tables.gains(store, group, "both0") is None  # type: ignore[arg-type]  # LANTERN was not run
 
 
 def test_a_perfect_order_has_rank_correlation_one() -> None:
     index = pd.MultiIndex.from_product([[f"p{i}" for i in range(6)], [0]], names=["prompt", "repetition"])
     pictures = pd.DataFrame({"variance": [1.0, 2, 3, 4, 5, 6], "gain": [1.0, 4, 9, 16, 25, 36]}, index=index)
-    assert (one := costs.correlation(pictures)) is not None and one.estimate == pytest.approx(1.0)
-    flipped = costs.correlation(pictures.assign(gain=-pictures["gain"]))
+    assert (one := tables.correlation(pictures)) is not None and one.estimate == pytest.approx(1.0)
+    flipped = tables.correlation(pictures.assign(gain=-pictures["gain"]))
     assert flipped is not None and flipped.estimate == pytest.approx(-1.0)
 
 
@@ -302,13 +302,13 @@ def test_accuracies_are_those_of_the_cards(tmp_path: Path) -> None:
 
 def test_ranks_of_accepted_nodes_are_shown_where_they_are_stored() -> None:
     """At T = 0 EAGLE-2 accepts three nodes a cycle, of ranks 1, 2 and 3; at T = 1 the likeliest alone."""
-    (rows,) = filled(paper_run(), costs.table)
+    (rows,) = filled(paper_run(), tables.table)
     assert rows.loc["eagle2, T = 0"].tolist() == ["33%", "67%", "33% 33% 33%"]
     assert rows.loc["eagle2, T = 1"].tolist() == ["100%", "0%", "100%"]
     store = paper_run()
     for cell in store.sealed_cells.values():
         del cell.steps["ranks"]
-    assert filled(store, costs.table) == []
+    assert filled(store, tables.table) == []
 
 
 DRAWN = {

@@ -11,7 +11,7 @@ from stridebench.harness.plan import suite as suites
 from stridebench.harness.record.metrics import METRICS as FIGURES
 from stridebench.harness.record.metrics import totals, value
 from stridebench.reports.papers import report as papers
-from stridebench.reports.papers.sjdpp import batch as papers_batch
+from stridebench.reports.papers.sjdpp.figures import break_even
 from stridebench.reports.summary import summarise
 from stridebench.reports.tables import text_tables
 from tests.support.fake_store import FakeStore, empty, meta, record, step
@@ -82,7 +82,7 @@ def test_a_table_has_a_column_for_the_batch_only_where_it_differs() -> None:
     ],
 )
 def test_a_speed_up_ends_where_it_last_crosses_one(speedups: tuple[float, ...], end: float | None) -> None:
-    assert papers_batch.break_even((1, 2, 4, 8), speedups) == (None if end is None else pytest.approx(end))
+    assert break_even((1, 2, 4, 8), speedups) == (None if end is None else pytest.approx(end))
 
 
 def test_the_sweeps_report_agrees_with_the_store(tmp_path: Path) -> None:

@@ -1,4 +1,8 @@
-"""Trees of a run: their depth, utilisation and cost, and where adaptation gained.
+"""Tables of ADT-Tree: printed ones, and those of trees: their depth, utilisation and cost, and the gain of adaptation.
+
+The printed tables need two facts beyond their YAML. A fixed base is expressed by bounds: from a base of 1, d is 1 or 2;
+from a base of k, the width is k minus or plus one step, whatever the neighbour had. And one backbone of the run stands
+for each of the paper's models.
 
 A cycle is a step. Symbols: d levels of a tree, k children a node, N nodes in the draft. Source: ADT-Tree, eqs. 4 and 5,
 and section VI for the stated limitation.
@@ -6,7 +10,8 @@ and section VI for the stated limitation.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
@@ -16,12 +21,44 @@ from matplotlib.figure import Figure
 
 from stridebench.harness.record import stats
 from stridebench.reports.papers.drawing import COLOURS, figure, sheet, side_by_side
+from stridebench.reports.papers.engine import PaperFacts, SheetLine, SheetScene
 from stridebench.reports.papers.measured import KEYS, CellGroup, MeasuredRun, cycles, plain
 from stridebench.reports.summary import FinishedCell, token_ms
 from stridebench.reports.text_table import TextTable, estimate_text, measured_text, number
 
 if TYPE_CHECKING:
     from stridebench.harness.record.store import Cell, Store
+
+
+def options(params: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Add ``fixed`` to the options of ADT-Tree: which of depth (d) and width (k) its bounds fix."""
+    if not {"depths", "widths", "step_k"} <= set(params):
+        return params
+    depth, (least, most) = list(params["depths"]) == [1, 2], params["widths"]
+    return {**params, "fixed": ("d" if depth else "") + ("k" if most - least == params["step_k"] else "")}
+
+
+def stand_ins(scene: SheetScene) -> dict[str, str]:
+    """Return the run's backbones by the paper's models; both keep their order."""
+    printed = scene.table.rows
+    models = dict.fromkeys(printed["Model"]) if "Model" in printed else [scene.layout.model]
+    return dict(zip(models, dict.fromkeys(scene.cells["backbone"]), strict=False))
+
+
+def lines(scene: SheetScene) -> Iterator[SheetLine]:
+    """Assign each row the backbone that stands for its model."""
+    backbones = stand_ins(scene)
+    for line in scene.lines:
+        backbone = backbones.get(line.labels[0] if "Model" in scene.table.rows else scene.layout.model)
+        yield replace(line, selection={**(line.selection or {}), "backbone": backbone} if backbone else None)
+
+
+def notes(scene: SheetScene) -> Iterator[str]:
+    """Say which backbone stands for which model."""
+    yield from (f"{backbone} stands for {model}" for model, backbone in stand_ins(scene).items())
+
+
+FACTS = PaperFacts(options=options, lines=lines, notes=notes)
 
 
 FIXED = ("eagle2", "lantern", "eagle3")
