@@ -89,22 +89,6 @@ class SheetScene:
 Measure = Callable[["pd.Series[Any] | None", SheetLine], str]
 
 
-def _all_lines(scene: SheetScene) -> Sequence[SheetLine]:
-    return scene.lines
-
-
-def _no_notes(scene: SheetScene) -> Sequence[str]:
-    return ()
-
-
-def _no_fields(scene: SheetScene) -> Mapping[str, str]:
-    return {}
-
-
-def _always(scene: SheetScene) -> bool:
-    return True
-
-
 @dataclass(frozen=True)
 class PaperFacts:
     """Code that a paper's tables need beyond their YAML.
@@ -119,10 +103,10 @@ class PaperFacts:
     """
 
     options: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
-    applies: Callable[[SheetScene], bool] = _always
-    lines: Callable[[SheetScene], Iterable[SheetLine]] = _all_lines
-    fields: Callable[[SheetScene], Mapping[str, str]] = _no_fields
-    notes: Callable[[SheetScene], Iterable[str]] = _no_notes
+    applies: Callable[[SheetScene], bool] = lambda _: True
+    lines: Callable[[SheetScene], Iterable[SheetLine]] = lambda scene: scene.lines
+    fields: Callable[[SheetScene], Mapping[str, str]] = lambda _: {}
+    notes: Callable[[SheetScene], Iterable[str]] = lambda _: ()
     measures: Mapping[str, Measure] = field(default_factory=dict)
 
 
@@ -259,7 +243,10 @@ def _sheet(scene: SheetScene, facts: PaperFacts) -> TextTable:
         lines.append(line)
         matches.append(match)
     joined = pd.concat(matches)
-    measured_too = (q for q in scene.layout.if_measured if scene.group.has(*q.keys) or _has(joined, q.keys))
+    shown = pd.concat([scene.cells, joined])
+    measured_too = [
+        q for q in scene.layout.if_measured if any(key in shown and shown[key].notna().any() for key in q.keys)
+    ]
     quantities = (*scene.layout.quantities, *measured_too)
     measures = {**MEASURES, **facts.measures}
     body = [
@@ -268,10 +255,6 @@ def _sheet(scene: SheetScene, facts: PaperFacts) -> TextTable:
     ]
     title = scene.heading(**facts.fields(scene))
     return TextTable(title, _columns(scene.layout, quantities, body), body, _notes(scene, facts))
-
-
-def _has(cells: pd.DataFrame, keys: Iterable[str]) -> bool:
-    return any(key in cells and cells[key].notna().any() for key in keys)
 
 
 def _matches(scene: SheetScene, line: SheetLine) -> pd.DataFrame:

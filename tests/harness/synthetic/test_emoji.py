@@ -143,7 +143,7 @@ def test_no_composition_is_in_both_splits_whatever_the_seed():
 def test_scenes_equal_those_of_the_shipped_weights_training():
     """With another digest, tokenizer, detector and models must be trained again."""
     drawn = emoji.scenes(9, "held-out", 200)
-    assert zlib.crc32(repr(drawn).encode()) == 1794225579
+    assert zlib.crc32(repr(drawn).replace("EmojiScene(", "Scene(").encode()) == 1794225579
     assert zlib.crc32(" ".join(emoji.VOCABULARY).encode()) == 982680080
 
 
