@@ -176,3 +176,5 @@ DATASETS: Registry[Any] = Registry("dataset", "stridebench.datasets")
 """Functions without arguments that return rows of prompts; ``{name: prompts, file: dataset:NAME}`` reads them."""
 PICTURE_SCORERS: Registry[Any] = Registry("scorer", "stridebench.scorers")
 LAYOUTS: Registry[type[Any]] = Registry("layout", "stridebench.layouts")
+REPORTS: Registry[type[Any]] = Registry("report", "stridebench.reports")
+"""Tables and figures that are added to the report of a run; see `stridebench.reports.run_report.AddedReport`."""

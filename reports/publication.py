@@ -14,10 +14,8 @@ from matplotlib.figure import Figure
 
 from stridebench.harness.errors import UnknownNameError, UsageError
 from stridebench.reports import pareto
-from stridebench.reports.papers import report
-from stridebench.reports.papers.drawing import FIGURES
-from stridebench.reports.papers.measured import Measured, Run, measured
 from stridebench.reports.pareto import STYLE
+from stridebench.reports.run_report import additions
 from stridebench.reports.summary import summarise
 
 if TYPE_CHECKING:
@@ -28,7 +26,7 @@ PARETO = "pareto"
 
 def figure_names() -> list[str]:
     """Return the names of all figures: the Pareto front, and those of the papers."""
-    return [PARETO, *sorted(FIGURES)]
+    return [PARETO, *sorted(figure for report in additions() for figure in report.figure_names())]
 
 
 def write_pdf(store: Store, name: str, cells: Sequence[str], path: Path) -> Path:
@@ -81,11 +79,5 @@ def _draw(store: Store, name: str, frame: pd.DataFrame) -> Iterable[Figure]:
     if name == PARETO:
         figure = pareto.draw(frame)
         return [] if figure is None else [figure]
-    groups = [_only(group, set(frame["cell"])) for group in measured(store)]
-    groups = [group for group in groups if len(group.rows)]
-    return FIGURES[name](Run(store, groups, report.contents_of(store).roles)) if groups else []
-
-
-def _only(group: Measured, cells: set[str]) -> Measured:
-    rows = group.rows[group.rows.index.isin(list(cells))]
-    return Measured(group.backbone, group.dtype, group.temperature, group.task, rows)
+    report = next(report for report in additions() if name in report.figure_names())
+    return report.draw(store, name, set(frame["cell"]))

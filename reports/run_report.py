@@ -1,20 +1,59 @@
-"""The reports of a run: tables, plots, sheets, and lines of a history."""
+"""The reports of a run: tables, plots, sheets, and lines of a history.
+
+What the papers print is added through the registry `REPORTS`, as another package's report would be.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+import pandas as pd
 from rich.console import Console
 
 from stridebench.harness.record.entries import json_values
 from stridebench.harness.record.files import put
 from stridebench.harness.record.store import Store
+from stridebench.harness.registry import REPORTS
 from stridebench.reports import contact_sheets, pareto, tables
-from stridebench.reports.papers.report import PaperReport
-from stridebench.reports.summary import reader, summarise
+from stridebench.reports.summary import FinishedCell, reader, summarise
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PAPERS = "stridebench.reports.papers"
+if find_spec(PAPERS):
+    REPORTS.declare({"papers": f"{PAPERS}.report"})
+
+
+class AddedReport(Protocol):
+    """A report that is added to that of every run; the classes are registered in `REPORTS`."""
+
+    @staticmethod
+    def of(store: Store, read: Callable[[str], FinishedCell], frame: pd.DataFrame) -> AddedReport:
+        """Read a run, whose cells ``read`` reads once, and whose summary is ``frame``."""
+
+    @staticmethod
+    def figure_names() -> Iterable[str]:
+        """Return the names of figures that can be drawn alone."""
+
+    @staticmethod
+    def draw(store: Store, name: str, cells: Collection[str]) -> Iterable[Figure]:
+        """Draw a figure of these cells."""
+
+    def write(self, outdir: Path) -> list[Path]:
+        """Write tables and figures, and return their paths; none if there is nothing to report."""
+
+    def print(self, console: Console) -> None:
+        """Print the tables."""
+
+
+def additions() -> list[type[AddedReport]]:
+    """Return the registered reports."""
+    return [REPORTS.get(name) for name in REPORTS]
 
 
 class RunReport:
@@ -28,21 +67,22 @@ class RunReport:
         self.store = store
         self._read = reader(store)
         self.frame = summarise(store, self._read)
-        self._paper = PaperReport.of(store, self._read, self.frame)
+        self._more = [report.of(store, self._read, self.frame) for report in additions()]
 
     def write(self, folder: Path) -> list[Path]:
-        """Write every report; returns the files."""
+        """Write every report, and return the files."""
         return [
             *tables.write(self.store, folder, self.frame, self._read),
             *pareto.write(self.frame, folder),
             *contact_sheets.write(self.store, folder),
-            *self._paper.write(folder),
+            *(path for report in self._more for path in report.write(folder)),
         ]
 
     def print(self) -> None:
-        """Print the run's own table, then those of its paper."""
+        """Print the table of the run, then those of its paper."""
         tables.terminal(self.frame, Console())
-        self._paper.print(Console())
+        for report in self._more:
+            report.print(Console())
 
     def html(self) -> str:
         """The run's own tables for a notebook; every text of them is escaped."""

@@ -93,7 +93,7 @@ class EmojiScenes(Task):
             for index, drawn in enumerate(self.scenes())
         )
 
-    def scenes(self) -> list[emoji.Scene]:
+    def scenes(self) -> list[emoji.EmojiScene]:
         """Return the scenes that the captions describe, in the order of the prompts."""
         return emoji.scenes(PROMPTS_SEED + 2 * self.seed, "held-out", self.n, self.family or None)
 

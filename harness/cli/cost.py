@@ -13,8 +13,7 @@ from stridebench.harness.cli.list import methods
 from stridebench.harness.cli.main import emit
 from stridebench.harness.discover import declare_all
 from stridebench.reports import text_table
-from stridebench.reports.cost import cards as card_files
-from stridebench.reports.cost import tables
+from stridebench.reports.papers import cost
 
 
 @click.command(name="cost")
@@ -39,14 +38,14 @@ def command(
     stride cost --utilisation 400e12 --csv cost.csv
     stride cost --cards mine.yaml --markdown cost.md
     """
-    book = card_files.read(cards or card_files.CARDS)
+    book = cost.read(cards or cost.CARDS)
     rate = utilisation or book.utilisation
-    rows, sheets = tables.rows(book, rate), [tables.cost_table(book, rate)]
+    rows, sheets = cost.rows(book, rate), [cost.cost_table(book, rate)]
     if book.frameworks:
         declare_all()
-        sheets.append(tables.framework_table(book, {row["name"]: row["claim"] for row in methods()}))
+        sheets.append(cost.framework_table(book, {row["name"]: row["claim"] for row in methods()}))
     if markdown:
-        markdown.write_text(tables.markdown(sheets), encoding="utf-8")
+        markdown.write_text(cost.markdown(sheets), encoding="utf-8")
     if csv_file:
         with csv_file.open("w", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, list(rows[0]))

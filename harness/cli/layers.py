@@ -21,7 +21,8 @@ from stridebench.harness.plan import presets
 from stridebench.harness.plan.cells import modality
 from stridebench.harness.registry import BACKBONES, TASKS
 from stridebench.harness.train import adapter_layers as layers
-from stridebench.reports import adapter_layers, text_table
+from stridebench.reports import text_table
+from stridebench.reports.papers import adapter_layers
 
 CSV, PNG = "layers.csv", "layers.png"
 BATCH = 8

@@ -15,7 +15,6 @@ from stridebench.harness.cli.main import emit, say
 from stridebench.harness.errors import UsageError
 from stridebench.harness.machine.extras import optional
 from stridebench.harness.record.store import Store
-from stridebench.reports.papers.one_table import keys, one_table, tables_of
 from stridebench.reports.run_report import RunReport
 from stridebench.reports.tables import html_tables, latex_tables, markdown_of
 from stridebench.reports.text_table import print_table
@@ -102,10 +101,14 @@ def _check(asked: Mapping[str, Any], pages: Path | None, as_json: bool) -> None:
         UsageError: says which.
     """
     if asked["paper"] and not asked["table"]:
+        from stridebench.reports.papers.one_table import tables_of
+
         tables_of(asked["paper"])  # an unknown paper is said first
         numbers = ", ".join(map(str, sorted(tables_of(asked["paper"]))))
         raise UsageError(f"--paper {asked['paper']} needs --table; its tables are {numbers}")
     if asked["table"] and not asked["paper"]:
+        from stridebench.reports.papers.one_table import keys
+
         raise UsageError(f"--table needs --paper, one of {', '.join(keys())}")
     if bool(asked["figure"]) != bool(asked["pdf"]):
         raise UsageError("a figure is --figure NAME --pdf FILE, both")
@@ -121,6 +124,8 @@ def _check(asked: Mapping[str, Any], pages: Path | None, as_json: bool) -> None:
 
 
 def _paper_table(store: Store, paper: str, number: str, form: str, out: Path | None) -> None:
+    from stridebench.reports.papers.one_table import one_table
+
     tables = one_table(store, paper, number)
     texts = {
         "markdown": "\n\n".join(map(markdown_of, tables)) + "\n",

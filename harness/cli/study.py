@@ -12,7 +12,8 @@ from stridebench.harness.cli.main import emit, say
 from stridebench.harness.cli.show import match_cell
 from stridebench.harness.core.task import SetScore
 from stridebench.harness.record.store import Store
-from stridebench.reports import text_table, user_study
+from stridebench.reports import text_table
+from stridebench.reports.papers import user_study
 
 PATH = click.Path(path_type=Path)
 
@@ -67,7 +68,7 @@ def tally(key: Path, answers: tuple[Path, ...], run: Path | None, as_json: bool)
     text_table.print_table(user_study.table(votes), Console())
 
 
-def _keep(store: Store, votes: user_study.Tally) -> None:
+def _keep(store: Store, votes: user_study.VoteTally) -> None:
     """Make the shares scores of the run's cells."""
     for one in votes.votes:
         if one.share is not None:

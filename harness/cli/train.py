@@ -194,7 +194,7 @@ class Watch:
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
-    def __call__(self, progress: training.Progress) -> None:
+    def __call__(self, progress: training.TrainingProgress) -> None:
         """Report a step."""
         text = f"{self._name} step {progress.step}/{progress.steps} loss {progress.loss:.4f} {progress.hours:.2f} h"
         if self._bar.console.is_terminal:

@@ -366,10 +366,10 @@ def temperatures(data: Mapping[str, Any], lines: Lines, problems: Problems) -> N
 
 
 def report(data: Mapping[str, Any], lines: Lines, problems: Problems) -> None:
-    """The report must be one that a paper's file defines."""
+    """Check that a paper's file defines the report; without the papers' files, no run has one."""
     entry = data.get("report")
     name = entry.get("name") if isinstance(entry, Mapping) else entry
-    if isinstance(name, str) and name not in reports():
+    if isinstance(name, str) and reports() and name not in reports():
         problems.append(f"{lines.at(('report', 'name'))}: {UnknownNameError('report', name, reports())}")
 
 

@@ -214,7 +214,7 @@ class Program:
         name: of the function.
         head: its first line and docstring, which a completion continues.
         body: the other lines.
-        test: a function without arguments that asserts what the docstring shows, and more.
+        test: a function without arguments that asserts the examples of the docstring, and more.
     """
 
     name: str

@@ -2,8 +2,8 @@
 
 Pictures are derived from Noto Color Emoji (SIL Open Font License 1.1; see data/emoji-licence.txt). Objects lie on a
 lattice of 8 pixels of 64. So the tokens of a tokenizer that shrinks 4 times (16x16 of a picture of 64 pixels, 8x8 of
-one of 32) depend on kind and colour, and hardly on the place. A caption leaves open where its arrangement stands
-(2 ways), which gradient or texture it has (8 colours, 8 directions), and every tile of a texture.
+one of 32) depend on kind and colour, and hardly on the place. A caption leaves open the place of its arrangement (2
+ways), its gradient or texture (8 colours, 8 directions), and every tile of a texture.
 
 The world is small enough to be learnt in an hour of one core: six kinds in six colours, arrangements of one to four
 equal objects, four relations of two different ones, and a texture behind one picture in seven.
@@ -75,7 +75,7 @@ def places(number: int, relation: str, down: int) -> list[Corner]:
 
 
 FAMILIES = ("single_object", "two_object", "counting", "colors", "position", "color_attr")
-"""GenEval's own names of its families. Those with as many objects are drawn alike, since captions state everything."""
+"""GenEval's names of its families. Those with as many objects are drawn alike, since captions state everything."""
 NUMBER_WORDS = {"single_object": (1,), "colors": (1,), "counting": (2, 3, 4)}
 """How many objects the families show that have equal ones. The others show two different ones."""
 
@@ -107,7 +107,7 @@ class Thing:
 
 
 @dataclass(frozen=True)
-class Scene:
+class EmojiScene:
     """One to four objects on a background.
 
     Args:
@@ -123,7 +123,7 @@ class Scene:
     relation: str = ""
 
 
-def scene(random: np.random.Generator, split: str, family: str | None = None) -> Scene:
+def scene(random: np.random.Generator, split: str, family: str | None = None) -> EmojiScene:
     """Draw a scene of a split, of any family or of a given one.
 
     The hash of a composition (objects, places, background pattern and colours) decides its split, so no composition is
@@ -143,14 +143,14 @@ def scene(random: np.random.Generator, split: str, family: str | None = None) ->
             return drawn
 
 
-def is_held_out(drawn: Scene) -> bool:
+def is_held_out(drawn: EmojiScene) -> bool:
     """Whether a scene is in the held-out split; its composition alone decides, whatever the seed."""
     ground = drawn.ground
     parts = (drawn.things, ground.pattern, ground.near, ground.far, ground.direction)
     return zlib.crc32(repr(parts).encode()) % HELD_OUT == 0
 
 
-def draw_scene(random: np.random.Generator, family: str) -> Scene:
+def draw_scene(random: np.random.Generator, family: str) -> EmojiScene:
     """A scene of one of GenEval's families, of either split."""
     kind, colour = int(random.integers(len(KINDS))), int(random.integers(len(COLOURS)))
     down = int(random.integers(SHIFTS))
@@ -165,7 +165,7 @@ def draw_scene(random: np.random.Generator, family: str) -> Scene:
         Thing(KINDS[kind], COLOURS[colour], row, column)
         for (kind, colour), (row, column) in zip(looks, corners, strict=True)
     )
-    return Scene(family, things, draw(random), relation)
+    return EmojiScene(family, things, draw(random), relation)
 
 
 def _other(random: np.random.Generator, index: int, count: int) -> int:
@@ -185,8 +185,8 @@ __all__ = [
     "SPLITS",
     "TEXTURED",
     "VOCABULARY",
+    "EmojiScene",
     "Ground",
-    "Scene",
     "Thing",
     "caption",
     "regions",
@@ -209,14 +209,14 @@ REGIONS = {"smooth": SMOOTH, "textured": TEXTURED, "object": OBJECT}
 """Regions of a picture, by name."""
 
 
-def scenes(seed: int, split: str, count: int, family: str | None = None) -> list[Scene]:
+def scenes(seed: int, split: str, count: int, family: str | None = None) -> list[EmojiScene]:
     """The first ``count`` scenes of a seed, of all families in turn unless one is given."""
     families = FAMILIES if family is None else (family,)
     random = np.random.default_rng([seed, SPLITS.index(split) if split in SPLITS else 0])
     return [scene(random, split, families[i % len(families)]) for i in range(count)]
 
 
-def caption(drawn: Scene) -> str:
+def caption(drawn: EmojiScene) -> str:
     """The scene in 7 to 10 words of ``VOCABULARY``, such as "three times a red car in triangle on rough"."""
     ground = "rough" if drawn.ground.textured else "smooth"
     first = _phrase(drawn.things[0])
@@ -231,8 +231,8 @@ def _phrase(thing: Thing) -> str:
     return f"{'an' if thing.colour[0] in 'aeiou' else 'a'} {thing.colour} {thing.kind}"
 
 
-def specification(drawn: Scene) -> dict[str, Any]:
-    """What a picture of the scene must show, in the layout of GenEval's prompt files: tag, include, exclude.
+def specification(drawn: EmojiScene) -> dict[str, Any]:
+    """Return the requirements on a picture of the scene, in the layout of GenEval's prompts: tag, include, exclude.
 
     It asks for everything that the caption states, whatever the family. The second of two different objects comes
     first, and the other refers to it by index.
@@ -248,7 +248,7 @@ def specification(drawn: Scene) -> dict[str, Any]:
     return metadata
 
 
-def render(drawn: Scene, size: int = 64) -> UInt8[np.ndarray, "size size 3"]:
+def render(drawn: EmojiScene, size: int = 64) -> UInt8[np.ndarray, "size size 3"]:
     """Pixels of a scene at 64 or, from sprites of half the side, at 32 pixels.
 
     Raises:
@@ -270,8 +270,8 @@ def render(drawn: Scene, size: int = 64) -> UInt8[np.ndarray, "size size 3"]:
     return pixels.astype(np.uint8)
 
 
-def regions(drawn: Scene, cells: int = 16) -> Int8[np.ndarray, "cells cells"]:
-    """Region of each token's cell: OBJECT where a quarter of it is covered, else SMOOTH or TEXTURED.
+def regions(drawn: EmojiScene, cells: int = 16) -> Int8[np.ndarray, "cells cells"]:
+    """Return the region of each token's cell: OBJECT if a quarter of it is covered, else SMOOTH or TEXTURED.
 
     Args:
         drawn: the scene.

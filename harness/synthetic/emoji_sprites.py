@@ -55,7 +55,7 @@ def sprite(kind: str, colour: str, side: int) -> Sprite:
 
 
 def _tinted(rgba: Float32[np.ndarray, "S S 4"], tint: Float32[np.ndarray, " 3"]) -> Float32[np.ndarray, "S S 3"]:
-    """The picture with its bright hues replaced. What is grey, black or white stays."""
+    """Return the picture with its bright hues replaced. Grey, black and white stay."""
     rgb = rgba[..., :3]
     strongest, weakest = rgb.max(-1, keepdims=True), rgb.min(-1, keepdims=True)
     bright = np.clip((strongest - weakest) / 80 - 0.25, 0, 1)
@@ -126,7 +126,7 @@ class Ground:
         near: index of its first colour in ``PALETTE``.
         far: index of its second colour.
         direction: 0 to 7, in eighths of a turn; stripes lie or stand.
-        seed: of the texture's own draws.
+        seed: of the texture's draws.
     """
 
     pattern: str

@@ -14,7 +14,7 @@ import numpy as np
 
 from stridebench.harness.errors import UsageError
 from stridebench.harness.record.outputs import Mesh
-from stridebench.harness.synthetic.shapes import LEVELS, Shape
+from stridebench.harness.synthetic.shapes import LEVELS, ProceduralShape
 from stridebench.harness.synthetic.shapes_parts import BOX, joined, loft
 
 # Parts of furniture: boxes and prisms with corners in the cells of a grid, and lengths of a split.
@@ -28,7 +28,7 @@ SPLITS = ("train", "test")
 
 
 @dataclass(frozen=True)
-class Dice:
+class FurnitureDice:
     """Draws the parameters of a shape.
 
     Args:
@@ -79,7 +79,7 @@ def legs(wide: int, deep: int, high: int, leg: int, inset: int) -> list[Mesh]:
     return [block((x[0], y[0], 0), (x[1], y[1], high)) for x in across for y in along]
 
 
-def table(dice: Dice, level: int) -> list[Mesh]:
+def table(dice: FurnitureDice, level: int) -> list[Mesh]:
     """Top on two sides; on four legs; with a low board and a drawer."""
     wide, deep, high = dice.length(22, 60), dice.length(16, 46), dice.length(14, 46)
     thick, leg, inset = dice.length(2, 6), dice.length(2, 6), dice.length(0, 5)
@@ -99,7 +99,7 @@ def table(dice: Dice, level: int) -> list[Mesh]:
     return parts
 
 
-def chair(dice: Dice, level: int) -> list[Mesh]:
+def chair(dice: FurnitureDice, level: int) -> list[Mesh]:
     """Seat on a foot, with a back; on four legs; with arms and a back of posts and rails."""
     wide, deep, seat = dice.length(18, 42), dice.length(16, 40), dice.length(10, 30)
     back, thick, leg = dice.length(10, 26), dice.length(2, 6), dice.length(2, 6)
@@ -120,7 +120,7 @@ def chair(dice: Dice, level: int) -> list[Mesh]:
     return parts
 
 
-def bench(dice: Dice, level: int) -> list[Mesh]:
+def bench(dice: FurnitureDice, level: int) -> list[Mesh]:
     """Long seat on two sides; with a beam and a back; with a bar of planks and arms."""
     wide, deep, high = dice.length(36, 60), dice.length(9, 24), dice.length(8, 26)
     thick, leg, inset = dice.length(2, 6), dice.length(2, 8), dice.length(0, 9)
@@ -140,7 +140,7 @@ def bench(dice: Dice, level: int) -> list[Mesh]:
     return parts
 
 
-def shelf(dice: Dice, level: int) -> list[Mesh]:
+def shelf(dice: FurnitureDice, level: int) -> list[Mesh]:
     """Sides and boards at drawn heights; more boards; with uprights between them."""
     wide, deep, high = dice.length(20, 48), dice.length(8, 28), dice.length(44 if level == 2 else 36, 60)
     thick, foot = dice.length(2, 4), dice.length(0, 5)
@@ -160,7 +160,7 @@ def shelf(dice: Dice, level: int) -> list[Mesh]:
     return parts
 
 
-def bed(dice: Dice, level: int) -> list[Mesh]:
+def bed(dice: FurnitureDice, level: int) -> list[Mesh]:
     """Frame, mattress and head; a foot end and pillows; posts and a blanket."""
     wide, long, low = dice.length(22, 46), dice.length(38, 54), dice.length(4, 14)
     frame, mattress, head = dice.length(2, 6), dice.length(3, 8), dice.length(8, 26)
@@ -188,7 +188,7 @@ def bed(dice: Dice, level: int) -> list[Mesh]:
     return parts
 
 
-def sofa(dice: Dice, level: int) -> list[Mesh]:
+def sofa(dice: FurnitureDice, level: int) -> list[Mesh]:
     """Base, back and arms; two cushions; back cushions and feet."""
     wide, deep, seat = dice.length(36, 60), dice.length(18, 38), dice.length(8, 18)
     back, arm, lift = dice.length(8, 26), dice.length(3, 9), dice.length(3, 9)
@@ -211,7 +211,7 @@ def sofa(dice: Dice, level: int) -> list[Mesh]:
     return parts
 
 
-def desk(dice: Dice, level: int) -> list[Mesh]:
+def desk(dice: FurnitureDice, level: int) -> list[Mesh]:
     """Top, cabinet and side; a screen; drawers that stand out and a board behind."""
     wide, deep, high = dice.length(36, 60), dice.length(16, 36), dice.length(20, 36)
     thick, cabinet, side = dice.length(2, 6), dice.length(8, 20), dice.length(2, 4)
@@ -235,7 +235,7 @@ def desk(dice: Dice, level: int) -> list[Mesh]:
     return parts
 
 
-def lamp(dice: Dice, level: int) -> list[Mesh]:
+def lamp(dice: FurnitureDice, level: int) -> list[Mesh]:
     """Foot, pole and a shade of eight sides; a round foot; an arm with a second shade."""
     foot, thick, pole = dice.length(6, 14), dice.length(2, 5), dice.length(1, 3)
     high, shade, tall = dice.length(16, 40), dice.length(6, 14), dice.length(7, 18)
@@ -251,7 +251,7 @@ def lamp(dice: Dice, level: int) -> list[Mesh]:
     return parts
 
 
-KINDS: Mapping[str, Callable[[Dice, int], list[Mesh]]] = MappingProxyType(
+KINDS: Mapping[str, Callable[[FurnitureDice, int], list[Mesh]]] = MappingProxyType(
     {
         "table": table,
         "chair": chair,
@@ -267,13 +267,13 @@ CELLS = 64
 """Places of a corner along an axis: every second of 128 steps."""
 
 
-def shape(random: np.random.Generator, split: str, level: int | None = None) -> Shape:
+def shape(random: np.random.Generator, split: str, level: int | None = None) -> ProceduralShape:
     """Draw a shape in [-1, 1] with z upwards.
 
     Args:
         random: source of all draws.
         split: "train" or "test".
-        level: 0 to 2; None: drawn by ``LEVELS``.
+        level: 0 to 2; drawn by ``LEVELS`` if None.
 
     Raises:
         UsageError: no such split or level.
@@ -282,19 +282,19 @@ def shape(random: np.random.Generator, split: str, level: int | None = None) -> 
         raise UsageError(f"furniture has the splits {', '.join(SPLITS)} and levels 0 to 2; found {split!r}, {level!r}")
     kind = str(random.choice(list(KINDS)))
     chosen = int(random.choice(len(LEVELS), p=LEVELS)) if level is None else level
-    return Shape(build(kind, chosen, Dice(random, split)), kind, chosen)
+    return ProceduralShape(build(kind, chosen, FurnitureDice(random, split)), kind, chosen)
 
 
-def boxes(random: np.random.Generator, count: int) -> Shape:
+def boxes(random: np.random.Generator, count: int) -> ProceduralShape:
     """Plain boxes anywhere in the grid, to learn how points become corners before shapes come; level 0."""
     parts = []
     for _ in range(count):
         low, high = np.sort(np.stack([random.choice(CELLS, 2, replace=False) for _ in range(3)], 1), axis=0).tolist()
         parts.append(block(tuple(low), tuple(high)))
-    return Shape(_in_grid(joined(parts)), "boxes", 0)
+    return ProceduralShape(_in_grid(joined(parts)), "boxes", 0)
 
 
-def build(kind: str, level: int, dice: Dice) -> Mesh:
+def build(kind: str, level: int, dice: FurnitureDice) -> Mesh:
     """A shape of a kind, turned about z by a multiple of 90 degrees; its box is centred to a cell."""
     mesh = joined(KINDS[kind](dice, level))
     places = mesh.vertices

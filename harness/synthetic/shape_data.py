@@ -1,4 +1,4 @@
-"""The data of shapes by name: each draws a shape of a split ("train" or "test") and a level (0 to 2, None: drawn)."""
+"""The data of shapes by name: each draws a shape of a split ("train" or "test") and a level (0 to 2; drawn if None)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ import numpy as np
 
 from stridebench.harness.synthetic import furniture, shapes
 
-DATA: Mapping[str, Callable[[np.random.Generator, str, int | None], shapes.Shape]] = MappingProxyType(
+DATA: Mapping[str, Callable[[np.random.Generator, str, int | None], shapes.ProceduralShape]] = MappingProxyType(
     {"furniture": furniture.shape, "shapes": shapes.shape}
 )

@@ -330,7 +330,7 @@ has a Chamfer distance of 0.067 instead of 0.059, where two samples of one surfa
 
 
 @dataclass(frozen=True, eq=False)
-class Shape:
+class ProceduralShape:
     """A shape in [-0.95, 0.95] with z upwards; its kind (a key of ``KINDS``) and level (0 to 2)."""
 
     mesh: Mesh
@@ -338,13 +338,13 @@ class Shape:
     level: int
 
 
-def shape(random: np.random.Generator, split: str, level: int | None = None) -> Shape:
+def shape(random: np.random.Generator, split: str, level: int | None = None) -> ProceduralShape:
     """Draw a shape.
 
     Args:
         random: source of all draws.
         split: "train" or "test".
-        level: 0 to 2; None: drawn by ``LEVELS``.
+        level: 0 to 2; drawn by ``LEVELS`` if None.
 
     Raises:
         UsageError: no such split or level.
@@ -353,7 +353,7 @@ def shape(random: np.random.Generator, split: str, level: int | None = None) -> 
         raise UsageError(f"shapes have the splits {', '.join(SHARES)} and levels 0 to 2; found {split!r}, {level!r}")
     kind = str(random.choice(list(KINDS)))
     chosen = int(random.choice(len(LEVELS), p=LEVELS)) if level is None else level
-    return Shape(build(kind, chosen, Dice(random, split)), kind, chosen)
+    return ProceduralShape(build(kind, chosen, Dice(random, split)), kind, chosen)
 
 
 def build(kind: str, level: int, dice: Dice) -> Mesh:

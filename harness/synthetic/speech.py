@@ -1,6 +1,6 @@
 """Recordings in LibriSpeech's folders, and which of them belong to a benchmark, so that no training uses them.
 
-A folder holds SPEAKER/CHAPTER/SPEAKER-CHAPTER.trans.txt with the recordings beside it.
+A folder holds SPEAKER/CHAPTER/SPEAKER-CHAPTER.trans.txt with the recordings next to it.
 
 Source: Panayotov et al. 2015, "LibriSpeech: an ASR corpus based on public domain audio books"; openslr.org/12.
 """

@@ -45,7 +45,7 @@ class Puzzle:
 
     @property
     def text(self) -> str:
-        """What a model reads."""
+        """Return the tokens that a model reads."""
         return self.clues + ASK
 
     @property

@@ -31,7 +31,7 @@ from stridebench.harness.record import stats
 from stridebench.harness.train.teacher import Passage, Teacher
 
 NEEDS = frozenset({Requirement.HIDDEN, Requirement.GATE, Requirement.TREE_MASK})
-"""What a backbone must meet."""
+"""Requirements on the backbone."""
 MEASURES = ("norm_vanilla", "norm_adapter", "before_vanilla", "before_adapter", "cosine")
 """Norms; cosines to the layer before, NaN at layer 0; cosine of the two rows of an entry."""
 
@@ -54,7 +54,7 @@ def measure(backbone: Backbone, adapter: Any, prompts: Sequence[Prompt], new: in
     Args:
         backbone: meets ``NEEDS``.
         adapter: as the backbone read it.
-        new: tokens a prompt, fewer where the text ends.
+        new: tokens a prompt; fewer if the text ends before.
 
     Returns:
         ``MEASURES`` by (layer, prompt, repetition).

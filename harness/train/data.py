@@ -21,7 +21,7 @@ from stridebench.harness.train.teacher import Passage, Teacher
 from stridebench.harness.train.windows import DEVELOPMENT_SHARE
 
 REFERENCES = ("reference", "solution", "answer")
-"""Where tasks keep what a prompt is to be answered with."""
+"""The key below which tasks keep the answer to a prompt."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class TaskPlan(AnyPlan):
         rows: passages of a batch.
         new: tokens added at most; a picture has a fixed number.
         seed: of the draws.
-        temperature: None: 0, 0.7 and 1 in turn for texts, 1 for all others.
+        temperature: by default 0, 0.7 and 1 in turn for texts, and 1 for all others.
         prefixes: of each prompt with its reference answer, cut at so many tokens drawn by the seed; the backbone
             continues each of them. 0: the prompt alone is continued.
         longest: tokens of a prefix and its continuation; 0: the context.
@@ -56,7 +56,7 @@ class TaskPlan(AnyPlan):
     dtype: str = "bf16"
 
     def passages(self, backbone: str) -> Passages:
-        """What the backbone writes after the prompts, kept in the cache.
+        """Return the backbone's texts after the prompts, which the cache keeps.
 
         Raises:
             UsageError: there are fewer than two prompts, or the backbone cannot read one.
@@ -90,14 +90,14 @@ class TaskPlan(AnyPlan):
         """The prefixes x_{1:i} of each prompt with its reference answer; i from 1.
 
         Raises:
-            UsageError: a prompt is no text.
+            UsageError: a prompt is not a text.
         """
         room = self.longest or teacher.capabilities.context
         cut = []
         for prompt in prompts:
             answer = next((str(prompt.data[key]) for key in REFERENCES if prompt.data.get(key)), "")
             if prompt.text is None:
-                raise UsageError(f"the prompt {prompt.id!r} of {self.task} is no text, so it has no prefixes")
+                raise UsageError(f"the prompt {prompt.id!r} of {self.task} is not a text, so it has no prefixes")
             ids = teacher.backbone.encode(f"{prompt.text} {answer}" if answer else prompt.text)
             last = min(len(ids), room - self.new)
             if last < 1:

@@ -1,8 +1,8 @@
 """Trainings on several GPUs or machines: one process each, started by torchrun or `accelerate launch`.
 
-Both set RANK, WORLD_SIZE and LOCAL_RANK. Every process draws its own data, and gradients are averaged, so a step reads
-``WORLD_SIZE`` times the passages of one process. The first process generates what the cache lacks, writes checkpoints
-and the result; the others read the same folders.
+Both set RANK, WORLD_SIZE and LOCAL_RANK. Every process draws other data, and gradients are averaged, so a step reads
+``WORLD_SIZE`` times the passages of one process. The first process generates the data that the cache lacks,
+writes checkpoints and the result; the others read the same folders.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Workers:
         """Those that the launcher tells.
 
         Raises:
-            UsageError: its variables are no whole numbers, or do not fit each other.
+            UsageError: its variables are not whole numbers, or do not fit each other.
         """
         texts = {
             key: os.environ.get(key, text) for key, text in (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))
@@ -121,7 +121,7 @@ class Workers:
                 gradient.copy_(mean.view_as(gradient))
 
     def decided(self, by_first: bool, device: str) -> bool:
-        """What the first process decided."""
+        """Return the decision of the first process."""
         if self.count == 1:
             return by_first
         flag = torch.tensor(int(by_first), device=device)

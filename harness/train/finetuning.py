@@ -152,7 +152,7 @@ def _name(folder: Path) -> str:
     return str(place.relative_to(shipped)) if place.is_relative_to(shipped) else str(place)
 
 
-# Decoders of meshes that learn further by low-rank matrices: our own, and BPT in its published layout.
+# Decoders of meshes that learn further by low-rank matrices: the shipped ones, and BPT in its published layout.
 # Source: Chen et al., XSpecMesh, section 4.3.
 
 
@@ -206,7 +206,7 @@ class FinetunedBPT(nn.Module):
         return out
 
     def export(self, folder: Path) -> None:
-        """Matrices, which `PointMesh` adds to the published weights where its parameter ``lora`` names the folder."""
+        """Matrices, which `PointMesh` adds to the published weights if its parameter ``lora`` names the folder."""
         tie = {"backbone": self.name, "fingerprint": self.fingerprint}
         lora.write(folder, low_rank_of(self._bpt), self.tuning.alpha, "FEATURE_EXTRACTION", tie)
 
@@ -225,7 +225,7 @@ def finetuned(name: str, tuning: Tuning, device: str = "cpu") -> FinetunedMesh |
         device: that it will learn on.
 
     Raises:
-        UsageError: it is no decoder of meshes whose layers can learn, or learns on the CPU alone.
+        UsageError: it is not a decoder of meshes whose layers can learn, or learns on the CPU alone.
         WeightsError: its weights cannot be had.
     """
     presets.fetch(name)
@@ -304,8 +304,8 @@ class FinetunedText(nn.Module):
 
         Args:
             tokens: the texts.
-            places: positions; None: 0 to N - 1.
-            mask: added to the attention scores; None: causal.
+            places: positions; 0 to N - 1 if None.
+            mask: added to the attention scores; causal if None.
         """
         return _pass(self.model, tokens, places, mask)
 

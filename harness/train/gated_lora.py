@@ -1,4 +1,4 @@
-"""Low-rank matrices that learn beside a frozen model; only gated rows use them, as in decoding.
+"""Low-rank matrices that learn while the model is frozen; only gated rows use them, as in decoding.
 
 Source: Hu et al. 2021, LoRA, arXiv:2106.09685.
 Axes: N tokens of a text, n windows of it, W rows of a window, V vocabulary.
@@ -42,7 +42,7 @@ from stridebench.harness.train.windows import Windows
 
 
 class WindowedTokens(NamedTuple):
-    """What a pass of a frozen model reads.
+    """The input of a pass of a frozen model.
 
     Args:
         ids: of a text and its windows.
@@ -57,7 +57,7 @@ class WindowedTokens(NamedTuple):
     condition: npt.NDArray[Any] | None
 
     def mask(self) -> Float[Tensor, "1 1 N N"]:
-        """What the windows mean for attention scores, to be added to them."""
+        """Return the windows as a mask to add to attention scores."""
         visible = self.windows.visible()
         return torch.zeros(visible.shape, device=visible.device).masked_fill(~visible, -torch.inf)[None, None]
 
@@ -99,7 +99,7 @@ class FrozenText(FrozenModel):
     Args:
         name: of a preset.
         params: of its adapter.
-        device: where it is.
+        device: of the model.
         dtype: its type.
     """
 
@@ -219,20 +219,20 @@ MODELS: dict[str, type[FrozenText] | type[FrozenSpeech]] = {"hf_causal": FrozenT
 
 
 class Streams(NamedTuple):
-    """Logits for each token of each window: of the text's own rows (control), and of the gated rows (predictive)."""
+    """Return logits for each token of each window: of the text's rows (control), and of the gated rows (predictive)."""
 
     control: Float[Tensor, "n W V"]
     predictive: Float[Tensor, "n W V"]
 
 
-class Place(NamedTuple):
-    """Where a frozen model is, and its type."""
+class ModelDevice(NamedTuple):
+    """Return the device and the type of a frozen model."""
 
     device: str = "cpu"
     dtype: str = "fp32"
 
 
-ON_CPU = Place()
+ON_CPU = ModelDevice()
 
 
 class GatedLora(nn.Module):
@@ -242,7 +242,7 @@ class GatedLora(nn.Module):
         name: of a backbone of the adapter hf_causal or whisper.
         rank: of the matrices.
         alpha: their product is scaled by alpha / rank.
-        layers: first and last layer that has matrices; None: all.
+        layers: first and last layer with matrices; all if None.
         place: of the frozen model. The matrices are in fp32.
 
     Raises:
@@ -251,7 +251,7 @@ class GatedLora(nn.Module):
     """
 
     def __init__(
-        self, name: str, rank: int, alpha: int, layers: tuple[int, int] | None = None, place: Place = ON_CPU
+        self, name: str, rank: int, alpha: int, layers: tuple[int, int] | None = None, place: ModelDevice = ON_CPU
     ) -> None:
         super().__init__()
         presets.fetch(name)
@@ -277,7 +277,7 @@ class GatedLora(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the matrices are."""
+        """Return the device of the matrices."""
         matrix: Tensor = self.down[0]
         return matrix.device
 

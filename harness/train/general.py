@@ -29,7 +29,7 @@ from stridebench.harness.train.pictures import PicturePlan
 
 
 def expanded(name: str, recipe: Recipe, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings with a schedule replaced by what it stands for.
+    """Return settings with a schedule replaced by the settings that it stands for.
 
     Raises:
         UsageError: there is no such schedule.
@@ -83,9 +83,9 @@ NEEDS = {
     "heads": (Requirement.HIDDEN, Requirement.CONDITION),
     "samplers": (Requirement.GRID,),
 }
-"""What a recipe of a kind reads of its backbone, beside passages."""
+"""Data that a recipe of a kind reads of its backbone in addition to passages."""
 COUNTS = frozenset(["steps", "batch", "rows", "heads", "together", "width", "rounds", "factor", "blocks", "new"])
-"""Settings that are 1 or more, unless 0 is what they are without being set."""
+"""Settings that are 1 or more, unless their default is 0."""
 PLAN = "data."
 """In front of a setting of the passages: data.new=64."""
 

@@ -1,6 +1,6 @@
-"""One seeded, resumable training loop. What it trains is a recipe, registered in `RECIPES`.
+"""One seeded, resumable training loop for every recipe of `RECIPES`.
 
-The data of step k depend on (seed, k) alone, so an interrupted training continues exactly where it stopped.
+The data of step k depend on (seed, k) alone, so an interrupted training continues as if it had never stopped.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ NO_SETTINGS = ("device", "folder", "hours", "params", "source", "summary")
 
 
 class Recipe(ABC):
-    """What is trained, on what data, for how long.
+    """A model to train, its data, and for how long.
 
     An instance is registered with ``RECIPES.register(name)(recipe)``. It may read the results of other recipes, which
     it names in ``requires``.
 
     Attributes:
-        kind: what it makes: backbone, scorer, drafter, heads, samplers or adapter.
+        kind: of its result: backbone, scorer, drafter, heads, samplers or adapter.
         serves: the backbones that its result is for, if its name does not end in one.
         tunes: whether it tunes the backbone too, so that its result is for the tuned one.
         summary: one line for lists.
@@ -140,7 +140,7 @@ def _flat(part: Any, prefix: str = "") -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Progress:
+class TrainingProgress:
     """State of a training after a step."""
 
     step: int
@@ -168,7 +168,7 @@ def train(
     requirements: Mapping[str, Path],
     seed: int = 0,
     minutes: float | None = None,
-    watch: Callable[[Progress], None] = lambda progress: None,
+    watch: Callable[[TrainingProgress], None] = lambda progress: None,
 ) -> Trained:
     """Train until the steps are done, the recipe's CPU hours are spent, or ``minutes`` have passed; resume if begun.
 
@@ -181,7 +181,7 @@ def train(
         folder: of the checkpoint and the result.
         requirements: the folder of each recipe in ``recipe.requires``.
         seed: of weights and data.
-        minutes: after which the training stops unfinished; None: no limit.
+        minutes: after which the training stops unfinished, or None for no limit.
         watch: called after every step.
 
     Raises:
@@ -208,7 +208,7 @@ def train(
     return Trained(folder, finished, state.step, state.hours, state.step - before)
 
 
-def _trained(state: _State, folder: Path, minutes: float | None, watch: Callable[[Progress], None]) -> bool:
+def _trained(state: _State, folder: Path, minutes: float | None, watch: Callable[[TrainingProgress], None]) -> bool:
     """Step until the training is finished or its time has passed; whether it is finished."""
     recipe, model, workers = state.recipe, state.model, state.workers
     device = str(getattr(recipe, "device", "cpu"))
@@ -219,7 +219,7 @@ def _trained(state: _State, folder: Path, minutes: float | None, watch: Callable
         loss = _advance(state)
         now = time.perf_counter()
         state.hours = hours_before + (time.process_time() - busy) / 3600
-        watch(Progress(state.step, recipe.steps, loss, state.rate(), state.hours))
+        watch(TrainingProgress(state.step, recipe.steps, loss, state.rate(), state.hours))
         ends = state.hours >= recipe.hours or (minutes is not None and now - began >= 60 * minutes)
         if workers.decided(ends, device):
             break

@@ -16,7 +16,7 @@ MOST = 3
 
 @dataclass(frozen=True)
 class NGram:
-    """Guesses from the last two tokens, from the last one where the two never occurred, else from frequencies alone.
+    """Guesses from the last two tokens; from the last one if the two never occurred; else from frequencies alone.
 
     Args:
         after: for each context of two, one or no tokens the most frequent next ones, at most three, in order.

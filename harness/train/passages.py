@@ -3,8 +3,8 @@
 There are two kinds. `passages_of` continues prompts through the contract of a backbone, so it serves every modality;
 `Teacher.read` then gives hidden rows and logits. `texts_of` continues prefixes in large batches of equal length and
 keeps the teacher's largest probabilities at every position, which are the soft targets of a distillation.
-Each file of the cache is written whole or not at all. An interrupted generation resumes where it stopped, and a larger
-plan reuses the files of a smaller one.
+Each file of the cache is written whole or not at all. An interrupted generation resumes at its first missing file,
+and a larger plan reuses the files of a smaller one.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ TEMPERATURES = (0.0, 0.7, 1.0)
 
 
 def cached(path: Path, content: Callable[[], bytes]) -> Path:
-    """A file of the cache, written whole or not at all where it does not exist yet."""
+    """Return a file of the cache; if it does not exist yet, it is written whole or not at all."""
     if not path.is_file():
         body = content()
         files.make(path.parent)
@@ -52,7 +52,7 @@ def cached(path: Path, content: Callable[[], bytes]) -> Path:
 
 
 @dataclass(frozen=True)
-class Plan:
+class PassagePlan:
     """What `passages_of` generates.
 
     Args:
@@ -62,7 +62,7 @@ class Plan:
         rows: passages of a batch.
         new: tokens added at most; a picture has a fixed number.
         seed: of prompts and draws.
-        temperature: None: ``TEMPERATURES`` for text, 1 for pictures.
+        temperature: by default ``TEMPERATURES`` for text, and 1 for pictures.
     """
 
     source: Source
@@ -107,14 +107,14 @@ class AnyPlan(ABC):
         """Return the hash of the prompts or pictures, wherever they lie."""
 
 
-def passages_of(backbone: str, plan: Plan | AnyPlan) -> Passages:
-    """The passages of a plan, generated where the cache does not hold them; reports progress on standard error.
+def passages_of(backbone: str, plan: PassagePlan | AnyPlan) -> Passages:
+    """Return the passages of a plan, generated if the cache does not hold them; progress goes to standard error.
 
     Raises:
         UsageError: there is no such backbone, or the plan asks for more prompts than there are.
         WeightsError: the backbone's weights cannot be had.
     """
-    if not isinstance(plan, Plan):
+    if not isinstance(plan, PassagePlan):
         return plan.passages(backbone)
     teacher = Teacher.load(backbone)
     train, development = (_passages_of_side(teacher, plan, side) for side in SIDES)
@@ -124,7 +124,7 @@ def passages_of(backbone: str, plan: Plan | AnyPlan) -> Passages:
 def continued(
     teacher: Teacher, path: Path, prompts: Sequence[Prompt], new: int, sampling: Sampling, draws: Draws
 ) -> list[Passage]:
-    """What a teacher writes after prompts, read from a file of the cache once it is there."""
+    """Return a teacher's texts after prompts, from a file of the cache once it is there."""
 
     def content() -> bytes:
         written = teacher.continued(prompts, new, sampling, draws)
@@ -137,7 +137,7 @@ def continued(
     ]
 
 
-def _passages_of_side(teacher: Teacher, plan: Plan, side: Side) -> list[Passage]:
+def _passages_of_side(teacher: Teacher, plan: PassagePlan, side: Side) -> list[Passage]:
     batches = plan.train if side == "train" else plan.development
     passages: list[Passage] = []
     for number in range(batches):
@@ -156,7 +156,7 @@ def _passages_of_side(teacher: Teacher, plan: Plan, side: Side) -> list[Passage]
 
 @dataclass(frozen=True)
 class TextPlan:
-    """What `texts_of` generates. ``batches`` and ``checks`` may grow: what was generated before is reused.
+    """The texts that `texts_of` generates. ``batches`` and ``checks`` may grow: texts of earlier calls are reused.
 
     Args:
         rows: texts of a training batch.
@@ -193,7 +193,7 @@ class TextBatch:
     The end of text is never chosen, so every text is full. Its probability is kept with the others.
 
     Args:
-        tokens: prefixes and what the teacher added.
+        tokens: prefixes and the teacher's continuation.
         start: length of the prefixes.
         ids: the K most probable tokens at each position.
         probs: their probabilities.
@@ -214,7 +214,7 @@ class Texts:
 
 
 def texts_of(name: str, source: Any, plan: TextPlan) -> Texts:
-    """A language model's texts, generated where the cache does not hold them.
+    """Return a language model's texts, generated if the cache does not hold them.
 
     Args:
         name: of the teacher.

@@ -1,7 +1,7 @@
 """Pictures of a folder as data: `stride train KIND --backbone NAME --data FOLDER`.
 
 The folder has pictures, and their captions as Hugging Face's ImageFolder keeps them: ``metadata.jsonl`` with the keys
-``file_name`` and ``text``. Without that file, ``NAME.txt`` beside a picture is its caption.
+``file_name`` and ``text``. Without that file, ``NAME.txt`` next to a picture is its caption.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ METADATA = "metadata.jsonl"
 
 
 class Captioned(NamedTuple):
-    """A picture's file, and its caption; "" where it has none."""
+    """A picture's file, and its caption, or "" if it has none."""
 
     file: Path
     text: str
@@ -88,7 +88,7 @@ def read_folder(folder: Path) -> list[Captioned]:
     """The pictures of a folder in the order of their names, or of ``metadata.jsonl``.
 
     Raises:
-        UsageError: there is no such folder, or a line has no file that is there.
+        UsageError: the folder does not exist, or the file of a line does not.
     """
     if not folder.is_dir():
         raise UsageError(f"there is no folder {folder}; give one of pictures and captions")
@@ -120,7 +120,7 @@ def square(path: Path, side: int) -> UInt8[np.ndarray, "S S 3"]:
     """A picture, cut to the square in its middle and resized.
 
     Raises:
-        UsageError: the file is no picture.
+        UsageError: the file is not a picture.
     """
     from PIL import Image, ImageOps, UnidentifiedImageError
 

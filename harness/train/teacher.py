@@ -1,6 +1,6 @@
 """A backbone that drafters learn from: how it continues prompts, and its hidden rows and logits on a passage.
 
-This module does not know what is learned. Recipes load no backbone themselves.
+Recipes decide about the learning; they never load a backbone themselves.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ class Teacher:
 
     @classmethod
     def load(cls, name: str, dtype: str = "bf16", device: str = "cpu") -> Teacher:
-        """The backbone of a name, fetched where it is not on this machine yet.
+        """Return the backbone of a name, fetched if it is not on this machine yet.
 
         Raises:
-            UsageError: there is no such name.
+            UsageError: the name is unknown.
             WeightsError: its weights cannot be had.
         """
         return cls(presets.load(name, dtype, device))
@@ -98,10 +98,10 @@ class Teacher:
         return [Passage(tuple(row.tokens), row.start, prompt.condition, prompt.text) for row, prompt in pairs]
 
     def condition(self, passage: Passage) -> Float[Tensor, "M C"]:
-        """What the backbone computes from a passage's condition.
+        """Return the rows into which the backbone encodes a passage's condition.
 
         Raises:
-            UsageError: it offers no such rows, or cannot read the condition.
+            UsageError: the backbone offers no such rows, or cannot read the condition.
         """
         condition = self._encode(passage).condition
         if condition is None:

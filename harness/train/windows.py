@@ -1,4 +1,4 @@
-"""Windows beside a text in one pass: what their rows see, as a dense mask and block by block.
+"""Windows next to a text in one pass: the rows that theirs attend to, as a dense mask and block by block.
 
 Rows of the text see earlier rows of the text. Rows of a window see the text before its root, and earlier rows of the
 same window. Most pairs see nothing of each other, so attention block by block multiplies 3 to 8 times less than a dense

@@ -1,1 +1,1 @@
-"""The tables and figures of the five papers, printed beside measured."""
+"""The tables and figures of the five papers, printed next to measured."""

@@ -12,7 +12,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from stridebench.reports.papers.measured import Measured, Run, decoded
+from stridebench.reports.papers.measured import CellGroup, MeasuredRun, decoded
 from stridebench.reports.pareto import COLOURS as COLOURS
 from stridebench.reports.pareto import STYLE_MARKERS as MARKERS
 from stridebench.reports.text_table import UNMEASURED, TextTable
@@ -40,7 +40,7 @@ Number = TypeVar("Number", np.int64, np.float64)
 
 
 def quality_of(rows: pd.DataFrame) -> str | None:
-    """Return the first quality that all rows have; None: they share none."""
+    """Return the first quality that all rows have, or None if they share none."""
     return next((key for key in QUALITIES if key in rows and rows[key].notna().all()), None)
 
 
@@ -52,7 +52,7 @@ def side_by_side(count: int, title: str, measured_on: str = "") -> tuple[Figure,
 
 
 def error_bars(rows: pd.DataFrame, key: str) -> npt.NDArray[np.float64]:
-    """Return the distances of a figure to the ends of its interval, [2, rows]; 0 where there is none."""
+    """Return the distances of a figure to the ends of its interval, [2, rows]; 0 if it has none."""
     values = rows[key].astype(float)
     low, high = (rows.get(f"{key}_{end}", values).astype(float).fillna(values) for end in ("low", "high"))
     return np.array([(values - low).clip(lower=0), (high - values).clip(lower=0)])
@@ -61,7 +61,7 @@ def error_bars(rows: pd.DataFrame, key: str) -> npt.NDArray[np.float64]:
 def curve(
     axes: Axes, x: Sequence[float] | pd.Series[Any], rows: pd.DataFrame, key: str, label: str, colour: str
 ) -> None:
-    """Draw points joined by a line, with their intervals where there are any."""
+    """Draw points joined by a line, with their intervals if they have any."""
     values, bars = rows[key].astype(float), error_bars(rows, key)
     look: dict[str, Any] = {"marker": MARKERS.get(colour, "o"), "ms": 4, "lw": 1.3, "elinewidth": 0.8, "capsize": 2}
     axes.errorbar(list(x), values, bars, color=colour, label=label, **look)
@@ -116,7 +116,7 @@ def blank(title: str, down: int, across: int) -> Figure:
 
 
 def show_output(axes: Axes, store: Store, cell: Cell, prompt: str, repetition: int) -> bool:
-    """Draw an output in the units of its grid; return False where there is none."""
+    """Draw an output in the units of its grid; return False if there is none."""
     axes.set_axis_on()
     samples = decoded(cell)
     samples = samples[(samples["prompt"] == prompt) & (samples["repetition"] == repetition)]
@@ -141,7 +141,7 @@ def first_of(rows: pd.DataFrame, prompt: str) -> pd.DataFrame:
     return first
 
 
-def group_title(title: str, group: Measured) -> str:
+def group_title(title: str, group: CellGroup) -> str:
     """Return a title with the measured cells below it."""
     return f"{title}\n{group.title}"
 
@@ -149,8 +149,8 @@ def group_title(title: str, group: Measured) -> str:
 # Functions that fill tables and draw figures, by their names in the papers' YAML files.
 
 
-Fill = Callable[[Run], Iterable[TextTable]]
-Draw = Callable[[Run], Iterable[Figure]]
+Fill = Callable[[MeasuredRun], Iterable[TextTable]]
+Draw = Callable[[MeasuredRun], Iterable[Figure]]
 SHEETS: dict[str, Fill] = {}
 FIGURES: dict[str, Draw] = {}
 

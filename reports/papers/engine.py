@@ -1,8 +1,8 @@
 """Fills the papers' tables from a run: every value as printed and as measured, side by side.
 
-Rows have the paper's order and names; other cells of the run follow them. A table is filled from the paper's own
+Rows have the paper's order and names; other cells of the run follow them. A table is filled from the paper's
 benchmark, or from a task of no paper (emoji_scenes) that stands in for it; the heading names the task. What a paper's
-YAML file cannot express is in its ``Facts``.
+YAML file cannot express is in its ``PaperFacts``.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from typing import Any
 
 import pandas as pd
 
-from stridebench.reports.papers.measured import CELL, Measured, Run, fits, over_seeds
-from stridebench.reports.papers.paper_files import Layout, Printed, Quantity, printed
+from stridebench.reports.papers.measured import CELL, CellGroup, MeasuredRun, fits, over_seeds
+from stridebench.reports.papers.paper_files import Printed, Quantity, TableLayout, printed
 from stridebench.reports.text_table import UNMEASURED, Column, TextTable, measured_text
 
 Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Line:
+class SheetLine:
     """A row of a sheet.
 
     Args:
         labels: in the first columns.
-        selection: the cells that it is measured on (``measured.fits``). None: no cell of this sheet.
+        selection: the cells that it is measured on (``measured.fits``), or None if no cell of this sheet is one.
         printed: values by the title of the quantity.
         key: of the summary, for the measure ``tokens``.
-        model: the preset of the printed row; "" where it is not known.
+        model: the preset of the printed row; "" if it is not known.
     """
 
     labels: tuple[str, ...]
@@ -41,7 +41,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Scene:
+class SheetScene:
     """What one sheet shows: a printed table and cells of a run.
 
     Args:
@@ -53,25 +53,25 @@ class Scene:
     """
 
     table: Printed
-    run: Run
-    lines: Sequence[Line]
+    run: MeasuredRun
+    lines: Sequence[SheetLine]
     cells: pd.DataFrame
     every: pd.DataFrame
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> TableLayout:
         """Return the layout of the table."""
         return self.table.layout
 
     @property
-    def group(self) -> Measured:
+    def group(self) -> CellGroup:
         """Return the cells as one group, which has a title."""
         first = self.cells.iloc[0]
         backbone, task = (", ".join(dict.fromkeys(self.cells[key])) for key in ("backbone", "task"))
-        return Measured(backbone, str(first["dtype"]), float(first["temperature"]), task, self.cells)
+        return CellGroup(backbone, str(first["dtype"]), float(first["temperature"]), task, self.cells)
 
     def heading(self, **more: str) -> str:
-        """Fill the fields of the layout's heading; ``more`` are the paper's own fields."""
+        """Fill the fields of the layout's heading; ``more`` are the paper's fields."""
         group = self.group
         fields = {
             "title": self.table.paper.title,
@@ -86,28 +86,12 @@ class Scene:
         return (self.layout.heading or self.table.paper.heading).format_map(fields)
 
 
-Measure = Callable[["pd.Series[Any] | None", Line], str]
-
-
-def _all_lines(scene: Scene) -> Sequence[Line]:
-    return scene.lines
-
-
-def _no_notes(scene: Scene) -> Sequence[str]:
-    return ()
-
-
-def _no_fields(scene: Scene) -> Mapping[str, str]:
-    return {}
-
-
-def _always(scene: Scene) -> bool:
-    return True
+Measure = Callable[["pd.Series[Any] | None", SheetLine], str]
 
 
 @dataclass(frozen=True)
-class Facts:
-    """What a paper's tables need beyond their YAML.
+class PaperFacts:
+    """Code that a paper's tables need beyond their YAML.
 
     Args:
         options: maps the options of a cell's method to those that the layouts use.
@@ -119,24 +103,24 @@ class Facts:
     """
 
     options: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
-    applies: Callable[[Scene], bool] = _always
-    lines: Callable[[Scene], Iterable[Line]] = _all_lines
-    fields: Callable[[Scene], Mapping[str, str]] = _no_fields
-    notes: Callable[[Scene], Iterable[str]] = _no_notes
+    applies: Callable[[SheetScene], bool] = lambda _: True
+    lines: Callable[[SheetScene], Iterable[SheetLine]] = lambda scene: scene.lines
+    fields: Callable[[SheetScene], Mapping[str, str]] = lambda _: {}
+    notes: Callable[[SheetScene], Iterable[str]] = lambda _: ()
     measures: Mapping[str, Measure] = field(default_factory=dict)
 
 
-def fill(name: str, run: Run, facts: Facts) -> list[TextTable]:
+def fill(name: str, run: MeasuredRun, facts: PaperFacts) -> list[TextTable]:
     """Fill a printed table from each part of the run that can fill it.
 
     Raises:
-        UnknownNameError: there is no such table.
+        UnknownNameError: the table is unknown.
     """
     table = printed(name)
     return [_sheet(scene, facts) for scene in scenes(table, run, facts)]
 
 
-def scenes(table: Printed, run: Run, facts: Facts) -> Iterator[Scene]:
+def scenes(table: Printed, run: MeasuredRun, facts: PaperFacts) -> Iterator[SheetScene]:
     """Yield the parts of the run that can fill a table."""
     if not run.groups:
         return
@@ -147,12 +131,12 @@ def scenes(table: Printed, run: Run, facts: Facts) -> Iterator[Scene]:
         cells = cells[cells["method"].isin({line.selection["method"] for line in lines if line.selection})]
     parts = [part for _, part in cells.groupby(by, sort=False)] if by else [cells]
     for part in parts:
-        scene = Scene(table, run, lines, part, cells)
+        scene = SheetScene(table, run, lines, part, cells)
         if len(part) and facts.applies(scene):
             yield scene
 
 
-def cells_of(run: Run, facts: Facts) -> pd.DataFrame:
+def cells_of(run: MeasuredRun, facts: PaperFacts) -> pd.DataFrame:
     """Return the rows of all groups, with the options that the layouts use."""
     cells = pd.concat([group.rows for group in run.groups])
     return cells if facts.options is None else with_options(cells, facts.options)
@@ -163,7 +147,7 @@ def with_options(cells: pd.DataFrame, convert: Callable[[Mapping[str, Any]], Map
     return cells.assign(options=pd.Series([convert(params) for params in cells["options"]], cells.index, dtype=object))
 
 
-def _fitting(table: Printed, lines: Sequence[Line], cells: pd.DataFrame) -> pd.Series[bool]:
+def _fitting(table: Printed, lines: Sequence[SheetLine], cells: pd.DataFrame) -> pd.Series[bool]:
     """Select the cells of the table's benchmarks, or of tasks that stand in for them."""
     layout, paper = table.layout, table.paper
     tasks = set(layout.tasks) or {line.selection.get("task", "") for line in lines if line.selection} - {""}
@@ -177,7 +161,7 @@ def _fitting(table: Printed, lines: Sequence[Line], cells: pd.DataFrame) -> pd.S
     return fitting
 
 
-def lines_of(table: Printed) -> list[Line]:
+def lines_of(table: Printed) -> list[SheetLine]:
     """Return the printed rows of a table, then the additional ones."""
     layout = table.layout
     texts = layout.texts or tuple(f"{{{label}}}" for label in layout.labels)
@@ -186,7 +170,7 @@ def lines_of(table: Printed) -> list[Line]:
         for values in layout.lines:
             context = {**row, **values}
             selection = _selection(table, {**layout.rows, **values.get("rows", {})}, context)
-            line = Line(
+            line = SheetLine(
                 labels=tuple(_text(text, context).strip() for text in texts),
                 selection=selection,
                 printed={q.title: row.get(values.get(q.title, q.title), "") for q in layout.quantities},
@@ -194,7 +178,7 @@ def lines_of(table: Printed) -> list[Line]:
                 model=selection.pop("of", ""),
             )
             lines.append(line)
-    return lines + [Line(more.labels, _selection(table, more.rows, {})) for more in layout.more]
+    return lines + [SheetLine(more.labels, _selection(table, more.rows, {})) for more in layout.more]
 
 
 def _rows(table: Printed) -> Iterator[dict[str, str]]:
@@ -251,7 +235,7 @@ def _number(text: str) -> float:
     return float(number[0]) if number else float("nan")
 
 
-def _sheet(scene: Scene, facts: Facts) -> TextTable:
+def _sheet(scene: SheetScene, facts: PaperFacts) -> TextTable:
     lines = list(facts.lines(scene))
     matches = [_matches(scene, line) for line in lines]
     stood_in = {str(cell) for match in matches for cell in match.index}
@@ -259,7 +243,10 @@ def _sheet(scene: Scene, facts: Facts) -> TextTable:
         lines.append(line)
         matches.append(match)
     joined = pd.concat(matches)
-    measured_too = (q for q in scene.layout.if_measured if scene.group.has(*q.keys) or _has(joined, q.keys))
+    shown = pd.concat([scene.cells, joined])
+    measured_too = [
+        q for q in scene.layout.if_measured if any(key in shown and shown[key].notna().any() for key in q.keys)
+    ]
     quantities = (*scene.layout.quantities, *measured_too)
     measures = {**MEASURES, **facts.measures}
     body = [
@@ -270,11 +257,7 @@ def _sheet(scene: Scene, facts: Facts) -> TextTable:
     return TextTable(title, _columns(scene.layout, quantities, body), body, _notes(scene, facts))
 
 
-def _has(cells: pd.DataFrame, keys: Iterable[str]) -> bool:
-    return any(key in cells and cells[key].notna().any() for key in keys)
-
-
-def _matches(scene: Scene, line: Line) -> pd.DataFrame:
+def _matches(scene: SheetScene, line: SheetLine) -> pd.DataFrame:
     """Return the cell of a line, or one of each temperature. A named backbone's cell may be anywhere in the run."""
     if line.selection is None:
         return scene.cells.iloc[:0]
@@ -283,7 +266,7 @@ def _matches(scene: Scene, line: Line) -> pd.DataFrame:
     return cells[~cells["temperature"].duplicated()] if scene.layout.temperatures else cells.iloc[:1]
 
 
-def _others(scene: Scene, stood_in: set[str]) -> Iterator[tuple[Line, pd.DataFrame]]:
+def _others(scene: SheetScene, stood_in: set[str]) -> Iterator[tuple[SheetLine, pd.DataFrame]]:
     """Yield lines for cells that match no printed row; cells that differ in temperature alone share a line."""
     left = scene.cells[~scene.cells.index.isin(stood_in)]
     if not scene.layout.others:
@@ -294,10 +277,10 @@ def _others(scene: Scene, stood_in: set[str]) -> Iterator[tuple[Line, pd.DataFra
         for _, cells in chosen.groupby(shared, sort=False):
             context = {str(key): value for key, value in cells.iloc[0].items()}
             for key, texts in {**other.also, "scr": scene.layout.others}.items():
-                yield Line(tuple(_text(text, context) for text in texts), None, key=key), cells
+                yield SheetLine(tuple(_text(text, context) for text in texts), None, key=key), cells
 
 
-def _texts(quantity: Quantity, line: Line, cells: pd.DataFrame, measures: Mapping[str, Measure]) -> Iterator[str]:
+def _texts(quantity: Quantity, line: SheetLine, cells: pd.DataFrame, measures: Mapping[str, Measure]) -> Iterator[str]:
     """Format the sides of a quantity on one line."""
     if quantity.temperature is not None:
         cells = cells[cells["temperature"] == quantity.temperature]
@@ -328,7 +311,7 @@ MEASURES: Mapping[str, Measure] = {
 """Functions that format quantities which are not in the summary."""
 
 
-def _columns(layout: Layout, quantities: Sequence[Quantity], body: Sequence[Sequence[str]]) -> tuple[Column, ...]:
+def _columns(layout: TableLayout, quantities: Sequence[Quantity], body: Sequence[Sequence[str]]) -> tuple[Column, ...]:
     """Return the columns of labels and quantities, ranked as the layout says."""
     headed = [(quantity.title, side, quantity.heading(side)) for quantity in quantities for side in quantity.sides]
     if layout.keep == "in order":
@@ -355,7 +338,7 @@ def _measured_first(
             yield title
 
 
-def _notes(scene: Scene, facts: Facts) -> list[str]:
+def _notes(scene: SheetScene, facts: PaperFacts) -> list[str]:
     layout, paper = scene.layout, scene.table.paper
     notes = [f"{layout.where}: {layout.caption}", *facts.notes(scene), *layout.first_notes, *paper.notes]
     remarks = _remarks_of_rows(scene.table) if paper.remarks else _remarks(scene.table)
@@ -389,7 +372,7 @@ def pair(printed_values: Sequence[float], measured_values: Sequence[float]) -> d
     return pairs | (dict(zip(left, right, strict=True)) if len(left) == len(right) else {})
 
 
-def _top_ks(scene: Scene) -> dict[float, float]:
+def _top_ks(scene: SheetScene) -> dict[float, float]:
     """Return the measured top-k for each printed one."""
     printed_values = sorted(
         {line.selection["top_k"] for line in scene.lines if line.selection and "top_k" in line.selection}
@@ -397,7 +380,7 @@ def _top_ks(scene: Scene) -> dict[float, float]:
     return pair(printed_values, sorted(set(scene.cells["top_k"]))) if printed_values else {}
 
 
-def _picture_lines(scene: Scene) -> Iterator[Line]:
+def _picture_lines(scene: SheetScene) -> Iterator[SheetLine]:
     """Match a model of the paper with its rows; if rows name models, another backbone gets rows with its name."""
     model = scene.table.paper.model_of(scene.group.backbone)
     top_ks = _top_ks(scene)
@@ -410,7 +393,7 @@ def _picture_lines(scene: Scene) -> Iterator[Line]:
             yield line
 
 
-def _picture_notes(scene: Scene) -> Iterator[str]:
+def _picture_notes(scene: SheetScene) -> Iterator[str]:
     group, layout = scene.group, scene.layout
     if note := over_seeds(scene.cells):
         yield note
@@ -422,5 +405,5 @@ def _picture_notes(scene: Scene) -> Iterator[str]:
             yield f"the paper's Top-{printed_k:g} stands beside top-k {measured_k:g} here"
 
 
-PICTURES = Facts(lines=_picture_lines, notes=_picture_notes)
+PICTURES = PaperFacts(lines=_picture_lines, notes=_picture_notes)
 """Facts of SJD++ and of MuLo-SD."""

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from stridebench.harness.record import stats
 from stridebench.reports.papers.drawing import COLOURS, curve, figure, legend, sheet, side_by_side
-from stridebench.reports.papers.measured import Measured, Run
+from stridebench.reports.papers.measured import CellGroup, MeasuredRun
 from stridebench.reports.pareto import DASHES
 from stridebench.reports.summary import FinishedCell
 from stridebench.reports.text_table import Column, TextTable, estimate_text, measured_text, number
@@ -43,7 +43,7 @@ NOTES = (
 
 
 @dataclass(frozen=True)
-class Pair:
+class TwinPair:
     """Cells of a masked model and of its autoregressive twin, at one temperature and task.
 
     Args:
@@ -52,8 +52,8 @@ class Pair:
         score: key of the quality that both have.
     """
 
-    masked: Measured
-    twin: Measured
+    masked: CellGroup
+    twin: CellGroup
     score: str
 
     @property
@@ -67,7 +67,7 @@ class Pair:
         return self.score.removeprefix("score.")
 
 
-def pairs(groups: Sequence[Measured]) -> Iterator[Pair]:
+def pairs(groups: Sequence[CellGroup]) -> Iterator[TwinPair]:
     """Pair every group whose baseline is masked diffusion with the autoregressive one of the same setting."""
     masked = [group for group in groups if _baseline(group) == "masked_diffusion"]
     causal = [group for group in groups if _baseline(group) == "autoregressive"]
@@ -76,16 +76,16 @@ def pairs(groups: Sequence[Measured]) -> Iterator[Pair]:
             same = (group.task, group.temperature, group.dtype) == (twin.task, twin.temperature, twin.dtype)
             scores = [key for key in SCORES if _measured(group, key) and _measured(twin, key)]
             if same and scores:
-                yield Pair(group, twin, scores[0])
+                yield TwinPair(group, twin, scores[0])
 
 
 @sheet("step_counts")
-def table(run: Run) -> list[TextTable]:
+def table(run: MeasuredRun) -> list[TextTable]:
     """Return a table for each pair: one row an order and number of steps, then the rows of the twin."""
     return [_sheet(run.store, pair) for pair in pairs(run.groups)]
 
 
-def _sheet(store: Store, pair: Pair) -> TextTable:
+def _sheet(store: Store, pair: TwinPair) -> TextTable:
     distinct = _distinct(pair)
     columns = (
         Column("label", "cell", rank=0),
@@ -124,13 +124,13 @@ def _sheet(store: Store, pair: Pair) -> TextTable:
 
 
 @figure("step-counts")
-def draw(run: Run) -> Iterator[Figure]:
+def draw(run: MeasuredRun) -> Iterator[Figure]:
     """Plot quality against passes and speed-up, and perplexity and distinct-n against passes; one line an order."""
     for pair in {id(pair.masked): pair for pair in pairs(run.groups)}.values():
         yield _draw(run.store, pair)
 
 
-def _draw(store: Store, pair: Pair) -> Figure:
+def _draw(store: Store, pair: TwinPair) -> Figure:
     rows = pair.masked.rows[pair.masked.rows["role"] == "method"]
     base = _token_s(FinishedCell.of(store.cell(str(pair.reference.name))))
     ratios = [stats.median_ratio(base, _token_s(FinishedCell.of(store.cell(str(name))))) for name in rows.index]
@@ -159,7 +159,7 @@ def _draw(store: Store, pair: Pair) -> Figure:
     return drawn
 
 
-def _twin(axes: Axes, pair: Pair, key: str, x: float) -> None:
+def _twin(axes: Axes, pair: TwinPair, key: str, x: float) -> None:
     """Draw the twin's autoregressive decoding: a point, a line across, and its interval."""
     row = pair.reference
     axes.axhline(float(row[key]), color="0.4", ls=DASHES, lw=1, zorder=1)
@@ -170,21 +170,21 @@ def _twin(axes: Axes, pair: Pair, key: str, x: float) -> None:
 
 
 def _line(options: dict[str, Any]) -> str:
-    """Name what the cells of a line share: the order, and options that are not at their default."""
+    """Return the name of a line: the order of its cells, and options that are not at their default."""
     changed = [f"{key}={options[key]:g}" for key in ("block", "alg_temp") if options.get(key)]
     return ", ".join([str(options["order"]), *changed])
 
 
-def _baseline(group: Measured) -> str:
+def _baseline(group: CellGroup) -> str:
     rows = group.rows[group.rows["role"] == "baseline"]
     return str(rows["method"].iloc[0]) if len(rows) else ""
 
 
-def _measured(group: Measured, key: str) -> bool:
+def _measured(group: CellGroup, key: str) -> bool:
     return key in group.rows and bool(group.rows[key].notna().all())
 
 
-def _distinct(pair: Pair) -> list[str]:
+def _distinct(pair: TwinPair) -> list[str]:
     """Return the keys of distinct-n, by n."""
     keys = [str(key) for key in pair.masked.rows if str(key).removeprefix(DISTINCT).isdecimal()]
     return sorted(keys, key=lambda key: int(key.removeprefix(DISTINCT)))

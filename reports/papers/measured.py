@@ -1,4 +1,4 @@
-"""What a run measured, in the papers' terms: the rows of the summary, with seconds and passes of outputs."""
+"""The measurements of a run in the papers' terms: the rows of the summary, with seconds and passes of outputs."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def fits(rows: pd.DataFrame, /, **selection: Any) -> pd.DataFrame:
 
 
 @dataclass(frozen=True)
-class Measured:
+class CellGroup:
     """Finished cells of one backbone, type, temperature and task, without the second autoregressive set.
 
     Args:
         rows: of ``summary.summarise``, indexed by cell; with ``options`` (the method's parameters), ``tokens`` (an
-            output), ``pixels`` (height of a picture; NaN where there is none), ``drafts`` (nodes of the largest draft),
+            output), ``pixels`` (height of a picture; NaN if there is none), ``drafts`` (nodes of the largest draft),
             ``prompts`` (how many were decoded), and with intervals ``seconds`` (an output: prefill and steps),
             ``passes`` (an output), ``passes_per_token``, ``step_ms`` (mean of the steps), ``mean_levels_built`` and
             ``mean_tree_depth`` (levels with a node left); of tokens with a choice ``free_logprob`` and its ``_std``.
@@ -78,32 +78,32 @@ class Measured:
         return str(self.row(cell)["label"])
 
     def find(self, **selection: Any) -> str | None:
-        """Return the first cell that ``fits``; None where there is none."""
+        """Return the first cell that ``fits``, or None if there is none."""
         return next((str(name) for name in fits(self.rows, **selection).index), None)
 
 
 @dataclass(frozen=True)
-class Run:
+class MeasuredRun:
     """A run and its groups of cells.
 
     Args:
-        roles: of the suite: what the cells of a role are.
+        roles: of the suite: the selection of each role's cells.
     """
 
     store: Store
-    groups: Sequence[Measured]
+    groups: Sequence[CellGroup]
     roles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 def measured(
     store: Store, read: Callable[[str], FinishedCell] | None = None, frame: pd.DataFrame | None = None
-) -> list[Measured]:
+) -> list[CellGroup]:
     """Return a group for each backbone, type, temperature and task, in the order of the run.
 
     Args:
         store: the run.
-        read: of ``summary.reader``, where the caller has read cells already.
-        frame: of ``summary.summarise``, where the caller has it already.
+        read: of ``summary.reader``, if the caller has read cells already.
+        frame: of ``summary.summarise``, if the caller has it already.
     """
     read = reader(store) if read is None else read
     frame = summarise(store, read) if frame is None else frame
@@ -114,7 +114,7 @@ def measured(
     more = pd.DataFrame([_output_totals(store, read(name)) for name in done["cell"]], index=done["cell"])
     rows = done.set_index("cell").join(more)
     return [
-        Measured(str(first["backbone"]), str(first["dtype"]), float(first["temperature"]), str(first["task"]), cells)
+        CellGroup(str(first["backbone"]), str(first["dtype"]), float(first["temperature"]), str(first["task"]), cells)
         for _, cells in rows.groupby(["backbone", "dtype", "temperature", "task"], sort=False)
         for first in (cells.iloc[0],)
     ]
@@ -141,7 +141,7 @@ def _masked_speed(cell: Cell, frame: pd.DataFrame) -> Row:
     """Return both figures that are called the speed of a masked model: of the canvas, and of the completion.
 
     ``canvas_per_pass``: positions of the canvas / passes. ``completion_per_step``: tokens up to the end of text, which
-    is included, / passes, each of which is one denoising step; missing where the run did not store them.
+    is included, / passes, each of which is one denoising step; missing if the run did not store them.
     """
     row: Row = {}
     if cell.meta.get("method") == "masked_diffusion":
@@ -211,6 +211,6 @@ def plain(
 
 
 def over_seeds(rows: pd.DataFrame) -> str:
-    """Return a note that intervals are over seeds where every cell decoded one prompt; "" elsewhere."""
+    """Return a note that intervals are over seeds, if every cell decoded one prompt, or "" otherwise."""
     seeds = int(rows["n_ok"].max())
     return f"one prompt: intervals are over its {seeds} seeds" if rows["prompts"].max() == 1 and seeds > 1 else ""

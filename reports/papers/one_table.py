@@ -7,11 +7,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from stridebench.harness.errors import UsageError, did_you_mean
-from stridebench.reports.cost import cards
-from stridebench.reports.cost.tables import cost_table, framework_table
-from stridebench.reports.papers import report
+from stridebench.reports.papers import cost, report
 from stridebench.reports.papers.drawing import SHEETS
-from stridebench.reports.papers.measured import Run, measured
+from stridebench.reports.papers.measured import MeasuredRun, measured
 from stridebench.reports.papers.paper_files import Item, items, printed, reports
 from stridebench.reports.text_table import UNMEASURED, TextTable
 
@@ -35,7 +33,7 @@ def tables_of(paper: str) -> dict[int, Item]:
         paper: as a command line names it, or its title.
 
     Raises:
-        UsageError: there is no such paper.
+        UsageError: the paper is unknown.
     """
     known = keys()
     key = paper.lower().replace("++", "pp").replace("-", "_")
@@ -55,8 +53,8 @@ def one_table(store: Store, paper: str, table: str) -> list[TextTable]:
         table: its number, such as 1 or IV.
 
     Raises:
-        UsageError: there is no such paper or table, the table is no report of a run, or no cell of the run fits: of
-            the table's tasks, or of those that its suite has in their place.
+        UsageError: the paper or the table is unknown, the table does not come from a run, or no cell of the run is of
+            the table's tasks or of those that its suite has in their place.
     """
     tables = tables_of(paper)
     number = _number(table)
@@ -64,8 +62,8 @@ def one_table(store: Store, paper: str, table: str) -> list[TextTable]:
         raise UsageError(f"{paper} has no table {table!r}; it has {_listed(tables)}.")
     item = tables[number]
     if item.made_by == "stride cost":
-        book = cards.read(cards.CARDS)
-        return [framework_table(book, {}) if number == FRAMEWORKS else cost_table(book, book.utilisation)]
+        book = cost.read(cost.CARDS)
+        return [cost.framework_table(book, {}) if number == FRAMEWORKS else cost.cost_table(book, book.utilisation)]
     if not item.suite:
         why = f"{item.made_by} makes it" if item.made_by else item.why
         raise UsageError(f"{item.item} of {paper} is no report of a run: {why}.")
@@ -73,7 +71,7 @@ def one_table(store: Store, paper: str, table: str) -> list[TextTable]:
     if name not in contents.sheets:  # only suites that make the table choose tasks that stand in for the paper's
         of = printed(name)
         groups = [group for group in groups if group.task in (of.layout.tasks or of.paper.benchmarks)]
-    run = Run(store, groups, contents.roles)
+    run = MeasuredRun(store, groups, contents.roles)
     by_cells = report.table(name, run) if run.groups and name not in SHEETS else ()
     sheets = SHEETS[name](run) if name in SHEETS else by_cells  # one of them lists vocabularies, which needs no cell
     filled = [table for table in sheets if _measures(table)]
@@ -83,7 +81,7 @@ def one_table(store: Store, paper: str, table: str) -> list[TextTable]:
 
 
 def _how(item: Item) -> str:
-    """Say which suite fills a table: first one on models that ship, then the one on the paper's own."""
+    """Say which suite fills a table: first one on models that ship, then the one on the paper's models."""
     if item.suite.endswith("_real"):
         for name, contents in reports().items():
             if item.made_by in contents.sheets and not name.endswith("_real"):
@@ -92,13 +90,13 @@ def _how(item: Item) -> str:
 
 
 def _measures(table: TextTable) -> bool:
-    """Return whether a measured column holds a figure; a table without such columns lists what was measured."""
+    """Return whether a measured column holds a figure; a table without such columns lists measurements."""
     columns = [i for i, column in enumerate(table.columns) if column.title.endswith("measured")]
     return not columns or any(row[i] not in (UNMEASURED, "-", "") for row in table.rows for i in columns)
 
 
 def _number(text: str) -> int:
-    """Return the number of a table that is written 4, IV or Table IV; 0: it is no number."""
+    """Return the number of a table that is written 4, IV or Table IV, or 0 if it is not a number."""
     word = re.sub(r"^table[ _]*", "", text.strip().lower())
     return int(word) if word.isascii() and word.isdecimal() else ROMAN.get(word, 0)
 

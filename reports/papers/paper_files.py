@@ -1,7 +1,8 @@
 """Reads the papers' files in ``reports/data/papers``: one CSV a printed table, and one YAML file a paper.
 
-The classes are the schema of a YAML file: `Paper` is the file, `Layout` an entry of its ``tables``, `Contents` an entry
-of its ``reports``. To add a table, add its CSV and an entry of the same name to the paper's file.
+The classes are the schema of a YAML file: `Paper` is the file, `TableLayout` an entry of its ``tables``, `PaperChart`
+one of its ``charts``, `Contents` one of its ``reports``. To add a table, add its CSV and an entry of the same name to
+the paper's file.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Quantity(_Data):
         digits: decimals.
         measure: name of a function that formats it, in place of keys; see ``engine.MEASURES``.
         sides: "printed" and "measured", or one of them.
-        temperature: of the measured cell. None: any.
+        temperature: of the measured cell; any if None.
         factor: from the measured figure's scale to the printed one's.
     """
 
@@ -74,7 +75,7 @@ class Quantity(_Data):
         return f"{self.title}, {side}" if len(self.sides) > 1 else self.title
 
 
-class More(_Data):
+class ExtraRow(_Data):
     """An additional row, which the paper does not print."""
 
     labels: tuple[str, ...]
@@ -102,7 +103,7 @@ Quantities = Annotated[tuple[Quantity, ...], BeforeValidator(_flat)]
 Selections = Annotated[tuple[dict[str, Any], ...], BeforeValidator(_flat)]
 
 
-class Layout(_Data):
+class TableLayout(_Data):
     """How a printed table is filled.
 
     ``{Column}`` in a text is replaced by the value of a printed row, ``{Column:g}`` by the number in it.
@@ -123,12 +124,12 @@ class Layout(_Data):
         lines: one entry for each line of a printed row. An entry has values for ``texts``, the printed column of each
             quantity, ``rows``, and ``key`` (of the summary) for the measure ``tokens``.
         columns: quantities.
-        if_measured: quantities of tasks of no paper, shown where the run has them.
+        if_measured: quantities of tasks of no paper, shown if the run has them.
         temperatures: every quantity has a column for each of them.
         more: additional rows at the end.
         others: labels of cells that match no row, from columns of the summary; none: these cells are left out.
         other_rows: selections of such cells.
-        keep: titles in the order in which a narrow terminal keeps them. None: measured ones first.
+        keep: titles in the order in which a narrow terminal keeps them; measured ones first if None.
         drop_first: labels that a narrow terminal drops.
         first_notes: notes above the paper's.
         last_notes: notes below the remarks.
@@ -149,7 +150,7 @@ class Layout(_Data):
     columns: Quantities = ()
     if_measured: Quantities = ()
     temperatures: tuple[float, ...] = ()
-    more: tuple[More, ...] = ()
+    more: tuple[ExtraRow, ...] = ()
     others: tuple[str, ...] = ()
     other_rows: Annotated[tuple[Others, ...], BeforeValidator(_others)] = (Others(),)
     keep: tuple[str, ...] | Literal["in order"] | None = None
@@ -174,13 +175,99 @@ class Layout(_Data):
         )
 
 
+class XAxis(_Data):
+    """The x axis of a chart.
+
+    Args:
+        key: a column of the summary, or an option of the chart's method.
+        label: of the axis.
+        scale: "places" puts equal distances between the values.
+        zero: text of the value 0, which is drawn last; only for places.
+        factor: from the option to the axis.
+    """
+
+    key: str
+    label: str
+    scale: Literal["linear", "log2", "places"] = "linear"
+    zero: str = ""
+    factor: float = 1.0
+
+
+class ChartPanel(_Data):
+    """A panel of a chart.
+
+    Args:
+        keys: of the summary, of which the first measured one is drawn; "quality": the first of ``drawing.QUALITIES``.
+        label: of the y axis, if ``charts.LABELS`` has another one.
+        note: above the panel; ``{prompts}`` and ``{pictures}`` are numbers of the group.
+    """
+
+    keys: tuple[str, ...]
+    label: str = ""
+    note: str = ""
+
+
+def _panels(values: Any) -> Any:
+    return [{"keys": [value]} if isinstance(value, str) else value for value in values]
+
+
+class PrintedCurve(_Data):
+    """A paper's values on a chart.
+
+    Args:
+        key: the figure of the panel that they are drawn on.
+        tables: names of printed tables by task; "default" is for the others.
+        x: a column of the table.
+        y: a column of the table.
+        label: ``{model}`` is the table's, ``{by}`` the value that the rows share.
+        rows: texts that rows have in their columns.
+        by: a column; one curve for each of its values.
+    """
+
+    key: str
+    tables: dict[str, str]
+    x: str
+    y: str
+    label: str
+    rows: dict[str, str] = {}
+    by: str = ""
+
+
+class PaperChart(_Data):
+    """A figure that ``charts.draw_chart`` draws for each group of cells.
+
+    Args:
+        title: of the figure.
+        x: what varies.
+        panels: side by side; a text is the key of a panel.
+        method: whose cells are drawn; for an ``x`` that is an option.
+        published: whether its other options are as published, which gives one curve.
+        line: the label of that curve.
+        lines: options that name a curve; without any, labels of cells do.
+        others: whether the other methods are lines across.
+        printed: values of the paper.
+        missing: what an unmeasured panel leaves out: its content, the panel, or the figure.
+    """
+
+    title: str
+    x: XAxis
+    panels: Annotated[tuple[ChartPanel, ...], BeforeValidator(_panels)]
+    method: str = ""
+    published: bool = False
+    line: str = "measured"
+    lines: tuple[str, ...] = ()
+    others: bool = False
+    printed: tuple[PrintedCurve, ...] = ()
+    missing: Literal["content", "panel", "figure"] = "content"
+
+
 class Contents(_Data):
     """The contents of a suite's report.
 
     Args:
         sheets: names of printed tables and of functions (``registry.sheet``).
         figures: names of functions (``registry.figure``).
-        roles: selections of roles, where the suite has none.
+        roles: selections of roles, if the suite has none.
     """
 
     sheets: Names = ()
@@ -199,12 +286,13 @@ class Paper(_Data):
         alone: tasks that appear only in tables of these tasks.
         published: options of a method in the paper.
         models: presets by their printed names.
-        names: selections by printed name, as in ``Layout.rows``.
+        names: selections by printed name, as in ``TableLayout.rows``.
         notes: of every table.
         remarks: whether a remark on printed rows names them.
         columns: shared parts, for YAML's anchors.
         decodings: shared parts, for YAML's anchors.
         tables: layouts by the name of their CSV.
+        charts: figures by the names that reports give.
         reports: contents by name.
     """
 
@@ -220,19 +308,20 @@ class Paper(_Data):
     remarks: Literal["", "of rows"] = ""
     columns: Any = None
     decodings: Any = None
-    tables: dict[str, Layout] = {}
+    tables: dict[str, TableLayout] = {}
+    charts: dict[str, PaperChart] = {}
     reports: dict[str, Contents] = {}
 
     def preset(self, model: str) -> str:
         """Return the preset of a model by one of its printed names.
 
         Raises:
-            KeyError: the paper has no such model.
+            KeyError: the paper lacks the model.
         """
         return {_plain(name): preset for name, preset in self.models.items()}[_plain(model)]
 
     def model_of(self, preset: str) -> str | None:
-        """Return the paper's name of a preset; None where the paper lacks it."""
+        """Return the paper's name of a preset, or None if the paper lacks it."""
         return next((model for model, name in self.models.items() if name == model_name(preset)), None)
 
     def named(self, name: str) -> dict[str, Any]:
@@ -260,13 +349,13 @@ class Printed:
         key: of the paper, the name of its file.
         paper: the paper.
         layout: how the table is filled.
-        rows: as printed; every value is a text, "" where there is none.
+        rows: as printed; every value is a text, or "" if there is none.
     """
 
     name: str
     key: str
     paper: Paper
-    layout: Layout
+    layout: TableLayout
     rows: pd.DataFrame
 
 
@@ -281,7 +370,7 @@ def printed(name: str) -> Printed:
     """Read a table by the name of its file.
 
     Raises:
-        UnknownNameError: there is no such table.
+        UnknownNameError: the table is unknown.
     """
     for key, paper in papers().items():
         if name in paper.tables:
@@ -327,7 +416,7 @@ class Cells(_ItemsData):
 
     Args:
         method: a name of the registry.
-        options: of the method, where its default does not fit the models.
+        options: of the method, if its default does not fit the models.
         models: presets of the paper's models.
     """
 
@@ -343,7 +432,7 @@ class Item(_ItemsData):
         item: "Table 1", "Figure 2".
         made_by: a sheet or a figure of the reports, ``contact sheets`` of a run, or a verb.
         suite: fills it from models that are here, too.
-        cells: the paper's own.
+        cells: of the paper.
         models: whose number of token ids it shows, without a cell.
         why: it cannot be made, or there is nothing to make.
     """

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,37 +13,43 @@ from matplotlib import rc_context
 from rich.console import Console
 
 from stridebench.harness.errors import UnknownNameError
+from stridebench.harness.registry import REPORTS
 from stridebench.reports.papers import (
     adt_tree,
-    by_context,
     cross_regression,
     masked,
     mulo_sd,
-    quantised,
     sjdpp,
+    user_questions,
     xspecmesh,
 )
+from stridebench.reports.papers.charts import draw_chart
 from stridebench.reports.papers.drawing import FIGURES, SHEETS
-from stridebench.reports.papers.engine import PICTURES, Facts, fill
-from stridebench.reports.papers.measured import Run, measured
+from stridebench.reports.papers.engine import PICTURES, PaperFacts, fill
+from stridebench.reports.papers.measured import MeasuredRun, measured
 from stridebench.reports.papers.paper_files import Contents, papers, printed, reports
 from stridebench.reports.pareto import STYLE
 from stridebench.reports.text_table import TextTable, markdown_lines, print_table
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from stridebench.harness.record.store import Store
     from stridebench.reports.summary import FinishedCell
 
-SHOWN = (sjdpp, mulo_sd, adt_tree, xspecmesh, cross_regression, masked, by_context, quantised)
+SHOWN = (sjdpp, mulo_sd, adt_tree, xspecmesh, cross_regression, masked, user_questions)
 """Modules whose import registers their tables and figures."""
+FIGURES.update(
+    {name: partial(draw_chart, chart) for paper in papers().values() for name, chart in paper.charts.items()}
+)
 FACTS = {
     "sjdpp": PICTURES,
     "mulo_sd": PICTURES,
-    "adt_tree": adt_tree.facts.FACTS,
+    "adt_tree": adt_tree.tables.FACTS,
     "xspecmesh": xspecmesh.facts.FACTS,
     "cross_regression": cross_regression.facts.FACTS,
 }
-OWN = ("trees", "masked")
+OTHERS = ("trees", "masked")
 """Reports of suites that lie outside of the papers' folder."""
 LEGEND = (
     "measured: [low, high] is a 95 % interval over prompts, of one prompt alone over its repetitions (the seeds); "
@@ -57,12 +63,13 @@ LEGEND = (
 )
 
 
+@REPORTS.register("papers")
 @dataclass(frozen=True)
 class PaperReport:
     """The tables and figures that the report of a run names. Cells are read once for the page and the terminal."""
 
     contents: Contents
-    run: Run
+    run: MeasuredRun
 
     @staticmethod
     def of(
@@ -72,12 +79,24 @@ class PaperReport:
 
         Args:
             store: the run.
-            read: of ``summary.reader``, where the caller has read cells already.
-            frame: of ``summary.summarise``, where the caller has it already.
+            read: of ``summary.reader``, if the caller has read cells already.
+            frame: of ``summary.summarise``, if the caller has it already.
         """
         contents = contents_of(store)
         groups = measured(store, read, frame) if contents.sheets or contents.figures else []
-        return PaperReport(contents, Run(store, groups, contents.roles))
+        return PaperReport(contents, MeasuredRun(store, groups, contents.roles))
+
+    @staticmethod
+    def figure_names() -> Iterable[str]:
+        """Return the names of the papers' figures."""
+        return FIGURES
+
+    @staticmethod
+    def draw(store: Store, name: str, cells: Collection[str]) -> Iterable[Figure]:
+        """Draw a figure of these cells; without a finished one, there is none."""
+        chosen = [replace(group, rows=group.rows[group.rows.index.isin(list(cells))]) for group in measured(store)]
+        groups = [group for group in chosen if len(group.rows)]
+        return FIGURES[name](MeasuredRun(store, groups, contents_of(store).roles)) if groups else []
 
     @cached_property
     def sheets(self) -> list[tuple[str, int, TextTable]]:
@@ -92,7 +111,7 @@ class PaperReport:
         """Write papers.md, one CSV a table, and the figures.
 
         Returns:
-            The paths; none where the suite has no report or no cell is finished.
+            The paths; none if the suite has no report or no cell is finished.
         """
         if not self.run.groups or not (self.contents.sheets or self.contents.figures):
             return []
@@ -138,13 +157,13 @@ def contents_of(store: Store) -> Contents:
     Roles of the suite replace those of the report.
 
     Raises:
-        UnknownNameError: there is no such report.
+        UnknownNameError: the report is unknown.
     """
     suite = store.manifest.get("suite") or {}
     stated = suite.get("report")
     if not stated:
         folder, _, name = str(suite.get("name")).rpartition("/")
-        return reports().get(name, Contents()) if folder == "papers" or name in OWN else Contents()
+        return reports().get(name, Contents()) if folder == "papers" or name in OTHERS else Contents()
     entry = {"name": stated} if isinstance(stated, str) else stated
     if entry["name"] not in reports():
         raise UnknownNameError("report", entry["name"], reports())
@@ -152,9 +171,9 @@ def contents_of(store: Store) -> Contents:
     return contents.model_copy(update={"roles": entry.get("roles") or contents.roles})
 
 
-def table(name: str, run: Run) -> list[TextTable]:
-    """Fill a printed table with what the run measured."""
-    return fill(name, run, FACTS.get(printed(name).key, Facts()))
+def table(name: str, run: MeasuredRun) -> list[TextTable]:
+    """Fill a printed table with the run's figures."""
+    return fill(name, run, FACTS.get(printed(name).key, PaperFacts()))
 
 
 def _csv(name: str, i: int, sheet: TextTable, outdir: Path) -> Path:
@@ -163,7 +182,7 @@ def _csv(name: str, i: int, sheet: TextTable, outdir: Path) -> Path:
     return path
 
 
-def _draw(name: str, run: Run, outdir: Path) -> Iterator[Path]:
+def _draw(name: str, run: MeasuredRun, outdir: Path) -> Iterator[Path]:
     """Save the figures of a name. Files lack the paper's name and are numbered from the second on."""
     stem = next((name.removeprefix(f"{key}_") for key in papers() if name.startswith(f"{key}_")), name)
     with rc_context(STYLE):

@@ -137,7 +137,7 @@ NEAR = 4.0
 """Tolerance of a centre in pixels, of 64: one token."""
 
 
-def truth(scene: emoji.Scene) -> list[DetectedObject]:
+def truth(scene: emoji.EmojiScene) -> list[DetectedObject]:
     """Return the objects of a scene as a perfect detector would find them."""
     objects = []
     for thing in scene.things:
@@ -146,7 +146,7 @@ def truth(scene: emoji.Scene) -> list[DetectedObject]:
     return objects
 
 
-def exact(objects: Sequence[DetectedObject], scene: emoji.Scene) -> dict[str, bool]:
+def exact(objects: Sequence[DetectedObject], scene: emoji.EmojiScene) -> dict[str, bool]:
     """Return whether the detected objects of a scene are right: kinds, numbers, colours, and centres within a cell."""
     real = truth(scene)
     nearest = [min(objects, key=lambda s: abs(s.x - o.x) + abs(s.y - o.y), default=None) for o in real]
@@ -161,7 +161,7 @@ def exact(objects: Sequence[DetectedObject], scene: emoji.Scene) -> dict[str, bo
     }
 
 
-def shares(detected: Sequence[Sequence[DetectedObject]], scenes: Sequence[emoji.Scene]) -> dict[str, float]:
+def shares(detected: Sequence[Sequence[DetectedObject]], scenes: Sequence[emoji.EmojiScene]) -> dict[str, float]:
     """Return shares of exactly detected scenes by aspect, and as ``asked_...`` of scenes that match their prompt."""
     right: dict[str, list[float]] = {}
     for objects, scene in zip(detected, scenes, strict=True):

@@ -23,7 +23,7 @@ SMALL = 0.2
 REBUILT = 0.5
 """Share of pictures that went through the tokenizer. Every picture of a model does."""
 SHIFTED = 0.5
-"""Share of batches moved by up to one cell, where a bad model puts objects and no scene does."""
+"""Share of batches moved by up to one cell: bad models put objects there, and scenes never do."""
 BROKEN = 0.1
 """Share of pictures whose objects are shuffled token by token. No object is there, though each of its pieces is."""
 
@@ -86,7 +86,7 @@ def _rebuilt(model: nn.Module, pictures: UInt8[np.ndarray, "B H W 3"]) -> UInt8[
 
 
 def _mixed(
-    model: nn.Module, drawn: Sequence[emoji.Scene], broken: Bool[np.ndarray, " B"], random: np.random.Generator
+    model: nn.Module, drawn: Sequence[emoji.EmojiScene], broken: Bool[np.ndarray, " B"], random: np.random.Generator
 ) -> Float[Tensor, "B 3 64 64"]:
     """Return pictures of both sizes, as rendered or after the tokenizer."""
     small, rebuilt = int(SMALL * len(drawn)), int(REBUILT * len(drawn))
@@ -101,7 +101,7 @@ def _mixed(
     return torch.cat(parts)[torch.from_numpy(np.argsort(order))]
 
 
-def shuffled(drawn: emoji.Scene, size: int, random: np.random.Generator) -> UInt8[np.ndarray, "size size 3"]:
+def shuffled(drawn: emoji.EmojiScene, size: int, random: np.random.Generator) -> UInt8[np.ndarray, "size size 3"]:
     """Render a scene and permute the 4x4 pixels of its objects' tokens."""
     cells = size // 4
     tiles = emoji.render(drawn, size).reshape(cells, 4, cells, 4, 3).swapaxes(1, 2).copy()
@@ -118,7 +118,7 @@ def _moved(pixels: Float[Tensor, "B 3 64 64"], shift: tuple[int, ...]) -> Float[
 
 
 def _targets(
-    drawn: Sequence[emoji.Scene], broken: Bool[np.ndarray, " B"], shift: tuple[int, ...]
+    drawn: Sequence[emoji.EmojiScene], broken: Bool[np.ndarray, " B"], shift: tuple[int, ...]
 ) -> Int[np.ndarray, "objects 5"]:
     """Return picture, row, column, kind and colour of each object that is not broken."""
     rows = [

@@ -21,7 +21,7 @@ from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.core.session import Session
 from stridebench.harness.registry import RECIPES
 from stridebench.harness.train.loop import save_bf16
-from stridebench.harness.train.passages import Plan
+from stridebench.harness.train.passages import PassagePlan
 from stridebench.methods.drafters.eagle.net import FeatureNet
 from stridebench.methods.drafters.eagle.published import Shape
 from stridebench.methods.training.eagle.recipes import FeatureRecipe
@@ -107,7 +107,7 @@ def folder_for(model: Backbone, path: Path, **changes: object) -> str:
 def small_recipe(name: str, **changes: object) -> FeatureRecipe:
     """A recipe on few passages."""
     recipe = cast(FeatureRecipe, RECIPES.get(name))
-    plan = Plan("code", train=1, development=1, rows=8, new=24)
+    plan = PassagePlan("code", train=1, development=1, rows=8, new=24)
     return replace(recipe, plan=plan, rows=2, steps=20, warmup=2, rate=4e-3, **changes)  # type: ignore[arg-type]
 
 

@@ -13,7 +13,7 @@ import pandas as pd
 from stridebench.harness.record.columns import Record
 from stridebench.harness.record.store import Store
 from stridebench.reports.papers import report
-from stridebench.reports.papers.measured import Run, measured
+from stridebench.reports.papers.measured import MeasuredRun, measured
 from stridebench.reports.text_table import TextTable
 from tests.support.fake_store import FakeStore, empty, meta, record, step
 
@@ -92,9 +92,9 @@ def stored(fake: FakeStore, folder: Path) -> Store:
     return Store.open(folder)
 
 
-def run_of(store: Any, roles: Mapping[str, Mapping[str, Any]] | None = None) -> Run:
+def run_of(store: Any, roles: Mapping[str, Mapping[str, Any]] | None = None) -> MeasuredRun:
     """What sheets and figures are given of a store; roles of its report unless named."""
-    return Run(store, measured(store), report.contents_of(store).roles if roles is None else roles)
+    return MeasuredRun(store, measured(store), report.contents_of(store).roles if roles is None else roles)
 
 
 def frame_of(sheet: TextTable, labels: int = 1) -> pd.DataFrame:

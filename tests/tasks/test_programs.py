@@ -9,7 +9,7 @@ import pytest
 
 from stridebench.harness.errors import UsageError
 from stridebench.harness.synthetic.code import programs
-from stridebench.harness.train.passages import Plan
+from stridebench.harness.train.passages import PassagePlan
 from stridebench.harness.train.windows import prompts
 from stridebench.tasks.programs import Programs
 
@@ -22,7 +22,7 @@ def test_heads_are_different_held_out_and_the_same_for_a_seed() -> None:
     assert heads != [prompt.text for prompt in Programs(n=80, seed=1).prompts()]
     trained = {program.head for program in islice(programs(np.random.default_rng(0), held_out=False), 2000)}
     assert not trained & set(heads)
-    plan = Plan("code", train=4, development=1)
+    plan = PassagePlan("code", train=4, development=1)
     assert not set(heads) & {*prompts("code", 0, "train", plan.train * plan.rows)}
 
 

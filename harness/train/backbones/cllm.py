@@ -50,12 +50,12 @@ REPEATS = 10
 """A text in which one token stands this many times in a row is not used."""
 
 
-class Block(NamedTuple):
+class TrajectoryBlock(NamedTuple):
     """The states of a block, one for each pass.
 
     Args:
         place: position of its first token, which the pass before gave.
-        states: n tokens each; fewer where the text ended.
+        states: n tokens each; fewer if the text ended.
     """
 
     place: int
@@ -67,7 +67,7 @@ class Trajectory(NamedTuple):
 
     tokens: tuple[int, ...]
     start: int
-    blocks: tuple[Block, ...]
+    blocks: tuple[TrajectoryBlock, ...]
 
     @property
     def passes(self) -> int:
@@ -77,7 +77,7 @@ class Trajectory(NamedTuple):
 
 @dataclass(frozen=True)
 class TrajectoryPlan:
-    """What is decoded.
+    """The prompts to decode, and how.
 
     Args:
         prompts: number of heads of programs.
@@ -103,14 +103,14 @@ def first_programs(seed: int, held_out: bool, count: int) -> list[Program]:
 
 
 def trajectory(backbone: Backbone, prompt: Sequence[int], new: int, block: int, draws: SeededDraws) -> Trajectory:
-    """Decode with the method ``cllm`` at T = 0 and record what it read in each pass."""
+    """Decode with the method ``cllm`` at T = 0 and record the input of each pass."""
     declare_all()
     method = METHODS.get("cllm")(block=block)
     run = open_run(backbone, lambda name: backbone, Prompt("", tokens=tuple(prompt)), Sampling(0.0), new, draws)
     state, ended = start(method, run), False
     tokens, place = list(prompt), len(prompt) - 1
     states: list[tuple[int, ...]] = []
-    blocks: list[Block] = []
+    blocks: list[TrajectoryBlock] = []
     while run.room > 0 and not ended:
         step = advance(method, run, state)
         guesses = step.draft.tokens.tolist()
@@ -119,7 +119,7 @@ def trajectory(backbone: Backbone, prompt: Sequence[int], new: int, block: int, 
         tokens += emitted
         run.emitted += len(emitted)
         if ended or len(step.emitted) > len(guesses):
-            blocks.append(Block(place, tuple(read[: len(tokens) - place] for read in states)))
+            blocks.append(TrajectoryBlock(place, tuple(read[: len(tokens) - place] for read in states)))
             place, states = len(tokens) - 1, []
     return Trajectory(tuple(tokens), len(prompt), tuple(blocks))
 
@@ -137,11 +137,11 @@ def repeats(tokens: Sequence[int]) -> bool:
 def trajectories(teacher: Teacher, plan: TrajectoryPlan, held_out: bool) -> list[Trajectory]:
     """Trajectories of heads of programs, without those that `repeats`; kept in the cache.
 
-    Reports on standard error what it decodes.
+    Reports its progress on standard error.
 
     Args:
         teacher: the backbone.
-        plan: what is decoded.
+        plan: the prompts to decode.
         held_out: whether the heads are those that no training sees.
     """
     backbone, side = teacher.backbone, "held-out" if held_out else "train"
@@ -156,7 +156,9 @@ def trajectories(teacher: Teacher, plan: TrajectoryPlan, held_out: bool) -> list
 
     path = cached(teacher.home / f"jacobi-{plan.digest}-{side}.json", content)
     decoded = [
-        Trajectory(tuple(tokens), start, tuple(Block(place, tuple(map(tuple, states))) for place, states in blocks))
+        Trajectory(
+            tuple(tokens), start, tuple(TrajectoryBlock(place, tuple(map(tuple, states))) for place, states in blocks)
+        )
         for tokens, start, blocks in json.loads(path.read_text(encoding="utf-8"))
     ]
     return [row for row in decoded if not repeats(row.tokens[row.start :])]
@@ -196,7 +198,7 @@ class TrainCllm(Recipe):
     betas = (0.9, 0.98)
 
     def build(self, requirements: Mapping[str, Path]) -> nn.Module:
-        """The model to tune. Decodes the backbone's trajectories first where the cache holds none.
+        """Return the model to tune. Decodes the backbone's trajectories first if the cache holds none.
 
         Raises:
             WeightsError: the backbone's weights cannot be had.
@@ -259,7 +261,7 @@ class Consistent(nn.Module):
         self.exported: Teacher | None = None
 
 
-class Batch(NamedTuple):
+class TrajectoryBatch(NamedTuple):
     """Texts, each followed by one state of every block.
 
     Args:
@@ -277,14 +279,14 @@ class Batch(NamedTuple):
     target: Int[Tensor, "B N"]
 
     def mask(self) -> Float[Tensor, "B one N N"]:
-        """What is added to the attention scores."""
+        """Return the mask to add to the attention scores."""
         return torch.zeros(self.visible.shape).masked_fill(~self.visible, -torch.inf)[:, None]
 
 
 class FixedBlock(NamedTuple):
     """A block, and its fixed point."""
 
-    block: Block
+    block: TrajectoryBlock
     fixed_point: tuple[int, ...]
 
 
@@ -298,7 +300,7 @@ def inner(fixed: FixedBlock) -> list[tuple[int, ...]]:
     return [state for state in fixed.block.states if state != fixed.fixed_point]
 
 
-def packed(trajectories: Sequence[Trajectory], random: np.random.Generator) -> Batch:
+def packed(trajectories: Sequence[Trajectory], random: np.random.Generator) -> TrajectoryBatch:
     """Texts with one state of each block, drawn from those that are not its fixed point.
 
     The loss starts at the first wrong token: earlier rows of a state read the same tokens as those of the text.
@@ -307,7 +309,7 @@ def packed(trajectories: Sequence[Trajectory], random: np.random.Generator) -> B
     batches = [_packed(trajectory, length, random) for trajectory in trajectories]
     width = max(len(batch.tokens) for batch in batches)
     fields = zip(zip(*batches, strict=True), (0, 0, 0, 0, -1), strict=True)
-    return Batch(*(torch.stack([_padded(row, width, padding) for row in rows]) for rows, padding in fields))
+    return TrajectoryBatch(*(torch.stack([_padded(row, width, padding) for row in rows]) for rows, padding in fields))
 
 
 class Losses(NamedTuple):
@@ -317,12 +319,12 @@ class Losses(NamedTuple):
     autoregressive: Tensor
 
 
-def losses(logits: Float[Tensor, "B N V"], batch: Batch, base: Float[Tensor, "B L V"]) -> Losses:
+def losses(logits: Float[Tensor, "B N V"], batch: TrajectoryBatch, base: Float[Tensor, "B L V"]) -> Losses:
     """Both terms of the loss.
 
     Args:
         logits: of the model that learns.
-        batch: what it read.
+        batch: its input.
         base: logits of the base model on the texts.
     """
     is_text = batch.is_text[:, : base.shape[1]]
@@ -354,7 +356,7 @@ def compared(base: Teacher, tuned: Teacher, texts: Sequence[str]) -> dict[str, f
     return {key: float(torch.cat(values).mean()) for key, values in lost.items()}
 
 
-def _packed(trajectory: Trajectory, length: int, random: np.random.Generator) -> Batch:
+def _packed(trajectory: Trajectory, length: int, random: np.random.Generator) -> TrajectoryBatch:
     """One text, padded to ``length`` with rows that attend to themselves alone, and one state of each block."""
     count = len(trajectory.tokens)
     tokens, places = [*trajectory.tokens, *[0] * (length - count)], list(range(length))
@@ -375,7 +377,7 @@ def _packed(trajectory: Trajectory, length: int, random: np.random.Generator) ->
         places += range(place, place + size)
         target += [place + row if wrong - 1 <= row < size - 1 else -1 for row in range(size)]
     is_text = torch.arange(len(tokens)) < count
-    return Batch(torch.tensor(tokens), torch.tensor(places), visible, is_text, torch.tensor(target))
+    return TrajectoryBatch(torch.tensor(tokens), torch.tensor(places), visible, is_text, torch.tensor(target))
 
 
 def _padded(rows: Tensor, width: int, padding: int) -> Tensor:

@@ -5,7 +5,7 @@ It is a third faster than that class on a CPU (5.3 M parameters: 6,200 against 4
 - Rotary positions turn neighbouring numbers; the export reorders them.
 - All terms of the states have mean zero. So the root-mean-square norm equals the layer norm, for which torch has one
   kernel (Jiang et al. 2023, arXiv:2305.14858).
-Where the machine has a C++ compiler, layers are compiled for training, which saves another third of the time.
+If the machine has a C++ compiler, layers are compiled for training, which saves another third of the time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PRODUCTS = torch.bfloat16
 
 
 @dataclass(frozen=True)
-class Shape:
+class DecoderShape:
     """Sizes of a decoder: V ids, width E, inner width I, L layers of H heads, and the most positions."""
 
     vocabulary: int
@@ -71,7 +71,7 @@ class Memory:
     values: Tensor | None = None
 
 
-class Decoder(nn.Module):
+class TrainableDecoder(nn.Module):
     """Ids in, logits of chosen positions out.
 
     Args:
@@ -80,18 +80,18 @@ class Decoder(nn.Module):
         dropout: of what attention and the gated product add.
 
     Attributes:
-        beside: another thing that a recipe needs, such as a tokenizer; it is neither trained nor written.
+        extra: another object that a recipe needs, such as a tokenizer; it is neither trained nor written.
     """
 
     cos: Tensor
     sin: Tensor
 
-    def __init__(self, shape: Shape, more: Mapping[str, Any], dropout: float = 0.0) -> None:
+    def __init__(self, shape: DecoderShape, more: Mapping[str, Any], dropout: float = 0.0) -> None:
         super().__init__()
         self.shape, self.more = shape, more
-        self.beside: Any = None
+        self.extra: Any = None
         self.embed = nn.Parameter(torch.randn(shape.vocabulary, shape.width) * 0.02)
-        self.layers = nn.ModuleList(_Layer(shape, dropout) for _ in range(shape.layers))
+        self.layers = nn.ModuleList(_DecoderLayer(shape, dropout) for _ in range(shape.layers))
         self.norm = nn.Parameter(torch.ones(shape.width))
         self.head = nn.Parameter(torch.randn(shape.vocabulary, shape.width) * 0.02)
         half = shape.width // shape.heads // 2
@@ -120,13 +120,13 @@ class Decoder(nn.Module):
         """Logits of the first ``codes`` ids, the only ones that a picture may have."""
         return _times(states, self.head[:codes]).float()
 
-    def blocks(self) -> list[_Layer]:
+    def blocks(self) -> list[_DecoderLayer]:
         """The layers, typed."""
-        return [layer for layer in self.layers if isinstance(layer, _Layer)]
+        return [layer for layer in self.layers if isinstance(layer, _DecoderLayer)]
 
     @torch.no_grad()
     def export(self, folder: Path) -> None:
-        """Write model.safetensors in bf16 and config.json. The model is rounded to what was written."""
+        """Write model.safetensors in bf16 and config.json. The model is rounded to the written values."""
         self.embed.copy_(_centred(self.embed, 1))
         for layer in self.blocks():
             for weight in (layer.out, layer.down):
@@ -143,10 +143,10 @@ class Decoder(nn.Module):
         (folder / "config.json").write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
 
 
-class _Layer(nn.Module):
+class _DecoderLayer(nn.Module):
     """Attention and a gated product."""
 
-    def __init__(self, shape: Shape, dropout: float) -> None:
+    def __init__(self, shape: DecoderShape, dropout: float) -> None:
         super().__init__()
         self.dropout = dropout
         width, inner, deep = shape.width, shape.inner, (2 * shape.layers) ** -0.5

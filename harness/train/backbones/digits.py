@@ -11,8 +11,15 @@ from torch import Tensor, nn
 from stridebench.harness.backbones.image.adapter import Layout
 from stridebench.harness.registry import RECIPES
 from stridebench.harness.synthetic import digits
-from stridebench.harness.train.backbones.decoder import Decoder
-from stridebench.harness.train.backbones.image_recipe import NATS_PER_BIT, Batch, PictureRecipe, nats, nearest, sample
+from stridebench.harness.train.backbones.decoder import TrainableDecoder
+from stridebench.harness.train.backbones.image_recipe import (
+    NATS_PER_BIT,
+    PictureBatch,
+    PictureRecipe,
+    nats,
+    nearest,
+    sample,
+)
 
 LAYOUT = Layout(digits.SIDE, digits.SIDE, digits.LEVELS, digits.VOCABULARY)
 CHECKED = 200
@@ -31,22 +38,22 @@ class DigitRecipe(PictureRecipe):
     def layout(self) -> Layout:
         return LAYOUT
 
-    def draw(self, model: nn.Module, step: int, random: np.random.Generator) -> Batch:
+    def draw(self, model: nn.Module, step: int, random: np.random.Generator) -> PictureBatch:
         train = digits.load("train")
         chosen = random.integers(len(train.labels), size=self.batch)
         levels = train.levels[chosen].copy()
         for row in np.flatnonzero(random.random(self.batch) < self.moved):
             levels[row] = _moved(levels[row], int(random.integers(2)), int(random.choice((-1, 1))))
-        return Batch([digits.caption(int(label)) for label in train.labels[chosen]], _cells(levels))
+        return PictureBatch([digits.caption(int(label)) for label in train.labels[chosen]], _cells(levels))
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        assert isinstance(model, Decoder)
+        assert isinstance(model, TrainableDecoder)
         train, held_out = digits.load("train"), digits.load("held-out")
         cells = {"train": _cells(train.levels[: len(held_out.labels)]), "held_out": _cells(held_out.levels)}
         labels = {"train": train.labels[: len(held_out.labels)], "held_out": held_out.labels}
         bits = {
             f"bits_{name}": float(
-                nats(model, LAYOUT, Batch([digits.caption(c) for c in labels[name]], x)).mean() / NATS_PER_BIT
+                nats(model, LAYOUT, PictureBatch([digits.caption(c) for c in labels[name]], x)).mean() / NATS_PER_BIT
             )
             for name, x in cells.items()
         }
@@ -65,7 +72,7 @@ def _cells(levels: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> Tensor:
 def _moved(
     levels: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], axis: int, by: int
 ) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-    """Shifted by a pixel where the line that leaves the picture is empty, else unchanged."""
+    """Shift a picture by a pixel if the line that leaves it is empty; return it unchanged otherwise."""
     leaving = levels.take(-1 if by > 0 else 0, axis)
     return np.roll(levels, by, axis) if leaving.max() == 0 else levels
 

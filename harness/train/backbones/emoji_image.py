@@ -19,8 +19,8 @@ from stridebench.harness.backbones.image.adapter import Layout
 from stridebench.harness.backbones.image.vq import CODES, PATCH, VQ
 from stridebench.harness.registry import RECIPES
 from stridebench.harness.synthetic import emoji
-from stridebench.harness.train.backbones.decoder import Decoder
-from stridebench.harness.train.backbones.image_recipe import NATS_PER_BIT, Batch, PictureRecipe, nats, sample
+from stridebench.harness.train.backbones.decoder import TrainableDecoder
+from stridebench.harness.train.backbones.image_recipe import NATS_PER_BIT, PictureBatch, PictureRecipe, nats, sample
 
 # Whether a model of emoji scenes reads its captions: the likelihood of the true word among all words.
 # A real picture is kept, and one attribute of its caption takes every value. The model's probabilities of the
@@ -28,36 +28,36 @@ from stridebench.harness.train.backbones.image_recipe import NATS_PER_BIT, Batch
 # cheap and tells more than samples do.
 
 
-Encode = Callable[[Sequence[emoji.Scene]], Int[Tensor, "B n"]]
+Encode = Callable[[Sequence[emoji.EmojiScene]], Int[Tensor, "B n"]]
 """Makes tokens of scenes."""
 
 
-def colours(scene: emoji.Scene) -> list[emoji.Scene]:
+def colours(scene: emoji.EmojiScene) -> list[emoji.EmojiScene]:
     """The scene with its first object in every colour that the other objects leave; the true one comes first."""
     first, others = _first_and_others(scene)
     free = [colour for colour in emoji.COLOURS if colour not in {first.colour, *(thing.colour for thing in others)}]
     return [scene, *(_with_first(scene, replace(first, colour=colour)) for colour in free)]
 
 
-def kinds(scene: emoji.Scene) -> list[emoji.Scene]:
+def kinds(scene: emoji.EmojiScene) -> list[emoji.EmojiScene]:
     """The scene with its first object of every kind that the other objects leave; the true one comes first."""
     first, others = _first_and_others(scene)
     free = [kind for kind in emoji.KINDS if kind not in {first.kind, *(thing.kind for thing in others)}]
     return [scene, *(_with_first(scene, replace(first, kind=kind)) for kind in free)]
 
 
-def numbers(scene: emoji.Scene) -> list[emoji.Scene]:
+def numbers(scene: emoji.EmojiScene) -> list[emoji.EmojiScene]:
     """A scene of equal objects with one to four of them; the true number comes first."""
     others = [number for number in range(1, 5) if number != len(scene.things)]
     return [scene, *(replace(scene, things=scene.things[:1] * number) for number in others)]
 
 
-def relations(scene: emoji.Scene) -> list[emoji.Scene]:
+def relations(scene: emoji.EmojiScene) -> list[emoji.EmojiScene]:
     """A scene of two different objects in every relation; the true one comes first."""
     return [scene, *(replace(scene, relation=other) for other in emoji.RELATIONS if other != scene.relation)]
 
 
-ATTRIBUTES: dict[str, tuple[str, Callable[[emoji.Scene], list[emoji.Scene]]]] = {
+ATTRIBUTES: dict[str, tuple[str, Callable[[emoji.EmojiScene], list[emoji.EmojiScene]]]] = {
     "colour": ("position", colours),
     "kind": ("position", kinds),
     "number": ("counting", numbers),
@@ -66,17 +66,17 @@ ATTRIBUTES: dict[str, tuple[str, Callable[[emoji.Scene], list[emoji.Scene]]]] = 
 """Family of the scenes and the captions compared, by attribute."""
 
 
-def _first_and_others(scene: emoji.Scene) -> tuple[emoji.Thing, tuple[emoji.Thing, ...]]:
+def _first_and_others(scene: emoji.EmojiScene) -> tuple[emoji.Thing, tuple[emoji.Thing, ...]]:
     return scene.things[0], scene.things[1:] if scene.relation else ()
 
 
-def _with_first(scene: emoji.Scene, thing: emoji.Thing) -> emoji.Scene:
+def _with_first(scene: emoji.EmojiScene, thing: emoji.Thing) -> emoji.EmojiScene:
     things = (thing, *scene.things[1:]) if scene.relation else (thing,) * len(scene.things)
     return replace(scene, things=things)
 
 
 @torch.no_grad()
-def likelihoods(model: Decoder, layout: Layout, encode: Encode, count: int) -> dict[str, float]:
+def likelihoods(model: TrainableDecoder, layout: Layout, encode: Encode, count: int) -> dict[str, float]:
     """Mean probability of the true value of each attribute, of ``count`` held-out scenes; all values are equally likely
     before the picture is seen.
     """
@@ -86,7 +86,7 @@ def likelihoods(model: Decoder, layout: Layout, encode: Encode, count: int) -> d
         shares = []
         for scene, cells in zip(scenes, encode(scenes), strict=True):
             captions = [emoji.caption(other) for other in alternatives(scene)]
-            cost = nats(model, layout, Batch(captions, cells.expand(len(captions), -1))).double().sum(1)
+            cost = nats(model, layout, PictureBatch(captions, cells.expand(len(captions), -1))).double().sum(1)
             shares.append(float((-cost).softmax(0)[0]))
         means[f"reads_{name}"] = sum(shares) / len(shares)
     return means
@@ -131,21 +131,21 @@ class SceneRecipe(PictureRecipe):
     def layout(self) -> Layout:
         return Layout(self.size // PATCH, self.size // PATCH, CODES, emoji.VOCABULARY, closed=True)
 
-    def build(self, requirements: Mapping[str, Path]) -> Decoder:
+    def build(self, requirements: Mapping[str, Path]) -> TrainableDecoder:
         model = super().build(requirements)
-        model.beside = _Tokenizer(VQ.load(requirements[TOKENIZER]))
+        model.extra = _Tokenizer(VQ.load(requirements[TOKENIZER]))
         return model
 
-    def draw(self, model: nn.Module, step: int, random: np.random.Generator) -> Batch:
+    def draw(self, model: nn.Module, step: int, random: np.random.Generator) -> PictureBatch:
         scenes = [emoji.scene(random, "train", TRAINED[k % len(TRAINED)]) for k in range(self.batch)]
         objects = np.stack([emoji.regions(scene, self.size // PATCH) for scene in scenes]) == emoji.OBJECT
         ground = self.ground if step < self.level * self.steps else 1.0
         weights = torch.from_numpy(np.where(objects, 1.0, ground).astype(np.float32)).flatten(1)
-        return Batch([emoji.caption(scene) for scene in scenes], self.cells(model, scenes), weights)
+        return PictureBatch([emoji.caption(scene) for scene in scenes], self.cells(model, scenes), weights)
 
-    def cells(self, model: nn.Module, scenes: Sequence[emoji.Scene]) -> Int[Tensor, "B n"]:
+    def cells(self, model: nn.Module, scenes: Sequence[emoji.EmojiScene]) -> Int[Tensor, "B n"]:
         """Tokens of scenes."""
-        tokenizer = model.beside
+        tokenizer = model.extra
         assert isinstance(tokenizer, _Tokenizer)
         pictures = np.stack([emoji.render(scene, self.size) for scene in scenes])
         return tokenizer.vq.encode(torch.from_numpy(pictures)).flatten(1)
@@ -155,12 +155,12 @@ class SceneRecipe(PictureRecipe):
 
         Copies are shares of tokens that drawn pictures have in common with training scenes.
         """
-        assert isinstance(model, Decoder)
+        assert isinstance(model, TrainableDecoder)
         scenes = emoji.scenes(1, "held-out", CHECKED)
         chunks = [scenes[start : start + 24] for start in range(0, CHECKED, 24)]
         bits = torch.cat(
             [
-                nats(model, self.layout, Batch([*map(emoji.caption, chunk)], self.cells(model, chunk)))
+                nats(model, self.layout, PictureBatch([*map(emoji.caption, chunk)], self.cells(model, chunk)))
                 for chunk in chunks
             ]
         )
@@ -170,7 +170,7 @@ class SceneRecipe(PictureRecipe):
         read = likelihoods(model, self.layout, partial(self.cells, model), READ)
         return {"bits": float(bits.mean()), **by_region, **read, **self._copies(model, scenes)}
 
-    def _copies(self, model: Decoder, scenes: Sequence[emoji.Scene]) -> dict[str, float]:
+    def _copies(self, model: TrainableDecoder, scenes: Sequence[emoji.EmojiScene]) -> dict[str, float]:
         """Share of tokens that a picture has in common with the most similar training scene."""
         random = np.random.default_rng(0)
         train = [emoji.scene(random, "train") for _ in range(KNOWN)]

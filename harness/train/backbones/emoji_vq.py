@@ -19,7 +19,7 @@ from stridebench.harness.train.loop import Recipe, autocast, round_to_bf16, save
 # Figures of the tokenizer of emoji scenes: reconstruction, use of codes, and agreement of an object's tokens.
 
 
-def figures(model: VQ, drawn: Sequence[emoji.Scene]) -> dict[str, float]:
+def figures(model: VQ, drawn: Sequence[emoji.EmojiScene]) -> dict[str, float]:
     """For both sizes: PSNR in dB, whole and by region; share of codes used and their perplexity; agreement."""
     shares: dict[str, float] = {}
     for size in emoji.SIZES:
@@ -37,7 +37,7 @@ def figures(model: VQ, drawn: Sequence[emoji.Scene]) -> dict[str, float]:
 
 @torch.no_grad()
 def reconstruct(
-    model: VQ, drawn: Sequence[emoji.Scene], size: int
+    model: VQ, drawn: Sequence[emoji.EmojiScene], size: int
 ) -> tuple[Int[Tensor, "B h w"], Float[Tensor, "B h w"]]:
     """Ids, and mean squared error of each 4x4 patch with pixels in 0..1."""
     ids, errors = [], []
@@ -54,7 +54,9 @@ def psnr(errors: Float[Tensor, "*n"]) -> float:
     return -10 * math.log10(float(errors.mean()))
 
 
-def agreement(drawn: Sequence[emoji.Scene], ids: Int[Tensor, "B h w"], regions: Int8[np.ndarray, "B h w"]) -> float:
+def agreement(
+    drawn: Sequence[emoji.EmojiScene], ids: Int[Tensor, "B h w"], regions: Int8[np.ndarray, "B h w"]
+) -> float:
     """How often an object's token is the most frequent one at its place for that kind and colour."""
     tokens_of: dict[tuple[str, str, int, int], list[int]] = {}
     step = ids.shape[1] * 2 // 16
@@ -124,11 +126,11 @@ class EmojiVQ(Recipe):
         return VQ.load(folder)
 
 
-def _pictures(drawn: Sequence[emoji.Scene], size: int) -> UInt8[Tensor, "B size size 3"]:
+def _pictures(drawn: Sequence[emoji.EmojiScene], size: int) -> UInt8[Tensor, "B size size 3"]:
     return torch.from_numpy(np.stack([emoji.render(s, size) for s in drawn]))
 
 
-def _weights(drawn: Sequence[emoji.Scene], cells: int) -> Float[Tensor, "B h w"]:
+def _weights(drawn: Sequence[emoji.EmojiScene], cells: int) -> Float[Tensor, "B h w"]:
     objects = np.stack([emoji.regions(s, cells) for s in drawn]) == emoji.OBJECT
     return 1 + (OBJECT_WEIGHT - 1) * torch.from_numpy(objects).float()
 

@@ -1,4 +1,4 @@
-"""What the recipes of image models share: prompts, the loss, and a sampler for their figures."""
+"""Parts that the recipes of image models share: prompts, the loss, and a sampler for their figures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from stridebench.harness.backbones.image.adapter import Layout
-from stridebench.harness.train.backbones.decoder import Decoder, Memory, Shape
+from stridebench.harness.train.backbones.decoder import DecoderShape, Memory, TrainableDecoder
 from stridebench.harness.train.loop import Recipe
 
 NATS_PER_BIT = float(np.log(2))
@@ -24,8 +24,8 @@ PAD = 32
 """Batches are padded to a multiple of this length: the layers are compiled once for each of few lengths."""
 
 
-class Batch(NamedTuple):
-    """Captions and pictures, and the weight of each cell in the loss; None: equal weights."""
+class PictureBatch(NamedTuple):
+    """Captions and pictures, and the weight of each cell in the loss, or None if all weigh the same."""
 
     captions: Sequence[str]
     cells: Int[Tensor, "B n"]
@@ -72,32 +72,32 @@ class PictureRecipe(Recipe):
         """Ids and size of the pictures."""
 
     @abstractmethod
-    def draw(self, model: nn.Module, step: int, random: np.random.Generator) -> Batch:
+    def draw(self, model: nn.Module, step: int, random: np.random.Generator) -> PictureBatch:
         """The pictures of a step."""
 
-    def build(self, requirements: Mapping[str, Path]) -> Decoder:
+    def build(self, requirements: Mapping[str, Path]) -> TrainableDecoder:
         sizes = (self.width, self.inner, self.layers, self.heads, self.context)
-        model = Decoder(Shape(self.layout.vocabulary, *sizes), self.layout.config(), self.dropout)
+        model = TrainableDecoder(DecoderShape(self.layout.vocabulary, *sizes), self.layout.config(), self.dropout)
         if self.compiled:
             model.quicken()
         return model
 
     def loss(self, model: nn.Module, step: int, random: np.random.Generator) -> Tensor:
-        assert isinstance(model, Decoder)
+        assert isinstance(model, TrainableDecoder)
         captions, cells, weights = self.draw(model, step, random)
         dropped = random.random(len(captions)) < self.empty
         prompts = ["" if drop else caption for drop, caption in zip(dropped, captions, strict=True)]
-        losses = nats(model, self.layout, Batch(prompts, cells))
+        losses = nats(model, self.layout, PictureBatch(prompts, cells))
         return losses.mean() if weights is None else (losses * weights).sum() / weights.sum()
 
     def hidden(self, model: nn.Module) -> list[nn.Parameter]:
         """Every matrix of the layers."""
-        assert isinstance(model, Decoder)
+        assert isinstance(model, TrainableDecoder)
         return [weight for weight in model.layers.parameters() if weight.ndim == 2]
 
     def groups(self, model: nn.Module) -> list[dict[str, Any]]:
         """Matrices decay. The embedding does not, because most of its rows are not in a batch."""
-        assert isinstance(model, Decoder)
+        assert isinstance(model, TrainableDecoder)
         hidden = {id(p) for p in self.hidden(model)}
         rest = [p for p in model.parameters() if id(p) not in hidden]
         plain = [p for p in rest if p.ndim < 2 or p is model.embed]
@@ -105,12 +105,12 @@ class PictureRecipe(Recipe):
         return [{"params": matrices, "weight_decay": self.decay}, {"params": plain, "weight_decay": 0.0}]
 
     def export(self, model: nn.Module, folder: Path) -> None:
-        """Write the decoder, and round the model to what was written."""
-        assert isinstance(model, Decoder)
+        """Write the decoder, and round the model to the written values."""
+        assert isinstance(model, TrainableDecoder)
         model.export(folder)
 
 
-def nats(model: Decoder, layout: Layout, batch: Batch) -> Float[Tensor, "B n"]:
+def nats(model: TrainableDecoder, layout: Layout, batch: PictureBatch) -> Float[Tensor, "B n"]:
     """Cross-entropy of each cell, in nats, given the caption and the cells before it."""
     prompts = [layout.prompt("", caption) for caption in batch.captions]
     written, places = layout.written(batch.cells), layout.places()
@@ -128,7 +128,7 @@ def nats(model: Decoder, layout: Layout, batch: Batch) -> Float[Tensor, "B n"]:
 
 @torch.no_grad()
 def sample(
-    model: Decoder, layout: Layout, captions: Sequence[str], random: np.random.Generator, scale: float = 1.0
+    model: TrainableDecoder, layout: Layout, captions: Sequence[str], random: np.random.Generator, scale: float = 1.0
 ) -> Int[Tensor, "B n"]:
     """Draw pictures of captions at temperature 1, with guidance.
 
@@ -145,7 +145,7 @@ def sample(
 
 
 def _sample(
-    model: Decoder, layout: Layout, prompt: Int[Tensor, "B P"], random: np.random.Generator, scale: float
+    model: TrainableDecoder, layout: Layout, prompt: Int[Tensor, "B P"], random: np.random.Generator, scale: float
 ) -> Int[Tensor, "B n"]:
     branches = [prompt, torch.tensor([layout.prompt("", "")] * len(prompt))][: 1 + (scale != 1.0)]
     memories = [[Memory() for _ in model.layers] for _ in branches]

@@ -28,7 +28,7 @@ from stridebench.harness.synthetic import furniture, shapes
 from stridebench.harness.synthetic.shape_data import DATA
 from stridebench.harness.train.loop import PRODUCTS, Recipe, autocast, save_bf16
 
-# Shapes as batches for a mesh model, and what is measured on held-out ones.
+# Shapes as batches for a mesh model, and the figures on held-out ones.
 
 
 POINTS = 1024
@@ -37,13 +37,13 @@ SKIP = -100
 PAD = 64
 """Batches are padded to a multiple of this length: with few sizes, freed memory is reused."""
 SAMPLING = Sampling(temperature=0.5, top_k=50, top_p=0.95, order="filter_first")
-"""BPT's own, as in the suites."""
+"""BPT's temperature, as in the suites."""
 
 Cloud = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class Batch:
+class MeshBatch:
     """Padded token ids [B, N], the ids to predict, and the point clouds [B, n, 6]."""
 
     tokens: Tensor
@@ -51,7 +51,7 @@ class Batch:
     points: Tensor
 
 
-def batched(drawn: Sequence[shapes.Shape], random: np.random.Generator, window: int) -> Batch:
+def batched(drawn: Sequence[shapes.ProceduralShape], random: np.random.Generator, window: int) -> MeshBatch:
     """Whole sequences; with a window, a piece of each at a random place, the start and the end included."""
     rows = []
     for shape in drawn:
@@ -65,27 +65,27 @@ def batched(drawn: Sequence[shapes.Shape], random: np.random.Generator, window: 
     for place, row in enumerate(rows):
         tokens[place, : len(row) - 1] = torch.tensor(row[:-1])
         labels[place, : len(row) - 1] = torch.tensor(row[1:])
-    return Batch(tokens, labels, torch.stack([_points(shape, random) for shape in drawn]))
+    return MeshBatch(tokens, labels, torch.stack([_points(shape, random) for shape in drawn]))
 
 
-def _points(shape: shapes.Shape, random: np.random.Generator) -> Float[Tensor, "n 6"]:
+def _points(shape: shapes.ProceduralShape, random: np.random.Generator) -> Float[Tensor, "n 6"]:
     return torch.from_numpy(shapes.points(shape.mesh, POINTS, random))
 
 
-def length(shape: shapes.Shape) -> int:
+def length(shape: shapes.ProceduralShape) -> int:
     """Tokens of a shape, the end token included."""
     return len(bpt_tokens.encode(shape.mesh))
 
 
-def nats(model: MeshModel, shape: shapes.Shape, random: np.random.Generator) -> float:
+def nats(model: MeshModel, shape: shapes.ProceduralShape, random: np.random.Generator) -> float:
     """Minus the log-likelihood of a shape's tokens, given points of it."""
     drawn = batched([shape], random, 0)
     logits = model(drawn.tokens, drawn.points)[0]
     return float(functional.cross_entropy(logits, drawn.labels[0], ignore_index=SKIP, reduction="sum"))
 
 
-def sampled(model: MeshModel, tests: Sequence[shapes.Shape], random: np.random.Generator) -> dict[str, float]:
-    """Share of samples that are meshes, their chamfer distance to their own shape, and to the next test's."""
+def sampled(model: MeshModel, tests: Sequence[shapes.ProceduralShape], random: np.random.Generator) -> dict[str, float]:
+    """Return the share of samples that are meshes, and their distances to their shape and to the next test's."""
     backbone = MeshBackbone.of(model)
     own, other = [], []
     for place, test in enumerate(tests):
@@ -122,7 +122,7 @@ def _chamfer(a: Cloud, b: Cloud) -> float:
 
 
 ROWS = 200
-"""Rows of a chunk: its logits over 5,122 tokens are 4 MB. The loss takes 0.6 of the time of torch's own (CPU)."""
+"""Rows of a chunk: its logits over 5,122 tokens are 4 MB. The loss takes 0.6 of the time of torch's loss (CPU)."""
 
 
 def cross_entropy(
@@ -217,7 +217,7 @@ class ShapesMesh(Recipe):
                 count += len(states)
         return total / count
 
-    def _draw(self, random: np.random.Generator, step: int) -> Batch:
+    def _draw(self, random: np.random.Generator, step: int) -> MeshBatch:
         if step < self.plain * self.steps:
             count = int(random.integers(1, BOXES + 1))
             drawn = [furniture.boxes(random, count) for _ in range(self.together)]

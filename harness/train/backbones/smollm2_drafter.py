@@ -52,17 +52,17 @@ class DistilledDrafter(Recipe):
     fall = 0.7
 
     def build(self, requirements: Mapping[str, Path]) -> nn.Module:
-        """A student. Generates the teacher's texts first where the cache holds none: about ten minutes of one core.
+        """Return a student. Generates the teacher's texts first if the cache holds none: about ten minutes of one core.
 
         Raises:
             WeightsError: the teacher's weights are not on this machine.
         """
         source = presets.resolve(self.teacher).params["source"]
         folder = sources.locate(self.teacher, sources.parse(self.teacher, source))
-        return Student(self, folder, texts_of(self.teacher, source, self.plan))
+        return DistilledStudent(self, folder, texts_of(self.teacher, source, self.plan))
 
     def loss(self, model: nn.Module, step: int, random: np.random.Generator) -> Tensor:
-        assert isinstance(model, Student)
+        assert isinstance(model, DistilledStudent)
         batch = model.texts.training[int(random.integers(len(model.texts.training)))]
         chosen = torch.from_numpy(random.permutation(len(batch.tokens))[: self.rows])
         drawn = TextBatch(batch.tokens[chosen], batch.start, batch.ids[chosen], batch.probs[chosen])
@@ -77,9 +77,9 @@ class DistilledDrafter(Recipe):
         - ``accepted``: the sum of min(p, q) over the teacher's largest probabilities, at temperature 1.
         - ``covered``: the share of those probabilities that lies on ids that the drafter proposes.
         """
-        assert isinstance(model, Student)
+        assert isinstance(model, DistilledStudent)
         counts = NGram.of(batch.tokens for batch in model.texts.training)
-        start = Student(self, model.folder, model.texts).eval()
+        start = DistilledStudent(self, model.folder, model.texts).eval()
         sums = {"top1": 0.0, "top1_untrained": 0.0, "top1_ngram": 0.0, "accepted": 0.0, "covered": 0.0}
         for batch in model.texts.checks:
             own = slice(batch.start - 1, None)
@@ -96,14 +96,14 @@ class DistilledDrafter(Recipe):
 
     def export(self, model: nn.Module, folder: Path) -> None:
         """Write the layers, the last norm and the proposed ids; the embedding stays with the teacher."""
-        assert isinstance(model, Student)
+        assert isinstance(model, DistilledStudent)
         rounded = {key: value.detach().to(torch.bfloat16) for key, value in model.body.state_dict().items()}
         int8.write_unpacked(folder / "model.safetensors", {**rounded, drafter.KEPT: model.ids.int()})
         model.config.save_pretrained(folder)
 
 
-class Student(nn.Module):
-    """The drafter, its frozen embedding and what it is trained on.
+class DistilledStudent(nn.Module):
+    """The drafter, its frozen embedding and its training data.
 
     Attributes:
         body: its layers.

@@ -77,7 +77,8 @@ class Sudoku(Recipe):
     """Train on new puzzles of `harness.synthetic.sudoku` in every step. A hash of a puzzle's text holds it out.
 
     Args:
-        schedule: of the noise. None: the autoregressive twin, which attends to the left and predicts the next token.
+        schedule: of the noise, or None for the autoregressive twin, which attends to the left and predicts the next
+            token.
         width: of the model.
         layers: of the model.
         heads: of attention.

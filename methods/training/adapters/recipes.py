@@ -22,13 +22,13 @@ from torch import Tensor, nn
 from stridebench.harness.errors import UsageError
 from stridebench.harness.registry import GENERAL_RECIPES, RECIPES
 from stridebench.harness.synthetic import speech
-from stridebench.harness.train.gated_lora import FrozenModel, GatedLora, Place, Streams
+from stridebench.harness.train.gated_lora import FrozenModel, GatedLora, ModelDevice, Streams
 from stridebench.harness.train.loop import Recipe, autocast, round_to_bf16
-from stridebench.harness.train.passages import AnyPlan, Plan, passages_of
+from stridebench.harness.train.passages import AnyPlan, PassagePlan, passages_of
 from stridebench.harness.train.teacher import Passage
 from stridebench.harness.train.windows import side_of
 
-# Windows of a passage: what they read, what is right in them, and what each slot weighs.
+# Windows of a passage: their input, their labels, and the weight of each slot.
 # Source: Abulkhanov et al., Cross-Regression, Algorithm 3 and appendix D.1. Symbols: n windows of W tokens x; s_t
 # the number of consecutive right guesses after token t.
 
@@ -54,7 +54,7 @@ def _places(passage: Passage, width: int, hop: int) -> Int[Tensor, "n W"]:
 
 
 def inputs(text: Int[Tensor, " N"], at: Int[Tensor, " n"], slots: Int[Tensor, "n W"]) -> Int[Tensor, "n W"]:
-    """What the rows of each window read: the token at the root, then all slots except the last."""
+    """Return the input of each window's rows: the token at the root, then all slots except the last."""
     return torch.cat([text[at][:, None], slots[:, :-1]], 1)
 
 
@@ -110,7 +110,7 @@ class Transcribed:
 
 
 def transcribed(model: FrozenModel, plan: Recordings) -> Transcribed:
-    """The backbone's own transcripts; reports on standard error what was left out.
+    """Return the backbone's transcripts; recordings that were left out are named on standard error.
 
     Raises:
         UsageError: the folder is missing or malformed, or one of the two sides has no passage.
@@ -150,7 +150,7 @@ def _add(passages: Transcribed, model: FrozenModel, utterance: speech.Utterance)
         side.append(passage)
 
 
-# How an adapter of Cross-Regression learns: windows of a backbone's own text, the replay buffer and the loss.
+# How an adapter of Cross-Regression learns: windows of a text of its backbone, the replay buffer and the loss.
 # Source: Abulkhanov et al., Cross-Regression, Algorithm 3 and appendix D.1. Symbols: n windows of W tokens; p and q
 # the distributions of the control and the predictive stream.
 
@@ -237,12 +237,12 @@ class Denoising(nn.Module):
         return Guesses(*(torch.cat(field) for field in zip(*guesses, strict=True)))
 
 
-# Figures of a trained adapter beside its controls: no effect, or its entries in another order.
+# Figures of a trained adapter and of its controls: without effect, or with its entries in another order.
 
 
 @contextmanager
 def control(adapted: GatedLora, key: str) -> Iterator[None]:
-    """While inside, the adapter has no effect (_untrained), or its matrices' entries another order (_shuffled)."""
+    """Within the context, switch the adapter off (_untrained), or reorder its matrices' entries (_shuffled)."""
     trained = [matrix.detach().clone() for matrix in adapted.up]
     order = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -277,7 +277,7 @@ def development_figures(model: Denoising) -> dict[str, float]:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainAdapter(Recipe):
-    """Denoise windows of the backbone's own passages; only the low-rank matrices learn.
+    """Denoise windows of the backbone's passages; only the low-rank matrices learn.
 
     Args:
         backbone: a preset.
@@ -287,14 +287,14 @@ class TrainAdapter(Recipe):
         width: w, the tokens of a window.
         hop: see `Denoising`.
         least: see `passage_windows.noised`.
-        layers: first and last layer with matrices (Table 16); None: all.
+        layers: first and last layer with matrices (Table 16); all if None.
         batch: passages of a step.
         device: that the adapter of a language model learns on; its frozen model is in the type of the plan there.
     """
 
     summary: str
     backbone: str
-    plan: Plan | AnyPlan | Recordings
+    plan: PassagePlan | AnyPlan | Recordings
     rank: int = 32
     alpha: int = 64
     width: int = 16
@@ -321,7 +321,7 @@ class TrainAdapter(Recipe):
     betas = (0.9, 0.999)
 
     def build(self, requirements: Mapping[str, Path]) -> nn.Module:
-        """A new adapter. Generates the backbone's passages first where the cache holds none.
+        """Return a new adapter. Generates the backbone's passages first if the cache holds none.
 
         Raises:
             WeightsError: the backbone's weights cannot be had.
@@ -329,7 +329,7 @@ class TrainAdapter(Recipe):
                 is to learn on a GPU.
         """
         plan = self.plan
-        place = Place(self.device, "fp32" if self.device == "cpu" else str(getattr(plan, "dtype", "bf16")))
+        place = ModelDevice(self.device, "fp32" if self.device == "cpu" else str(getattr(plan, "dtype", "bf16")))
         adapted = GatedLora(self.backbone, self.rank, self.alpha, self.layers, place)
         sides = transcribed(adapted.frozen, plan) if isinstance(plan, Recordings) else passages_of(self.backbone, plan)
         return Denoising(adapted, sides.train, sides.development, self.width, self.hop, self.least)
@@ -357,13 +357,15 @@ class TrainAdapter(Recipe):
 PLACEHOLDERS: dict[str, Any] = {"width": 8, "hop": 4, "least": 1.0}
 """Settings of adapters for ``redraft=placeholders``: few slots, whose rows read random ids."""
 GENERAL_RECIPES.register("cross-regression")(
-    TrainAdapter(summary="adapter of a language model or a Whisper, as in Algorithm 3", backbone="", plan=Plan("text"))
+    TrainAdapter(
+        summary="adapter of a language model or a Whisper, as in Algorithm 3", backbone="", plan=PassagePlan("text")
+    )
 )
 RECIPES.register("cross-regression-embedded-code")(
     TrainAdapter(
         summary="adapter of embedded-code for cross_regression",
         backbone="embedded-code",
-        plan=Plan("code", train=8, development=2, new=96),
+        plan=PassagePlan("code", train=8, development=2, new=96),
         **PLACEHOLDERS,
         rate=1e-3,
         steps=800,
@@ -373,7 +375,7 @@ RECIPES.register("cross-regression-smollm2-135m")(
     TrainAdapter(
         summary="adapter of smollm2-135m for cross_regression",
         backbone="smollm2-135m",
-        plan=Plan("text", train=12, development=1),
+        plan=PassagePlan("text", train=12, development=1),
         **PLACEHOLDERS,
         batch=1,
         steps=600,

@@ -18,14 +18,14 @@ from stridebench.harness.core.capabilities import Tap
 from stridebench.harness.registry import GENERAL_RECIPES, RECIPES
 from stridebench.harness.train.loop import Recipe, autocast, round_to_bf16, save_bf16
 from stridebench.harness.train.ngram_control import NGram
-from stridebench.harness.train.passages import AnyPlan, Plan, passages_of
+from stridebench.harness.train.passages import AnyPlan, PassagePlan, passages_of
 from stridebench.methods.drafters.eagle.net import FeatureNet
 from stridebench.methods.drafters.eagle.published import Kind, Shape
 from stridebench.methods.training.eagle.student import (
-    Batch,
     Example,
+    FeatureBatch,
+    FeatureStudent,
     Lessons,
-    Student,
     collate,
     commonest,
     examples,
@@ -37,7 +37,7 @@ from stridebench.methods.training.heads.examples import lower_end
 
 
 DEPTHS = 3
-"""Depths of the figures; from the second on the drafter reads its own features."""
+"""Depths of the figures; from the second on the drafter reads the features that it predicted."""
 MOST = 64
 """Passages of the figures."""
 
@@ -56,15 +56,15 @@ class Hits(NamedTuple):
     counted: Float[Tensor, " P"]
 
 
-class Measured(NamedTuple):
+class MeasuredHits(NamedTuple):
     """Figures by name, and the hits at the first depth."""
 
     figures: dict[str, float]
     hits: Hits
 
 
-def figures(student: Student) -> dict[str, float]:
-    """Figures on held-out passages, guided where the backbone is.
+def figures(student: FeatureStudent) -> dict[str, float]:
+    """Return figures on held-out passages, guided if the backbone is.
 
     - ``top1_d``, ``top3_d``: how often, at depth d after true tokens, the backbone's best token is the drafter's first
       one, or among its three.
@@ -101,7 +101,7 @@ def shuffled(net: FeatureNet) -> FeatureNet:
 
 
 @torch.no_grad()
-def measured(student: Student, net: FeatureNet, examples: Sequence[Example], depths: int) -> Measured:
+def measured(student: FeatureStudent, net: FeatureNet, examples: Sequence[Example], depths: int) -> MeasuredHits:
     """The shares of `figures` at so many depths, of a net for this student's backbone."""
     sums: dict[str, float] = {}
     hits: list[tuple[float, float, float]] = []
@@ -124,11 +124,11 @@ def measured(student: Student, net: FeatureNet, examples: Sequence[Example], dep
             if not depth:
                 hits.append((float(right[:, 0].sum()), float(right.any(1).sum()), float(counted.sum())))
     shares = {key: value / max(1, total[int(key[-1]) - 1]) for key, value in sums.items()}
-    return Measured(shares, Hits(*torch.tensor(hits, dtype=torch.float64).T))
+    return MeasuredHits(shares, Hits(*torch.tensor(hits, dtype=torch.float64).T))
 
 
 @torch.no_grad()
-def measured_ngram(student: Student, examples: Sequence[Example]) -> Measured:
+def measured_ngram(student: FeatureStudent, examples: Sequence[Example]) -> MeasuredHits:
     """``top1_1`` and ``top3_1`` of an n-gram, which reads the same tokens and no hidden rows."""
     ngram = NGram.of(example.tokens[None] for example in student.lessons.train)
     teacher, right = student.lessons.teacher, []
@@ -142,7 +142,7 @@ def measured_ngram(student: Student, examples: Sequence[Example]) -> Measured:
     rows = [(hit[:, 0].sum(), hit.any(1).sum(), torch.tensor(len(hit))) for hit in right]
     hits = Hits(*(torch.stack(column).double() for column in zip(*rows, strict=True)))
     total = hits.counted.sum()
-    return Measured({"top1_1": float(hits.first.sum() / total), "top3_1": float(hits.three.sum() / total)}, hits)
+    return MeasuredHits({"top1_1": float(hits.first.sum() / total), "top3_1": float(hits.three.sum() / total)}, hits)
 
 
 def _guided(logits: Sequence[Tensor], scale: float) -> Tensor:
@@ -160,8 +160,8 @@ def noisy(features: Float[Tensor, "B N J F"], width: float) -> Float[Tensor, "B 
 
 
 def round_losses(
-    student: Student,
-    batch: Batch,
+    student: FeatureStudent,
+    batch: FeatureBatch,
     features: Float[Tensor, "B N J F"],
     rounds: int,
     regress: float,
@@ -188,7 +188,7 @@ def round_losses(
     return total
 
 
-# What the recipes of EAGLE's drafters share.
+# Parts that the recipes of EAGLE's drafters share.
 # Sources: EAGLE-1, arXiv:2401.15077, section 3.3: smooth L1 of features + 0.1 x soft cross-entropy; EAGLE-3,
 # arXiv:2503.01840: soft cross-entropy alone, with weight 0.8^i in round i of a training-time test. The published
 # settings are 20 epochs of 68,000 dialogues at a rate of 3e-5 and batches of 4; the defaults here are for small
@@ -197,7 +197,7 @@ def round_losses(
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureRecipe(Recipe):
-    """A drafter for one backbone, trained on what the backbone itself wrote.
+    """A drafter for one backbone, trained on texts that the backbone wrote.
 
     Args:
         backbone: a preset.
@@ -220,7 +220,7 @@ class FeatureRecipe(Recipe):
     summary: str
     backbone: str
     eagle: Kind = "eagle1"
-    plan: Plan | AnyPlan
+    plan: PassagePlan | AnyPlan
     heads: int = 0
     kv_heads: int = 0
     inner: int = 0
@@ -247,14 +247,14 @@ class FeatureRecipe(Recipe):
 
     @property
     def taps(self) -> tuple[Tap, ...]:
-        """Layers of the backbone that the drafter reads, in addition to what the head reads."""
+        """Layers of the backbone that the drafter reads, in addition to the head's input."""
         return (2, "middle", -4) if self.eagle == "eagle3" else ()
 
-    def build(self, requirements: Mapping[str, Path]) -> Student:
-        """A student. Generates the passages first where the cache holds none.
+    def build(self, requirements: Mapping[str, Path]) -> FeatureStudent:
+        """Return a student. Generates the passages first if the cache holds none.
 
         Raises:
-            UsageError: there is no such backbone.
+            UsageError: the backbone is unknown.
             WeightsError: its weights cannot be had.
         """
         passages = passages_of(self.backbone, self.plan)
@@ -280,7 +280,7 @@ class FeatureRecipe(Recipe):
         (net := FeatureNet(shape)).ids.copy_(ids)
         if self.eagle == "eagle3" and tied.lift is None:
             net.unembed.weight.data.copy_(lessons.unembed[net.ids.to(lessons.unembed.device)])
-        return Student(net, lessons)
+        return FeatureStudent(net, lessons)
 
     def _proposed(self, lessons: Lessons) -> Int[Tensor, " K"]:
         """The ids that the drafter proposes; none: eagle1 with the backbone's whole unembedding."""
@@ -293,7 +293,7 @@ class FeatureRecipe(Recipe):
         return commonest(lessons.train, self.kept, vocabulary)
 
     def loss(self, model: nn.Module, step: int, random: np.random.Generator) -> Tensor:
-        student = cast(Student, model)
+        student = cast(FeatureStudent, model)
         train, teacher = student.lessons.train, student.lessons.teacher
         chosen = random.choice(len(train), min(self.rows, len(train)), replace=False)
         dropped = random.random(len(chosen)) < self.empty
@@ -301,17 +301,17 @@ class FeatureRecipe(Recipe):
         batch = collate([train[i] for i in chosen], branches, teacher, student.proposed)
         return self.terms(student, batch.to(student.device))
 
-    def terms(self, student: Student, batch: Batch) -> Tensor:
+    def terms(self, student: FeatureStudent, batch: FeatureBatch) -> Tensor:
         """The loss of a batch."""
         features = noisy(batch.features, self.noise)
         return round_losses(student, batch, features, self.rounds, self.regress, self.classify)
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """Figures on passages of held-out prompts, and those of controls; see `figures`."""
-        return figures(cast(Student, model))
+        return figures(cast(FeatureStudent, model))
 
     def export(self, model: nn.Module, folder: Path) -> None:
-        net = cast(Student, model).net
+        net = cast(FeatureStudent, model).net
         round_to_bf16(net.parameters())
         save_bf16(net, folder)
         net.shape.write(folder)
@@ -321,7 +321,7 @@ RECIPES.register("eagle1-embedded-image")(
     FeatureRecipe(
         summary="EAGLE-1 drafter of embedded-image, in both branches of guidance",
         backbone="embedded-image",
-        plan=Plan("scenes", train=4, development=1, new=272),
+        plan=PassagePlan("scenes", train=4, development=1, new=272),
         heads=4,
         kv_heads=4,
         inner=512,
@@ -334,7 +334,7 @@ for _size, _heads, _inner in (("s", 3, 256), ("l", 5, 384)):
         FeatureRecipe(
             summary=f"EAGLE-1 drafter of embedded-digits-{_size}",
             backbone=f"embedded-digits-{_size}",
-            plan=Plan("digits", train=12, development=1, new=65),
+            plan=PassagePlan("digits", train=12, development=1, new=65),
             heads=_heads,
             kv_heads=_heads,
             inner=_inner,
@@ -345,7 +345,7 @@ for _size, _heads, _inner in (("s", 3, 256), ("l", 5, 384)):
 CODE = FeatureRecipe(
     summary="EAGLE-1 drafter of embedded-code",
     backbone="embedded-code",
-    plan=Plan("code", train=4, development=1),
+    plan=PassagePlan("code", train=4, development=1),
     heads=4,
     kv_heads=2,
     inner=384,
@@ -354,7 +354,7 @@ CODE = FeatureRecipe(
 SMOLLM2 = FeatureRecipe(
     summary="EAGLE-1 drafter of SmolLM2-135M, over the 8,192 ids that it writes most",
     backbone="smollm2-135m",
-    plan=Plan("text", train=12, development=1),
+    plan=PassagePlan("text", train=12, development=1),
     heads=9,
     kv_heads=3,
     inner=1536,
@@ -372,7 +372,7 @@ def as_eagle3(recipe: FeatureRecipe, kept: int) -> FeatureRecipe:
     return replace(recipe, summary=summary, eagle="eagle3", kept=kept, rounds=3, regress=0.0, classify=1.0, noise=0.0)
 
 
-ANY = FeatureRecipe(summary="EAGLE-1 drafter of any backbone with hidden rows", backbone="", plan=Plan("text"))
+ANY = FeatureRecipe(summary="EAGLE-1 drafter of any backbone with hidden rows", backbone="", plan=PassagePlan("text"))
 GENERAL_RECIPES.register("eagle1")(ANY)
 GENERAL_RECIPES.register("eagle3")(as_eagle3(ANY, kept=32_000))  # of the release's drafters (draft_vocab_size)
 RECIPES.register("eagle1-embedded-code")(CODE)

@@ -1,4 +1,4 @@
-"""A feature drafter in training, and what it learns from."""
+"""A feature drafter in training, and its data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stridebench.harness.core.capabilities import Tap
 from stridebench.harness.train.teacher import Passage, Teacher
 from stridebench.methods.drafters.eagle.net import FeatureNet
 
-# What a feature drafter learns from: passages of its backbone and the backbone's hidden rows on them.
+# The data of a feature drafter: passages of its backbone and the backbone's hidden rows on them.
 # Symbols: B sequences, N entries of the longest one, G branches of guidance, J tapped layers, E width. Entry t is
 # the pair of token t + 1 and row t; it should predict row t + 1.
 
@@ -25,7 +25,7 @@ class Example(NamedTuple):
 
     Args:
         tokens: ids.
-        rows: hidden rows in bf16; the last of the J taps is what the backbone's head reads.
+        rows: hidden rows in bf16; the last of the J taps is the input of the backbone's head.
         best: the backbone's most probable token after each token.
         start: length of the prompt.
     """
@@ -55,7 +55,7 @@ def commonest(examples: Sequence[Example], count: int, vocabulary: int) -> Int[T
 
 
 @dataclass(frozen=True)
-class Batch:
+class FeatureBatch:
     """Sequences as the drafter reads them.
 
     Args:
@@ -73,14 +73,14 @@ class Batch:
     visible: Bool[Tensor, "B one N N"]
     counted: Bool[Tensor, "B N"]
 
-    def to(self, device: torch.device) -> Batch:
+    def to(self, device: torch.device) -> FeatureBatch:
         """The same on a device."""
-        return Batch(*(getattr(self, field.name).to(device) for field in fields(self)))
+        return FeatureBatch(*(getattr(self, field.name).to(device) for field in fields(self)))
 
 
 def collate(
     chosen: Sequence[Example], branches: Sequence[int], teacher: Teacher, proposed: Bool[Tensor, " V"] | None = None
-) -> Batch:
+) -> FeatureBatch:
     """One branch of each example.
 
     Of the prompt, the branch without the condition reads the last token alone, as in `FeatureCache`.
@@ -104,7 +104,7 @@ def collate(
             visible[b, :, max(0, last) :, : max(0, last)] = False
         for place in _forced(teacher, count, example.start):
             counted[b, place] = False
-    return Batch(tokens, features, heads, visible, counted)
+    return FeatureBatch(tokens, features, heads, visible, counted)
 
 
 def _forced(teacher: Teacher, count: int, start: int) -> list[int]:
@@ -117,7 +117,7 @@ def _forced(teacher: Teacher, count: int, start: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Lessons:
-    """What a student learns from: the backbone, its tied embeddings in fp32, and examples of both sides."""
+    """The data of a student: the backbone, its tied embeddings in fp32, and examples of both sides."""
 
     teacher: Teacher
     embed: Float[Tensor, "V E"]
@@ -127,13 +127,13 @@ class Lessons:
     lift: Callable[[Tensor], Tensor] | None = None
 
 
-class Student(nn.Module):
+class FeatureStudent(nn.Module):
     """The net; its lessons are kept out of its weights.
 
     Attributes:
         ids: the K ids whose probabilities are compared, on the CPU: those that the net proposes, else those that a cell
             of the grid may take, else all.
-        proposed: marks the proposed ids among V; None where the net proposes all.
+        proposed: marks the proposed ids among V, or None if the net proposes all.
     """
 
     def __init__(self, net: FeatureNet, lessons: Lessons) -> None:
@@ -151,7 +151,7 @@ class Student(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the net and the backbone's embeddings are."""
+        """Return the device of the net and of the backbone's embeddings."""
         return self._rows[0].device
 
     def target_logits(self, heads: Float[Tensor, "n E"]) -> Float[Tensor, "n K"]:
@@ -169,7 +169,7 @@ class Student(nn.Module):
         return rows if self.lessons.lift is None else self.lessons.lift(rows)
 
 
-# Training-time test: a feature drafter reads its own features, as it does in a tree.
+# Training-time test: a feature drafter reads the features that it predicted, as it does in a tree.
 # Symbols: B sequences, N entries, H heads, D their width, E width. In round i entry t reads token t + 1 + i and the
 # output of round i - 1, and predicts row t + 1 + i. It attends to the true pairs up to t, and to its own pairs of
 # earlier rounds. Source: EAGLE-3, arXiv:2503.01840, section 3.2; one round is EAGLE-1's training.
@@ -182,7 +182,7 @@ def unroll(
     visible: Bool[Tensor, "B one N N"],
     rounds: int,
 ) -> list[Float[Tensor, "B N E"]]:
-    """The output of each round. The last i entries of round i have no meaning.
+    """Return the output of each round. The last i entries of round i are meaningless.
 
     Args:
         net: the drafter.

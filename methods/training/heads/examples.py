@@ -32,8 +32,8 @@ class Examples(NamedTuple):
     """Rows from which the backbone drew a token.
 
     Args:
-        rows: what the backbone's own head read.
-        after: the token that each head should guess; -1 where there is none, or where the grid allows only one.
+        rows: the input of the backbone's head.
+        after: the token that each head should guess; -1 if there is none, or if the grid allows only one.
         passage: number of the passage that a row is of.
     """
 
@@ -85,10 +85,10 @@ def ngram_hits(
 
 @torch.no_grad()
 def hits(heads: Heads, examples: Examples, condition: ConditionKV | None = None) -> Bool[Tensor, "N D R"]:
-    """Which of the best tokens of each head was right; none where there is no token to guess.
+    """Return which of the best tokens of each head was right; none if there was no token to guess.
 
     Args:
-        heads: what is measured.
+        heads: to be measured.
         examples: rows and the tokens to guess.
         condition: what conditioned heads attend to; all rows are of one passage then.
     """
@@ -102,7 +102,7 @@ def hits(heads: Heads, examples: Examples, condition: ConditionKV | None = None)
 
 
 def shares(right: Bool[Tensor, "N D R"], examples: Examples) -> list[list[float]]:
-    """How often the r-th best token of each head was right, where there was a token to guess."""
+    """Return how often the r-th best token of each head was right, of the rows with a token to guess."""
     counted = (examples.after >= 0).sum(0).clamp_min(1)
     table: list[list[float]] = (right.sum(0) / counted[:, None]).tolist()
     return table
@@ -137,15 +137,15 @@ FADING = 0.8
 """The loss of head d has this weight to the power of d + 1."""
 
 
-class Training(nn.Module):
-    """Heads, and what they are trained on.
+class HeadTraining(nn.Module):
+    """Heads, and their training data.
 
     Attributes:
-        heads: what is trained.
+        heads: to be trained.
         train_on: examples of the loss.
         check_on: examples of the figures.
-        ngram_hits: hits of n-grams on ``check_on``; None: there is no such control.
-        column: for each id of the vocabulary its place among the proposed ids; -1 where it is not proposed. The last
+        ngram_hits: hits of n-grams on ``check_on``, or None without that control.
+        column: for each id of the vocabulary its place among the proposed ids; -1 if it is not proposed. The last
             entry, -1, is that of no token.
     """
 
@@ -164,7 +164,7 @@ class Training(nn.Module):
         self.column[heads.ids.cpu()] = torch.arange(len(heads.ids))
 
     @classmethod
-    def on(cls, heads: Heads, passages: Passages) -> Training:
+    def on(cls, heads: Heads, passages: Passages) -> HeadTraining:
         """Heads with examples of both sides, and the hits of n-grams of the training side."""
         teacher, train, development = passages.teacher, passages.train, passages.development
         count = heads.config.heads
@@ -198,7 +198,7 @@ def head_losses(logits: Float[Tensor, "D N V"], after: Int[Tensor, "N D"]) -> Te
 
 
 def frequent(passages: Sequence[Passage], count: int) -> Int[Tensor, " K"]:
-    """The most frequent ids of passages, in ascending order; fewer where the passages have fewer."""
+    """Return the most frequent ids of passages, in ascending order; fewer if the passages have fewer."""
     ids, times = np.unique([token for passage in passages for token in passage.tokens], return_counts=True)
     most = ids[np.argsort(-times, kind="stable")[:count]]
     return torch.from_numpy(np.sort(most))

@@ -23,7 +23,7 @@ from stridebench.harness.train.loop import autocast
 from stridebench.harness.train.passages import Passages, passages_of
 from stridebench.harness.train.teacher import Teacher
 from stridebench.methods.drafters.heads.net import Heads
-from stridebench.methods.training.heads.examples import Training, examples, head_losses
+from stridebench.methods.training.heads.examples import HeadTraining, examples, head_losses
 from stridebench.methods.training.heads.recipes import MEDUSA, MedusaRecipe, figures, save
 from stridebench.methods.training.heads.xspecmesh import divergence, drift
 
@@ -48,7 +48,7 @@ class Joint(nn.Module):
         merged: the backbone as it was exported.
     """
 
-    def __init__(self, heads: Training, tuned: FinetunedText, passages: Passages) -> None:
+    def __init__(self, heads: HeadTraining, tuned: FinetunedText, passages: Passages) -> None:
         super().__init__()
         self.heads, self.tuned, self.passages = heads, tuned, passages
         self.chosen = sorted(set(heads.train_on.passage.tolist()))
@@ -100,7 +100,7 @@ class TuneHeads(MedusaRecipe):
         passages = passages_of(self.backbone, self.plan)
         tied_embeddings = passages.teacher.backbone.tied_embeddings
         heads = Heads.load(requirements[self.requires[0]], tied_embeddings).float().requires_grad_()
-        return Joint(Training.on(heads, passages), FinetunedText(self.backbone, self.tuning), passages)
+        return Joint(HeadTraining.on(heads, passages), FinetunedText(self.backbone, self.tuning), passages)
 
     def groups(self, model: nn.Module) -> list[dict[str, Any]]:
         """The backbone's low-rank matrices, and the heads with their higher rate."""

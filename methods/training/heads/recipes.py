@@ -1,7 +1,7 @@
 """Medusa's heads and those of blockwise decoding for a frozen backbone: `stride train drafter medusa-embedded-code`.
 
 Source: Cai et al. 2024, Medusa, arXiv:2401.10774, section 2.2.1 (Medusa-1: the backbone is frozen) and 2.3.2
-(self-distillation: the text is the backbone's own); Stern et al. 2018, arXiv:1811.03115, section 6.
+(self-distillation: the backbone wrote the text); Stern et al. 2018, arXiv:1811.03115, section 6.
 """
 
 from __future__ import annotations
@@ -16,9 +16,17 @@ from torch import Tensor, nn
 
 from stridebench.harness.registry import GENERAL_RECIPES, RECIPES
 from stridebench.harness.train.loop import Recipe, autocast, round_to_bf16, save_bf16
-from stridebench.harness.train.passages import AnyPlan, Plan, passages_of
+from stridebench.harness.train.passages import AnyPlan, PassagePlan, passages_of
 from stridebench.methods.drafters.heads.net import Config, Heads
-from stridebench.methods.training.heads.examples import Examples, Training, frequent, head_losses, hits, lead, shares
+from stridebench.methods.training.heads.examples import (
+    Examples,
+    HeadTraining,
+    frequent,
+    head_losses,
+    hits,
+    lead,
+    shares,
+)
 
 # The export of trained heads, and how often they are right.
 
@@ -30,7 +38,7 @@ def save_heads(heads: Heads, folder: Path) -> None:
     heads.config.write(folder)
 
 
-def save(model: Training, folder: Path) -> None:
+def save(model: HeadTraining, folder: Path) -> None:
     """Write heads in bf16; their configuration says how often each of their best tokens was right."""
     round_to_bf16(model.heads.parameters())
     accuracies = shares(hits(model.heads, model.check_on), model.check_on)
@@ -39,11 +47,11 @@ def save(model: Training, folder: Path) -> None:
     save_heads(model.heads, folder)
 
 
-def figures(model: Training) -> dict[str, float]:
+def figures(model: HeadTraining) -> dict[str, float]:
     """Figures on development passages.
 
     - ``top1_head*``, ``top3_head*``: how often the head's best token, or one of its three best ones, is right.
-    - ``_untrained``: the same of new heads, which predict what the target predicts for the next token.
+    - ``_untrained``: the same of new heads, which repeat the target's prediction of the next token.
     - ``_shuffled``: the same of heads whose weights have their entries in another order.
     - ``_ngram``: the same of an n-gram of the training passages.
     - ``_lead``: lower end of the 95 % interval of the gain of ``top1`` over each control.
@@ -66,7 +74,7 @@ def compared(correct: Mapping[str, Tensor], examples: Examples) -> dict[str, flo
     return table
 
 
-# What the recipes of Medusa's heads share, and the training of heads alone.
+# Parts that the recipes of Medusa's heads share, and the training of heads alone.
 # Sources: Cai et al. 2024, Medusa, arXiv:2401.10774, section 2.2.1 (Medusa-1: the backbone is frozen); Stern et al.
 # 2018, arXiv:1811.03115, section 6. Symbols: D heads, K proposed ids. Head d, from 0, guesses the token d + 2
 # positions after the row that it reads.
@@ -84,7 +92,7 @@ class MedusaRecipe(Recipe):
 
     summary: str
     backbone: str
-    plan: Plan | AnyPlan
+    plan: PassagePlan | AnyPlan
     hours: float = 0.35
     device: str = "cpu"
 
@@ -97,7 +105,7 @@ class MedusaRecipe(Recipe):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainHeads(MedusaRecipe):
-    """Cross-entropy of all heads on the backbone's own passages; only the heads are trained.
+    """Cross-entropy of all heads on the backbone's passages; only the heads are trained.
 
     Args:
         heads: D.
@@ -120,7 +128,7 @@ class TrainHeads(MedusaRecipe):
     warmup = 20
 
     def build(self, requirements: Mapping[str, Path]) -> nn.Module:
-        """New heads with their examples. Generates the backbone's passages first where the cache holds none.
+        """Return new heads with their examples. Generates the backbone's passages first if the cache holds none.
 
         Raises:
             WeightsError: the backbone's weights cannot be had.
@@ -142,10 +150,10 @@ class TrainHeads(MedusaRecipe):
         tied = target.tied_embeddings()
         heads = Heads(config, tied.unembed.float(), ids)
         heads.lift = tied.lift
-        return Training.on(heads, passages)
+        return HeadTraining.on(heads, passages)
 
     def loss(self, model: nn.Module, step: int, random: np.random.Generator) -> Tensor:
-        assert isinstance(model, Training)
+        assert isinstance(model, HeadTraining)
         device = model.heads.shared.device
         chosen = torch.from_numpy(random.integers(len(model.train_on.rows), size=self.batch))
         with autocast(device=device.type):
@@ -153,12 +161,12 @@ class TrainHeads(MedusaRecipe):
         return head_losses(logits.float(), model.column[model.train_on.after[chosen]].to(device))
 
     def export(self, model: nn.Module, folder: Path) -> None:
-        assert isinstance(model, Training)
+        assert isinstance(model, HeadTraining)
         save(model, folder)
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """Figures on development passages; see `figures`."""
-        assert isinstance(model, Training)
+        assert isinstance(model, HeadTraining)
         return figures(model)
 
 
@@ -168,12 +176,12 @@ MEDUSA = {
         TrainHeads(
             summary="medusa heads of embedded-code",
             backbone="embedded-code",
-            plan=Plan("code", train=8, development=2, new=96),
+            plan=PassagePlan("code", train=8, development=2, new=96),
         ),
         TrainHeads(
             summary="medusa heads of embedded-image",
             backbone="embedded-image",
-            plan=Plan("scenes", train=4, development=1, new=272),
+            plan=PassagePlan("scenes", train=4, development=1, new=272),
             layers=2,
             own=True,
             steps=600,
@@ -182,7 +190,7 @@ MEDUSA = {
         TrainHeads(
             summary="medusa heads of smollm2-135m",
             backbone="smollm2-135m",
-            plan=Plan("text", train=5, development=1),
+            plan=PassagePlan("text", train=5, development=1),
             kept=8192,
         ),
     )
@@ -191,7 +199,7 @@ MEDUSA = {
 
 for _kind, _inner in (("medusa", 0), ("blockwise", 512)):
     GENERAL_RECIPES.register(_kind)(
-        TrainHeads(summary=f"{_kind} heads of any backbone", backbone="", plan=Plan("text"), inner=_inner)
+        TrainHeads(summary=f"{_kind} heads of any backbone", backbone="", plan=PassagePlan("text"), inner=_inner)
     )
 for _name, _recipe in MEDUSA.items():
     RECIPES.register(f"medusa-{_name}")(_recipe)

@@ -31,7 +31,7 @@ from stridebench.harness.train.loop import Recipe, autocast
 from stridebench.harness.train.passages import AnyPlan, continued
 from stridebench.harness.train.teacher import Passage, Teacher
 from stridebench.methods.drafters.heads.net import Config, Heads
-from stridebench.methods.training.heads.examples import Examples, Training, examples, frequent, head_losses, hits
+from stridebench.methods.training.heads.examples import Examples, HeadTraining, examples, frequent, head_losses, hits
 from stridebench.methods.training.heads.recipes import compared, save_heads
 
 # Meshes that a backbone generates from point clouds, to train heads on; see `stridebench.harness.train.passages`.
@@ -44,7 +44,7 @@ BATCH = 16
 
 
 @dataclass(frozen=True)
-class Shapes:
+class ShapePlan:
     """Number of shapes of each side, the most tokens of a passage, and a name of `harness.synthetic.shape_data`."""
 
     train: int = 512
@@ -94,7 +94,7 @@ class Meshes(NamedTuple):
         return Meshes(passages, examples(teacher, passages, heads), conditions)
 
     def of(self, number: int) -> Examples:
-        """The rows of one passage; none where the passage is too short."""
+        """Return the rows of one passage; none if the passage is too short."""
         begin, end = torch.searchsorted(self.rows.passage, torch.tensor([number, number + 1])).tolist()
         return Examples(*(column[begin:end] for column in self.rows))
 
@@ -117,11 +117,11 @@ class MeshTraining(nn.Module):
     """Heads, the backbone if it learns with them, and what both are trained on.
 
     Attributes:
-        heads: what is trained.
+        heads: to be trained.
         tuned: the backbone that learns, or None.
         train_on: meshes of the loss.
         check_on: meshes of the figures.
-        column: as of `Training`.
+        column: as of `HeadTraining`.
         base: the backbone as it was.
         merged: the backbone as it was exported.
     """
@@ -138,7 +138,7 @@ class MeshTraining(nn.Module):
 
     def controls(self) -> dict[str, Heads]:
         """Untrained heads, and heads whose weights have their entries in another order."""
-        training = Training(self.heads, len(self.column) - 1, self.train_on.rows, self.check_on.rows)
+        training = HeadTraining(self.heads, len(self.column) - 1, self.train_on.rows, self.check_on.rows)
         return {"_untrained": training.control(), "_shuffled": training.control(shuffled=True)}
 
 
@@ -235,7 +235,7 @@ class MeshHeadsRecipe(Recipe):
     """
 
     summary: str
-    plan: Shapes | AnyPlan = field(default_factory=Shapes)
+    plan: ShapePlan | AnyPlan = field(default_factory=ShapePlan)
     together: int
     rate: float = 5e-3
     warmup: int = 20
@@ -255,9 +255,9 @@ class MeshHeadsRecipe(Recipe):
 class TrainMeshHeads(MeshHeadsRecipe):
     """Stage 1: the heads alone, on meshes that the backbone generated.
 
-    Heads of our own backbone propose the ids of its training meshes, a quarter of all. They share the backbone's
+    Heads of our shipped backbone propose the ids of its training meshes, a quarter of all. They share the backbone's
     unembedding, whose rows of neighbouring corners are alike: after 150 steps with one block the best token of head 1
-    was right in 12 % with it, and in 8 % with an unembedding of its own.
+    was right in 12 % with it, and in 8 % with a separate unembedding.
 
     Args:
         backbone: a preset; "": ours, from the folder of the first recipe in `requires`.
@@ -265,7 +265,7 @@ class TrainMeshHeads(MeshHeadsRecipe):
         cross: whether the heads attend to the latents of the points.
         blocks: residual blocks of each head, behind the attention.
         inner: of a block; see `stridebench.methods.drafters.heads.net.Config`.
-        own: whether each head has its own unembedding.
+        own: whether each head has a separate unembedding.
         heads: D.
         attention: attention heads of each.
     """
@@ -287,8 +287,8 @@ class TrainMeshHeads(MeshHeadsRecipe):
     paper = MappingProxyType({"epochs": 30, "rate": 5e-4, "warmup": 1, "floor": 0.1, "hours": 1e4})
 
     def build(self, requirements: Mapping[str, Path]) -> nn.Module:
-        """New heads. Generates the backbone's meshes first where the cache holds none."""
-        if isinstance(self.plan, Shapes):
+        """Return new heads. Generates the backbone's meshes first if the cache holds none."""
+        if isinstance(self.plan, ShapePlan):
             teacher = Teacher(load_backbone(self.target, requirements[self.requires[0]]))
             sides = self.plan.sides(teacher, self.heads)
             ids = frequent(sides[0].passages, teacher.capabilities.vocabulary)
@@ -369,7 +369,7 @@ class TuneMeshHeads(MeshHeadsRecipe):
         base, stage_1 = (requirements[name] for name in self.requires)
         target = load_backbone(self.target, base)
         heads = Heads.load(stage_1, target.tied_embeddings).float().requires_grad_()
-        assert isinstance(self.plan, Shapes), "stage 2 is for our own backbone"
+        assert isinstance(self.plan, ShapePlan), "stage 2 is for our shipped backbone"
         sides = self.plan.sides(Teacher(target), heads.config.heads)
         model = MeshTraining(heads, *sides, FinetunedMesh(base, self.tuning))
         model.base = Teacher(target)

@@ -46,10 +46,10 @@ class TunePointHeads(MeshHeadsRecipe):
     Args:
         backbone: a name.
         requires: the recipe of the heads.
-        rank: of the matrices; 0: all weights learn (of our own decoders).
+        rank: of the matrices; 0: all weights learn (of our shipped decoders).
         alpha: their product is scaled by alpha / rank; the paper's W + AB leaves that out.
         fixed: lambda.
-        labels: what the backbone's loss compares with. probs: the base model's distributions, see `joint_loss`.
+        labels: for the backbone's loss. probs: the base model's distributions, see `joint_loss`.
             tokens: y, in sums over rows, as eq. 7 is printed.
     """
 
@@ -72,7 +72,7 @@ class TunePointHeads(MeshHeadsRecipe):
 
         Raises:
             WeightsError: the weights cannot be had, or the heads are of another backbone.
-            UsageError: it is no decoder of points that can learn, or peft is not installed.
+            UsageError: it is not a decoder of points that can learn, or peft is not installed.
         """
         if not isinstance(self.plan, TaskPlan):
             raise UsageError(

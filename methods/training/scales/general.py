@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from stridebench.harness.errors import UsageError
 from stridebench.harness.registry import GENERAL_RECIPES
-from stridebench.harness.train.passages import AnyPlan, Plan, passages_of
+from stridebench.harness.train.passages import AnyPlan, PassagePlan, passages_of
 from stridebench.harness.train.pictures import PicturePlan, side_of_pictures, signed, square
 from stridebench.harness.train.teacher import Teacher
 from stridebench.methods.drafters.scales.net import Pair, Samplers, Shape
@@ -24,13 +24,13 @@ from stridebench.methods.training.scales.samplers_recipe import (
     BANDS,
     Frozen,
     SamplersRecipe,
+    SamplerTraining,
     Scale,
-    Training,
     band,
     perceptual,
 )
 
-# Pictures that MuLo-SD's samplers learn from: where they come from, and both of their sizes.
+# Pictures that MuLo-SD's samplers learn from: their source, and both of their sizes.
 
 
 Draw = Callable[[], UInt8[np.ndarray, "S S 3"]]
@@ -61,33 +61,33 @@ class InOrder:
         return painted
 
 
-class Sides(NamedTuple):
+class PictureSides(NamedTuple):
     """Pictures to train on and to check on, read when they are asked for."""
 
     train: Sequence[Draw]
     development: Sequence[Draw]
 
 
-class PictureTraining(Training):
+class PictureTraining(SamplerTraining):
     """Samplers in training, with the pictures that they learn from."""
 
-    sides: Sides
+    sides: PictureSides
     side: int
 
 
-def picture_sides(backbone: str, plan: Plan | AnyPlan) -> tuple[Teacher, Sides]:
+def picture_sides(backbone: str, plan: PassagePlan | AnyPlan) -> tuple[Teacher, PictureSides]:
     """The backbone, and its pictures on both sides."""
     if isinstance(plan, PicturePlan):
         teacher = Teacher.load(backbone, plan.dtype, plan.device)
         side = side_of_pictures(teacher)
         files = [[_file(picture.file, side) for picture in pictures] for pictures in plan.sides()]
-        return teacher, Sides(*files)
+        return teacher, PictureSides(*files)
     passages = passages_of(backbone, plan)
     drawn = [
         [_drawn(passages.teacher, passage.tokens[passage.start :]) for passage in side]
         for side in (passages.train, passages.development)
     ]
-    return passages.teacher, Sides(*drawn)
+    return passages.teacher, PictureSides(*drawn)
 
 
 def _file(path: Path, side: int) -> Draw:
@@ -145,7 +145,7 @@ class AnySamplers(SamplersRecipe):
         backbone: the target; its pictures are the larger ones.
         plan: a folder of pictures, or prompts.
         factor: r.
-        more: see `Shape`; the 4x samplers have 30 M parameters where the 2x ones have 20 M.
+        more: see `Shape`; the 4x samplers have 30 M parameters and the 2x ones 20 M.
         device: that the samplers learn on.
         requires: the samplers to start from, if any.
         paper: the paper's schedule.
@@ -154,7 +154,7 @@ class AnySamplers(SamplersRecipe):
 
     summary: str
     backbone: str
-    plan: Plan | AnyPlan
+    plan: PassagePlan | AnyPlan
     factor: int = 2
     more: int = 0
     batch: int = 8
@@ -211,14 +211,14 @@ GENERAL_RECIPES.register("mulo-2x")(
     AnySamplers(
         summary="samplers of MuLo-SD between a model's pictures and those of half the side",
         backbone="",
-        plan=Plan("scenes"),
+        plan=PassagePlan("scenes"),
     )
 )
 GENERAL_RECIPES.register("mulo-4x")(
     AnySamplers(
         summary="samplers of MuLo-SD between a model's pictures and those of a quarter of the side, from mulo-2x",
         backbone="",
-        plan=Plan("scenes"),
+        plan=PassagePlan("scenes"),
         factor=4,
         more=2,
         requires=("mulo-2x",),

@@ -22,7 +22,7 @@ from stridebench.methods.training.scales.samplers_recipe import (
     CELL,
     Frozen,
     SamplersRecipe,
-    Training,
+    SamplerTraining,
     band,
     encoded,
     perceptual,
@@ -35,7 +35,7 @@ CHUNK = 50
 """Scenes that are resampled at once."""
 
 
-class Compared(NamedTuple):
+class ScaleComparison(NamedTuple):
     """For each token: whether it equals the real one, the squared error of its pixels in [0, 1], and its region."""
 
     same: Bool[Tensor, "B h w"]
@@ -43,7 +43,7 @@ class Compared(NamedTuple):
     regions: Int8[Tensor, "B h w"]
 
 
-def figures(pair: Pair, tokenizer: Any, drawn: Sequence[emoji.Scene]) -> dict[str, float]:
+def figures(pair: Pair, tokenizer: Any, drawn: Sequence[emoji.EmojiScene]) -> dict[str, float]:
     """``{direction}_{source}_same``, the share of tokens equal to the real ones, and ``_psnr`` in dB.
 
     Each figure is given for whole pictures and by region. The sources are the trained samplers, the untrained repeat,
@@ -61,7 +61,7 @@ def figures(pair: Pair, tokenizer: Any, drawn: Sequence[emoji.Scene]) -> dict[st
 
 
 @torch.no_grad()
-def _compared(pair: Pair, tokenizer: Any, drawn: Sequence[emoji.Scene]) -> dict[str, Compared]:
+def _compared(pair: Pair, tokenizer: Any, drawn: Sequence[emoji.EmojiScene]) -> dict[str, ScaleComparison]:
     """The comparison of each direction and source."""
     book, scales = tokenizer.codebook, encoded(tokenizer, drawn)
     trained = Samplers.of(pair, book)
@@ -78,7 +78,7 @@ def _compared(pair: Pair, tokenizer: Any, drawn: Sequence[emoji.Scene]) -> dict[
         for source, ids in (resampled | {"real": real}).items():
             painted = tokenizer.decode(ids).permute(0, 3, 1, 2).float() / 127.5 - 1
             error = functional.avg_pool2d(((painted - pixels) / 2).square().mean(1), CELL)
-            comparisons[f"{name}_{source}"] = Compared(ids == real, error, regions)
+            comparisons[f"{name}_{source}"] = ScaleComparison(ids == real, error, regions)
     return comparisons
 
 
@@ -104,7 +104,7 @@ class MuLoSamplers(SamplersRecipe):
     requires = (TOKENIZER,)
     serves = ("embedded-image", "embedded-image-small")
 
-    def build(self, requirements: Mapping[str, Path]) -> Training:
+    def build(self, requirements: Mapping[str, Path]) -> SamplerTraining:
         """New samplers, which equal the untrained control.
 
         Raises:
@@ -114,12 +114,12 @@ class MuLoSamplers(SamplersRecipe):
         book: Tensor = tokenizer.codebook
         pair = Pair(Shape(FACTOR, len(book), book.shape[1], self.width, self.blocks))
         pair.codebook.copy_(book)
-        model = Training(pair, self.critics(), Frozen(tokenizer, perceptual() if self.lpips else None))
+        model = SamplerTraining(pair, self.critics(), Frozen(tokenizer, perceptual() if self.lpips else None))
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # the stubs lack it
         return model
 
     def loss(self, model: nn.Module, step: int, random: np.random.Generator) -> Tensor:
-        assert isinstance(model, Training)
+        assert isinstance(model, SamplerTraining)
         scales = encoded(model.frozen.tokenizer, [emoji.scene(random, "train") for _ in range(self.batch)])
         count = scales["down"].ids.shape[1]
         rows = band(count, random) if random.random() < BANDS else slice(0, count)
@@ -127,7 +127,7 @@ class MuLoSamplers(SamplersRecipe):
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """Figures on held-out scenes, with the untrained samplers and the tokenizer's ceiling; see `figures`."""
-        assert isinstance(model, Training)
+        assert isinstance(model, SamplerTraining)
         return figures(model.pair, model.frozen.tokenizer, emoji.scenes(1, "held-out", CHECKED))
 
 

@@ -1,4 +1,4 @@
-"""What the recipes of MuLo-SD's samplers share: settings of the loss, both directions of a step, and the export.
+"""Parts that the recipes of MuLo-SD's samplers share: settings of the loss, both directions of a step, and the export.
 
 Source: MuLo-SD, supplement 7, eq. 9: squared error + LPIPS + commitment + 0.25 GAN. The GAN term starts after 2/15 of
 the steps.
@@ -50,7 +50,7 @@ class Scale(NamedTuple):
         return Scale(self.pixels[:, :, cell * first : cell * last], self.ids[:, first:last])
 
 
-def encoded(tokenizer: Any, drawn: Sequence[emoji.Scene]) -> dict[str, Scale]:
+def encoded(tokenizer: Any, drawn: Sequence[emoji.EmojiScene]) -> dict[str, Scale]:
     """Scenes at the size that each direction produces."""
     scales = {}
     for name, size in SIZES.items():
@@ -60,11 +60,11 @@ def encoded(tokenizer: Any, drawn: Sequence[emoji.Scene]) -> dict[str, Scale]:
     return scales
 
 
-# The terms of eq. 9 of MuLo-SD that need their own net: LPIPS and a discriminator.
+# The terms of eq. 9 of MuLo-SD that need a net of their kind: LPIPS and a discriminator.
 
 
 class Resampled(NamedTuple):
-    """What a sampler produced (vectors and the decoded picture), and the target (ids and pixels)."""
+    """A sampler's output (vectors and the decoded picture), and the target (ids and pixels)."""
 
     vectors: Float[Tensor, "B C h w"]
     ids: Int[Tensor, "B h w"]
@@ -72,7 +72,7 @@ class Resampled(NamedTuple):
     pixels: Float[Tensor, "B 3 H W"]
 
 
-class Weights(NamedTuple):
+class LossWeights(NamedTuple):
     """Weights of eq. 9's terms; the squared error of vectors has weight 1."""
 
     pixel: float
@@ -82,7 +82,7 @@ class Weights(NamedTuple):
 
 
 def equation_9(
-    weights: Weights,
+    weights: LossWeights,
     book: Float[Tensor, "V C"],
     resampled: Resampled,
     lpips: Callable[[Tensor, Tensor], Tensor] | None,
@@ -93,9 +93,9 @@ def equation_9(
     Args:
         weights: of the terms.
         book: the vectors of the codes.
-        resampled: what a sampler produced.
-        lpips: None: without that term. Bands of a picture are left out: its net cannot read a few rows.
-        critic: None: without that term.
+        resampled: a sampler's output.
+        lpips: or None without that term. Bands of a picture are left out: its net cannot read a few rows.
+        critic: or None without that term.
     """
     chosen = vectors(book, nearest_code(book, resampled.vectors.detach()))
     off = resampled.vectors - vectors(book, resampled.ids)
@@ -107,7 +107,7 @@ def equation_9(
 
 
 def adversarial(critic: nn.Module, resampled: Resampled, weight: float) -> Tensor:
-    """Hinge losses of both players. Each player's loss has no gradient for the other one's weights."""
+    """Hinge losses of both players. Each player's loss leaves the other one's weights without a gradient."""
     frozen = {key: value.detach() for key, value in critic.named_parameters()}
     sampler: Tensor = -torch.func.functional_call(critic, frozen, resampled.painted).mean()
     real, fake = critic(resampled.pixels), critic(resampled.painted.detach())
@@ -140,7 +140,7 @@ def perceptual() -> Callable[[Tensor, Tensor], Tensor]:
     return cast(Callable[[Tensor, Tensor], Tensor], lpips.eval().requires_grad_(False))
 
 
-# What is trained for MuLo-SD: both samplers, the frozen nets that the loss needs, and one pass to the other scale.
+# The trained parts of MuLo-SD: both samplers, the frozen nets that the loss needs, and one pass to the other scale.
 
 
 @dataclass(frozen=True)
@@ -151,11 +151,11 @@ class Frozen:
     lpips: Callable[[Tensor, Tensor], Tensor] | None
 
 
-class Training(nn.Module):
+class SamplerTraining(nn.Module):
     """Both samplers, and the discriminators if there are any.
 
     Args:
-        pair: what is trained and exported.
+        pair: the samplers to train and export.
         critics: the discriminators, one for each direction, which are trained too.
         frozen: kept out of the weights.
     """
@@ -167,7 +167,7 @@ class Training(nn.Module):
         self.frozen = frozen
 
 
-def resample(model: Training, direction: str, source: Scale, target: Scale) -> Resampled:
+def resample(model: SamplerTraining, direction: str, source: Scale, target: Scale) -> Resampled:
     """``source`` at the other scale. The gradient passes through the rounding to codes unchanged."""
     tokenizer, book = model.frozen.tokenizer, model.pair.codebook
     net = model.pair.up if direction == "up" else model.pair.down
@@ -218,20 +218,20 @@ class SamplersRecipe(Recipe):
     average = 0.995
 
     def critics(self) -> nn.ModuleDict:
-        """A new discriminator for each direction; none where the GAN term has no weight."""
+        """Return a new discriminator for each direction, or none if the GAN term has weight 0."""
         return nn.ModuleDict({name: new_critic() for name in DIRECTIONS} if self.gan else {})
 
     def groups(self, model: nn.Module) -> list[dict[str, Any]]:
         """The usual groups for the samplers; the discriminators have a higher rate."""
-        assert isinstance(model, Training)
+        assert isinstance(model, SamplerTraining)
         critics = {"params": list(model.critics.parameters()), "weight_decay": 0.0, "scale": CRITIC_SCALE}
         return super().groups(model.pair) + [critics] * bool(model.critics)
 
-    def both(self, model: Training, scales: Mapping[str, Scale], rows: slice, step: int) -> Tensor:
+    def both(self, model: SamplerTraining, scales: Mapping[str, Scale], rows: slice, step: int) -> Tensor:
         """The loss of both directions on some rows of the small scale's tokens.
 
         Args:
-            model: what is trained.
+            model: to be trained.
             scales: pictures at the size that each direction produces.
             rows: of the small scale's tokens.
             step: of the training.
@@ -242,15 +242,15 @@ class SamplersRecipe(Recipe):
             total = total + self.terms(model, name, resample(model, name, parts[other], parts[name]), step)
         return total
 
-    def terms(self, model: Training, direction: str, resampled: Resampled, step: int) -> Tensor:
+    def terms(self, model: SamplerTraining, direction: str, resampled: Resampled, step: int) -> Tensor:
         """Eq. 9, and the loss of the discriminator."""
         critic = model.critics[direction] if self.gan and step >= self.gan_from * self.steps else None
-        weights = Weights(self.pixel, self.commit, self.lpips, self.gan)
+        weights = LossWeights(self.pixel, self.commit, self.lpips, self.gan)
         return equation_9(weights, model.pair.codebook, resampled, model.frozen.lpips, critic)
 
     def export(self, model: nn.Module, folder: Path) -> None:
         """Write both samplers, rounded to bf16, so that the measured samplers are the exported ones."""
-        assert isinstance(model, Training)
+        assert isinstance(model, SamplerTraining)
         round_to_bf16(model.pair.state_dict().values())
         save_bf16(model.pair, folder)
         model.pair.write_config(folder)

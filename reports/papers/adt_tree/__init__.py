@@ -1,5 +1,5 @@
 """Tables and figures of papers/adt_tree."""
 
-from stridebench.reports.papers.adt_tree import costs, facts, figures, laws
+from stridebench.reports.papers.adt_tree import figures, laws, tables
 
-__all__ = ["costs", "drafters", "facts", "figures", "laws", "ranks", "regions"]
+__all__ = ["figures", "laws", "tables"]

@@ -15,7 +15,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
-from stridebench.reports.papers.adt_tree.costs import FIXED, gains
+from stridebench.reports.papers.adt_tree.tables import FIXED, gains
 from stridebench.reports.papers.drawing import (
     COLOURS,
     Ints,
@@ -31,7 +31,7 @@ from stridebench.reports.papers.drawing import (
     show_output,
     side_by_side,
 )
-from stridebench.reports.papers.measured import Measured, Run, cycles, plain
+from stridebench.reports.papers.measured import CellGroup, MeasuredRun, cycles, plain
 from stridebench.reports.text_table import UNMEASURED, TextTable, measured_text
 
 PROMPTS, METHODS = 4, 3
@@ -56,7 +56,7 @@ MAPPED = {"level of the token": token_depths, "levels of the tree": tree_depths}
 
 
 @figure("adt_tree_fig2")
-def maps(run: Run) -> Iterator[Figure]:
+def maps(run: MeasuredRun) -> Iterator[Figure]:
     """Draw Fig. 2: each picture, the level of each token, and the levels of its tree."""
     for group in run.groups:
         firsts = [names[0] for method in MAPS_OF if (names := group.cells(method))]
@@ -83,7 +83,7 @@ def maps(run: Run) -> Iterator[Figure]:
 
 
 @figure("adt_tree_fig3")
-def lengths(run: Run) -> Iterator[Figure]:
+def lengths(run: MeasuredRun) -> Iterator[Figure]:
     """Draw Fig. 3 (a): tokens a cycle of fixed trees, one panel a tree, one colour a temperature."""
     trees: dict[str, list[tuple[float, str]]] = {}
     for group in run.groups:
@@ -107,7 +107,7 @@ def lengths(run: Run) -> Iterator[Figure]:
 
 
 @sheet("adt_tree_fig3")
-def length_table(run: Run) -> list[TextTable]:
+def length_table(run: MeasuredRun) -> list[TextTable]:
     """Return Fig. 3 (a) as a table: the share of cycles by number of tokens, for each fixed tree."""
     lines = []
     for group in run.groups:
@@ -131,7 +131,7 @@ STARTS = {
 }
 
 
-def _starts(group: Measured) -> pd.DataFrame:
+def _starts(group: CellGroup) -> pd.DataFrame:
     """Return the row of the first cell of each initialisation, by the paper's name of it."""
     starts: dict[str, pd.Series[float]] = {}
     for name in group.cells("adt_tree"):
@@ -142,7 +142,7 @@ def _starts(group: Measured) -> pd.DataFrame:
 
 
 @figure("adt_tree_fig8")
-def starts(run: Run) -> Iterator[Figure]:
+def starts(run: MeasuredRun) -> Iterator[Figure]:
     """Draw Fig. 8: tau, mean depth and speed-up by initialisation of depth and width."""
     for group in run.groups:
         rows = _starts(group)
@@ -158,7 +158,7 @@ def starts(run: Run) -> Iterator[Figure]:
 
 
 @sheet("adt_tree_fig8")
-def start_table(run: Run) -> Iterator[TextTable]:
+def start_table(run: MeasuredRun) -> Iterator[TextTable]:
     """Return Fig. 8 as a table."""
     for group in run.groups:
         lines = [
@@ -169,7 +169,7 @@ def start_table(run: Run) -> Iterator[TextTable]:
 
 
 @figure("adt_tree_gain")
-def gain(run: Run) -> Iterator[Figure]:
+def gain(run: MeasuredRun) -> Iterator[Figure]:
     """Draw the stated limitation: the gain of each picture against the variance of its acceptance length."""
     for group in run.groups:
         cells = {name: gains(run.store, group, name) for name in group.cells("adt_tree")}
@@ -196,7 +196,7 @@ CONTROLS = {"": "trained", "_untrained": "untrained", "_shuffled": "shuffled wei
 
 
 class Accuracy(NamedTuple):
-    """Shares of held-out tokens where the best token, or one of the best three, is right; by control."""
+    """Shares of held-out tokens of which the best guess, or one of the best three, is right; by control."""
 
     drafter: str
     top1: dict[str, float]
@@ -223,7 +223,7 @@ def accuracies(cards: Path) -> list[Accuracy]:
 
 
 @sheet("adt_tree_fig1")
-def table(run: Run) -> list[TextTable]:
+def table(run: MeasuredRun) -> list[TextTable]:
     """Return Fig. 1 as a table."""
     lines = []
     for drafter in accuracies(folder()):
@@ -241,7 +241,7 @@ def _share(side: dict[str, float], control: str) -> str:
 
 
 @figure("adt_tree_fig1")
-def draw(run: Run) -> Iterator[Figure]:
+def draw(run: MeasuredRun) -> Iterator[Figure]:
     """Draw Fig. 1: bars of top-1 (solid) and top-3 (pale), one group a drafter, one colour a control."""
     drafters = accuracies(folder())
     if not drafters:

@@ -27,7 +27,7 @@ from stridebench.reports.papers.drawing import (
     show_output,
     side_by_side,
 )
-from stridebench.reports.papers.measured import KEYS, Measured, Run, counted, cycles, decoded, plain
+from stridebench.reports.papers.measured import KEYS, CellGroup, MeasuredRun, counted, cycles, decoded, plain
 from stridebench.reports.text_table import UNMEASURED, TextTable, estimate_text
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def located(cell: Cell) -> pd.DataFrame:
 
 
 @sheet("trees_regions", "adt_tree_regions")
-def region_table(run: Run) -> Iterator[TextTable]:
+def region_table(run: MeasuredRun) -> Iterator[TextTable]:
     """Return depth, utilisation and histogram of depths in each region, one row a method and region."""
     for group in run.groups:
         lines: list[dict[str, str]] = []
@@ -120,7 +120,7 @@ PICTURES = 4
 """Most pictures of a map."""
 
 
-class Picture(NamedTuple):
+class PictureProbs(NamedTuple):
     """An output of the baseline: prompt, repetition, probabilities of the likeliest codes [tokens, K], and regions."""
 
     prompt: str
@@ -133,7 +133,7 @@ class Picture(NamedTuple):
         return on_grid(self.probs[:, 0], grid)
 
 
-def pictures(cell: Cell) -> Iterator[Picture]:
+def pictures(cell: Cell) -> Iterator[PictureProbs]:
     """Yield the complete outputs whose distributions were stored."""
     grid, samples = cell.meta.get("grid"), counted(cell)
     if not grid or "leading" not in samples:
@@ -144,10 +144,10 @@ def pictures(cell: Cell) -> Iterator[Picture]:
         if leading.size and count >= grid["rows"] * grid["stride"]:
             regions = sample.get("regions")
             named = () if regions is None else tuple(regions)
-            yield Picture(sample["prompt"], int(sample["repetition"]), leading.reshape(count, -1), named)
+            yield PictureProbs(sample["prompt"], int(sample["repetition"]), leading.reshape(count, -1), named)
 
 
-def _baselines(run: Run) -> Iterator[tuple[Measured, Cell, list[Picture]]]:
+def _baselines(run: MeasuredRun) -> Iterator[tuple[CellGroup, Cell, list[PictureProbs]]]:
     for group in run.groups:
         for name in group.cells(role="baseline"):
             cell = run.store.cell(name)
@@ -156,7 +156,7 @@ def _baselines(run: Run) -> Iterator[tuple[Measured, Cell, list[Picture]]]:
 
 
 @figure("adt_tree_fig9")
-def maps(run: Run) -> Iterator[Figure]:
+def maps(run: MeasuredRun) -> Iterator[Figure]:
     """Draw Figs. 4 and 9: each picture and its top-1 probabilities, one sheet a model."""
     shade = Normalize(0, 1)
     for group, cell, outputs in _baselines(run):
@@ -172,7 +172,7 @@ def maps(run: Run) -> Iterator[Figure]:
         yield drawn
 
 
-class Place(NamedTuple):
+class PictureCell(NamedTuple):
     """A cell of a picture, [row, column], and its distribution's largest probabilities."""
 
     kind: str
@@ -182,7 +182,7 @@ class Place(NamedTuple):
     probs: Floats
 
 
-def extremes(outputs: Sequence[Picture], grid: Mapping[str, int]) -> list[Place]:
+def extremes(outputs: Sequence[PictureProbs], grid: Mapping[str, int]) -> list[PictureCell]:
     """Return the least certain, the median and the most certain of all cells."""
     order = np.argsort(np.concatenate([picture.sureness(grid).ravel() for picture in outputs]), kind="stable")
     places = []
@@ -190,12 +190,12 @@ def extremes(outputs: Sequence[Picture], grid: Mapping[str, int]) -> list[Place]
         which, place = divmod(int(at), grid["rows"] * grid["columns"])
         row, column = divmod(place, grid["columns"])
         picture = outputs[which]
-        places.append(Place(kind, picture.prompt, row, column, picture.probs[row * grid["stride"] + column]))
+        places.append(PictureCell(kind, picture.prompt, row, column, picture.probs[row * grid["stride"] + column]))
     return places
 
 
 @figure("adt_tree_fig5")
-def laws(run: Run) -> Iterator[Figure]:
+def laws(run: MeasuredRun) -> Iterator[Figure]:
     """Draw Fig. 5: distributions of an uncertain and of a certain cell, by rank."""
     for group, cell, outputs in _baselines(run):
         drawn, (axes,) = side_by_side(1, "Fig. 5: laws of single cells", group.title)
@@ -209,7 +209,7 @@ def laws(run: Run) -> Iterator[Figure]:
 
 
 @sheet("adt_tree_fig9")
-def table(run: Run) -> list[TextTable]:
+def table(run: MeasuredRun) -> list[TextTable]:
     """Return top-1 probabilities by region; the paper says they are low on smooth ground and high on detail."""
     lines: list[dict[str, str]] = []
     for group, cell, outputs in _baselines(run):

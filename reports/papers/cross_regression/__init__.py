@@ -2,4 +2,4 @@
 
 from stridebench.reports.papers.cross_regression import facts, figures
 
-__all__ = ["energies", "facts", "figures"]
+__all__ = ["facts", "figures"]

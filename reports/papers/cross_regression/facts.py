@@ -17,8 +17,8 @@ from matplotlib.ticker import MaxNLocator
 
 from stridebench.harness.record import stats
 from stridebench.reports.papers.drawing import COLOURS, figure, legend, sheet, side_by_side
-from stridebench.reports.papers.engine import Facts, Line, Scene, scaled, with_options
-from stridebench.reports.papers.measured import KEYS, Measured, Run, cycles, fits, plain
+from stridebench.reports.papers.engine import PaperFacts, SheetLine, SheetScene, scaled, with_options
+from stridebench.reports.papers.measured import KEYS, CellGroup, MeasuredRun, cycles, fits, plain
 from stridebench.reports.papers.paper_files import model_name, papers, printed
 from stridebench.reports.summary import FinishedCell
 from stridebench.reports.text_table import UNMEASURED, TextTable, estimate_text, measured_text, number
@@ -56,7 +56,7 @@ def joint() -> dict[str, Any]:
 
 
 def options(params: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Add ``layers`` to the options, None where the adapter changes all layers; old runs had no ``redraft``."""
+    """Add ``layers`` to the options, or None if the adapter changes all layers; old runs lack ``redraft``."""
     if "adapter" not in params:
         return params
     layers = LAYERS.search(str(params["adapter"]))
@@ -75,7 +75,7 @@ def layers_of(row: str) -> Range | None:
 
 
 def beside(rows: pd.DataFrame, label: Range) -> Range | None:
-    """Return the measured range of layers nearest to a printed one, as shares of all layers; None: none is near.
+    """Return the measured range of layers nearest to a printed one, as shares of all layers, or None if none is near.
 
     Args:
         rows: cells of one backbone. The last layer that an adapter changes gives its number of layers.
@@ -101,24 +101,24 @@ def _distance(layers: Range, depth: int, printed_layers: Range) -> float:
     )
 
 
-def applies(scene: Scene) -> bool:
+def applies(scene: SheetScene) -> bool:
     """Return whether a cell decodes as the table's method, or as its first decoding."""
     decodings = [other.rows for other in scene.layout.other_rows]
     methods = (METHOD, decodings[0]["method"])
     return any(len(fits(scene.cells, **rows)) for rows in decodings if rows["method"] in methods)
 
 
-def model(scene: Scene) -> str:
-    """Return the model whose printed rows a sheet shows: the backbone, or the reference where the paper lacks it."""
+def model(scene: SheetScene) -> str:
+    """Return the model whose printed rows a sheet shows: the backbone, or the reference if the paper lacks it."""
     backbone = str(scene.cells["backbone"].iloc[0])
     backbone = model_name(backbone)
     return backbone if any(line.model == backbone for line in scene.lines) else scene.layout.reference
 
 
-def lines(scene: Scene) -> Iterator[Line]:
-    """Yield the rows of one model for any backbone, or of all models for their own backbones.
+def lines(scene: SheetScene) -> Iterator[SheetLine]:
+    """Yield the rows of one model for any backbone, or of each model for its backbone.
 
-    Another task stands in for the paper's benchmark where all rows are of one benchmark.
+    Another task stands in for the paper's benchmark if all rows are of one benchmark.
     """
     reference = scene.layout.reference
     rows = [line for line in scene.lines if not reference or line.model == model(scene)]
@@ -136,14 +136,14 @@ def lines(scene: Scene) -> Iterator[Line]:
         yield replace(line, selection=selection | ({"layers": None} if "layers" in selection else {}))
 
 
-def fields(scene: Scene) -> Mapping[str, str]:
+def fields(scene: SheetScene) -> Mapping[str, str]:
     """Return the fields of the heading of a table that shows one model."""
     cells = scene.cells
     sampled = f"T = {cells['temperature'].iloc[0]:g}, {', '.join(dict.fromkeys(cells['task']))}"
     return {"model": model(scene), "sampled": sampled}
 
 
-def _score(cell: pd.Series[Any] | None, line: Line, factor: float = 1.0) -> str:
+def _score(cell: pd.Series[Any] | None, line: SheetLine, factor: float = 1.0) -> str:
     """Format the benchmark's score, in per cent with a factor of 100."""
     task = str((line.selection or {}).get("task")) if cell is None else str(cell["task"])
     key = QUALITIES.get(task, "")
@@ -152,13 +152,13 @@ def _score(cell: pd.Series[Any] | None, line: Line, factor: float = 1.0) -> str:
     return measured_text(row, key, digits=1 if factor > 1 else 3)
 
 
-def _tokens(cell: pd.Series[Any] | None, line: Line) -> str:
+def _tokens(cell: pd.Series[Any] | None, line: SheetLine) -> str:
     """Format tokens a pass; of a masked model, tokens of the completion a denoising step, as the paper counts."""
     masked = cell is not None and cell["method"] == MASKED and line.key == "scr"
     return measured_text(cell, "completion_per_step" if masked else line.key) if line.key else "-"
 
 
-def notes(scene: Scene) -> Iterator[str]:
+def notes(scene: SheetScene) -> Iterator[str]:
     """Yield the rule by which answers of GSM8K are scored, and what tokens of a masked model are."""
     if "gsm8k" in set(scene.cells["task"]):
         yield (
@@ -172,7 +172,7 @@ def notes(scene: Scene) -> Iterator[str]:
         )
 
 
-FACTS = Facts(
+FACTS = PaperFacts(
     options=options,
     applies=applies,
     lines=lines,
@@ -191,7 +191,7 @@ def paired_ratio(above: pd.DataFrame, below: pd.DataFrame, numerator: str, denom
 
 
 def parameters(store: Store, backbone: str) -> float | None:
-    """Return the number of parameters of a preset by its stored ``size``; None where it has none."""
+    """Return the number of parameters of a preset by its stored ``size``, or None if it has none."""
     size = re.match(r"([\d.]+) ?([MB])\b", str(store.manifest.get("sizes", {}).get(backbone, "")))
     return float(size[1]) * {"M": 1e6, "B": 1e9}[size[2]] if size else None
 
@@ -199,8 +199,8 @@ def parameters(store: Store, backbone: str) -> float | None:
 # Cross-Regression's energies: tests of Assumption 4.3 and of the gain of smoothing in Theorem 4.4.
 # Symbols: E_k energy of draft k of a test, log p - log q in nats, before clipping and smoothing; mu, sigma its mean
 # and standard deviation; L accepted drafts a step; beta memory of the running mean. Theorem 4.4: E[L_beta] >= E[L_0]
-# (1 + c sigma / |mu| beta + O(beta^2)) with one c > 0 for all. There is no such c: L is at most gamma while sigma /
-# |mu| has no bound. A run can show whether L_beta >= L_0, and which c its cells imply. Source: Abulkhanov et al.,
+# (1 + c sigma / |mu| beta + O(beta^2)) with one c > 0 for all. No c is enough: L is at most gamma while sigma /
+# |mu| is unbounded. A run can show whether L_beta >= L_0, and which c its cells imply. Source: Abulkhanov et al.,
 # Cross-Regression, section 4.3 and appendix B.2.
 
 
@@ -238,7 +238,7 @@ def energies(cell: Cell) -> pd.DataFrame:
 
 
 @sheet("cross_regression_energies")
-def table(run: Run) -> Iterator[TextTable]:
+def table(run: MeasuredRun) -> Iterator[TextTable]:
     """Return statistics of energies, one row a cell."""
     for group in run.groups:
         lines = [line for name in group.cells(METHOD) if (line := _line(run.store, group, name)) is not None]
@@ -246,7 +246,7 @@ def table(run: Run) -> Iterator[TextTable]:
         yield from plain(title, lines, NOTES)
 
 
-def _line(store: Store, group: Measured, name: str) -> dict[str, str] | None:
+def _line(store: Store, group: CellGroup, name: str) -> dict[str, str] | None:
     drafts = energies(store.cell(name))
     if drafts.empty:
         return None
@@ -282,7 +282,7 @@ def _mean(possible: pd.DataFrame) -> stats.Interval | None:
     return stats.ratio(by_output, "energy", "one") if len(by_output) else None
 
 
-def _gain(store: Store, group: Measured, name: str, frame: pd.DataFrame) -> tuple[str, str]:
+def _gain(store: Store, group: CellGroup, name: str, frame: pd.DataFrame) -> tuple[str, str]:
     """Return L_beta / L_0 and the implied c, compared with the cell that differs in beta alone."""
     options = dict(group.row(name)["options"])
     beta = float(options["beta"])
@@ -300,7 +300,7 @@ def _gain(store: Store, group: Measured, name: str, frame: pd.DataFrame) -> tupl
 
 
 @figure("cross_regression_energies")
-def draw(run: Run) -> Iterator[Figure]:
+def draw(run: MeasuredRun) -> Iterator[Figure]:
     """Draw mean energy and its deviation by place in the test, and the share of accepted tests."""
     for group in run.groups:
         cells = {name: drafts for name in group.cells(METHOD) if len(drafts := energies(run.store.cell(name)))}

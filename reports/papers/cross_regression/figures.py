@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -15,7 +15,6 @@ from matplotlib.figure import Figure
 
 from stridebench.reports.papers.cross_regression.facts import (
     METHOD,
-    QUALITIES,
     beside,
     joint,
     layers_of,
@@ -31,11 +30,10 @@ from stridebench.reports.papers.drawing import (
     figure,
     legend,
     side_by_side,
-    unmeasured,
 )
-from stridebench.reports.papers.measured import Measured, Run, fits
+from stridebench.reports.papers.measured import MeasuredRun, fits
 from stridebench.reports.papers.paper_files import printed
-from stridebench.reports.pareto import DASHES, OFFSET
+from stridebench.reports.pareto import OFFSET
 
 if TYPE_CHECKING:
     from stridebench.harness.record.store import Store
@@ -47,75 +45,8 @@ Lines = list[tuple[str, pd.DataFrame]]
 """Rows by the label of their curve."""
 
 
-def swept(group: Measured, option: str, *lines: str) -> Lines:
-    """Return cells of the method that differ in ``option``, its value in ``x``; one line a setting of the others.
-
-    Args:
-        group: the cells.
-        option: the swept option.
-        lines: options whose values name a line.
-    """
-    rows = with_layers(group.rows[group.rows["method"] == METHOD])
-    settings: dict[str, list[Any]] = {}
-    for name, options in rows["options"].items():
-        rest = str(sorted((key, str(value)) for key, value in options.items() if key != option))
-        settings.setdefault(rest, []).append(name)
-    named: dict[str, pd.DataFrame] = {}
-    for rest, names in settings.items():
-        if len(names) > 1:
-            line = rows.loc[names]
-            title = ", ".join(f"{key} {line['options'].iloc[-1][key]}" for key in lines)
-            line = line.assign(x=[float(options[option]) for options in line["options"]]).sort_values("x")
-            named[rest if title in named else title] = line
-    return list(named.items())
-
-
-@figure("cross_regression_thresholds")
-def thresholds(run: Run) -> Iterator[Figure]:
-    """Draw Tables 12 and 13 as curves: tokens a pass and quality against the threshold, one line a smoothing."""
-    for group in run.groups:
-        lines = swept(group, "tau", "mode", "beta", "layout")
-        if not lines:
-            continue
-        lines = [(title, rows.assign(x=-rows["x"]).sort_values("x")) for title, rows in lines]
-        drawn, panels = _with_quality(group, "Tables 12 and 13: the threshold", lines, "threshold -tau, nat")
-        table = printed(GRIDS.get(group.task, GRIDS["gsm8k"])).rows
-        for beta, rows in table[table["Model"] == "LLaMA-3 8B"].groupby("Smoothing (= beta)"):
-            x, y = (rows[key].astype(float) for key in ("Threshold (= -tau)", "Accept Rate [tokens/fwd]"))
-            panels[0].plot(x, y, color="0.6", ls=DASHES, marker="o", ms=3, label=f"printed, LLaMA-3 8B, beta {beta}")
-        legend(drawn, panels[0])
-        yield drawn
-
-
-@figure("cross_regression_smoothing")
-def smoothing(run: Run) -> Iterator[Figure]:
-    """Draw tokens a pass and quality against beta, one line a mode and threshold."""
-    for group in run.groups:
-        if lines := swept(group, "beta", "mode", "tau", "layout"):
-            drawn, panels = _with_quality(group, "The smoothing", lines, "smoothing beta")
-            legend(drawn, panels[0])
-            yield drawn
-
-
-@figure("cross_regression_windows")
-def windows(run: Run) -> Iterator[Figure]:
-    """Draw appendix D.3: tokens a pass and wall speed-up against the horizon, one line a layout."""
-    for group in run.groups:
-        lines = swept(group, "horizon", "layout")
-        if not lines:
-            continue
-        title = "D.3: the horizon gamma; the paper trains at 16 and tests at 32"
-        drawn, panels = side_by_side(2, title, group.title)
-        for axes, key, name in zip(panels, ("scr", "speedup"), (SCR, SPEEDUP), strict=True):
-            curves(axes, lines, "x", key)
-            axes.set_xscale("log", base=2)
-            axes.set(xlabel="horizon gamma", ylabel=name)
-        legend(drawn, panels[0])
-        yield drawn
-
-
 @figure("cross_regression_layers")
-def layers(run: Run) -> Iterator[Figure]:
+def layers(run: MeasuredRun) -> Iterator[Figure]:
     """Draw Table 16: tokens a step by the layers that the adapter changes, measured and printed."""
     table = printed("cross_regression_table16").rows
     labels = [label.removeprefix("Layers ") for label in table["Layer Range"]]
@@ -152,22 +83,8 @@ def _by_range(rows: pd.DataFrame, labels: list[str]) -> pd.DataFrame:
     return pd.concat(cells) if cells else rows.iloc[:0]
 
 
-def _with_quality(group: Measured, title: str, lines: Lines, x: str) -> tuple[Figure, list[Axes]]:
-    """Draw tokens a pass, and the benchmark's score or, without one, log-probability less the baseline's."""
-    score = QUALITIES.get(group.task, "")
-    key = score if group.has(score) else "logprob_diff"
-    drawn, panels = side_by_side(2, title, group.title)
-    curves(panels[0], lines, "x", "scr")
-    curves(panels[1], lines, "x", key)
-    panels[0].set(xlabel=x, ylabel=SCR)
-    panels[1].set(xlabel=x, ylabel=key.partition(".")[2] or "log p less AR's, nat a token")
-    if not panels[1].lines:
-        unmeasured(panels[1])
-    return drawn, panels
-
-
 @figure("cross_regression_fig1")
-def scaling(run: Run) -> Iterator[Figure]:
+def scaling(run: MeasuredRun) -> Iterator[Figure]:
     """Draw Fig. 1: tokens a pass and wall speed-up of the lossless joint decoding against parameters.
 
     The paper prints no values of the figure. Table 17's values and the two in the text are drawn too.

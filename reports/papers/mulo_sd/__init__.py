@@ -2,4 +2,4 @@
 
 from stridebench.reports.papers.mulo_sd import pareto, stages
 
-__all__ = ["pareto", "sheets", "stages", "text"]
+__all__ = ["pareto", "stages"]

@@ -28,7 +28,7 @@ from stridebench.reports.papers.drawing import (
     show_output,
     side_by_side,
 )
-from stridebench.reports.papers.measured import Measured, Run, plain
+from stridebench.reports.papers.measured import CellGroup, MeasuredRun, plain
 from stridebench.reports.papers.paper_files import published
 from stridebench.reports.pareto import OFFSET
 from stridebench.reports.summary import FinishedCell, token_ms
@@ -48,7 +48,7 @@ TITLES = {
 
 
 @dataclass(frozen=True)
-class Line:
+class SweepLine:
     """Cells joined by a curve.
 
     Args:
@@ -69,23 +69,23 @@ class Line:
         return dict(zip(self.marks, map(str, self.rows.index), strict=True))
 
 
-def taus(run: Run, group: Measured) -> list[Line]:
+def taus(run: MeasuredRun, group: CellGroup) -> list[SweepLine]:
     """Return the sweeps over tau that differ in samplers, scale or window only."""
     return families(run, group, DECODING)
 
 
-def radii(run: Run, group: Measured) -> list[Line]:
+def radii(run: MeasuredRun, group: CellGroup) -> list[SweepLine]:
     """Return the sweeps over tau at each radius, cell by cell as published, with trained samplers."""
     lines = families(run, group, RADIUS)
     return [line for line in lines if option(line.rows["options"].iloc[0], "samplers") not in UNTRAINED]
 
 
 def option(options: Mapping[str, Any], key: str) -> Any:
-    """Return a parameter of MuLo-SD, the published one where the run stored none."""
+    """Return a parameter of MuLo-SD, or the published one if the run stored none."""
     return options.get(key, published("mulo_sd")[key])
 
 
-def families(run: Run, group: Measured, varied: Sequence[str]) -> list[Line]:
+def families(run: MeasuredRun, group: CellGroup, varied: Sequence[str]) -> list[SweepLine]:
     """Return sweeps over tau in its order: one line a value of the varied options, the others as published.
 
     The suite's role ``samplers`` replaces published options.
@@ -97,7 +97,7 @@ def families(run: Run, group: Measured, varied: Sequence[str]) -> list[Line]:
             values = tuple(option(options, key) for key in varied)
             lines.setdefault(values, []).append((float(options["tau"]), str(cell)))
     return [
-        Line(
+        SweepLine(
             _label(fixed, varied, values),
             group.rows.loc[[cell for _, cell in sorted(line)]],
             tuple(f"{tau:g}" for tau, _ in sorted(line)),
@@ -107,12 +107,12 @@ def families(run: Run, group: Measured, varied: Sequence[str]) -> list[Line]:
 
 
 def _label(published: Mapping[str, Any], varied: Sequence[str], values: Sequence[Any]) -> str:
-    """Name the first option always, the others where they are not as published."""
+    """Name the first option always, and the others if they are not as published."""
     pairs = list(zip(varied, values, strict=True))
     return ", ".join(f"{key} {value}" for i, (key, value) in enumerate(pairs) if not i or value != published[key])
 
 
-def others(group: Measured) -> list[Line]:
+def others(group: CellGroup) -> list[SweepLine]:
     """Return the other methods, the slowest cell of each first, and autoregressive decoding."""
     rows = group.rows[(group.rows["method"] != "mulo_sd") & group.rows["speedup"].notna()]
     lines = []
@@ -121,27 +121,27 @@ def others(group: Measured) -> list[Line]:
         label = str(method) if len(part) > 1 else str(part["label"].iloc[0])
         if part["role"].eq("baseline").all():
             label = "AR"
-        lines.append(Line(label, part, marks if len(part) > 1 else ("",), swept=False))
+        lines.append(SweepLine(label, part, marks if len(part) > 1 else ("",), swept=False))
     return lines
 
 
-def qualities(group: Measured) -> list[str]:
+def qualities(group: CellGroup) -> list[str]:
     """Return the qualities that at least two cells have."""
     return [key for key in QUALITIES if key in group.rows and group.rows[key].notna().sum() > 1]
 
 
 def timed(rows: pd.DataFrame) -> pd.Series[bool]:
-    """Return which rows have a speed-up; none where the run has no baseline."""
+    """Return which rows have a speed-up; none if the run lacks a baseline."""
     return rows.get("speedup", pd.Series(math.nan, rows.index)).notna()
 
 
-def _lines(group: Measured, sweeps: Sequence[Line]) -> list[Line]:
-    """Return the lines of a figure; none where no sweep was timed or no quality measured."""
+def _lines(group: CellGroup, sweeps: Sequence[SweepLine]) -> list[SweepLine]:
+    """Return the lines of a figure; none if no sweep was timed or no quality measured."""
     sweeps = [line for line in sweeps if timed(line.rows).any()]
     return [*sweeps, *others(group)] if sweeps and qualities(group) else []
 
 
-def _table(group: Measured, name: str, sweeps: Sequence[Line]) -> list[TextTable]:
+def _table(group: CellGroup, name: str, sweeps: Sequence[SweepLine]) -> list[TextTable]:
     lines = [
         {
             "line": line.label,
@@ -156,8 +156,8 @@ def _table(group: Measured, name: str, sweeps: Sequence[Line]) -> list[TextTable
     return plain(f"MuLo-SD, supplement, {TITLES[name]} | {group.title}", lines, notes, labels=2)
 
 
-def draw(group: Measured, name: str, sweeps: Sequence[Line]) -> Iterator[Figure]:
-    """Draw one panel a quality; nothing where there is none, or no sweep was timed against a baseline."""
+def draw(group: CellGroup, name: str, sweeps: Sequence[SweepLine]) -> Iterator[Figure]:
+    """Draw one panel a quality; nothing if there is none, or no sweep was timed against a baseline."""
     lines, keys = _lines(group, sweeps), qualities(group)
     if not lines:
         return
@@ -170,7 +170,7 @@ def draw(group: Measured, name: str, sweeps: Sequence[Line]) -> Iterator[Figure]
     yield drawn
 
 
-def _draw(axes: Axes, line: Line, key: str, colour: str) -> None:
+def _draw(axes: Axes, line: SweepLine, key: str, colour: str) -> None:
     """Draw a curve, or a diamond for a single cell that is not MuLo-SD's."""
     if len(line.rows) == 1 and not line.swept:
         axes.plot(line.rows["speedup"], line.rows[key], "D", ms=7, color=colour, label=line.label)
@@ -181,7 +181,7 @@ def _draw(axes: Axes, line: Line, key: str, colour: str) -> None:
             axes.annotate(mark, (row["speedup"], row[key]), (3, 3), textcoords=OFFSET, fontsize=7)
 
 
-def _register(name: str, sweeps: Callable[[Run, Measured], list[Line]]) -> None:
+def _register(name: str, sweeps: Callable[[MeasuredRun, CellGroup], list[SweepLine]]) -> None:
     """Register a figure and the table of its values."""
     sheet(f"mulo_sd_{name}")(
         lambda run: [filled_table for group in run.groups for filled_table in _table(group, name, sweeps(run, group))]
@@ -195,7 +195,7 @@ _register("fig8", taus)
 _register("fig9", radii)
 
 
-# MuLo-SD's pictures beside the target's (Figs. 4 and 10-13), each with its own speed-up at the bottom left.
+# MuLo-SD's pictures next to the target's (Figs. 4 and 10-13), each with its speed-up at the bottom left.
 # A sheet shows the first prompts of the run, not chosen ones. Each cell of MuLo-SD is on a sheet of its sweep.
 
 
@@ -207,7 +207,7 @@ STAMP = {"facecolor": "black", "edgecolor": "none", "alpha": 0.65, "pad": 1.2}
 
 
 @figure("mulo_sd_fig10")
-def comparison(run: Run) -> Iterator[Figure]:
+def comparison(run: MeasuredRun) -> Iterator[Figure]:
     """Draw Figs. 4 and 10-12: AR, MuLo-SD at the paper's tau with each samplers and window, and other methods."""
     for group in run.groups:
         columns = {
@@ -221,7 +221,7 @@ def comparison(run: Run) -> Iterator[Figure]:
 
 
 @figure("mulo_sd_fig13")
-def sweeps(run: Run) -> Iterator[Figure]:
+def sweeps(run: MeasuredRun) -> Iterator[Figure]:
     """Draw Fig. 13: AR, then MuLo-SD from the strictest tau to the loosest; one sheet a sweep."""
     for group in run.groups:
         for line in families(run, group, tuple(published("mulo_sd"))):
@@ -229,8 +229,10 @@ def sweeps(run: Run) -> Iterator[Figure]:
             yield from picture_sheet(run.store, group, columns, f"Fig. 13: tau, {line.label}", SWEPT)
 
 
-def picture_sheet(store: Store, group: Measured, columns: Mapping[str, str], title: str, most: int) -> Iterator[Figure]:
-    """Draw one row a prompt: AR's picture, then one column a cell; nothing where AR has no picture on a known grid.
+def picture_sheet(
+    store: Store, group: CellGroup, columns: Mapping[str, str], title: str, most: int
+) -> Iterator[Figure]:
+    """Draw one row a prompt: AR's picture, then one column a cell; nothing if AR has no picture on a known grid.
 
     Args:
         store: the run.

@@ -15,8 +15,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from stridebench.reports.papers.drawing import COLOURS, figure, legend, sheet, side_by_side
-from stridebench.reports.papers.measured import KEYS, Measured, Run, counted, plain
-from stridebench.reports.papers.mulo_sd.pareto import Line, option, radii, ratios, timed
+from stridebench.reports.papers.measured import KEYS, CellGroup, MeasuredRun, counted, plain
+from stridebench.reports.papers.mulo_sd.pareto import SweepLine, option, radii, ratios, timed
 from stridebench.reports.papers.paper_files import printed, published
 from stridebench.reports.summary import FinishedCell
 from stridebench.reports.text_table import UNMEASURED, TextTable, measured_text, number
@@ -67,7 +67,7 @@ def predicted(frame: pd.DataFrame, factor: int) -> Predicted | None:
 
 
 @sheet("mulo_sd_eq10")
-def speedups(run: Run) -> list[TextTable]:
+def speedups(run: MeasuredRun) -> list[TextTable]:
     """Compare eq. 10, its corrected form and counted passes with the wall speed-up, one row a cell of MuLo-SD."""
     lines = []
     for group, name in _cells(run):
@@ -98,7 +98,7 @@ def speedups(run: Run) -> list[TextTable]:
 
 
 def breakdown(cell: Cell) -> pd.Series[float] | None:
-    """Return the mean seconds of a picture in each of STEPS; None where the run stored no stages.
+    """Return the mean seconds of a picture in each of STEPS, or None if the run stored no stages.
 
     The drafter's time of a step contains the samplers' (steps 2 and 7), which is subtracted here.
     """
@@ -117,7 +117,7 @@ def breakdown(cell: Cell) -> pd.Series[float] | None:
     return pd.Series([*means, rest], index=STEPS)
 
 
-def _breakdowns(run: Run) -> Iterator[tuple[Measured, str, pd.Series[float]]]:
+def _breakdowns(run: MeasuredRun) -> Iterator[tuple[CellGroup, str, pd.Series[float]]]:
     for group, name in _cells(run):
         seconds = breakdown(run.store.cell(name))
         if seconds is not None:
@@ -125,7 +125,7 @@ def _breakdowns(run: Run) -> Iterator[tuple[Measured, str, pd.Series[float]]]:
 
 
 @sheet("mulo_sd_fig7")
-def stages(run: Run) -> list[TextTable]:
+def stages(run: MeasuredRun) -> list[TextTable]:
     """Return Fig. 7 as a table: seconds of a picture and the share of each step."""
     lines = [
         {
@@ -141,10 +141,10 @@ def stages(run: Run) -> list[TextTable]:
 
 
 @figure("mulo_sd_fig7")
-def latency(run: Run) -> Iterator[Figure]:
+def latency(run: MeasuredRun) -> Iterator[Figure]:
     """Draw Fig. 7: seconds of a picture by step, one bar a setting; AR is a line."""
     for group in run.groups:
-        cells = {name: seconds for _, name, seconds in _breakdowns(Run(run.store, [group]))}
+        cells = {name: seconds for _, name, seconds in _breakdowns(MeasuredRun(run.store, [group]))}
         if not cells:
             continue
         drawn, (axes,) = side_by_side(1, "Fig. 7: latency by step", group.title)
@@ -164,12 +164,12 @@ def latency(run: Run) -> Iterator[Figure]:
         yield drawn
 
 
-def _cells(run: Run) -> list[tuple[Measured, str]]:
+def _cells(run: MeasuredRun) -> list[tuple[CellGroup, str]]:
     """Return the cells of MuLo-SD, each with its group."""
     return [(group, name) for group in run.groups for name in group.cells("mulo_sd")]
 
 
-# Numbers in MuLo-SD's text, compared with what the run measured; each has its place in the paper.
+# Numbers in MuLo-SD's text, compared with the run's; each has its place in the paper.
 
 
 TAU, STRICT = "0.0001", "0.001"
@@ -184,14 +184,14 @@ class Swept:
         run: the run.
         group: its cells.
         factor: of the row.
-        line: MuLo-SD over tau as published, at the row's factor, with trained samplers. None: not run.
-        base: the autoregressive cell. None: not run.
+        line: MuLo-SD over tau as published, at the row's factor, with trained samplers, or None if it was not run.
+        base: the autoregressive cell, or None if it was not run.
     """
 
-    run: Run
-    group: Measured
+    run: MeasuredRun
+    group: CellGroup
     factor: int
-    line: Line | None
+    line: SweepLine | None
     base: str | None
 
     def cell(self, tau: str) -> Cell | None:
@@ -201,7 +201,7 @@ class Swept:
 
 
 @sheet("mulo_sd_text")
-def table(run: Run) -> Iterator[TextTable]:
+def table(run: MeasuredRun) -> Iterator[TextTable]:
     """Return a table for each group with cells of MuLo-SD: what, printed, measured, where."""
     text = printed("mulo_sd_text")
     notes = [
@@ -225,7 +225,7 @@ def table(run: Run) -> Iterator[TextTable]:
             )
 
 
-def _line(run: Run, group: Measured, factor: int) -> Line | None:
+def _line(run: MeasuredRun, group: CellGroup, factor: int) -> SweepLine | None:
     for line in radii(run, group):
         options = line.rows["options"].iloc[0]
         if (option(options, "factor"), option(options, "radius")) == (factor, published("mulo_sd")["radius"]):

@@ -16,15 +16,11 @@ from matplotlib.figure import Figure
 from stridebench.reports.contact_sheets import COLUMNS, name_row, sample, tile
 from stridebench.reports.papers.drawing import (
     QUALITIES,
-    by_label,
-    curves,
     figure,
-    legend,
     quality_of,
     sheet,
-    side_by_side,
 )
-from stridebench.reports.papers.measured import Measured, Run, decoded, plain
+from stridebench.reports.papers.measured import CellGroup, MeasuredRun, decoded, plain
 from stridebench.reports.text_table import TextTable, measured_text
 
 if TYPE_CHECKING:
@@ -44,7 +40,7 @@ NOTES = (
 
 
 @sheet("sjdpp_diversity")
-def table(run: Run) -> Iterator[TextTable]:
+def table(run: MeasuredRun) -> Iterator[TextTable]:
     """Return a table for each group that measures diversity: one row a decoding and K."""
     for group in run.groups:
         titles = {key: DISTANCES[key] for key in _measured_distances(run.store, group)}
@@ -65,28 +61,8 @@ def table(run: Run) -> Iterator[TextTable]:
         yield from plain(f"SJD++, Figs. 2 and 10: diversity | measured on {group.title}", lines, NOTES)
 
 
-@figure("sjdpp_diversity")
-def draw(run: Run) -> Iterator[Figure]:
-    """Draw diversity against K, one line a decoding, one panel a distance."""
-    for group in run.groups:
-        keys = [key for key in DISTANCES if group.has(key)]
-        rows = _ordered(group)
-        ks = sorted(set(rows["top_k"]), key=_size)
-        if not keys or len(ks) < 2:
-            continue
-        drawn, panels = side_by_side(len(keys), "Figs. 2 and 10: diversity by seed under top-K sampling", group.title)
-        rows = rows.assign(x=[ks.index(k) for k in rows["top_k"]])
-        for axes, key in zip(panels, keys, strict=True):
-            curves(axes, by_label(rows), "x", key)
-            axes.set_xticks(range(len(ks)), [_top_k(k) for k in ks])
-            axes.set(xlabel="K of top-K sampling", ylabel=DISTANCES[key])
-            axes.set_title(f"{rows['prompts'].max():g} prompts, {rows['n_ok'].max():g} pictures a point", fontsize=8)
-        legend(drawn, panels[0])
-        yield drawn
-
-
 @figure("sjdpp_fig10")
-def same_seed(run: Run) -> Iterator[Figure]:
+def same_seed(run: MeasuredRun) -> Iterator[Figure]:
     """Draw Figs. 2 and 10: one sheet a prompt, one row a decoding and K, one column a seed."""
     for group in run.groups:
         rows = _ordered(group)
@@ -118,13 +94,13 @@ def _seeds(store: Store, title: str, cells: Sequence[tuple[str, Cell]], prompt: 
     return drawn
 
 
-def _measured_distances(store: Store, group: Measured) -> list[str]:
+def _measured_distances(store: Store, group: CellGroup) -> list[str]:
     """Return the distances that some cell has as scores, with a value or with a reason."""
     scores = [store.cell(str(name)).meta.get("set_scores") or {} for name in group.rows.index]
     return [key for key in DISTANCES if any(key.removeprefix("set.") in names for names in scores)]
 
 
-def _ordered(group: Measured) -> pd.DataFrame:
+def _ordered(group: CellGroup) -> pd.DataFrame:
     """Sort decodings in the order of the run, each by K."""
     labels = list(dict.fromkeys(group.rows["label"]))
     order = sorted(

@@ -1,6 +1,6 @@
 """Beyond SJD++: reuse as published and both exact rules, each with paired differences to SJD.
 
-Both exact rules keep the model's distribution, as the run's own proof enumerates. M is the maximal coupling of each
+Both exact rules keep the model's distribution, as the run's proof enumerates. M is the maximal coupling of each
 draft with its new distribution. G uses the same Gumbel noise at the same place again.
 """
 
@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from stridebench.harness.record import stats
 from stridebench.reports.papers.drawing import COLOURS, QUALITIES, SCR, figure, legend, sheet, side_by_side
-from stridebench.reports.papers.measured import Measured, Run, plain
+from stridebench.reports.papers.measured import CellGroup, MeasuredRun, plain
 from stridebench.reports.papers.paper_files import published
 from stridebench.reports.summary import FinishedCell, token_ms
 from stridebench.reports.tables import text
@@ -30,7 +30,7 @@ NOTES = (
 )
 
 
-def _names(group: Measured) -> dict[str, str]:
+def _names(group: CellGroup) -> dict[str, str]:
     """Return the cells of the compared decodings, as far as they were run."""
     cells = {
         "AR": group.find(method="autoregressive"),
@@ -43,7 +43,7 @@ def _names(group: Measured) -> dict[str, str]:
 
 
 @sheet("sjdpp_exact")
-def table(run: Run) -> Iterator[TextTable]:
+def table(run: MeasuredRun) -> Iterator[TextTable]:
     """Return a table for each group with SJD: speed, total variation and quality of each method, and less SJD's."""
     for group in run.groups:
         names = _names(group)
@@ -53,7 +53,7 @@ def table(run: Run) -> Iterator[TextTable]:
             yield from plain(f"{TITLE} | measured on {group.title}", lines, NOTES)
 
 
-def _line(group: Measured, row: pd.Series[Any], outputs: Mapping[str, FinishedCell], name: str) -> dict[str, str]:
+def _line(group: CellGroup, row: pd.Series[Any], outputs: Mapping[str, FinishedCell], name: str) -> dict[str, str]:
     """Return one row by heading."""
     finished, base, is_other = outputs[name], outputs["SJD"], name != "SJD"
     variation, ratio = row["total_variation"], stats.median_ratio(token_ms(base.totals), token_ms(finished.totals))
@@ -72,7 +72,7 @@ def _line(group: Measured, row: pd.Series[Any], outputs: Mapping[str, FinishedCe
     return line | {"histogram TV to AR (floor), p": text(row, Column("test", "test"))}
 
 
-def _qualities(group: Measured) -> list[str]:
+def _qualities(group: CellGroup) -> list[str]:
     """Return the qualities of single outputs, which can be paired."""
     return [key for key in QUALITIES if key in group.rows and not key.startswith("set.")]
 
@@ -89,7 +89,7 @@ def _gap(a: pd.DataFrame, b: pd.DataFrame, top: str = "value", below: str = "one
 
 
 @figure("sjdpp_exact")
-def draw(run: Run) -> Iterator[Figure]:
+def draw(run: MeasuredRun) -> Iterator[Figure]:
     """Draw the table's values: speed, total variation and quality, one row a method."""
     for group in run.groups:
         names = _names(group)
@@ -112,7 +112,7 @@ def draw(run: Run) -> Iterator[Figure]:
 
 
 def _mark(axes: Axes, row: pd.Series[Any], key: str, place: int, name: str) -> None:
-    """Draw a value with its interval; nothing where it was not measured."""
+    """Draw a value with its interval, if it was measured."""
     value = row.get(key)
     if value is None or pd.isna(value):
         return

@@ -1,13 +1,14 @@
-"""Figures of SJD++ from a run: curves over top-K, resolution, window, reuse threshold, initialisation and refinement.
+"""Figures of SJD++ from a run: the resolution, initialisation, refinement, and the batch sweep.
 
-The paper prints these as pictures. Where it prints values too (Table 10), they are a dashed line.
+The other curves are charts of `reports/data/papers/sjdpp.yaml`. In the batch sweep, throughput is output tokens over
+the time of the batch, and the speed-up is over the autoregressive batch of the same B, as in every table.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import cycle
+from itertools import cycle, pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,46 +19,27 @@ from matplotlib.figure import Figure
 from stridebench.harness.record.metrics import METRICS
 from stridebench.reports.papers.drawing import (
     COLOURS,
-    QUALITIES,
     SCR,
-    SECONDS,
     by_label,
     curve,
     curves,
     figure,
     legend,
-    quality_of,
+    sheet,
     side_by_side,
-    unmeasured,
 )
-from stridebench.reports.papers.measured import Measured, Run, fits, over_seeds
-from stridebench.reports.papers.paper_files import printed, published
+from stridebench.reports.papers.measured import CellGroup, MeasuredRun, over_seeds
+from stridebench.reports.papers.paper_files import printed
 from stridebench.reports.pareto import DASHES, OFFSET
 from stridebench.reports.summary import FinishedCell
+from stridebench.reports.text_table import Column, TextTable, measured_text, number
 
 if TYPE_CHECKING:
     from stridebench.harness.record.store import Store
 
 
-@figure("sjdpp_fig5")
-def top_k(run: Run) -> Iterator[Figure]:
-    """Draw Fig. 5: tokens a pass and seconds against the K of top-K sampling, one line a method."""
-    for group in run.groups:
-        ks = sorted(set(group.rows["top_k"]), key=lambda k: k or math.inf)  # 0 keeps all
-        if len(ks) < 2:
-            continue
-        rows = group.rows.assign(x=[ks.index(k) for k in group.rows["top_k"]]).sort_values("x", kind="stable")
-        drawn, panels = side_by_side(2, "Fig. 5: under various sampling randomness", group.title)
-        for axes, key, name in zip(panels, ("scr", "seconds"), (SCR, SECONDS), strict=True):
-            curves(axes, by_label(rows), "x", key)
-            axes.set_xticks(range(len(ks)), [f"{k}" if k else "all" for k in ks])
-            axes.set(xlabel="K of top-K sampling", ylabel=name)
-        legend(drawn, panels[0])
-        yield drawn
-
-
 @figure("sjdpp_fig6")
-def resolution(run: Run) -> Iterator[Figure]:
+def resolution(run: MeasuredRun) -> Iterator[Figure]:
     """Draw Fig. 6: tokens a pass against tokens of a picture, one line a method and task, one point a backbone.
 
     Methods of a single size of pictures are left out.
@@ -78,58 +60,8 @@ def resolution(run: Run) -> Iterator[Figure]:
     yield drawn
 
 
-@figure("sjdpp_table10")
-def windows(run: Run) -> Iterator[Figure]:
-    """Draw Table 10: passes a token and quality against the window."""
-    table = printed("sjdpp_table10")
-    sizes = table.rows["WS [tokens]"].astype(float)
-    for group in run.groups:
-        rows = sweep(group, "window")
-        quality = quality_of(rows)
-        if len(rows) < 2 or quality is None:
-            continue
-        drawn, panels = side_by_side(2, "Table 10: the window", group.title)
-        ticks = sorted({*sizes, *rows["x"]})
-        for axes, key, column in zip(panels, ("passes_per_token", quality), table.rows.columns[[3, 1]], strict=True):
-            curve(axes, rows["x"], rows, key, "measured", COLOURS[0])
-            if key == "passes_per_token" or "GenEval" in QUALITIES[key]:
-                values, label = table.rows[column].astype(float), f"printed, {table.layout.model}"
-                axes.plot(sizes, values, color="0.5", ls=DASHES, marker="o", ms=3, label=label)
-            axes.set_xscale("log", base=2)
-            axes.set_xticks(ticks, labels=[f"{x:g}" for x in ticks], fontsize=7)
-            axes.set(xlabel="window, rows", ylabel=QUALITIES.get(key, "target passes / output token"))
-        legend(drawn, panels[0])
-        yield drawn
-
-
-@figure("sjdpp_tau")
-def reuse(run: Run) -> Iterator[Figure]:
-    """Draw the sweep of the reuse threshold: tokens a pass, quality, and total variation in the run's own proof."""
-    for group in run.groups:
-        rows = sweep(group, "tau")
-        if len(rows) < 2:
-            continue
-        ticks = sorted(rows["x"])
-        drawn, panels = side_by_side(3, "SJD++: the reuse threshold", group.title)
-        others = group.rows[(group.rows["role"] == "method") & ~group.rows.index.isin(rows.index)]
-        for axes, key in zip(panels, ("scr", quality_of(rows), "total_variation"), strict=True):
-            if key is None or rows[key].isna().all():
-                unmeasured(axes)
-                continue
-            curve(axes, [ticks.index(x) for x in rows["x"]], rows, key, "as published", COLOURS[0])
-            for colour, (_, row) in zip(cycle(COLOURS[1:]), others.iterrows(), strict=False):
-                if pd.notna(row[key]):
-                    axes.axhline(row[key], color=colour, ls=DASHES, lw=1.2, label=str(row["label"]))
-            axes.set_xticks(range(len(ticks)), [f"{x:g}" for x in ticks])
-            names = {"scr": SCR, "total_variation": "total variation", **QUALITIES}
-            axes.set(xlabel="reuse threshold tau", ylabel=names[key])
-        panels[2].set_title("of the run's own proof, worst enumerated model", fontsize=8)
-        legend(drawn, panels[0])
-        yield drawn
-
-
 @figure("sjdpp_fig13")
-def inits(run: Run) -> Iterator[Figure]:
+def inits(run: MeasuredRun) -> Iterator[Figure]:
     """Draw Fig. 13: tokens a pass by initialisation, one dot a seed."""
     for group in run.groups:
         rows = _with_option(group, "init")
@@ -143,7 +75,7 @@ def inits(run: Run) -> Iterator[Figure]:
 
 
 @figure("sjdpp_fig12")
-def refinement(run: Run) -> Iterator[Figure]:
+def refinement(run: MeasuredRun) -> Iterator[Figure]:
     """Draw Fig. 12: passes a token with and without refinement, measured and printed."""
     by_init = printed("sjdpp_fig12").rows.groupby("Init")
     steps = ", ".join(f"{name} {part['Steps'].astype(float).mean():.0f}" for name, part in by_init)
@@ -177,13 +109,102 @@ def _dots(store: Store, axes: Axes, rows: pd.DataFrame, name: str, labels: Seque
     axes.set_ylim(len(rows) - 0.5, -0.5)
 
 
-def _with_option(group: Measured, name: str) -> pd.DataFrame:
+def _with_option(group: CellGroup, name: str) -> pd.DataFrame:
     return group.rows[[name in options for options in group.rows["options"]]]
 
 
-def sweep(group: Measured, parameter: str) -> pd.DataFrame:
-    """Return cells of SJD++ as published that differ in one parameter, sorted by its value ``x``."""
-    rest = {key: value for key, value in published("sjdpp").items() if key != parameter}
-    rows = fits(group.rows, method="sjdpp", **rest)
-    values = [float(options.get(parameter, math.nan)) for options in rows["options"]]
-    return rows.assign(x=pd.Series(values, rows.index, dtype=float)).sort_values("x")
+BATCH_COLUMNS = (
+    Column("label", "cell", rank=0),
+    Column("batch", "B", 0, 1),
+    Column("throughput", "tokens/s of the batch", 1, 2),
+    Column("ms_per_token", "ms/token of a row", 1, 4),
+    Column("speedup", "speed-up over AR at B", 2, 2),
+    Column("scr", "SCR", 2, 3),
+    Column("break_even", "break-even B", 1, 5),
+)
+BATCH_NOTE = (
+    "rows of a batch share its time: intervals over few batches of many rows are narrower than another run would differ"
+)
+
+
+def break_even(batches: Sequence[int], speedups: Sequence[float]) -> float | None:
+    """Return the B from which on nothing is gained: the speed-up last falls to 1 there, interpolated over log2 B.
+
+    Args:
+        batches: ascending.
+        speedups: one a batch.
+
+    Returns:
+        The smallest B if no B gains, or None if the largest B still gains.
+    """
+    points = [(math.log2(batch), value) for batch, value in zip(batches, speedups, strict=True)]
+    if not points or points[-1][1] > 1:
+        return None
+    for (x, above), (right, below) in reversed(list(pairwise(points))):
+        if above > 1:
+            return float(2 ** (x + (right - x) * (above - 1) / (above - below)))
+    return float(2 ** points[0][0])
+
+
+@sheet("sjdpp_batch")
+def batch_table(run: MeasuredRun) -> Iterator[TextTable]:
+    """Return a batch_table for each group: one row a cell and B."""
+    for group in run.groups:
+        lines = [line for _, rows in _by_batch(group) for line in _batch_lines(rows)]
+        yield TextTable(f"Batch sweep: {group.title}", BATCH_COLUMNS, lines, [BATCH_NOTE])
+
+
+@figure("sjdpp_batch")
+def batches(run: MeasuredRun) -> Iterator[Figure]:
+    """Draw tokens a second and speed-up against B, one line a method; a dashed line marks the end of the gain."""
+    for group in run.groups:
+        batches = sorted({int(batch) for batch in group.rows["batch"]})
+        if len(batches) < 2:
+            continue
+        drawn, panels = side_by_side(2, "Batch sweep: B prompts in lock step", group.title)
+        lines, speedups = [], []
+        for colour, (label, rows) in zip(COLOURS, _by_batch(group), strict=False):
+            end = _end(rows)
+            lines.append((label if end is None else f"{label}: no gain from B = {end:.2g}", rows))
+            speedups.append((label, rows if _is_method(rows) else rows.drop(columns="speedup")))
+            if end is not None:
+                panels[1].axvline(end, color=colour, ls=DASHES, lw=1)
+        curves(panels[0], lines, "batch", "throughput")
+        curves(panels[1], speedups, "batch", "speedup")
+        panels[1].axhline(1, color="0.5", lw=1, zorder=0)
+        for axes, name in zip(panels, ("tokens/s of the batch", "speed-up over AR at the same B"), strict=True):
+            axes.set_xscale("log", base=2)
+            axes.set_xticks(batches, [f"{batch}" for batch in batches])
+            axes.set(xlabel="B, prompts in lock step", ylabel=name, ylim=(0, None))
+        legend(drawn, panels[0])
+        yield drawn
+
+
+def _by_batch(group: CellGroup) -> list[tuple[str, pd.DataFrame]]:
+    """Return the rows of each method and of the baseline by B."""
+    return [(label, rows.sort_values("batch")) for label, rows in by_label(group.rows)]
+
+
+def _is_method(rows: pd.DataFrame) -> bool:
+    return bool(rows["role"].iloc[0] != "baseline")
+
+
+def _end(rows: pd.DataFrame) -> float | None:
+    if not _is_method(rows):
+        return None
+    return break_even([int(batch) for batch in rows["batch"]], [float(value) for value in rows["speedup"]])
+
+
+def _batch_lines(rows: pd.DataFrame) -> list[list[str]]:
+    end = _end(rows)
+    limit = "-" if not _is_method(rows) else f"none up to {rows['batch'].max():g}" if end is None else number(end, 1)
+    figures = [(column.key, column.digits) for column in BATCH_COLUMNS[2:-1]]
+    return [
+        [
+            str(row["label"]),
+            f"{row['batch']:g}",
+            *(measured_text(row, key, digits=digits) for key, digits in figures),
+            limit,
+        ]
+        for _, row in rows.iterrows()
+    ]

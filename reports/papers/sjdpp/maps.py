@@ -31,7 +31,7 @@ from stridebench.reports.papers.drawing import (
     show_output,
     side_by_side,
 )
-from stridebench.reports.papers.measured import KEYS, Measured, Run, counted, plain
+from stridebench.reports.papers.measured import KEYS, CellGroup, MeasuredRun, counted, plain
 from stridebench.reports.text_table import TextTable, estimate_text
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def lengths_on_grid(picture: pd.DataFrame, grid: Mapping[str, int]) -> Ints:
 
 
 @figure("sjdpp_fig11")
-def acceleration(run: Run) -> Iterator[Figure]:
+def acceleration(run: MeasuredRun) -> Iterator[Figure]:
     """Draw Fig. 11: each picture, and the number of tokens in the pass of each cell."""
     for group, all_cells in _drawable(run):
         cells = all_cells[:METHODS]
@@ -97,7 +97,7 @@ def acceleration(run: Run) -> Iterator[Figure]:
 
 
 @figure("sjdpp_fig14")
-def failures(run: Run) -> Iterator[Figure]:
+def failures(run: MeasuredRun) -> Iterator[Figure]:
     """Draw Fig. 14 in numbers: local quality against run length, one line a method, and AR's mean."""
     for group, cells in _drawable(run):
         drawn, (axes,) = side_by_side(1, "Fig. 14: long accepted runs and local quality", group.title)
@@ -121,7 +121,7 @@ def by_length(rows_of_runs: pd.DataFrame) -> pd.DataFrame:
 
 
 @figure("sjdpp_fig14-worst")
-def worst(run: Run) -> Iterator[Figure]:
+def worst(run: MeasuredRun) -> Iterator[Figure]:
     """Draw Fig. 14 in pictures: the long runs of lowest local quality, framed in red."""
     for group, cells in _drawable(run):
         title = group_title("Fig. 14: long accepted runs that the target finds least likely", group)
@@ -147,7 +147,7 @@ def worst_runs(rows_of_runs: pd.DataFrame, count: int = WORST) -> pd.DataFrame:
     return long.sort_values(["logprob", *KEYS]).drop_duplicates(KEYS).head(count)
 
 
-def _drawable(run: Run) -> Iterator[tuple[Measured, list[Cell]]]:
+def _drawable(run: MeasuredRun) -> Iterator[tuple[CellGroup, list[Cell]]]:
     """Yield groups with cells whose outputs are complete pictures on a known grid, in raster order."""
     for group in run.groups:
         cells = [cell for name in group.cells(*RASTER) if has_pictures(cell := run.store.cell(name))]
@@ -196,7 +196,7 @@ def by_region(cell: Cell) -> dict[str, pd.DataFrame]:
 
 
 @sheet("sjdpp_regions")
-def table(run: Run) -> Iterator[TextTable]:
+def table(run: MeasuredRun) -> Iterator[TextTable]:
     """Return tokens a pass of each method and region, and less SJD's, for groups whose pictures have regions."""
     for group in run.groups:
         frames = {name: by_region(run.store.cell(name)) for name in group.cells(*RASTER)}
@@ -205,7 +205,7 @@ def table(run: Run) -> Iterator[TextTable]:
             yield from _fill(group, frames)
 
 
-def _fill(group: Measured, frames: Mapping[str, Mapping[str, pd.DataFrame]]) -> list[TextTable]:
+def _fill(group: CellGroup, frames: Mapping[str, Mapping[str, pd.DataFrame]]) -> list[TextTable]:
     regions = sorted({region for frame in frames.values() for region in frame})
     base = group.find(method="sjd") or ""
     lines = []

@@ -2,4 +2,4 @@
 
 from stridebench.reports.papers.xspecmesh import facts, figures
 
-__all__ = ["facts", "figures", "levels", "quality", "sheet"]
+__all__ = ["facts", "figures"]

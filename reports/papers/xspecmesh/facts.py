@@ -16,8 +16,8 @@ import pandas as pd
 
 from stridebench.harness.record import stats
 from stridebench.reports.papers.drawing import sheet
-from stridebench.reports.papers.engine import Facts, Line, Scene
-from stridebench.reports.papers.measured import KEYS, Run, decoded, fits, plain
+from stridebench.reports.papers.engine import PaperFacts, SheetLine, SheetScene
+from stridebench.reports.papers.measured import KEYS, MeasuredRun, decoded, fits, plain
 from stridebench.reports.papers.paper_files import printed, published
 from stridebench.reports.summary import FinishedCell, metric_interval, token_ms
 from stridebench.reports.text_table import UNMEASURED, TextTable, estimate_text
@@ -56,7 +56,7 @@ class Setting:
 
     @property
     def swept(self) -> str:
-        """Return the role whose settings were swept: E, or D where E was not run."""
+        """Return the role whose settings were swept: E, or D if E was not run."""
         return "D" if self.find("E") is None else "E"
 
     @property
@@ -65,7 +65,7 @@ class Setting:
         return "A" if self.swept == "D" else "E-tuned"
 
     def selection(self, role: str, **changes: Any) -> dict[str, Any] | None:
-        """Return a role's selection, as published except for these options; None: the suite has no such role."""
+        """Return a role's selection, as published except for these options, or None if the suite lacks the role."""
         role = self.swept if role == "swept" else role
         if role not in self.roles:
             return None
@@ -74,7 +74,7 @@ class Setting:
         return {"method": "autoregressive", **self.roles[role]}
 
     def find(self, role: str, **changes: Any) -> str | None:
-        """Return the cell of a role; None: it has no finished cell."""
+        """Return the cell of a role, or None if it has no finished cell."""
         selection = self.selection(role, **changes)
         return None if selection is None else next((str(name) for name in fits(self.rows, **selection).index), None)
 
@@ -88,7 +88,7 @@ class Setting:
         return None if cell is None else FinishedCell.of(self.store.cell(cell))
 
 
-def settings(run: Run) -> list[Setting]:
+def settings(run: MeasuredRun) -> list[Setting]:
     """Return a setting for each type, temperature and task of a run."""
     if not run.groups:
         return []
@@ -98,7 +98,7 @@ def settings(run: Run) -> list[Setting]:
 
 
 def why(store: Store, selection: Mapping[str, Any] | None) -> str:
-    """Say why a row has no finished cell."""
+    """Say why a row lacks a finished cell."""
     if selection is None:
         return "not in this run"
     sealed = set(store.cells())
@@ -113,17 +113,17 @@ def why(store: Store, selection: Mapping[str, Any] | None) -> str:
     return "not in this run"
 
 
-def _setting(scene: Scene) -> Setting:
+def _setting(scene: SheetScene) -> Setting:
     return Setting(scene.run.store, scene.cells, scene.run.roles)
 
 
-def lines(scene: Scene) -> Iterator[Line]:
+def lines(scene: SheetScene) -> Iterator[SheetLine]:
     """Assign rows to the cells of their roles."""
     for line in scene.lines:
         yield replace(line, selection=_setting(scene).selection(**(line.selection or {})))
 
 
-def notes(scene: Scene) -> Iterator[str]:
+def notes(scene: SheetScene) -> Iterator[str]:
     """Say why rows were not measured."""
     lacking: dict[str, list[str]] = {}
     for line in lines(scene):
@@ -132,17 +132,17 @@ def notes(scene: Scene) -> Iterator[str]:
     yield from (f"{', '.join(rows)} not measured: {reason}" for reason, rows in lacking.items())
 
 
-def fields(scene: Scene) -> Mapping[str, str]:
+def fields(scene: SheetScene) -> Mapping[str, str]:
     """Return the fields of headings: the setting, and the role that was swept."""
     setting = _setting(scene)
     return {"cells": setting.title, "swept": setting.swept}
 
 
-FACTS = Facts(lines=lines, notes=notes, fields=fields)
+FACTS = PaperFacts(lines=lines, notes=notes, fields=fields)
 
 
 # XSpecMesh's "no difference in quality" as equivalence tests, paired by shape.
-# Row A with other seeds is tested too. Where it is not equivalent to itself, the shapes are too few for any such
+# Row A with other seeds is tested too. If it is not equivalent to itself, the shapes are too few for any such
 # claim. Source: Chen et al., XSpecMesh, Table 3, for the margin.
 
 
@@ -165,7 +165,7 @@ NOTES = (
 
 
 @sheet("xspecmesh_quality")
-def table(run: Run) -> Iterator[TextTable]:
+def table(run: MeasuredRun) -> Iterator[TextTable]:
     """Return one row a pair and distance; a narrow terminal keeps the verdict."""
     for setting in settings(run):
         lines = [line for pair in _pairs(setting) for line in _lines(*pair)]
@@ -218,7 +218,7 @@ def _shapes(outputs: FinishedCell) -> pd.Index[Any]:
 
 
 @sheet("xspecmesh_table1")
-def vocabularies(run: Run) -> list[TextTable]:
+def vocabularies(run: MeasuredRun) -> list[TextTable]:
     """Return Table 1: token ids of the paper's models and of the backbones that are registered or were run."""
     table = printed("xspecmesh_table1")
     sizes = dict(run.store.manifest.get("vocabularies", {}))
@@ -238,7 +238,7 @@ def vocabularies(run: Run) -> list[TextTable]:
 
 
 @sheet("xspecmesh_levels")
-def levels(run: Run) -> Iterator[TextTable]:
+def levels(run: MeasuredRun) -> Iterator[TextTable]:
     """Return section 7.2: results of every configuration by the difficulty of the shapes."""
     notes = [
         "level-0: simple, level-1: some detail, level-2: rich; 20, 40 and 40 % of the paper's 200 shapes",

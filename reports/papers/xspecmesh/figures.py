@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from stridebench.harness.record.store import condition_file
 from stridebench.reports.meshes import cloud, draw
 from stridebench.reports.papers.drawing import COLOURS, curve, curves, figure, legend, side_by_side, unmeasured
-from stridebench.reports.papers.measured import Run, decoded, fits
+from stridebench.reports.papers.measured import MeasuredRun, decoded, fits
 from stridebench.reports.papers.paper_files import published
 from stridebench.reports.papers.xspecmesh.facts import Setting, settings
 from stridebench.reports.pareto import DASHES, OFFSET
@@ -43,7 +43,7 @@ SHOWN = 4
 
 
 @figure("xspecmesh_fig5a")
-def heads(run: Run) -> Iterator[Figure]:
+def heads(run: MeasuredRun) -> Iterator[Figure]:
     """Fig. 5a: SCR, step latency and speed-up against D; D = 0 is the backbone alone."""
     for setting in settings(run):
         rows = sweep(setting, "levels")
@@ -63,8 +63,8 @@ def heads(run: Run) -> Iterator[Figure]:
 
 
 @figure("xspecmesh_fig5b")
-def thresholds(run: Run) -> Iterator[Figure]:
-    """Fig. 5b: speed-up and distances against delta, the backbone's own as a line."""
+def thresholds(run: MeasuredRun) -> Iterator[Figure]:
+    """Draw Fig. 5b: speed-up and distances against delta, those of the backbone alone as a line."""
     for setting in settings(run):
         rows = sweep(setting, "delta")
         if len(rows) < 2:
@@ -83,7 +83,7 @@ def thresholds(run: Run) -> Iterator[Figure]:
 
 
 @figure("xspecmesh_fig6")
-def rules(run: Run) -> Iterator[Figure]:
+def rules(run: MeasuredRun) -> Iterator[Figure]:
     """Fig. 6: distances and lost shapes against SCR, a line for thresholds and one for the K_a best tokens."""
     for setting in settings(run):
         swept = {
@@ -105,7 +105,7 @@ def rules(run: Run) -> Iterator[Figure]:
 
 
 @figure("xspecmesh_fig7")
-def levels(run: Run) -> Iterator[Figure]:
+def levels(run: MeasuredRun) -> Iterator[Figure]:
     """Fig. 7: the points of the first shapes of each level, as models were given them."""
     for setting in settings(run):
         base = setting.find("A")
@@ -170,7 +170,7 @@ ZOOM = 1.1
 
 
 @figure("xspecmesh_comparison")
-def comparison(run: Run) -> Iterator[Figure]:
+def comparison(run: MeasuredRun) -> Iterator[Figure]:
     """Draw one row a shape and one column a row of Table 3; a mesh has Chamfer distance, faces and seconds."""
     for setting in settings(run):
         columns = {title: outputs for role, title in COLUMNS.items() if (outputs := setting.outputs(role))}
@@ -179,8 +179,8 @@ def comparison(run: Run) -> Iterator[Figure]:
 
 
 @figure("xspecmesh_fig6-meshes")
-def acceptance(run: Run) -> Iterator[Figure]:
-    """Draw Fig. 6 as in the paper: one shape of each level with every threshold and K_a, beside the backbone's."""
+def acceptance(run: MeasuredRun) -> Iterator[Figure]:
+    """Draw Fig. 6 as in the paper: one shape of each level with every threshold and K_a, next to the backbone's."""
     for setting in settings(run):
         swept = {"delta = {:g}": sweep(setting, "delta"), "K_a = {:g}": sweep(setting, "accept_top", acceptance="top")}
         columns = {"backbone": outputs} if (outputs := setting.outputs("A")) else {}

@@ -21,13 +21,13 @@ def box(thing: emoji.Thing) -> tuple[slice, slice]:
     return slice(top, top + side), slice(left, left + side)
 
 
-def composition(scene: emoji.Scene) -> tuple[object, ...]:
+def composition(scene: emoji.EmojiScene) -> tuple[object, ...]:
     ground = scene.ground
     return scene.things, ground.pattern, ground.near, ground.far, ground.direction
 
 
 @pytest.fixture(scope="module")
-def drawn() -> list[emoji.Scene]:
+def drawn() -> list[emoji.EmojiScene]:
     return emoji.scenes(0, "train", 600) + emoji.scenes(0, "held-out", 300)
 
 
@@ -80,14 +80,14 @@ def test_a_caption_states_every_object_its_colour_the_number_the_place_and_the_g
 )
 def test_captions_by_hand(number, look, caption):
     things = tuple(emoji.Thing(*look, *corner) for corner in places(number, "", 1))
-    assert emoji.caption(emoji.Scene("counting", things, emoji.Ground("checks", 0, 1, 0, 0))) == caption
+    assert emoji.caption(emoji.EmojiScene("counting", things, emoji.Ground("checks", 0, 1, 0, 0))) == caption
 
 
 def test_a_position_caption_and_its_specification_name_the_same_relation():
     corners = places(2, "left of", 0)
     looks = (("fish", "orange"), ("car", "blue"))
     things = tuple(emoji.Thing(*look, *corner) for look, corner in zip(looks, corners, strict=True))
-    scene = emoji.Scene("position", things, emoji.Ground("gradient", 0, 1, 0, 0), "left of")
+    scene = emoji.EmojiScene("position", things, emoji.Ground("gradient", 0, 1, 0, 0), "left of")
     assert emoji.caption(scene) == "an orange fish left of a blue car on smooth"
     assert emoji.specification(scene) == {
         "tag": "position",
@@ -143,7 +143,7 @@ def test_no_composition_is_in_both_splits_whatever_the_seed():
 def test_scenes_equal_those_of_the_shipped_weights_training():
     """With another digest, tokenizer, detector and models must be trained again."""
     drawn = emoji.scenes(9, "held-out", 200)
-    assert zlib.crc32(repr(drawn).encode()) == 1794225579
+    assert zlib.crc32(repr(drawn).replace("EmojiScene(", "Scene(").encode()) == 1794225579
     assert zlib.crc32(" ".join(emoji.VOCABULARY).encode()) == 982680080
 
 

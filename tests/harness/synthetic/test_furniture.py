@@ -11,13 +11,13 @@ from stridebench.harness.backbones.mesh import bpt_tokens
 from stridebench.harness.errors import UsageError
 from stridebench.harness.record.outputs import Mesh
 from stridebench.harness.synthetic import furniture
-from stridebench.harness.synthetic.furniture import SPLITS, Dice
+from stridebench.harness.synthetic.furniture import SPLITS, FurnitureDice
 
 KINDS_AND_LEVELS = [(kind, level) for kind in furniture.KINDS for level in range(3)]
 
 
 def build(kind: str, level: int, split: str, seed: int) -> Mesh:
-    return furniture.build(kind, level, Dice(np.random.default_rng(seed), split))
+    return furniture.build(kind, level, FurnitureDice(np.random.default_rng(seed), split))
 
 
 @pytest.mark.parametrize(("kind", "level"), KINDS_AND_LEVELS)
@@ -36,7 +36,7 @@ def test_every_kind_lies_on_even_steps_and_decodes_to_all_faces(kind: str, level
 
 @pytest.mark.parametrize(("kind", "level"), KINDS_AND_LEVELS)
 def test_every_part_is_closed_and_turned_outwards(kind: str, level: int) -> None:
-    for part in furniture.KINDS[kind](Dice(np.random.default_rng(7), "train"), level):
+    for part in furniture.KINDS[kind](FurnitureDice(np.random.default_rng(7), "train"), level):
         edges = Counter(edge for a, b, c in part.faces.tolist() for edge in ((a, b), (b, c), (c, a)))
         assert all(edges[b, a] == 1 == times for (a, b), times in edges.items())
         a, b, c = (part.vertices[part.faces[:, k]] for k in range(3))
@@ -51,7 +51,7 @@ def test_higher_levels_have_more_faces(kind: str) -> None:
 
 def test_lengths_of_tests_are_never_drawn_in_training() -> None:
     for split, held_out in (("train", False), ("test", True)):
-        dice = Dice(np.random.default_rng(3), split)
+        dice = FurnitureDice(np.random.default_rng(3), split)
         lengths = {dice.length(2, 20) for _ in range(300)}
         assert lengths == {n for n in range(2, 21) if (n % 5 == 3) == held_out}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stridebench.harness.train.passages import Plan, TextPlan, passages_of
+from stridebench.harness.train.passages import PassagePlan, TextPlan, passages_of
 from stridebench.harness.train.windows import benchmark_captions, prompts
 from stridebench.tasks.emoji_scenes import EmojiScenes
 
@@ -21,7 +21,7 @@ def test_passages_of_a_benchmarks_captions_are_dropped(tmp_path: Path, monkeypat
     captions = {prompt.text for prompt in EmojiScenes(n=256).prompts()}
     assert captions <= benchmark_captions()
     monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
-    plan = Plan("scenes", train=2, development=0, rows=20, new=1)
+    plan = PassagePlan("scenes", train=2, development=0, rows=20, new=1)
     passages = passages_of("embedded-image-8x8", plan)
     texts = prompts("scenes", 0, "train", 40)
     expected = [tuple(passages.teacher.backbone.encode(text)) for text in texts if text not in benchmark_captions()]
@@ -33,7 +33,7 @@ def test_a_larger_plan_reuses_the_passages_of_a_smaller_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
-    plan = Plan("code", train=1, development=1, rows=3, new=5)
+    plan = PassagePlan("code", train=1, development=1, rows=3, new=5)
     first = passages_of("embedded-code", plan)
     assert "train passages 1 of 1" in capsys.readouterr().err
     more = passages_of("embedded-code", replace(plan, train=2))

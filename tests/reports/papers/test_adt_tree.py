@@ -19,16 +19,8 @@ from stridebench.harness.plan import suite
 from stridebench.harness.plan.cells import expand
 from stridebench.harness.record.store import Store
 from stridebench.reports.papers import report
-from stridebench.reports.papers.adt_tree import costs, facts
-from stridebench.reports.papers.adt_tree import figures as drafters
-from stridebench.reports.papers.adt_tree import (
-    figures as papers_adt_figures,
-)
-from stridebench.reports.papers.adt_tree import (
-    laws as papers_adt_laws,
-)
-from stridebench.reports.papers.adt_tree import laws as regions
-from stridebench.reports.papers.measured import Run, fits, measured
+from stridebench.reports.papers.adt_tree import figures, laws, tables
+from stridebench.reports.papers.measured import MeasuredRun, fits, measured
 from stridebench.reports.papers.paper_files import papers, printed, reports
 from stridebench.reports.text_table import UNMEASURED, TextTable
 from tests.support.fake_store import FakeStore, empty, meta, record, step
@@ -75,11 +67,11 @@ def paper_run(name: str = "papers/adt_tree", prompts: int = 2, **changes: Any) -
 lines = frame_of
 
 
-def filled(store: FakeStore, fill: Callable[[Run], Iterable[TextTable]], labels: int = 1) -> list[pd.DataFrame]:
+def filled(store: FakeStore, fill: Callable[[MeasuredRun], Iterable[TextTable]], labels: int = 1) -> list[pd.DataFrame]:
     return [lines(sheet, labels) for sheet in fill(run_of(store))]
 
 
-def table(name: str) -> Callable[[Run], list[TextTable]]:
+def table(name: str) -> Callable[[MeasuredRun], list[TextTable]]:
     return lambda run: report.table(name, run)
 
 
@@ -154,28 +146,28 @@ def test_models_of_table_v_are_paired_in_order_and_fixed_bases_are_distinguished
 
 def test_the_suite_of_table_v_has_each_of_its_rows() -> None:
     cells = expand(suite.load("papers/adt_tree_base")).cells
-    options = [facts.options(cell.config["params"]) for cell in cells]
+    options = [tables.options(cell.config["params"]) for cell in cells]
     rows = pd.DataFrame({"method": [cell.name for cell in cells], "options": options})
     for name in printed("adt_tree_table5").rows["Method"]:
         assert len(fits(rows, **papers()["adt_tree"].named(name)))
 
 
 def test_the_overview_equals_the_count_by_hand() -> None:
-    first, _ = filled(paper_run(), costs.overview)
+    first, _ = filled(paper_run(), tables.overview)
     row = first.loc["eagle2"]
     assert row["mean depth"].startswith("3.00") and row["utilisation"].startswith("1.00")  # 3 of 3 levels
     assert first.loc["adt", "utilisation"].startswith("0.50") and first.loc["ar", "utilisation"] == "-"
-    sheet, _ = costs.overview(run_of(paper_run()))
+    sheet, _ = tables.overview(run_of(paper_run()))
     assert any(note.startswith("tau, adt less eagle2: -2.00") for note in sheet.notes)
 
 
 def test_costs_leave_out_cycles_without_room() -> None:
     """16 tokens in cycles of four: the last cycle starts at 12 and has room for three levels and one token."""
     cell = paper_run().cell("eagle20")
-    tree_cost = costs.cost(cell)  # type: ignore[arg-type]
-    assert tree_cost == costs.Cost(3, 2, 6, 10, 6.0, 3.0, 1.0, 2.0)
+    tree_cost = tables.cost(cell)  # type: ignore[arg-type]
+    assert tree_cost == tables.TreeCost(3, 2, 6, 10, 6.0, 3.0, 1.0, 2.0)
     deep = {**cell.meta, "params": {**FIXED, "depth": 15}}
-    assert costs.cost(Cellular(deep, cell)) is None  # type: ignore[arg-type]
+    assert tables.cost(Cellular(deep, cell)) is None  # type: ignore[arg-type]
 
 
 class Cellular:
@@ -196,7 +188,7 @@ def test_eq_4_is_fitted_where_there_are_three_trees() -> None:
     for name in ("eagle20", "eagle21"):
         store.manifest["cells"].pop(name)
         store.sealed_cells.pop(name)
-    (sheet,) = costs.costs(run_of(store))
+    (sheet,) = tables.costs(run_of(store))
     assert any("T_S 0.500 ms" in note and "T_N 0.1000 ms" in note for note in sheet.notes)
     assert lines(sheet).loc["e2", "drafter ms, eq. 4 fitted"] == "2.40"
     assert lines(sheet).loc["e3", ["candidates, eq. 5", "nodes read, counted"]].tolist() == ["52", "4.00"]
@@ -205,17 +197,17 @@ def test_eq_4_is_fitted_where_there_are_three_trees() -> None:
 def test_gains_are_paired_with_the_tree_of_the_same_rule() -> None:
     store = paper_run()
     (group, _) = measured(store)  # type: ignore[arg-type]
-    gains = costs.gains(store, group, "adt0")  # type: ignore[arg-type]
+    gains = tables.gains(store, group, "adt0")  # type: ignore[arg-type]
     assert gains is not None and gains["gain"].tolist() == [pytest.approx(80 / 96)] * 2
     assert gains["variance"].tolist() == [0.0] * 2
-    assert costs.gains(store, group, "both0") is None  # type: ignore[arg-type]  # LANTERN was not run
+    assert tables.gains(store, group, "both0") is None  # type: ignore[arg-type]  # LANTERN was not run
 
 
 def test_a_perfect_order_has_rank_correlation_one() -> None:
     index = pd.MultiIndex.from_product([[f"p{i}" for i in range(6)], [0]], names=["prompt", "repetition"])
     pictures = pd.DataFrame({"variance": [1.0, 2, 3, 4, 5, 6], "gain": [1.0, 4, 9, 16, 25, 36]}, index=index)
-    assert (one := costs.correlation(pictures)) is not None and one.estimate == pytest.approx(1.0)
-    flipped = costs.correlation(pictures.assign(gain=-pictures["gain"]))
+    assert (one := tables.correlation(pictures)) is not None and one.estimate == pytest.approx(1.0)
+    flipped = tables.correlation(pictures.assign(gain=-pictures["gain"]))
     assert flipped is not None and flipped.estimate == pytest.approx(-1.0)
 
 
@@ -234,7 +226,7 @@ def grounds(deep: int, pictures: int = 5) -> FakeStore:
 @pytest.mark.parametrize(("deep", "variation", "sure"), [(3, "1.000", True), (1, "0.000", False)])
 def test_depths_are_compared_by_ground(deep: int, variation: str, sure: bool) -> None:
     store = grounds(deep)
-    sheet = next(iter(regions.table(run_of(store))))
+    sheet = next(iter(laws.region_table(run_of(store))))
     rows = lines(sheet, 2)
     assert rows.loc[("located", "smooth"), "mean depth"].startswith(f"{deep}.00")
     assert rows.loc[("located", "smooth"), "cycles"] == "40"
@@ -245,15 +237,15 @@ def test_depths_are_compared_by_ground(deep: int, variation: str, sure: bool) ->
 
 
 def test_pictures_of_one_ground_cannot_be_compared() -> None:
-    steps = regions.located(grounds(3).cell("located"))  # type: ignore[arg-type]
-    assert regions.difference(steps[steps["region"] == "smooth"]) == "pictures of one ground only"
-    assert "too few" in regions.difference(steps[steps["prompt"].isin(["smooth0", "textured0"])])
+    steps = laws.located(grounds(3).cell("located"))  # type: ignore[arg-type]
+    assert laws.difference(steps[steps["region"] == "smooth"]) == "pictures of one ground only"
+    assert "too few" in laws.difference(steps[steps["prompt"].isin(["smooth0", "textured0"])])
 
 
 def test_levels_of_tokens_and_trees_lie_on_the_grid() -> None:
     steps = pd.DataFrame({"kept": [1, 3, 4, 8], "levels": [0, 2, 5, 9]})
-    assert papers_adt_figures.token_depths(steps).tolist() == [1, 1, 2, 3, 1, 2, 3, 4, *range(1, 9)]
-    assert papers_adt_figures.tree_depths(steps).tolist() == [0, *[2] * 3, *[5] * 4, *[9] * 8]
+    assert figures.token_depths(steps).tolist() == [1, 1, 2, 3, 1, 2, 3, 4, *range(1, 9)]
+    assert figures.tree_depths(steps).tolist() == [0, *[2] * 3, *[5] * 4, *[9] * 8]
 
 
 def with_laws(store: FakeStore, folder: Path) -> FakeStore:
@@ -270,13 +262,13 @@ def with_laws(store: FakeStore, folder: Path) -> FakeStore:
 
 def test_the_most_and_least_certain_cells_are_found(tmp_path: Path) -> None:
     store = with_laws(paper_run(), tmp_path)
-    pictures = list(papers_adt_laws.pictures(store.cell("ar1")))  # type: ignore[arg-type]
+    pictures = list(laws.pictures(store.cell("ar1")))  # type: ignore[arg-type]
     assert pictures[0].sureness(GRID)[1].tolist() == pytest.approx([0.7, 0.65, 0.6, 0.55])
-    least, _, most = papers_adt_laws.extremes(pictures, GRID)
+    least, _, most = laws.extremes(pictures, GRID)
     assert (least.row, least.column, most.row, most.column) == (3, 3, 0, 0)
     assert most.probs.tolist() == [0.9, 0.05]
-    assert list(papers_adt_laws.pictures(store.cell("adt1"))) == []  # type: ignore[arg-type]
-    (sheet,) = papers_adt_laws.table(run_of(store))
+    assert list(laws.pictures(store.cell("adt1"))) == []  # type: ignore[arg-type]
+    (sheet,) = laws.table(run_of(store))
     assert lines(sheet, 2).loc[("embedded-image, T = 1", "smooth"), "median"] == "0.725"
 
 
@@ -295,28 +287,28 @@ def test_a_run_stores_the_laws_of_its_baseline(tmp_path: Path) -> None:
 
 
 def test_accuracies_are_those_of_the_cards(tmp_path: Path) -> None:
-    figures = {"top1_head1": 0.5, "top3_head1": 0.7, "top1_head2": 0.1, "top1_head1_shuffled": 0.02}
+    values = {"top1_head1": 0.5, "top3_head1": 0.7, "top1_head2": 0.1, "top1_head1_shuffled": 0.02}
     for name, card_figures in (
-        ("medusa-a", figures),
+        ("medusa-a", values),
         ("eagle1-b", {"top1_1": 0.6, "top3_1": 0.8}),
         ("vq", {"loss": 1.0}),
     ):
         (tmp_path / name).mkdir()
         (tmp_path / name / "card.json").write_text(json.dumps({"name": name, "figures": card_figures}))
-    eagle, medusa = drafters.accuracies(tmp_path)
+    eagle, medusa = figures.accuracies(tmp_path)
     assert eagle == ("eagle1-b", {"": 0.6}, {"": 0.8})
     assert medusa == ("medusa-a", {"": 0.5, "_shuffled": 0.02}, {"": 0.7})
 
 
 def test_ranks_of_accepted_nodes_are_shown_where_they_are_stored() -> None:
     """At T = 0 EAGLE-2 accepts three nodes a cycle, of ranks 1, 2 and 3; at T = 1 the likeliest alone."""
-    (rows,) = filled(paper_run(), costs.table)
+    (rows,) = filled(paper_run(), tables.table)
     assert rows.loc["eagle2, T = 0"].tolist() == ["33%", "67%", "33% 33% 33%"]
     assert rows.loc["eagle2, T = 1"].tolist() == ["100%", "0%", "100%"]
     store = paper_run()
     for cell in store.sealed_cells.values():
         del cell.steps["ranks"]
-    assert filled(store, costs.table) == []
+    assert filled(store, tables.table) == []
 
 
 DRAWN = {

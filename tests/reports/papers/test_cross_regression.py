@@ -26,8 +26,9 @@ from stridebench.harness.plan.cells import expand
 from stridebench.harness.record.store import Store
 from stridebench.harness.registry import RECIPES
 from stridebench.reports.papers import report
+from stridebench.reports.papers.charts import chart_lines
 from stridebench.reports.papers.cross_regression import facts as papers_cross_energies
-from stridebench.reports.papers.cross_regression import figures as papers_cross_figures
+from stridebench.reports.papers.cross_regression import figures
 from stridebench.reports.papers.cross_regression.facts import beside, energies, layers_of, parameters, with_layers
 from stridebench.reports.papers.drawing import SHEETS
 from stridebench.reports.papers.engine import lines_of
@@ -326,11 +327,12 @@ def test_runs_without_energies_have_no_such_sheet() -> None:
 
 def test_sweeps_differ_in_one_option() -> None:
     (group,) = measured(grid())  # type: ignore[arg-type]  # what reports read of a store
-    sweeps = dict(papers_cross_figures.swept(group, "tau", "beta"))
+    charts = papers()["cross_regression"].charts
+    sweeps = dict(chart_lines(charts["cross_regression_thresholds"], group))
     assert {line: rows["x"].tolist() for line, rows in sweeps.items()} == {
-        line: [-8.0, -4.0, 0.0] for line in ("beta 0.05", "beta 0.2")
+        f"mode det, {line}, layout joint": [0.0, 4.0, 8.0] for line in ("beta 0.05", "beta 0.2")
     }
-    assert papers_cross_figures.swept(group, "horizon") == []
+    assert chart_lines(charts["cross_regression_windows"], group) == []
 
 
 def test_sizes_are_read_from_the_run() -> None:
@@ -356,9 +358,9 @@ def test_fig_1_has_a_point_a_backbone() -> None:
     store: Any = run("cross_regression_scaling")
     for backbone, accepted in (("smollm2-135m", (1,) * 6), ("llama2-7b", (3,) * 3)):
         add(store, backbone, "gsm8k", outputs(accepted, 12.0))
-    (figure,) = papers_cross_figures.scaling(run_of(store))
+    (figure,) = figures.scaling(run_of(store))
     assert [text.get_text() for text in figure.axes[0].texts] == ["smollm2-135m", "llama2-7b"]
-    assert list(papers_cross_figures.scaling(run_of(run("cross_regression_scaling")))) == []
+    assert list(figures.scaling(run_of(run("cross_regression_scaling")))) == []
 
 
 @pytest.mark.slow

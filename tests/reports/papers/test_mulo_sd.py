@@ -112,7 +112,7 @@ def test_pictures_carry_their_own_speed_up(tmp_path: Path) -> None:
     run = run_of(store)
     (group,) = run.groups
     line = pareto.taus(run, group)[0]
-    (figure,) = pareto.sheet(store, group, line.cells, "a title", 2)
+    (figure,) = pareto.picture_sheet(store, group, line.cells, "a title", 2)
     assert len(figure.axes) == 2 * 4
     stamps = [[text.get_text() for text in axes.texts] for axes in figure.axes]
     assert stamps == [[], ["2.50x"], ["2.00x"], ["1.67x"], [], ["2.50x"], ["1.00x"], ["1.67x"]]
@@ -129,7 +129,7 @@ def test_every_cell_of_mulo_sd_is_on_a_sheet_of_pictures(tmp_path: Path, monkeyp
         drawn[title] = list(columns.values())
         return []
 
-    monkeypatch.setattr(pareto, "sheet", record_columns)
+    monkeypatch.setattr(pareto, "picture_sheet", record_columns)
     assert list(pareto.sweeps(run_of(store))) == []
     mulo = [name for name in store.sealed_cells if store.cell(name).meta["method"] == "mulo_sd"]
     assert sorted(cell for cells in drawn.values() for cell in cells) == sorted(mulo) and len(drawn) == 4

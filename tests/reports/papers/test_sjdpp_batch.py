@@ -11,7 +11,7 @@ from stridebench.harness.plan import suite as suites
 from stridebench.harness.record.metrics import METRICS as FIGURES
 from stridebench.harness.record.metrics import totals, value
 from stridebench.reports.papers import report as papers
-from stridebench.reports.papers.sjdpp import batch as papers_batch
+from stridebench.reports.papers.sjdpp.figures import break_even
 from stridebench.reports.summary import summarise
 from stridebench.reports.tables import text_tables
 from tests.support.fake_store import FakeStore, empty, meta, record, step
@@ -58,11 +58,6 @@ def test_throughput_shares_a_lock_step_among_its_rows() -> None:
     assert rates == {1: pytest.approx(18 / 0.120), 2: pytest.approx(18 / 0.168)}
 
 
-def test_runs_older_than_batches_share_no_time() -> None:
-    cell = swept().cell("sjd-1")
-    assert value(FIGURES["throughput"], totals(cell.samples, cell.steps.drop(columns="served"))) == pytest.approx(150)
-
-
 def test_a_table_has_a_column_for_the_batch_only_where_it_differs() -> None:
     frame = summarise(swept())  # type: ignore[arg-type]  # what reports read of a store
     (sweep,), (one,), (two,) = (list(text_tables(rows)) for rows in (frame, frame[:2], frame[2:]))
@@ -87,7 +82,7 @@ def test_a_table_has_a_column_for_the_batch_only_where_it_differs() -> None:
     ],
 )
 def test_a_speed_up_ends_where_it_last_crosses_one(speedups: tuple[float, ...], end: float | None) -> None:
-    assert papers_batch.break_even((1, 2, 4, 8), speedups) == (None if end is None else pytest.approx(end))
+    assert break_even((1, 2, 4, 8), speedups) == (None if end is None else pytest.approx(end))
 
 
 def test_the_sweeps_report_agrees_with_the_store(tmp_path: Path) -> None:

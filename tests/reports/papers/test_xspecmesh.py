@@ -22,7 +22,7 @@ from stridebench.harness.registry import TASKS
 from stridebench.harness.synthetic import shapes
 from stridebench.reports import meshes
 from stridebench.reports.papers import report
-from stridebench.reports.papers.measured import Run
+from stridebench.reports.papers.measured import MeasuredRun
 from stridebench.reports.papers.paper_files import published, reports
 from stridebench.reports.papers.xspecmesh import facts
 from stridebench.reports.papers.xspecmesh import facts as levels
@@ -105,10 +105,10 @@ def swept() -> FakeStore:
     return mesh_run(sweep=True)
 
 
-_RUNS: dict[int, tuple[FakeStore, Run]] = {}
+_RUNS: dict[int, tuple[FakeStore, MeasuredRun]] = {}
 
 
-def grouped(store: FakeStore) -> Run:
+def grouped(store: FakeStore) -> MeasuredRun:
     """``run_of``, once a store."""
     if id(store) not in _RUNS:
         _RUNS[id(store)] = store, run_of(store)

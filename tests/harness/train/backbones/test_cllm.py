@@ -17,11 +17,11 @@ from stridebench.harness.plan import presets
 from stridebench.harness.registry import RECIPES
 from stridebench.harness.synthetic.code import programs
 from stridebench.harness.train.backbones.cllm import (
-    Batch,
-    Block,
     Consistent,
     TrainCllm,
     Trajectory,
+    TrajectoryBatch,
+    TrajectoryBlock,
     TrajectoryPlan,
     blocks_of,
     inner,
@@ -41,7 +41,7 @@ from tests.support.tiny_llama import TINY
 TRAJECTORY = Trajectory(
     (7, 8, 1, 2, 3, 4, 5, 6),
     2,
-    (Block(1, ((8, 7, 7, 8), (8, 1, 9, 9), (8, 1, 2, 3))), Block(4, ((3, 4, 5, 6),))),
+    (TrajectoryBlock(1, ((8, 7, 7, 8), (8, 1, 9, 9), (8, 1, 2, 3))), TrajectoryBlock(4, ((3, 4, 5, 6),))),
 )
 """A prompt of two tokens, a block that is stable in the third pass and one that is stable at once."""
 
@@ -169,7 +169,9 @@ class TestLosses:
         logits = torch.randn(1, 4, 5, requires_grad=True)
         blank = torch.zeros(1, 4, dtype=torch.long)
         sees = torch.zeros(1, 4, 4, dtype=torch.bool)
-        batch = Batch(blank, blank, sees, torch.tensor([[True, True, False, False]]), torch.tensor([[-1, -1, -1, 1]]))
+        batch = TrajectoryBatch(
+            blank, blank, sees, torch.tensor([[True, True, False, False]]), torch.tensor([[-1, -1, -1, 1]])
+        )
         base = torch.randn(1, 3, 5)
         consistency, autoregressive = losses(logits, batch, base)
         logs, p = logits.log_softmax(-1)[0], base.softmax(-1)[0]

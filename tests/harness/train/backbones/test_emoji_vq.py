@@ -53,7 +53,7 @@ def test_objects_have_larger_weights(net):
 
 def test_agreement_counts_the_commonest_token_of_a_place():
     thing = emoji.Thing("square", "red", 0, 0)
-    drawn = [emoji.Scene("single_object", (thing,), emoji.Ground("gradient", 0, 1, 0, 0))] * 4
+    drawn = [emoji.EmojiScene("single_object", (thing,), emoji.Ground("gradient", 0, 1, 0, 0))] * 4
     regions = np.stack([emoji.regions(scene) for scene in drawn])
     ids = torch.zeros(4, 16, 16, dtype=torch.long)
     assert agreement(drawn, ids, regions) == 1

@@ -15,7 +15,7 @@ from stridebench.harness.errors import OutputError
 from stridebench.harness.registry import RECIPES
 from stridebench.harness.train.backbones import decoder, image_recipe
 from stridebench.harness.train.backbones import emoji_image as recipes
-from stridebench.harness.train.backbones.image_recipe import Batch, nats, nearest, sample
+from stridebench.harness.train.backbones.image_recipe import PictureBatch, nats, nearest, sample
 from stridebench.harness.train.loop import save_bf16
 from tests.support.caches import feed
 from tests.support.tiny_picture import CAPTION, CODES, SIDE, WORDS, params, prompt
@@ -28,9 +28,11 @@ LAYOUT = Layout(SIDE, SIDE, CODES, WORDS)
 CLOSED = dataclasses.replace(LAYOUT, closed=True)
 
 
-def small_decoder(dropout: float = 0.0, layout: Layout = LAYOUT) -> decoder.Decoder:
+def small_decoder(dropout: float = 0.0, layout: Layout = LAYOUT) -> decoder.TrainableDecoder:
     torch.manual_seed(0)
-    model = decoder.Decoder(decoder.Shape(layout.vocabulary, 32, 48, 2, 2, 40), layout.config(), dropout)
+    model = decoder.TrainableDecoder(
+        decoder.DecoderShape(layout.vocabulary, 32, 48, 2, 2, 40), layout.config(), dropout
+    )
     with torch.no_grad():
         for weight in model.parameters():
             weight.mul_(1 + torch.rand_like(weight))
@@ -56,7 +58,7 @@ class TestTraining:
         assert model.decode(written.tolist()).pixels.shape[:2] == (SIDE, SIDE)
         rows = feed(model.open(prompt()).cache(), [*ids, *written[:-1].tolist()], 0)[len(ids) - 1 :]
         with torch.no_grad():
-            losses = nats(trained, layout, Batch([CAPTION], cells[None]))[0]
+            losses = nats(trained, layout, PictureBatch([CAPTION], cells[None]))[0]
         expected = -rows[layout.places(), :CODES].log_softmax(-1)[torch.arange(9), cells]
         torch.testing.assert_close(losses, expected, rtol=0, atol=0.03)
         assert float(rows[layout.places(), :CODES].std()) > 1
@@ -97,8 +99,8 @@ class TestTraining:
         trained, captions = small_decoder(), ["a cat", CAPTION, ""]
         cells = torch.randint(0, CODES, (3, 9), generator=torch.Generator().manual_seed(0))
         with torch.no_grad():
-            together = nats(trained, LAYOUT, Batch(captions, cells))
-            alone = [nats(trained, LAYOUT, Batch([c], x[None]))[0] for c, x in zip(captions, cells, strict=True)]
+            together = nats(trained, LAYOUT, PictureBatch(captions, cells))
+            alone = [nats(trained, LAYOUT, PictureBatch([c], x[None]))[0] for c, x in zip(captions, cells, strict=True)]
         torch.testing.assert_close(together, torch.stack(alone), rtol=0, atol=1e-5)
 
     def test_samples_follow_the_distribution_of_the_first_cell(self) -> None:

@@ -22,7 +22,7 @@ from stridebench.harness.machine.folders import cache_folder
 from stridebench.harness.plan import presets
 from stridebench.harness.synthetic.code import program
 from stridebench.harness.train import passages, windows
-from stridebench.harness.train.backbones.smollm2_drafter import DistilledDrafter, Student, most_probable
+from stridebench.harness.train.backbones.smollm2_drafter import DistilledDrafter, DistilledStudent, most_probable
 from stridebench.harness.train.loop import train
 from tests.support.caches import feed, feed_windows
 
@@ -213,7 +213,7 @@ def test_a_separate_unembedding_is_refused(tmp_path: Path) -> None:
 
 def test_the_distance_ignores_ids_that_are_never_proposed(recipe: DistilledDrafter, teacher: Path) -> None:
     texts = passages.texts_of("t", {"folder": str(teacher)}, PLAN)
-    student = Student(recipe, teacher, texts).eval().requires_grad_(False)
+    student = DistilledStudent(recipe, teacher, texts).eval().requires_grad_(False)
     batch = texts.training[0]
     predicted = student(batch.tokens[:, :-1]).softmax(-1)
     total = torch.zeros(predicted.shape[:2])

@@ -23,14 +23,22 @@ from stridebench.harness.registry import METHODS, RECIPES
 from stridebench.harness.train.data import TaskPlan
 from stridebench.harness.train.general import general
 from stridebench.harness.train.loop import train
-from stridebench.harness.train.passages import Passages, Plan
+from stridebench.harness.train.passages import PassagePlan, Passages
 from stridebench.harness.train.teacher import Teacher
 from stridebench.methods.cross_regression import CrossRegression
 from stridebench.methods.training.adapters import recipes
 from stridebench.methods.training.adapters.recipes import TrainAdapter, roots
 
 RECIPE = TrainAdapter(
-    summary="a test", backbone="tiny-llama", plan=Plan("code"), rank=4, alpha=8, width=4, batch=2, steps=60, rate=1e-2
+    summary="a test",
+    backbone="tiny-llama",
+    plan=PassagePlan("code"),
+    rank=4,
+    alpha=8,
+    width=4,
+    batch=2,
+    steps=60,
+    rate=1e-2,
 )
 
 

@@ -16,14 +16,14 @@ from stridebench.harness.registry import RECIPES
 from stridebench.harness.train.ngram_control import NGram
 from stridebench.methods.drafters.eagle.net import FeatureNet
 from stridebench.methods.training.eagle.recipes import FeatureRecipe, figures, measured, measured_ngram, shuffled
-from stridebench.methods.training.eagle.student import Example, Student, collate
+from stridebench.methods.training.eagle.student import Example, FeatureStudent, collate
 from tests.support.feature_toys import small_recipe
 
 
 @pytest.mark.usefixtures("passages_of_the_session", "unchecked")
 def test_counts_predict_at_the_drafters_positions() -> None:
     """An n-gram control, position by position, from the last token of the prompt on."""
-    student = cast(Student, small_recipe("eagle1-embedded-code").build({}))
+    student = cast(FeatureStudent, small_recipe("eagle1-embedded-code").build({}))
     development = student.lessons.development[:2]
     measured_figures, hits = measured_ngram(student, development)
     counts = NGram.of(example.tokens[None] for example in student.lessons.train)
@@ -44,7 +44,7 @@ def test_counts_predict_at_the_drafters_positions() -> None:
 
 @pytest.mark.usefixtures("passages_of_the_session", "unchecked")
 def test_a_card_has_the_lead_over_each_control() -> None:
-    student = cast(Student, small_recipe("eagle1-embedded-code").build({}))
+    student = cast(FeatureStudent, small_recipe("eagle1-embedded-code").build({}))
     measured_figures = figures(student)
     for control in ("untrained", "shuffled", "ngram"):
         gain = measured_figures["top1_1"] - measured_figures[f"top1_1_{control}"]

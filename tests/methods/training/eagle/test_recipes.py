@@ -21,7 +21,7 @@ from stridebench.harness.train.loop import train
 from stridebench.methods.eagle1 import Eagle1
 from stridebench.methods.eagle3 import Eagle3
 from stridebench.methods.training.eagle.recipes import FeatureRecipe, shuffled
-from stridebench.methods.training.eagle.student import Student
+from stridebench.methods.training.eagle.student import FeatureStudent
 from tests.support.feature_toys import run_on, small_recipe
 
 FEW_IDS = {"kept": 100}
@@ -74,7 +74,7 @@ def test_the_seed_determines_the_weights() -> None:
         torch.manual_seed(seed)
         losses.append(recipe.loss(student, 0, np.random.default_rng(seed)).detach())
     assert losses[0] == losses[1] != losses[2]
-    assert isinstance(student, Student)
+    assert isinstance(student, FeatureStudent)
     weights = dict(student.state_dict())
     assert all(key.startswith("net.") for key in weights), "lessons are in no checkpoint"
     assert not torch.equal(shuffled(student.net).down.weight, student.net.down.weight)
@@ -92,6 +92,6 @@ def test_eagle3_of_any_backbone_proposes_all_ids_or_the_most_frequent_ones(
     assert general("eagle3", "tiny:llama3-8b", plan, {}).kept == 32_000  # type: ignore[attr-defined]  # a FeatureRecipe
     torch.manual_seed(0)
     student = recipe.build({})
-    vocabulary = len(cast(Student, student).lessons.unembed)
-    assert len(cast(Student, student).net.ids) == (proposed or vocabulary)
+    vocabulary = len(cast(FeatureStudent, student).lessons.unembed)
+    assert len(cast(FeatureStudent, student).net.ids) == (proposed or vocabulary)
     assert torch.isfinite(recipe.loss(student, 0, np.random.default_rng(0)))

@@ -22,7 +22,7 @@ from stridebench.harness.registry import RECIPES
 from stridebench.harness.train.finetuning import Tuning
 from stridebench.harness.train.finetuning import load_text_backbone as load_backbone
 from stridebench.harness.train.loop import train
-from stridebench.harness.train.passages import Plan
+from stridebench.harness.train.passages import PassagePlan
 from stridebench.harness.train.teacher import Teacher
 from stridebench.methods.drafters.heads.net import Heads, read_config
 from stridebench.methods.medusa import Medusa
@@ -33,7 +33,7 @@ pytest.importorskip("peft")
 COMPONENTS = {"medusa-embedded-code": shipped("medusa-embedded-code")}
 RECIPE = replace(
     RECIPES.get("medusa2-embedded-code"),
-    plan=Plan("code", 1, 1, rows=6, new=12),
+    plan=PassagePlan("code", 1, 1, rows=6, new=12),
     tuning=Tuning(4, 8),
     steps=6,
     together=3,

@@ -18,15 +18,15 @@ from stridebench.harness.discover import shipped
 from stridebench.harness.registry import RECIPES
 from stridebench.harness.train import windows as prompt_sources
 from stridebench.harness.train.loop import autocast, train
-from stridebench.harness.train.passages import Plan
+from stridebench.harness.train.passages import PassagePlan
 from stridebench.harness.train.teacher import Teacher
 from stridebench.harness.train.windows import prompts
 from stridebench.methods.drafters.heads.net import Heads
-from stridebench.methods.training.heads.examples import Examples, Training, examples, hits, lead
+from stridebench.methods.training.heads.examples import Examples, HeadTraining, examples, hits, lead
 from tests.support.random_heads import random_heads
 
 TINY = replace(
-    RECIPES.get("medusa-embedded-code"), plan=Plan("code", 1, 1, rows=8, new=12), heads=2, batch=32, steps=12
+    RECIPES.get("medusa-embedded-code"), plan=PassagePlan("code", 1, 1, rows=8, new=12), heads=2, batch=32, steps=12
 )
 
 
@@ -36,7 +36,7 @@ class TestTraining:
     ) -> None:
         monkeypatch.setenv("STRIDE_CACHE", str(tmp_path / "cache"))
         model = TINY.build({})
-        assert isinstance(model, Training)
+        assert isinstance(model, HeadTraining)
         random = np.random.default_rng
         before = float(TINY.loss(model, 0, random(0)).detach())
         done = train("medusa-embedded-code", TINY, tmp_path / "out", {})
@@ -55,7 +55,7 @@ class TestTraining:
         heads = random_heads(heads=2, kept=3)
         rows = torch.randn(2, 1, 4)
         data = Examples(rows, torch.tensor([[4, 6], [5, 1]]), torch.tensor([0, 0]))
-        model, recipe = Training(heads, 7, data, data), replace(TINY, batch=2)
+        model, recipe = HeadTraining(heads, 7, data, data), replace(TINY, batch=2)
         with autocast():
             logs = heads(rows).float().log_softmax(-1)
 
@@ -67,7 +67,7 @@ class TestTraining:
     def test_controls_are_zero_weights_and_permuted_weights(self) -> None:
         heads = random_heads(kept=3)
         data = Examples(torch.randn(2, 1, 4), torch.tensor([[4], [1]]), torch.tensor([0, 0]))
-        model = Training(heads, 7, data, data)
+        model = HeadTraining(heads, 7, data, data)
         assert all(not weight.any() for weight in model.control().parameters())
         shuffled = model.control(shuffled=True)
         for permuted, trained in zip(shuffled.parameters(), heads.parameters(), strict=True):
@@ -94,7 +94,7 @@ def gains(backbone: str, source: prompt_sources.Source) -> list[float]:
     passages = teacher.continued(requests, new, Sampling(1.0), SeededDraws(7, "t", "p", 0))
     heads = Heads.load(folder, teacher.backbone.tied_embeddings).float()
     data = examples(teacher, passages, heads.config.heads)
-    model = Training(heads, teacher.capabilities.vocabulary, data, data)
+    model = HeadTraining(heads, teacher.capabilities.vocabulary, data, data)
     correct = hits(heads, data)
     leads = [lead(correct, hits(control, data), data) for control in (model.control(), model.control(shuffled=True))]
     return [min(pair) for pair in zip(*leads, strict=True)]

@@ -34,7 +34,7 @@ from stridebench.methods.training.heads.examples import head_losses
 from stridebench.methods.training.heads.xspecmesh import (
     Meshes,
     MeshTraining,
-    Shapes,
+    ShapePlan,
     divergence,
     drawn,
     drift,
@@ -43,7 +43,7 @@ from stridebench.methods.training.heads.xspecmesh import (
 )
 
 SIZES = Sizes(32, 3, 2, 48, 8, encoder_layers=1, context=24, window=0, shared_coordinates=True)
-PLAN = Shapes(train=3, development=2, new=20)
+PLAN = ShapePlan(train=3, development=2, new=20)
 STAGE_1 = {
     name: replace(RECIPES.get(f"xspecmesh-{name}"), plan=PLAN, heads=2, steps=12, rate=2e-2)
     for name in ("mlp", "cross")

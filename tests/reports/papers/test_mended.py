@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from stridebench.reports import mended
+from stridebench.reports.papers import mended
 from tests.support.fake_store import FakeStore, empty, meta, record, step
 
 TOTALS = pd.Series(

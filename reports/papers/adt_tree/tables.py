@@ -1,4 +1,8 @@
-"""Trees of a run: their depth, utilisation and cost, and where adaptation gained.
+"""Tables of ADT-Tree: printed ones, and those of trees: their depth, utilisation and cost, and the gain of adaptation.
+
+The printed tables need two facts beyond their YAML. A fixed base is expressed by bounds: from a base of 1, d is 1 or 2;
+from a base of k, the width is k minus or plus one step, whatever the neighbour had. And one backbone of the run stands
+for each of the paper's models.
 
 A cycle is a step. Symbols: d levels of a tree, k children a node, N nodes in the draft. Source: ADT-Tree, eqs. 4 and 5,
 and section VI for the stated limitation.
@@ -6,7 +10,8 @@ and section VI for the stated limitation.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
@@ -16,12 +21,44 @@ from matplotlib.figure import Figure
 
 from stridebench.harness.record import stats
 from stridebench.reports.papers.drawing import COLOURS, figure, sheet, side_by_side
-from stridebench.reports.papers.measured import KEYS, Measured, Run, cycles, plain
+from stridebench.reports.papers.engine import PaperFacts, SheetLine, SheetScene
+from stridebench.reports.papers.measured import KEYS, CellGroup, MeasuredRun, cycles, plain
 from stridebench.reports.summary import FinishedCell, token_ms
 from stridebench.reports.text_table import TextTable, estimate_text, measured_text, number
 
 if TYPE_CHECKING:
     from stridebench.harness.record.store import Cell, Store
+
+
+def options(params: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Add ``fixed`` to the options of ADT-Tree: which of depth (d) and width (k) its bounds fix."""
+    if not {"depths", "widths", "step_k"} <= set(params):
+        return params
+    depth, (least, most) = list(params["depths"]) == [1, 2], params["widths"]
+    return {**params, "fixed": ("d" if depth else "") + ("k" if most - least == params["step_k"] else "")}
+
+
+def stand_ins(scene: SheetScene) -> dict[str, str]:
+    """Return the run's backbones by the paper's models; both keep their order."""
+    printed = scene.table.rows
+    models = dict.fromkeys(printed["Model"]) if "Model" in printed else [scene.layout.model]
+    return dict(zip(models, dict.fromkeys(scene.cells["backbone"]), strict=False))
+
+
+def lines(scene: SheetScene) -> Iterator[SheetLine]:
+    """Assign each row the backbone that stands for its model."""
+    backbones = stand_ins(scene)
+    for line in scene.lines:
+        backbone = backbones.get(line.labels[0] if "Model" in scene.table.rows else scene.layout.model)
+        yield replace(line, selection={**(line.selection or {}), "backbone": backbone} if backbone else None)
+
+
+def notes(scene: SheetScene) -> Iterator[str]:
+    """Say which backbone stands for which model."""
+    yield from (f"{backbone} stands for {model}" for model, backbone in stand_ins(scene).items())
+
+
+FACTS = PaperFacts(options=options, lines=lines, notes=notes)
 
 
 FIXED = ("eagle2", "lantern", "eagle3")
@@ -37,7 +74,7 @@ COMPARED = (
 
 
 @sheet("trees", "adt_tree_trees")
-def overview(run: Run) -> Iterator[TextTable]:
+def overview(run: MeasuredRun) -> Iterator[TextTable]:
     """Return a table for each group: tokens a pass and a cycle, depth and use of trees, speed-up, verdict."""
     for group in run.groups:
         outputs = {str(name): FinishedCell.of(run.store.cell(str(name))) for name in group.rows.index}
@@ -64,7 +101,7 @@ def _use(row: pd.Series[Any], finished: FinishedCell) -> dict[str, str]:
     }
 
 
-class Cost(NamedTuple):
+class TreeCost(NamedTuple):
     """Costs of trees of d levels, k children a node and N nodes: means over cycles with room for d + 1 levels.
 
     Args:
@@ -93,8 +130,8 @@ class Cost(NamedTuple):
         return min(self.N, self.candidates)
 
 
-def cost(cell: Cell) -> Cost | None:
-    """Return the costs of a cell; None where no cycle had room for the whole tree, or its size is chosen by cost."""
+def cost(cell: Cell) -> TreeCost | None:
+    """Return the costs of a cell, or None if no cycle had room for the whole tree, or its size is chosen by cost."""
     options = cell.meta["params"]
     if options["depth"] is None or options["nodes"] is None:
         return None
@@ -105,11 +142,11 @@ def cost(cell: Cell) -> Cost | None:
     if roomy.empty:
         return None
     drafted, passes, targets, ns = (float(roomy[name].mean()) for name in ("drafted", "draft_nfe", "nfe", "draft_ns"))
-    return Cost(d, k, most, k * k * (d - 1) + k, drafted, passes, targets, ns / 1e6)
+    return TreeCost(d, k, most, k * k * (d - 1) + k, drafted, passes, targets, ns / 1e6)
 
 
 @sheet("adt_tree_costs")
-def costs(run: Run) -> Iterator[TextTable]:
+def costs(run: MeasuredRun) -> Iterator[TextTable]:
     """Compare eqs. 4 and 5 with the counts, one row a fixed tree; three trees are enough to fit T_S and T_N."""
     for group in run.groups:
         trees = {name: tree for name in group.cells(*FIXED) if (tree := cost(run.store.cell(name)))}
@@ -139,11 +176,11 @@ def costs(run: Run) -> Iterator[TextTable]:
         yield from plain(f"ADT-Tree, eqs. 4 and 5 | measured on {group.title}", lines, notes)
 
 
-def gains(store: Store, group: Measured, name: str) -> pd.DataFrame | None:
-    """Return ``variance`` and ``gain`` by picture; None where the run has no fixed tree.
+def gains(store: Store, group: CellGroup, name: str) -> pd.DataFrame | None:
+    """Return ``variance`` and ``gain`` by picture, or None if the run has no fixed tree.
 
     ``variance`` is that of the acceptance length under the fixed tree; ``gain`` is its ms/token over ADT-Tree's. The
-    fixed tree is the fastest of EAGLE-2, or of LANTERN where ADT-Tree accepts by LANTERN's rule.
+    fixed tree is the fastest of EAGLE-2, or of LANTERN if ADT-Tree accepts by LANTERN's rule.
 
     Args:
         store: the run.
@@ -162,7 +199,7 @@ def gains(store: Store, group: Measured, name: str) -> pd.DataFrame | None:
 
 
 @sheet("adt_tree_gain")
-def limitation(run: Run) -> list[TextTable]:
+def limitation(run: MeasuredRun) -> list[TextTable]:
     """Compare the gain of adaptation with the variance of the fixed tree's acceptance length (stated limitation)."""
     lines = []
     for group in run.groups:
@@ -206,7 +243,7 @@ TREES = ("eagle2", "eagle3", "lantern", "adt_tree")
 
 
 def shares(store: Store, name: str) -> npt.NDArray[Any] | None:
-    """Return the shares of accepted nodes by rank, from the first; None where no rank was stored."""
+    """Return the shares of accepted nodes by rank, from the first, or None if no rank was stored."""
     column = cycles(store.cell(name)).get("ranks")
     ranks = [np.asarray(row, dtype=np.int64) for row in column if row is not None] if column is not None else []
     counts = np.bincount(np.concatenate(ranks)) if ranks else np.zeros(0)
@@ -214,7 +251,7 @@ def shares(store: Store, name: str) -> npt.NDArray[Any] | None:
 
 
 @sheet("adt_tree_fig3b")
-def table(run: Run) -> list[TextTable]:
+def table(run: MeasuredRun) -> list[TextTable]:
     """Return Fig. 3 (b) as a table: accepted nodes by rank among their siblings."""
     lines = [
         {
@@ -232,7 +269,7 @@ def table(run: Run) -> list[TextTable]:
 
 
 @figure("adt_tree_fig3b")
-def draw(run: Run) -> Iterator[Figure]:
+def draw(run: MeasuredRun) -> Iterator[Figure]:
     """Draw Fig. 3 (b): one panel a group, one colour a tree."""
     for group in run.groups:
         trees = [(name, places) for name in group.cells(*TREES) if (places := shares(run.store, name)) is not None]

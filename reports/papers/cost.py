@@ -1,4 +1,4 @@
-"""Cards of trainings, and what each costs: floating-point operations, steps and GPU hours.
+"""What trainings cost: floating-point operations, steps and GPU hours, next to a paper's Tables 1, 2 and 5.
 
 Source: "Cross-Regression", appendix C: C = 6 P D (eq. 36), or 2 P_base D + 6 P_aux D with a frozen base (note to
 Table 5); H = C / (3600 U) (eq. 37); S = D / B (eq. 38).
@@ -17,9 +17,27 @@ import yaml
 
 from stridebench.harness.errors import UsageError
 from stridebench.harness.plan.yaml_lines import load as load_yaml
+from stridebench.reports.text_table import Column, TextTable, markdown_lines
 
 CARDS = Path(__file__).parents[1] / "data" / "training_cost.yaml"
 TERA = 1e12
+UNITS = {"T": 1e12, "B": 1e9, "M": 1e6, "K": 1e3}
+COLUMNS = (
+    Column("name", "method", rank=0),
+    Column("paradigm", "paradigm", rank=7),
+    Column("trained", "trained", rank=2),
+    Column("frozen", "frozen", rank=2),
+    Column("tokens", "tokens", rank=1),
+    Column("batch", "batch", rank=8),
+    Column("steps_printed", "steps, printed", rank=6),
+    Column("steps", "steps, ours", rank=6),
+    Column("tflop_printed", "TFLOP, printed", rank=3),
+    Column("tflop", "TFLOP, ours", rank=3),
+    Column("hours_1", "h, Table 1", rank=5),
+    Column("hours_5", "h, Table 5", rank=1),
+    Column("hours", "h, ours", rank=1),
+    Column("follows", "follows", rank=1),
+)
 
 
 @dataclass(frozen=True)
@@ -30,10 +48,10 @@ class Card:
         name: as shown in tables.
         paradigm: the kind of training, in words.
         source: where the figures come from.
-        trained: P, or P_aux where a base model is frozen.
+        trained: P, or P_aux if a base model is frozen.
         tokens: D, as the paper's formula takes it.
-        frozen: P_base, used in forward passes only; 0 where nothing is frozen.
-        batch: B; None where the source has none.
+        frozen: P_base, used in forward passes only; 0 if nothing is frozen.
+        batch: B, or None if the source has none.
         epochs: passes over the tokens that D does not count.
         framework: a key of `Book.frameworks`.
         note: a remark shown below the table.
@@ -60,7 +78,7 @@ class Framework:
     Args:
         name: as shown in tables.
         methods: names of the methods here that follow it.
-        capabilities: what it offers, in words.
+        capabilities: in words.
     """
 
     name: str
@@ -78,7 +96,7 @@ class Book:
 
 
 @dataclass(frozen=True)
-class Cost:
+class TrainingCost:
     """C in FLOP, D in tokens, S, and H in GPU hours."""
 
     flop: float
@@ -87,12 +105,12 @@ class Cost:
     hours: float
 
 
-def cost(card: Card, utilisation: float, epochs: float = 1.0) -> Cost:
+def cost(card: Card, utilisation: float, epochs: float = 1.0) -> TrainingCost:
     """Compute the cost by equations 36 to 38, over ``epochs`` passes."""
     tokens = card.tokens * epochs
     flop = (2 * card.frozen + 6 * card.trained) * tokens
     steps = None if card.batch is None else tokens / card.batch
-    return Cost(flop, tokens, steps, flop / (3600 * utilisation))
+    return TrainingCost(flop, tokens, steps, flop / (3600 * utilisation))
 
 
 def follows(printed: Decimal, value: float) -> bool:
@@ -188,3 +206,89 @@ def _framework(entry: Mapping[str, Any]) -> Framework:
         for what, offer in entry["offers"].items()
     }
     return Framework(str(entry["name"]), tuple(entry["methods"]), capabilities)
+
+
+def rows(book: Book, utilisation: float) -> list[dict[str, Any]]:
+    """Return one row a card; a number is None if the card lacks it.
+
+    ``flags`` lists the printed values that the card's formula does not give.
+
+    Args:
+        book: the cards.
+        utilisation: U of the computed hours. Printed hours are checked with the book's U.
+    """
+    return [_row(key, card, book.utilisation, utilisation) for key, card in book.cards.items()]
+
+
+def _row(key: str, card: Card, printed_utilisation: float, utilisation: float) -> dict[str, Any]:
+    computed, flags = cost(card, utilisation), list(checks(card, printed_utilisation))
+    printed = {where: {k: float(v) for k, v in values.items()} for where, values in card.printed.items()}
+    table_5, table_1 = printed.get("Table 5", {}), printed.get("Table 1", {})
+    return {
+        "key": key,
+        "name": card.name,
+        "paradigm": card.paradigm,
+        "trained": card.trained,
+        "frozen": card.frozen or None,
+        "tokens": computed.tokens,
+        "batch": card.batch,
+        "source": card.source,
+        "steps_printed": table_5.get("steps"),
+        "steps": computed.steps,
+        "tflop_printed": table_5.get("tflop"),
+        "tflop": computed.flop / TERA,
+        "hours_1": table_1.get("hours"),
+        "hours_5": table_5.get("hours"),
+        "hours": computed.hours,
+        "follows": "no" if any(", Table" in flag for flag in flags) else "yes",
+        "flags": flags,
+        "note": card.note,
+    }
+
+
+def cost_table(book: Book, utilisation: float) -> TextTable:
+    """Return Table 5 with the hours of Table 1, our figures next to them, and notes on what does not follow."""
+    cards = rows(book, utilisation)
+    cells = [[_cell_text(column.key, card[column.key]) for column in COLUMNS] for card in cards]
+    notes = [flag for card in cards for flag in card["flags"]]
+    notes += [f"{card['name']}: {card['note']}" for card in cards if card["note"]]
+    return TextTable(f"Training cost at {utilisation / TERA:g} TFLOP/s a GPU", COLUMNS, cells, notes)
+
+
+def framework_table(book: Book, claims: Mapping[str, str]) -> TextTable:
+    """Return Table 2 with the trainings of the cards, and notes on what the methods here claim.
+
+    Args:
+        book: the cards and frameworks.
+        claims: the claim of each registered method. Methods that are not registered are left out.
+    """
+    frameworks = book.frameworks
+    columns = (Column("what", "", rank=0), *(Column(key, f.name, rank=1) for key, f in frameworks.items()))
+    capabilities = list(dict.fromkeys(what for f in frameworks.values() for what in f.capabilities))
+    cells = [[what, *(f.capabilities.get(what, "-") for f in frameworks.values())] for what in capabilities]
+    trained = [[c.name for c in book.cards.values() if c.framework == key] for key in frameworks]
+    cells += [["trained", *(", ".join(names) or "-" for names in trained)]]
+    notes = []
+    for framework in frameworks.values():
+        claimed = [f"{name} {claims[name]}" for name in framework.methods if name in claims]
+        if claimed:
+            notes.append(f"{framework.name}, claimed here: {', '.join(claimed)}")
+    return TextTable("What each framework offers (Table 2)", columns, cells, notes)
+
+
+def _cell_text(key: str, value: Any) -> str:
+    if value is None or isinstance(value, str):
+        return value or "-"
+    if key in ("trained", "frozen", "tokens", "batch"):
+        unit = next((name for name, size in UNITS.items() if value >= size), "")
+        return f"{value / UNITS.get(unit, 1):.3g}{unit}"
+    return f"{value:.2g}" if key.startswith("tflop") else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def markdown(tables: Sequence[TextTable]) -> str:
+    """Return the tables with all columns, and their notes."""
+    parts = ["# Training cost", ""]
+    for table in tables:
+        parts += [f"## {table.title}", "", *markdown_lines([column.title for column in table.columns], table.rows), ""]
+        parts += [*(f"- {note}" for note in table.notes), *([""] if table.notes else [])]
+    return "\n".join(parts)

@@ -16,7 +16,7 @@ from stridebench.harness.errors import UsageError
 from stridebench.harness.record.outputs import Mesh, save
 from stridebench.harness.record.store import Store, condition_file
 from stridebench.harness.synthetic import shapes
-from stridebench.reports import user_study as study
+from stridebench.reports.papers import user_study as study
 from tests.support.fake_store import empty, meta, record, step
 
 SOLID = Mesh(

@@ -1,4 +1,4 @@
-"""Figures whose definition changed, before and now: `python -m stridebench.reports.mended RUN...`.
+"""Figures whose definition changed, before and now: `python -m stridebench.reports.papers.mended RUN...`.
 
 Both follow from the same run, so that the difference is the definition's alone. Cells that show none are left out.
 """
@@ -28,8 +28,8 @@ class Mended:
     """A figure with both definitions.
 
     Args:
-        title: what it is, before and now.
-        printed: where a paper prints it, and its value.
+        title: of the figure, before and now.
+        printed: its place in a paper, and its value.
         before: from the totals of an output (see `harness.record.metrics.totals`) and its scores, summed over outputs.
         now: the same.
         shown: whether a cell's totals can show the difference.

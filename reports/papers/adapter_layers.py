@@ -27,7 +27,7 @@ NOTES = [
     "layer 0 is the embedding, the last one the normed row that the head reads, of another scale",
 ]
 SPREAD = 10
-"""Norms are drawn on a logarithmic axis where the largest exceeds so many times the smallest."""
+"""Norms are drawn on a logarithmic axis if the largest exceeds so many times the smallest."""
 
 
 def table(frame: pd.DataFrame, title: str) -> TextTable:
@@ -74,7 +74,7 @@ def draw(frame: pd.DataFrame, title: str, path: Path) -> None:
 
 
 def _line(axes: Axes, frame: pd.DataFrame, key: str, colour: str, label: str) -> None:
-    """Draw the mean of each layer with its 95 % interval, where there is one."""
+    """Draw the mean of each layer with its 95 % interval, if it has one."""
     low, high = (frame[f"{key}_{end}"].astype(float) for end in ("low", "high"))
     axes.fill_between(frame["layer"], low, high, color=colour, alpha=0.2, lw=0)
     axes.plot(frame["layer"], frame[key], color=colour, marker="o", ms=3, lw=1.3, label=label)

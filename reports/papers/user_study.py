@@ -31,7 +31,7 @@ from stridebench.reports.text_table import Column, TextTable, estimate_text
 if TYPE_CHECKING:
     from stridebench.harness.record.store import Store
 
-PAGE = Path(__file__).parent / "data" / "study.html"
+PAGE = Path(__file__).parents[1] / "data" / "study.html"
 LETTERS = "ABCDEFGH"
 """Names of the choices of a case; a study compares as many cells at most."""
 EDGE = 0.5
@@ -39,7 +39,7 @@ EDGE = 0.5
 
 
 @dataclass(frozen=True)
-class Case:
+class StudyCase:
     """A shape of the questionnaire.
 
     Args:
@@ -52,8 +52,8 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Key:
-    """What the questionnaire hides.
+class StudyKey:
+    """The facts that the questionnaire hides.
 
     Args:
         study: digest of the rest, which the answers name.
@@ -67,7 +67,7 @@ class Key:
     seed: int
     labels: Mapping[str, str]
     left_out: int
-    cases: tuple[Case, ...]
+    cases: tuple[StudyCase, ...]
 
 
 def export(store: Store, cells: Sequence[str], folder: Path, cases: int = 20, seed: int = 0) -> list[Path]:
@@ -99,13 +99,13 @@ def export(store: Store, cells: Sequence[str], folder: Path, cases: int = 20, se
     drawn = [shared[int(i)] for i in random.permutation(len(shared))[:cases]]
     orders = [[cells[int(i)] for i in random.permutation(len(cells))] for _ in drawn]
     asked_cases = tuple(
-        Case(p, dict(zip(LETTERS, order, strict=False))) for p, order in zip(drawn, orders, strict=True)
+        StudyCase(p, dict(zip(LETTERS, order, strict=False))) for p, order in zip(drawn, orders, strict=True)
     )
     metas = {cell: samples.cell.meta for cell, samples in finished.items()}
     labels = {cell: f"{meta['label']} on {meta['backbone']}" for cell, meta in metas.items()}
     content = json.dumps([seed, sorted(cells), [asdict(case) for case in asked_cases]])
     study = hashlib.sha256(content.encode()).hexdigest()[:16]
-    key = Key(study, seed, labels, len(prompts) - len(shared), asked_cases)
+    key = StudyKey(study, seed, labels, len(prompts) - len(shared), asked_cases)
     base = str(metas[cells[0]]["baseline"])
     points = {case.prompt: condition_file(store.path, base, case.prompt) for case in asked_cases}
     folder.mkdir(parents=True, exist_ok=True)
@@ -125,7 +125,7 @@ def _meshes(run: Path, finished: FinishedCell) -> dict[str, Path]:
     return meshes
 
 
-def _page(key: Key, files: Mapping[str, Mapping[str, Path]], points: Mapping[str, Path]) -> str:
+def _page(key: StudyKey, files: Mapping[str, Mapping[str, Path]], points: Mapping[str, Path]) -> str:
     cases = []
     for number, case in enumerate(key.cases, 1):
         tiles = [_tile("points", _picture(points[case.prompt], cloud))] if points[case.prompt].is_file() else []
@@ -170,7 +170,7 @@ class Votes:
 
 
 @dataclass(frozen=True)
-class Tally:
+class VoteTally:
     """Votes by cell. ``unanswered`` counts the cases that participants left open."""
 
     participants: int
@@ -178,7 +178,7 @@ class Tally:
     votes: tuple[Votes, ...]
 
 
-def tally(key: Path, answers: Sequence[Path]) -> Tally:
+def tally(key: Path, answers: Sequence[Path]) -> VoteTally:
     """Count the answers of a study, one file a participant.
 
     Args:
@@ -196,7 +196,7 @@ def tally(key: Path, answers: Sequence[Path]) -> Tally:
         if participant in chosen:
             raise UsageError(f"{path} is of the participant {participant}, who is counted already; give each file once")
         chosen[participant] = cells
-    # The intervals resample clusters of "prompts": here one participant with all cases, even where there is only one.
+    # The intervals resample clusters of "prompts": here one participant with all cases, even if there is only one.
     choices = [((who, 0), cell) for who, cells in chosen.items() for cell in cells.values()]
     names = ["prompt", "repetition"]
     index = pd.MultiIndex.from_tuples([cluster for cluster, _ in choices], names=names) if choices else None
@@ -205,19 +205,19 @@ def tally(key: Path, answers: Sequence[Path]) -> Tally:
     for cell, label in study.labels.items():
         voted = cell_chosen == cell
         votes.append(Votes(label, int(voted.sum()), stats.mean(voted.astype(float)) if choices else None, cell))
-    return Tally(len(chosen), len(study.cases) * len(chosen) - len(choices), tuple(votes))
+    return VoteTally(len(chosen), len(study.cases) * len(chosen) - len(choices), tuple(votes))
 
 
-def _read_key(path: Path) -> Key:
+def _read_key(path: Path) -> StudyKey:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        cases = tuple(Case(case["prompt"], dict(case["cells"])) for case in data.pop("cases"))
-        return Key(cases=cases, **data)
+        cases = tuple(StudyCase(case["prompt"], dict(case["cells"])) for case in data.pop("cases"))
+        return StudyKey(cases=cases, **data)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(f"{path} is no key of a study: {error}; give the key.json of `stride study export`") from error
 
 
-def _read_answers(path: Path, key: Key) -> tuple[str, dict[int, str]]:
+def _read_answers(path: Path, key: StudyKey) -> tuple[str, dict[int, str]]:
     """Read the participant and the cell chosen in each answered case."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -233,11 +233,11 @@ def _read_answers(path: Path, key: Key) -> tuple[str, dict[int, str]]:
     return participant, {int(number): cases[number].cells[letter] for number, letter in letters.items()}
 
 
-def _choices(cases: Mapping[str, Case], number: str) -> Mapping[str, str]:
+def _choices(cases: Mapping[str, StudyCase], number: str) -> Mapping[str, str]:
     return cases[number].cells if number in cases else {}
 
 
-def table(tally: Tally) -> TextTable:
+def table(tally: VoteTally) -> TextTable:
     """Return the votes as a table."""
     columns = (Column("label", "decoding", rank=0), Column("votes", "votes"), Column("share", "share of votes"))
     rows = [[votes.label, str(votes.votes), estimate_text(votes.share, 3)] for votes in tally.votes]

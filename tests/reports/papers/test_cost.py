@@ -9,8 +9,17 @@ from pathlib import Path
 import pytest
 
 from stridebench.harness.errors import UsageError
-from stridebench.reports.cost.cards import CARDS, checks, cost, follows, read
-from stridebench.reports.cost.tables import cost_table, framework_table, markdown, rows
+from stridebench.reports.papers.cost import (
+    CARDS,
+    checks,
+    cost,
+    cost_table,
+    follows,
+    framework_table,
+    markdown,
+    read,
+    rows,
+)
 from tests.support.cli import stride
 
 BOOK = read()

@@ -1,1 +1,0 @@
-"""What training parallel decoders costs."""
