@@ -67,6 +67,7 @@ class Answer:
 # The key of a server: it comes from the environment, and is never stored or printed.
 
 
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 HIDDEN = "(key)"
 KEY_ENV = "STRIDE_API_KEY"
 """The variable that holds a key where no other is named."""

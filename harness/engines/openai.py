@@ -22,7 +22,7 @@ from stridebench.harness.core.engine import (
     Tells,
     Weights,
 )
-from stridebench.harness.engines.answer import KEY_ENV, Answer, Event, Key
+from stridebench.harness.engines.answer import KEY_ENV, LOOPBACK, Answer, Event, Key
 from stridebench.harness.errors import UsageError
 from stridebench.harness.machine.extras import optional
 from stridebench.harness.registry import ENGINES
@@ -30,7 +30,6 @@ from stridebench.harness.registry import ENGINES
 # One server over HTTP: its answers as JSON, its streams as events with their times, its faults by kind.
 
 
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 LONGEST_QUOTE = 200
 KEPT_S = 1.0
 """How long an idle connection is kept: less than servers keep theirs (5 s and more), so that none is closed in use."""
@@ -222,6 +221,7 @@ class OpenAI(Engine):
     body: Mapping[str, Any] = field(default_factory=dict)
 
     tells: ClassVar[Tells] = Tells(takes_ids=True, gives_ids=False, arrival="chunk", logprobs=True, seed="if offered")
+    needs: ClassVar[tuple[str, ...]] = ("httpx", "httpx_sse", "prometheus_client")
     path: ClassVar[str] = "/v1/completions"
     metrics_path: ClassVar[str] = "/metrics"
     metrics: ClassVar[Mapping[str, str]] = {}

@@ -38,6 +38,7 @@ class OpenVINOGenAI(Engine):
     threads: int = 0
 
     tells: ClassVar[Tells] = Tells(takes_ids=True, gives_ids=True, arrival="chunk", concurrent=False)
+    needs: ClassVar[tuple[str, ...]] = ("openvino_genai",)
 
     def open(self, weights: Weights) -> None:
         """Load the model."""

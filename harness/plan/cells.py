@@ -249,9 +249,10 @@ class Plan:
         }
 
     def _engine_facts(self) -> dict[str, Any]:
-        """The facts of the engines' cells that will run, by id."""
+        """Return the facts of the engines' cells that this run, or a resumed one, can run, by id."""
         repetitions = self.suite.suite.repetitions
-        return {cell.id: cell.meta(len(self.prompts[cell.task]) * repetitions) for cell in self.runnable_engines}
+        cells = (cell for cell in self.engines if cell.skip is None or cell.only_now)
+        return {cell.id: cell.meta(len(self.prompts[cell.task]) * repetitions) for cell in cells}
 
 
 def _plain(use: MethodUse) -> list[Any]:

@@ -31,7 +31,8 @@ class EngineCell:
         rate: requests a second (open loop, Poisson arrivals); 0: a closed loop.
         role: "plain", "speculative", or "floor": the plain engine once more at T = 0, in another order and, where it
             takes several requests at once, in another batch.
-        skip: why it will not run; None: it will.
+        skip: why it will not run, or None if it will.
+        only_now: whether ``skip`` holds for this machine at this time, so that a resumed run tries the cell again.
     """
 
     use: EngineUse
@@ -46,6 +47,7 @@ class EngineCell:
     rate: float = 0.0
     role: str = "plain"
     skip: str | None = None
+    only_now: bool = False
 
     @property
     def label(self) -> str:

@@ -13,6 +13,7 @@ from stridebench.harness.backbones.checkpoints import sources
 from stridebench.harness.plan import presets
 from stridebench.harness.plan.cells import Cell, Plan
 from stridebench.harness.plan.compatibility import picture_tokens
+from stridebench.harness.plan.engine_cells import EngineCell
 from stridebench.harness.plan.presets import Spec
 
 PASS_S = 2e-3
@@ -42,9 +43,9 @@ class Estimate:
     unsized: tuple[str, ...]
 
 
-def estimate(plan: Plan, cells: Sequence[Cell] | None = None) -> Estimate:
-    """Of some cells of a plan; not given, of the runnable ones."""
-    cells = plan.runnable if cells is None else cells
+def estimate(plan: Plan, cells: Sequence[Cell | EngineCell] | None = None) -> Estimate:
+    """Return the bounds of some cells of a plan, or of all runnable ones if none are given."""
+    cells = [*plan.runnable, *plan.runnable_engines] if cells is None else cells
     specs = {cell.backbone: presets.resolve(cell.backbone) for cell in cells}
     pictures = {name: picture_tokens(spec) for name, spec in specs.items()}
     decodes = tokens = 0
@@ -59,7 +60,7 @@ def estimate(plan: Plan, cells: Sequence[Cell] | None = None) -> Estimate:
     return Estimate(decodes, tokens, seconds, tuple(unsized))
 
 
-def _seconds(cell: Cell, spec: Spec) -> float | None:
+def _seconds(cell: Cell | EngineCell, spec: Spec) -> float | None:
     """Seconds of a pass, which reads every weight once."""
     if spec.adapter == "tabular":
         return PASS_S

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from stridebench.harness.plan.suite import EngineSuite
 from stridebench.harness.record.request_store import RequestStore
 from stridebench.harness.record.requests import Request, measures, table
 from stridebench.harness.record.store import Store
+from stridebench.harness.run.engine_runner import StoppedEngine
 from stridebench.harness.run.loading import Options
 
 # One cell of an engine: warm-up, the check of its seed, its requests under load, and its counters.
@@ -176,16 +177,8 @@ def disagreements(growth: Counters, rows: Sequence[Request]) -> list[str]:
     return lines
 
 
-@dataclass(frozen=True)
-class Stopped:
-    """An engine that could not finish its cells, and why."""
-
-    label: str
-    fault: EngineFault
-
-
-def run_engines(plan: Plan, store: Store, options: Options) -> list[Stopped]:
-    """Every cell of an engine that is not sealed yet.
+def run_engines(plan: Plan, store: Store, options: Options) -> list[StoppedEngine]:
+    """Run every cell of an engine that is not sealed yet.
 
     Returns:
         The engines that stopped; what they finished is kept for `--resume`.
@@ -197,7 +190,7 @@ def run_engines(plan: Plan, store: Store, options: Options) -> list[Stopped]:
     assert isinstance(suite, EngineSuite), "a plan with engines is of such a suite"
     requests = RequestStore.of(store.path, store.manifest)
     requests.clear()
-    stopped: list[Stopped] = []
+    stopped: list[StoppedEngine] = []
     for name, dtype in dict.fromkeys((cell.backbone, cell.dtype) for cell in plan.runnable_engines):
         cells = [cell for cell in plan.runnable_engines if (cell.backbone, cell.dtype) == (name, dtype)]
         if all(requests.sealed(cell.id) for cell in cells) and _judged(requests, cells):
@@ -209,7 +202,7 @@ def run_engines(plan: Plan, store: Store, options: Options) -> list[Stopped]:
             own = [cell for cell in cells if cell.use == use and not requests.sealed(cell.id)]
             fault = group.run(use, own) if own else None
             if fault is not None:
-                stopped.append(Stopped(use.label, fault))
+                stopped.append(StoppedEngine(use.label, fault))
         options.progress.say("judging the engines' tokens")
         group.judge([cell for cell in cells if requests.sealed(cell.id)])
     return stopped
