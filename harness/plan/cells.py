@@ -324,7 +324,7 @@ def _prompts(use: TaskUse) -> tuple[Prompt, ...]:
         raise UsageError(
             f"the task {name} gives one id to several prompts: {', '.join(twice[:3])}; every prompt needs its own"
         )
-    return tuple(prompts[: use.limit])
+    return tuple(prompts[: use.limit or None])
 
 
 def _with_plain_ids(task: str, prompt: Prompt) -> Prompt:

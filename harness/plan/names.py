@@ -108,7 +108,8 @@ class TaskUse:
     Args:
         name: its registered name.
         task: the instance.
-        limit: prompts used; None: all.
+        limit: number of prompts, or None for as many as the task has by default. A task with a parameter of this name
+            chooses them itself; of any other task they are the first.
         backbones: those that the task is for; empty: all that fit.
         sampling: pairs that replace the suite's.
         max_new_tokens: None: the suite's.
@@ -125,10 +126,10 @@ class TaskUse:
 
     @property
     def params(self) -> dict[str, Any]:
-        """Its parameters, by name."""
+        """Return its parameters by name, without ``limit``, since prompts have the same ids under every limit."""
         task: Any = self.task
         fields = dataclasses.fields(task) if dataclasses.is_dataclass(task) else ()
-        return {field.name: getattr(task, field.name) for field in fields}
+        return {field.name: getattr(task, field.name) for field in fields if field.name != "limit"}
 
     @property
     def title(self) -> str:
@@ -264,16 +265,18 @@ def tasks(data: Mapping[str, Any], lines: Lines, problems: Problems) -> tuple[Ta
     """Every task entry. One task used in two ways is refused, since its cells would have the same id."""
     out: dict[str, TaskUse] = {}
     for index, entry in enumerate(_entries(data, "tasks")):
-        faults = [(key, fault) for key in USE_KEYS if (fault := _use_fault(key, entry.get(key)))]
+        chooses = "limit" in _parameters("tasks", str(entry["name"]))
+        keys = [key for key in USE_KEYS if not (key == "limit" and chooses)]
+        faults = [(key, fault) for key in keys if (fault := _use_fault(key, entry.get(key)))]
         problems.extend(f"{lines.at(('tasks', index, key))}: {fault}" for key, fault in faults)
         if faults:
             continue
-        rest = {key: value for key, value in entry.items() if key not in USE_KEYS}
+        rest = {key: value for key, value in entry.items() if key not in keys}
         for task in instances(TASKS, ("tasks", index), rest, lines, problems):
             use = TaskUse(
                 str(entry["name"]),
                 task,
-                entry.get("limit"),
+                task.limit if chooses else entry.get("limit"),
                 tuple(entry.get("backbones") or ()),
                 tuple(sorted(_numbers(entry.get("sampling") or {}).items())),
                 entry.get("max_new_tokens"),
@@ -439,7 +442,7 @@ def build(kind: type[Any], name: str, params: Mapping[str, Any]) -> Any | list[t
     wrong = [
         (
             key,
-            f"{name} has no parameter {key!r}{place_of(key) or did_you_mean(key, accepted)}; "
+            f"{name} has no parameter {key!r}{_meant(kind, key) or place_of(key) or did_you_mean(key, accepted)}; "
             f"it has {', '.join(accepted) or 'none'}",
         )
         for key in params
@@ -463,6 +466,10 @@ def build(kind: type[Any], name: str, params: Mapping[str, Any]) -> Any | list[t
         raise
     except BaseException as error:  # an abstract class, or what a plugin's __post_init__ raises
         return [("", f"{name} cannot be made: {said_by(error)}")]
+
+
+def _meant(kind: type[Any], key: str) -> str:
+    return "; did you mean 'limit'?" if issubclass(kind, Task) and key in ("n", "count") else ""
 
 
 @functools.lru_cache(maxsize=256)
