@@ -249,7 +249,9 @@ class TestTask:
         assert task.modality == "image" and task.eos is False
         assert task.metrics == ("object", "count", "colour", "position", "overall")
 
-    @pytest.mark.parametrize("wrong", [{"limit": 0}, {"seed": -1}, {"family": "colour"}, {"size": 48}, {"scorers": "fd"}])
+    @pytest.mark.parametrize(
+        "wrong", [{"limit": 0}, {"seed": -1}, {"family": "colour"}, {"size": 48}, {"scorers": "fd"}]
+    )
     def test_wrong_parameters_are_refused(self, wrong):
         with pytest.raises(UsageError, match=next(iter(wrong)).rstrip("s")):
             EmojiScenes(**wrong)
