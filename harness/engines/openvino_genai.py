@@ -89,7 +89,7 @@ class OpenVINOGenAI(Engine):
         return self._genai.TokenizedInputs(openvino.Tensor(ids), openvino.Tensor(numpy.ones_like(ids)))
 
     def _config(self, request: EngineRequest) -> Any:
-        """Every option of sampling is set: the pipeline else takes the model's own defaults."""
+        """Set every option of sampling: otherwise the pipeline takes the defaults of the model."""
         config = self._genai.GenerationConfig()
         config.max_new_tokens = request.max_tokens
         config.ignore_eos = request.ignore_eos

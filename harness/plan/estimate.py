@@ -1,4 +1,4 @@
-"""What a plan will decode at most, and about how long that takes on a CPU, before anything is loaded."""
+"""How much a plan will decode at most, and about how long that takes on a CPU, before anything is loaded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stridebench.harness.plan.engine_cells import EngineCell
 from stridebench.harness.plan.presets import Spec
 
 PASS_S = 2e-3
-"""Seconds of a pass beside reading the weights: what a pass of a model of about a million parameters takes."""
+"""Seconds of a pass without reading the weights, measured on a model of about a million parameters."""
 BANDWIDTH = 6e9
 """Bytes of weights that a pass reads in a second: smollm2-135m in bf16 took 45 ms a token on two cores."""
 LONGEST_HEADER = 100_000_000
@@ -33,7 +33,7 @@ class Estimate:
     Args:
         decodes: timed ones, of all these cells.
         tokens: that they emit at most.
-        seconds: of these tokens on a CPU, proofs and scores apart; None: the size of a backbone is not known.
+        seconds: of these tokens on a CPU without proofs and scores, or None if the size of a backbone is not known.
         unsized: backbones of pictures whose size is known only when they are loaded, so that the budget counts.
     """
 
@@ -72,7 +72,7 @@ def _seconds(cell: Cell | EngineCell, spec: Spec) -> float | None:
 
 
 def _stored(spec: Spec) -> float | None:
-    """Numbers in the safetensors files of weights that are here, from their headers; None: there is no such file."""
+    """Return how many numbers the headers of local safetensors files declare, or None without such a file."""
     if "source" not in spec.params:
         return None
     source = sources.parse(spec.name, spec.params["source"])
@@ -81,7 +81,7 @@ def _stored(spec: Spec) -> float | None:
     try:
         files = [_numbers(path) for path in sources.locate(spec.name, source).glob("*.safetensors")]
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return None  # loading says what is wrong with them
+        return None  # loading reports the fault
     return float(sum(files)) or None
 
 

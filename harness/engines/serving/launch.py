@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 import stridebench.harness.engines
 import stridebench.harness.engines.serving.keeper as keeper
 from stridebench.harness.core.engine import EngineFault
-from stridebench.harness.engines.answer import LOOPBACK, Key
+from stridebench.harness.engines.answer import LOOPBACK, ServerKey
 from stridebench.harness.errors import UnknownNameError, UsageError, printable_line
 from stridebench.harness.machine.extras import install_command, optional
 from stridebench.harness.plan.engine_entries import EngineUse
@@ -49,14 +49,14 @@ class Declared(BaseModel):
     Args:
         engine: its adapter.
         command: the words of its command, with $model, $host and $port.
-        port: where it listens.
+        port: that it listens on.
         health: the path that answers 200 when it is ready.
         wait_s: how long it may take until then.
         methods: further words of the command, by the name of a way to speculate.
-        environment: variables that are set for it where the caller's environment has none of that name.
+        environment: variables that are set for it unless the caller's environment has them.
         method_environment: variables that are set in any case, by the name of a way to speculate.
-        weights: what it loads of a backbone where no model is named: folder or gguf.
-        remedies: what to try where it ends before it answers, by the name of the signal that ended it.
+        weights: the form of a backbone that it loads if no model is named: folder or gguf.
+        remedies: advice if it ends before it answers, by the name of the signal that ended it.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -80,10 +80,10 @@ class Declared(BaseModel):
         """The command.
 
         Args:
-            method: a name of ``ways``, with ``=LENGTH`` behind it where it is synthetic: the mean acceptance length.
+            method: a name of ``ways``; of the synthetic one with ``=LENGTH``, the mean acceptance length.
 
         Raises:
-            UsageError: there is no such method, its length is none, or the command needs a model.
+            UsageError: there is no such method, its length is not valid, or the command needs a model.
         """
         name, length = self._way(method)
         words = [*self.command, *self.methods.get(name, ())]
@@ -132,7 +132,7 @@ def declared(name: str) -> Declared:
     """A server by name, or by the path of its file.
 
     Raises:
-        UsageError: there is none, or its file is wrong.
+        UsageError: there is no such server, or its file is wrong.
     """
     path = Path(name) if name.endswith((".yaml", ".yml")) else SHIPPED / f"{name}.yaml"
     if not path.is_file():
@@ -196,7 +196,7 @@ def _silent(url: str) -> str | None:
 
 
 def free_port(host: str, wanted: int) -> int:
-    """The port that is wanted, or any other where that is taken."""
+    """Return the wanted port, or any other if that is taken."""
     if not taken(host, wanted):
         return wanted
     with closing(socket.socket()) as probe:
@@ -212,7 +212,7 @@ def started(
 
     Args:
         words: of its command, with ``method``.
-        log: gets what it prints: a file, or the number of an open one.
+        log: gets its output: a file, or the number of an open one.
 
     Raises:
         EngineFault: something else answers at its address, it ended, or did not answer in time.
@@ -272,7 +272,7 @@ def ending(server: Declared, code: int) -> str:
 
 
 def _never_answered(server: Declared, code: int) -> str:
-    """How a server ended that never answered, and what its file says to try."""
+    """Say how a server ended that never answered, and which remedy its file has."""
     remedy = f"; {server.remedies[_name(code)]}" if _name(code) in server.remedies else ""
     return f"{ending(server, code)} before it answered{remedy}"
 
@@ -281,8 +281,8 @@ def _name(code: int) -> str:
     return {-number: number.name for number in signal.Signals}.get(code, f"exit code {code}")
 
 
-def last_lines(log: Path, key: Key) -> str:
-    """The end of what a server printed, as one line without the key; empty where it printed nothing."""
+def last_lines(log: Path, key: ServerKey) -> str:
+    """Return the end of a server's output as one line without the key; empty if it printed nothing."""
     text = key.hidden(log.read_text(encoding="utf-8", errors="replace"))
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return " | ".join(printable_line(line[:LONGEST_LINE]) for line in lines[-LAST_LINES:])

@@ -71,7 +71,7 @@ def test_wrong_entries_of_a_task_are_refused(entry, message):
 
 def test_a_method_limited_to_an_absent_backbone_is_an_error():
     text = "{methods: [{name: jacobi, backbones: [other]}], backbones: [tabular], tasks: [tabular]}"
-    with pytest.raises(UsageError, match="'other' is no backbone of the suite"):
+    with pytest.raises(UsageError, match="'other' is not a backbone of the suite"):
         plan(text)
 
 
