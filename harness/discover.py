@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from stridebench.harness.errors import WeightsError
-from stridebench.harness.registry import BACKBONES, ENGINES, KERNELS, LAYOUTS, METHODS, TASKS
+from stridebench.harness.registry import BACKBONES, ENGINES, KERNELS, LAYOUTS, METHODS, RUNNERS, TASKS
 
 SAMPLES = Path(__file__).resolve().parents[1] / "tasks" / "data" / "tiny"
 """A prompt of each benchmark in its published format, for `stride run SUITE --tiny`."""
@@ -42,8 +42,8 @@ def declare_all() -> None:
     """Tell the registries every name that ships; its module is imported when the name is asked for."""
     METHODS.declare(_named_by_file(importlib.import_module("stridebench.methods")))
     TASKS.declare(_named_by_file(importlib.import_module("stridebench.tasks")))
-    for registry in (BACKBONES, KERNELS, LAYOUTS, ENGINES):
-        registry.declare(catalogue()["modules"][registry.kind])
+    for registry in (BACKBONES, KERNELS, LAYOUTS, ENGINES, RUNNERS):
+        registry.declare(catalogue()["modules"].get(registry.kind, {}))
 
 
 def _named_by_file(package: ModuleType) -> dict[str, str]:

@@ -10,7 +10,7 @@ from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 from typing import Any, Generic, TypeVar, cast
 
-from stridebench.harness.errors import ContractError, PluginError, PluginWarning, UnknownNameError, said_by
+from stridebench.harness.errors import ContractError, PluginError, PluginWarning, UnknownNameError, UsageError, said_by
 
 T = TypeVar("T")
 
@@ -119,7 +119,15 @@ class Registry(Generic[T]):
     def _import(self, name: str) -> None:
         if name not in self._modules:
             raise UnknownNameError(self.kind, name, self)
-        importlib.import_module(self._modules[name])
+        try:
+            importlib.import_module(self._modules[name])
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{self._modules[name]}.".startswith(f"{error.name}."):
+                raise
+            raise UsageError(
+                f"the {self.kind} {name!r} is not part of this installation, which has no {error.name}; "
+                f"install stridebench with it, or leave {name} out"
+            ) from error
         if name not in self._items:
             raise ContractError(
                 f"{self._modules[name]} registers no {self.kind} {name!r}; a file is named as what it registers"
@@ -172,6 +180,8 @@ GENERAL_RECIPES: Registry[Any] = Registry("recipe", "stridebench.general_recipes
 ALTERNATIVES: Registry[Any] = Registry("alternative", "stridebench.alternatives")
 KERNELS: Registry[Any] = Registry("kernel", "stridebench.kernels")
 ENGINES: Registry[type[Any]] = Registry("engine", "stridebench.engines")
+RUNNERS: Registry[type[Any]] = Registry("runner", "stridebench.runners")
+"""``engines``: the class that runs the cells of engines (`stridebench.harness.run.engine_runner.EngineRunner`)."""
 DATASETS: Registry[Any] = Registry("dataset", "stridebench.datasets")
 """Functions without arguments that return rows of prompts; ``{name: prompts, file: dataset:NAME}`` reads them."""
 PICTURE_SCORERS: Registry[Any] = Registry("scorer", "stridebench.scorers")

@@ -29,10 +29,10 @@ class DigitPictures(Task):
     classifies 98.3 % of the 299 held-out real digits correctly.
 
     Args:
-        n: number of prompts.
+        limit: number of prompts.
     """
 
-    n: int = 40
+    limit: int = 40
 
     source = "scikit-learn digits (UCI Optical Recognition of Handwritten Digits, CC BY 4.0)"
     modality = "image"
@@ -43,14 +43,14 @@ class DigitPictures(Task):
         """Check the parameters.
 
         Raises:
-            UsageError: n is below 1.
+            UsageError: limit is below 1.
         """
-        if self.n < 1:
-            raise UsageError(f"the task digits was given n={self.n}; it must be 1 or more")
+        if self.limit < 1:
+            raise UsageError(f"the task digits was given limit={self.limit}; it must be 1 or more")
 
     def prompts(self) -> Sequence[Prompt]:
         """Return captions such as "digit 3"; ``data["label"]`` is the class."""
-        labels = [index % digits.CLASSES for index in range(self.n)]
+        labels = [index % digits.CLASSES for index in range(self.limit)]
         return tuple(
             Prompt(f"digits/{index}", digits.caption(label), category=str(label), data={"label": label})
             for index, label in enumerate(labels)

@@ -43,7 +43,7 @@ class EmojiScenes(Task):
     for holds. So the families that show as many objects ask alike.
 
     Args:
-        n: number of prompts.
+        limit: number of prompts.
         seed: which prompts.
         family: one of GenEval's families; "" takes all.
         size: side of the pictures in pixels, 64 or 32.
@@ -52,7 +52,7 @@ class EmojiScenes(Task):
         weights: folder of the scorers' weights; "" is torch's checkpoint folder.
     """
 
-    n: int = 256
+    limit: int = 256
     seed: int = 0
     family: str = ""
     size: int = 64
@@ -71,13 +71,14 @@ class EmojiScenes(Task):
         """Check the parameters.
 
         Raises:
-            UsageError: there is no such family, size or scorer, or the count is below one.
+            UsageError: there is no such family, size or scorer, or the limit is below one.
         """
         images.names(self.scorers)
-        if self.n < 1 or self.seed < 0 or self.size not in emoji.SIZES or self.family not in ("", *emoji.FAMILIES):
+        if self.limit < 1 or self.seed < 0 or self.size not in emoji.SIZES or self.family not in ("", *emoji.FAMILIES):
             raise UsageError(
-                f"the task emoji_scenes was given n={self.n}, seed={self.seed}, family={self.family!r}, "
-                f"size={self.size}; n must be 1 or more, seed 0 or more, size {' or '.join(map(str, emoji.SIZES))}, "
+                f"the task emoji_scenes was given limit={self.limit}, seed={self.seed}, family={self.family!r}, "
+                f"size={self.size}; limit must be 1 or more, seed 0 or more, "
+                f"size {' or '.join(map(str, emoji.SIZES))}, "
                 f"and family empty or one of {', '.join(emoji.FAMILIES)}"
             )
 
@@ -95,7 +96,7 @@ class EmojiScenes(Task):
 
     def scenes(self) -> list[emoji.EmojiScene]:
         """Return the scenes that the captions describe, in the order of the prompts."""
-        return emoji.scenes(PROMPTS_SEED + 2 * self.seed, "held-out", self.n, self.family or None)
+        return emoji.scenes(PROMPTS_SEED + 2 * self.seed, "held-out", self.limit, self.family or None)
 
     def reference(self, n: int) -> list[Picture]:
         """Return real pictures of other held-out scenes of the same families: the reference set of distances."""

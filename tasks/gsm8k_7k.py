@@ -22,14 +22,14 @@ class Gsm8k7k(Task):
     """Prompts to train on: problems of GSM8K's training split, drawn with a seed.
 
     Args:
-        count: number of prompts, of 7,473.
+        limit: number of prompts, of 7,473.
         seed: of the draw and of the order.
         file: train.jsonl, or hub:official.
         form: see the task gsm8k.
         without: tasks whose prompts are left out; their data must be there.
     """
 
-    count: int = 7000
+    limit: int = 7000
     seed: int = 0
     file: str = ""
     form: str = "qa"
@@ -38,10 +38,10 @@ class Gsm8k7k(Task):
     source = "Cross-Regression, appendix D.1; arXiv:2110.14168"
 
     def prompts(self) -> Sequence[Prompt]:
-        """Return ``count`` prompts in a random order.
+        """Return ``limit`` prompts in a random order.
 
         Raises:
             UsageError: data is missing, or there are too few problems.
         """
         problems = Gsm8k("train", *place(self.file), form=self.form).prompts()
-        return tuple(draw("gsm8k", problems, self.count, self.seed, marks(names(self.without))))
+        return tuple(draw("gsm8k", problems, self.limit, self.seed, marks(names(self.without))))

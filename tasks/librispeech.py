@@ -26,11 +26,11 @@ class LibriSpeech(SpeechTask):
     Args:
         folder: a part such as test-clean, which contains the folders of speakers; "" is LibriSpeech/test-clean in the
             data folder.
-        count: number of utterances, evenly spread over the part; 0 takes all (test-clean: 1.2 GB of samples).
+        limit: number of utterances, evenly spread over the part; 0 takes all (test-clean: 1.2 GB of samples).
     """
 
     folder: str = ""
-    count: int = 100
+    limit: int = 100
 
     source = "Panayotov et al. 2015; openslr.org/12, CC BY 4.0"
 
@@ -38,10 +38,10 @@ class LibriSpeech(SpeechTask):
         """Check the parameter.
 
         Raises:
-            UsageError: the count is negative.
+            UsageError: the limit is negative.
         """
-        if self.count < 0:
-            raise UsageError(f"the task librispeech was given count={self.count}; take 0 for all, or more")
+        if self.limit < 0:
+            raise UsageError(f"the task librispeech was given limit={self.limit}; take 0 for all, or more")
 
     def prompts(self) -> Sequence[Prompt]:
         """Return the utterances by speaker, chapter and number.
@@ -53,7 +53,7 @@ class LibriSpeech(SpeechTask):
         if not root.is_dir():
             raise missing(root, NAME, ORIGIN)
         recordings = utterances(root)
-        chosen = min(self.count or len(recordings), len(recordings))
+        chosen = min(self.limit or len(recordings), len(recordings))
         picked = [recordings[len(recordings) * k // chosen] for k in range(chosen)]
         return tuple(
             Prompt(

@@ -27,11 +27,11 @@ class LongContext(Task):
 
     Args:
         length: tokens of each prompt, in the tokenizer of the model.
-        count: prompts, evenly spread over the problems.
+        limit: prompts, evenly spread over the problems.
     """
 
     length: int = 1024
-    count: int = 8
+    limit: int = 8
 
     source = "arXiv:2107.03374, problems and solutions behind each other"
 
@@ -41,10 +41,10 @@ class LongContext(Task):
         Raises:
             UsageError: a number outside its range.
         """
-        if not (16 <= self.length <= MOST and 1 <= self.count <= humaneval.PROBLEMS):
+        if not (16 <= self.length <= MOST and 1 <= self.limit <= humaneval.PROBLEMS):
             raise UsageError(
-                f"the task long_context was given length={self.length}, count={self.count}; length goes from 16 to "
-                f"{MOST} and count from 1 to {humaneval.PROBLEMS}"
+                f"the task long_context was given length={self.length}, limit={self.limit}; length goes from 16 to "
+                f"{MOST} and limit from 1 to {humaneval.PROBLEMS}"
             )
 
     def prompts(self) -> Sequence[Prompt]:
@@ -55,7 +55,7 @@ class LongContext(Task):
         """
         problems, most = humaneval.problems(), CHARACTERS * self.length
         solved = [problem["prompt"] + problem["canonical_solution"] for problem in problems]
-        chosen = [index * len(problems) // self.count for index in range(self.count)]
+        chosen = [index * len(problems) // self.limit for index in range(self.limit)]
         return tuple(
             Prompt(
                 f"long_context/{index}",

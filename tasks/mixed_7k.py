@@ -30,7 +30,7 @@ class Mixed7k(Task):
     """Prompts to train on: equal numbers of UltraChat, ShareGPT and Bagel, which are the categories, mixed.
 
     Args:
-        count: number of all prompts.
+        limit: number of all prompts.
         seed: of the draw and of the order.
         ultrachat: its file, hub:official or hub:ID@REVISION; "" is the data folder.
         sharegpt: likewise.
@@ -38,7 +38,7 @@ class Mixed7k(Task):
         without: tasks whose prompts are left out; their data must be there.
     """
 
-    count: int = 7000
+    limit: int = 7000
     seed: int = 0
     ultrachat: str = ""
     sharegpt: str = ""
@@ -53,11 +53,11 @@ class Mixed7k(Task):
         Raises:
             UsageError: there are fewer prompts than sources.
         """
-        if self.count < 3:
-            raise UsageError(f"the task mixed_7k was given count={self.count}; it has three sources, take 3 or more")
+        if self.limit < 3:
+            raise UsageError(f"the task mixed_7k was given limit={self.limit}; it has three sources, take 3 or more")
 
     def prompts(self) -> Sequence[Prompt]:
-        """Return ``count`` prompts in a random order.
+        """Return ``limit`` prompts in a random order.
 
         Raises:
             UsageError: data is missing, or a source has too few prompts.
@@ -70,7 +70,7 @@ class Mixed7k(Task):
             Bagel(*place(self.bagel), "train"),
         )
         for index, task in enumerate(sources):
-            share = self.count // 3 + (index < self.count % 3)
+            share = self.limit // 3 + (index < self.limit % 3)
             drawn = draw(task.name, task.prompts(), share, self.seed, excluded)
             excluded.update(key(text) for prompt in drawn for text in questions_of(prompt))
             prompts += [replace(prompt, category=task.name) for prompt in drawn]

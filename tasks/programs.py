@@ -26,11 +26,11 @@ class Programs(Task):
     body in other words counts as 0, so the figure is a lower bound.
 
     Args:
-        n: number of functions.
+        limit: number of functions.
         seed: of the draw.
     """
 
-    n: int = 64
+    limit: int = 64
     seed: int = 0
 
     source = "short Python functions of this project (harness/synthetic/code.py)"
@@ -40,11 +40,12 @@ class Programs(Task):
         """Check the parameters.
 
         Raises:
-            UsageError: n is outside 1 to 500, or the seed is below 0.
+            UsageError: limit is outside 1 to 500, or the seed is below 0.
         """
-        if not 1 <= self.n <= MOST or self.seed < 0:
+        if not 1 <= self.limit <= MOST or self.seed < 0:
             raise UsageError(
-                f"the task programs was given n={self.n}, seed={self.seed}; n must be 1 to {MOST} and seed 0 or more"
+                f"the task programs was given limit={self.limit}, seed={self.seed}; "
+                f"limit must be 1 to {MOST} and seed 0 or more"
             )
 
     def prompts(self) -> Sequence[Prompt]:
@@ -54,7 +55,7 @@ class Programs(Task):
             if program.head not in prompts:
                 name, data = f"programs/{len(prompts)}", {"body": program.body}
                 prompts[program.head] = Prompt(name, program.head, category=program.name, data=data)
-            if len(prompts) == self.n:
+            if len(prompts) == self.limit:
                 return tuple(prompts.values())
         return ()
 

@@ -36,7 +36,7 @@ class Shapes(Task):
     """Make a mesh from the points of a surface.
 
     Args:
-        count: number of shapes.
+        limit: number of shapes.
         seed: of the shapes.
         points: number of points, with normals, that condition the model.
         score_points: points of the distances; see `stridebench.tasks.metrics.mesh.Protocol`.
@@ -45,7 +45,7 @@ class Shapes(Task):
         data: "furniture", with corners on a grid, or "shapes", with free ones.
     """
 
-    count: int = 200
+    limit: int = 200
     seed: int = 0
     points: int = 1024
     score_points: int = 1024
@@ -64,9 +64,9 @@ class Shapes(Task):
         Raises:
             UsageError: a count is below one, or there is no such scale or data.
         """
-        if self.count < 1 or self.points < 1:
+        if self.limit < 1 or self.points < 1:
             raise UsageError(
-                f"the task shapes was given count={self.count}, points={self.points}; both must be 1 or more"
+                f"the task shapes was given limit={self.limit}, points={self.points}; both must be 1 or more"
             )
         if self.data not in DATA:
             raise UsageError(f"the task shapes was given data={self.data!r}; it has {', '.join(DATA)}")
@@ -81,7 +81,7 @@ class Shapes(Task):
 
         ``data`` has the vertices and faces of the reference, its kind and its number.
         """
-        return _prompts(self.count, self.seed, self.points, self.data)
+        return _prompts(self.limit, self.seed, self.points, self.data)
 
     def score(self, prompt: Prompt, output: Output, tokens: Sequence[int]) -> dict[str, float]:
         """Return the distances to the reference and the defects of the mesh.

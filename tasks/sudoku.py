@@ -35,13 +35,13 @@ class SudokuTask(Task):
     - ``nats`` is minus the log-probability of a token under the judge.
 
     Args:
-        n: number of puzzles.
+        limit: number of puzzles.
         seed: of the draw.
         judge: model that computes the perplexity of the answers: weights of the package (the autoregressive twin), or
             a folder of a causal model of transformers.
     """
 
-    n: int = 64
+    limit: int = 64
     seed: int = 0
     judge: str = "sudoku-ar"
 
@@ -54,11 +54,12 @@ class SudokuTask(Task):
         """Check the parameters.
 
         Raises:
-            UsageError: n is outside 1 to 2000, or the seed is below 0.
+            UsageError: limit is outside 1 to 2000, or the seed is below 0.
         """
-        if not 1 <= self.n <= MOST or self.seed < 0:
+        if not 1 <= self.limit <= MOST or self.seed < 0:
             raise UsageError(
-                f"the task sudoku was given n={self.n}, seed={self.seed}; n must be 1 to {MOST} and seed 0 or more"
+                f"the task sudoku was given limit={self.limit}, seed={self.seed}; "
+                f"limit must be 1 to {MOST} and seed 0 or more"
             )
 
     def prompts(self) -> Sequence[Prompt]:
@@ -66,7 +67,7 @@ class SudokuTask(Task):
         puzzles: dict[str, None] = {}
         for puzzle in sudoku.puzzles(np.random.default_rng(self.seed), held_out=True):
             puzzles[puzzle.clues] = None
-            if len(puzzles) == self.n:
+            if len(puzzles) == self.limit:
                 break
         return tuple(
             Prompt(f"sudoku/{index}", cells + sudoku.ASK, category=_kind(cells), data={"shown": cells})

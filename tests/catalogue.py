@@ -25,6 +25,7 @@ from stridebench.harness.registry import (
     LAYOUTS,
     METHODS,
     RECIPES,
+    RUNNERS,
     TASKS,
     Registry,
 )
@@ -42,7 +43,7 @@ def built() -> dict[str, Any]:
         import_module(module)
     document = {
         "modules": {
-            **{registry.kind: _modules(registry) for registry in (BACKBONES, ENGINES, KERNELS, LAYOUTS)},
+            **{registry.kind: _modules(registry) for registry in (BACKBONES, ENGINES, KERNELS, LAYOUTS, RUNNERS)},
             "recipe": registering("(?:GENERAL_)?RECIPES"),
         },
         "recipes": {

@@ -14,7 +14,6 @@ from stridebench.harness.cli.execution import Request, check_finished, perform
 from stridebench.harness.cli.overrides import ENTRIES, suite_to_run, task_of
 from stridebench.harness.cli.run_progress import RunProgress
 from stridebench.harness.discover import declare_all
-from stridebench.harness.engines.serving.engines import Stopped
 from stridebench.harness.errors import UsageError, did_you_mean
 from stridebench.harness.machine.folders import cache_folder
 from stridebench.harness.machine.quiet import stdout_on_stderr
@@ -23,6 +22,7 @@ from stridebench.harness.plan.cells import expand
 from stridebench.harness.plan.names import place_of
 from stridebench.harness.plan.suite import Overrides, Suite
 from stridebench.harness.record.files import make, put, remote_run
+from stridebench.harness.run.engine_runner import StoppedEngine, with_obstacles
 from stridebench.stored_run import StoredRun
 
 Entry = str | Path | Mapping[str, Any]
@@ -113,7 +113,7 @@ def run(
             declare_all()
             words = {key: key for key in ENTRIES}
             name, overrides = None if suite is None else str(suite), _overrides(keys, device)
-            plan = expand(suite_to_run(name, overrides, out, resume, words))
+            plan = with_obstacles(expand(suite_to_run(name, overrides, out, resume, words)), out, resume)
         request = Request(
             out if out is None or remote_run(out) is not None else Path(out),
             resume,
@@ -121,7 +121,7 @@ def run(
             allow_code_execution=keys.get("allow_code_execution", False),
             offline=keys.get("offline", False),
         )
-        stopped: list[Stopped] = []
+        stopped: list[StoppedEngine] = []
         store = perform(plan, request, RunProgress(Console(stderr=True), quiet=not progress), command, stopped)
     check_finished(plan, store, stopped)
     return StoredRun(store.address)

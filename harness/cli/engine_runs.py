@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 from rich.console import Console
@@ -14,11 +14,9 @@ from stridebench.harness.errors import RunIncomplete
 from stridebench.harness.plan.cells import Plan
 from stridebench.harness.record.entries import json_values
 from stridebench.harness.record.store import Store
+from stridebench.harness.run.engine_runner import StoppedEngine
 from stridebench.reports import crossover, engines, side_by_side
 from stridebench.reports.text_table import print_table
-
-if TYPE_CHECKING:
-    from stridebench.harness.engines.serving.engines import Stopped
 
 BROKEN = ("broken",)
 """Verdicts of an engine that end a run with code 1."""
@@ -107,7 +105,7 @@ def history(frame: pd.DataFrame) -> list[dict[str, Any]]:
     ]
 
 
-def check(stopped: Sequence[Stopped], store: Store) -> None:
+def check(stopped: Sequence[StoppedEngine], store: Store) -> None:
     """Refuse a run whose engines could not all finish.
 
     Raises:

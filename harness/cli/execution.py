@@ -29,12 +29,12 @@ from stridebench.harness.plan.cells import Plan
 from stridebench.harness.record import files, provenance
 from stridebench.harness.record.columns import SCORER_FAILED
 from stridebench.harness.record.store import Store
+from stridebench.harness.run.engine_runner import StoppedEngine, run_engines
 from stridebench.harness.run.executors import EXECUTORS, check_executor, summary
 from stridebench.harness.run.loading import Options
 from stridebench.tasks.metrics import sandbox
 
 if TYPE_CHECKING:
-    from stridebench.harness.engines.serving.engines import Stopped
     from stridebench.reports import run_report
 
 WARNING = (
@@ -66,7 +66,7 @@ def execute(plan: Plan, options: dict[str, Any]) -> None:
     request = Request(**{field.name: options[field.name] for field in fields(Request)})
     if options["append"]:
         options["append"].open("a").close()  # an error now rather than after the run
-    stopped: list[Stopped] = []
+    stopped: list[StoppedEngine] = []
     progress = RunProgress(Console(stderr=True), quiet=options["as_json"])
     store = perform(plan, request, progress, sys.argv, stopped)
     code = _report(plan, store, options)
@@ -106,7 +106,7 @@ def perform(
     request: Request,
     progress: RunProgress,
     command: Sequence[str],
-    stopped: list[Stopped] | None = None,
+    stopped: list[StoppedEngine] | None = None,
 ) -> Store:
     """Decode what a plan asks for and a run folder does not hold yet.
 
@@ -130,12 +130,9 @@ def perform(
             how = Options(request.allow_code_execution, request.device, fetch, progress, executor_options)
             if plan.cells:
                 EXECUTORS[request.executor](plan, store, how)
-            if plan.runnable_engines:
-                from stridebench.harness.engines.serving.engines import run_engines
-
-                ended = run_engines(plan, store, how)
-                if stopped is not None:
-                    stopped += ended
+            ended = run_engines(plan, store, how)
+            if stopped is not None:
+                stopped += ended
     finally:
         store.release()
     return store
@@ -150,7 +147,7 @@ def _warnings(plan: Plan, request: Request) -> list[str]:
     return [warning for warning in found if warning is not None]
 
 
-def check_finished(plan: Plan, store: Store, stopped: Sequence[Stopped]) -> None:
+def check_finished(plan: Plan, store: Store, stopped: Sequence[StoppedEngine]) -> None:
     """Refuse a run that is not finished.
 
     Args:

@@ -20,6 +20,7 @@ from stridebench.harness.plan import presets
 from stridebench.harness.plan.cells import Plan, expand
 from stridebench.harness.plan.compatibility import WORDS, Outcome, Outcomes
 from stridebench.harness.plan.estimate import estimate
+from stridebench.harness.run.engine_runner import with_obstacles
 
 
 class Folder(click.Path):
@@ -124,7 +125,8 @@ def command(name: str | None, **options: Any) -> None:
     """
     with restored(), stdout_on_stderr():  # methods and tasks of plugins are imported here
         declare_all()
-        plan = expand(suite_to_run(name, read(options), options["out"], options["resume"]))
+        out, resume = options["out"], options["resume"]
+        plan = with_obstacles(expand(suite_to_run(name, read(options), out, resume)), out, resume)
         outcomes = _outcomes(plan) if options["dry_run"] else {}
     if options["dry_run"]:
         _print_plan(plan, outcomes, options["as_json"])
@@ -155,7 +157,7 @@ def _refuse_idle(plan: Plan, by_cell: Mapping[str, Outcome]) -> None:
 
 def _print_plan(plan: Plan, by_cell: Mapping[str, Outcome], as_json: bool) -> None:
     running = [cell for cell in plan.cells if by_cell[cell.id].word != "cannot"]
-    most = estimate(plan, running)
+    most = estimate(plan, [*running, *plan.runnable_engines])
     if as_json:
         rows = [(plan.meta(cell), by_cell[cell.id]) for cell in plan.cells]
         cells = [{**row, "outcome": outcome.word, "command": outcome.command} for row, outcome in rows]
@@ -169,12 +171,14 @@ def _print_plan(plan: Plan, by_cell: Mapping[str, Outcome], as_json: bool) -> No
     for engine in plan.engines:
         say(f"{engine.id}: {engine.skip or 'runs'}")
     counts = Counter(outcome.word for outcome in by_cell.values())
+    counts.update("cannot" if engine.skip else "runs" for engine in plan.engines)
     say(", ".join(f"{counts[word]} {word}" for word in WORDS))
     if any(outcome.command.startswith("stride fetch") for outcome in by_cell.values()):
         say("stride run fetches the weights that stride fetch names, unless --offline")
-    if not running:
+    count = len(running) + len(plan.runnable_engines)
+    if not count:
         return
-    say(f"{len(running)} cells, {most.decodes} decodes of up to {most.tokens} tokens together")
+    say(f"{count} cells, {most.decodes} decodes of up to {most.tokens} tokens together")
     if most.seconds is not None:
         machine = "on a CPU that reads 6 GB/s, at one token a pass"
         say(f"about {_duration(most.seconds)} {machine}; proofs and scores come on top")

@@ -115,7 +115,7 @@ def _general(
         UsageError: an option is missing or malformed.
     """
     if data is None:
-        raise UsageError("--data is missing: a file of prompts, or a task such as gsm8k_7k or '{name: coco, n: 500}'")
+        raise UsageError("--data is missing: a file of prompts, a task such as gsm8k_7k, or '{name: coco, limit: 9}'")
     device = Workers.of_environment().device(device)
     if device != "cpu":
         check_device(device)

@@ -208,6 +208,8 @@ class Engine(ABC):
     """
 
     tells: ClassVar[Tells]
+    needs: ClassVar[tuple[str, ...]] = ()
+    """Modules that it imports and stridebench does not require. If one is missing, its cells are skipped."""
 
     @abstractmethod
     def open(self, weights: Weights) -> None:

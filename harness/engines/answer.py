@@ -1,4 +1,4 @@
-"""The messages of a stream, and what they have said so far."""
+"""The messages of a stream, and the answer that they make up."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stridebench.harness.errors import UsageError
 
 
 @dataclass(frozen=True)
-class Event:
+class StreamEvent:
     """One message of a stream.
 
     Args:
@@ -27,7 +27,7 @@ class Event:
 
 
 @dataclass
-class Answer:
+class ArrivingAnswer:
     """An answer that is still arriving; the fields are those of `stridebench.harness.core.engine.Reply`."""
 
     text: list[str] = field(default_factory=list)
@@ -45,7 +45,7 @@ class Answer:
             gives_ids: the engine sends token ids.
 
         Raises:
-            EngineFault: the stream was cut short, or a log-probability is no number.
+            EngineFault: the stream was cut short, or a log-probability is not a finite number.
         """
         if not self.finish:
             raise EngineFault("cut_short", f"after {len(self.chunks)} messages")
@@ -67,12 +67,13 @@ class Answer:
 # The key of a server: it comes from the environment, and is never stored or printed.
 
 
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 HIDDEN = "(key)"
 KEY_ENV = "STRIDE_API_KEY"
-"""The variable that holds a key where no other is named."""
+"""The variable that holds a key if no other is named."""
 
 
-class Key:
+class ServerKey:
     """The value of an environment variable.
 
     Args:
@@ -85,11 +86,11 @@ class Key:
     def __init__(self, variable: str) -> None:
         self._value = os.environ.get(variable, "").strip()
         if not (self._value.isascii() and self._value.isprintable()):
-            raise UsageError(f"${variable} is no key: it holds characters that a header cannot carry")
+            raise UsageError(f"${variable} is not a key: it holds characters that a header cannot carry")
 
     @property
     def headers(self) -> dict[str, str]:
-        """What a request carries; empty where there is no key."""
+        """Return the headers of a request; empty without a key."""
         return {"Authorization": f"Bearer {self._value}"} if self._value else {}
 
     def hidden(self, text: str) -> str:

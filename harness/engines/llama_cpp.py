@@ -1,6 +1,6 @@
 """llama.cpp's server through ``/completion``: ids in and out, drafts of each request, and its counters.
 
-Counters are exported where it was started with ``--metrics``. Requests tell drafted and accepted tokens and no steps:
+Counters are exported if it was started with ``--metrics``. Requests tell drafted and accepted tokens and no steps:
 the steps with a draft come from the counters. ``timings`` lacks the keys of drafts where nothing was drafted.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from stridebench.harness.core.engine import AcceptanceCounts, Chunk, EngineRequest, Tells, whole, whole_list
-from stridebench.harness.engines.answer import Answer, Event
+from stridebench.harness.engines.answer import ArrivingAnswer, StreamEvent
 from stridebench.harness.engines.openai import OpenAI
 from stridebench.harness.registry import ENGINES
 
@@ -41,7 +41,7 @@ class LlamaCpp(OpenAI):
     position_metric: ClassVar[str] = "llamacpp:spec_decode_num_accepted_tokens_per_pos_total"
 
     def fields(self, request: EngineRequest) -> dict[str, Any]:
-        """Every option of sampling is sent: the server's own defaults cut with top-k 40, top-p and min-p."""
+        """Send every option of sampling: the defaults of the server cut with top-k 40, top-p and min-p."""
         return {
             "prompt": self.prompt_of(request),
             "n_predict": request.max_tokens,
@@ -57,7 +57,7 @@ class LlamaCpp(OpenAI):
             **self.body,
         }
 
-    def read(self, event: Event, answer: Answer) -> None:
+    def read(self, event: StreamEvent, answer: ArrivingAnswer) -> None:
         """A message holds a token or several; the last one holds the timings."""
         data = event.data
         ids = list(whole_list(data.get("tokens")) or ())
@@ -72,7 +72,7 @@ class LlamaCpp(OpenAI):
         told = {"completion_tokens": "tokens_predicted", "prompt_tokens": "tokens_evaluated"}
         answer.usage = {ours: data[name] for ours, name in told.items() if data.get(name) is not None}
 
-    def acceptance(self, data: Mapping[str, Any], answer: Answer) -> AcceptanceCounts | None:
+    def acceptance(self, data: Mapping[str, Any], answer: ArrivingAnswer) -> AcceptanceCounts | None:
         """Of the timings."""
         timings = data.get("timings") or {}
         if "predicted_n" not in timings:

@@ -22,7 +22,7 @@ from stridebench.harness.core.engine import (
     Tells,
     Weights,
 )
-from stridebench.harness.engines.answer import KEY_ENV, Answer, Event, Key
+from stridebench.harness.engines.answer import KEY_ENV, LOOPBACK, ArrivingAnswer, ServerKey, StreamEvent
 from stridebench.harness.errors import UsageError
 from stridebench.harness.machine.extras import optional
 from stridebench.harness.registry import ENGINES
@@ -30,7 +30,6 @@ from stridebench.harness.registry import ENGINES
 # One server over HTTP: its answers as JSON, its streams as events with their times, its faults by kind.
 
 
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 LONGEST_QUOTE = 200
 KEPT_S = 1.0
 """How long an idle connection is kept: less than servers keep theirs (5 s and more), so that none is closed in use."""
@@ -45,19 +44,19 @@ class Server:
         timeout_s: between two bytes of an answer.
 
     Raises:
-        UsageError: the address is no URL, the key is none, or the extra is not installed.
+        UsageError: the address is not a URL, the key is not valid, or the extra is not installed.
     """
 
     def __init__(self, url: str, key_env: str, timeout_s: float) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise UsageError(f"{url!r} is no address of a server; write http://127.0.0.1:8000")
+            raise UsageError(f"{url!r} is not the address of a server; write http://127.0.0.1:8000")
         if parts.username or parts.password:
             raise UsageError(f"the address of {parts.hostname} holds a password; put a key into ${key_env}")
         self.url = url.rstrip("/")
         self._httpx = optional("httpx", "an engine behind a URL", "engines")
         self._sse = optional("httpx_sse", "an engine behind a URL", "engines")
-        self._key = Key(key_env)
+        self._key = ServerKey(key_env)
         self._client = self._httpx.Client(
             base_url=self.url,
             headers=self._key.headers,
@@ -71,7 +70,7 @@ class Server:
         self._client.close()
 
     def json(self, path: str) -> Any:
-        """The JSON of an endpoint. EngineFault: there is none."""
+        """Return the JSON of an endpoint. EngineFault: it did not answer with JSON."""
         text = self.text(path)
         try:
             return json.loads(text)
@@ -79,13 +78,13 @@ class Server:
             raise self.fault("malformed", f"{self.url}{path} answered no JSON: ", repr(text)) from error
 
     def text(self, path: str) -> str:
-        """The text of an endpoint. EngineFault: there is none."""
+        """Return the text of an endpoint. EngineFault: it did not answer."""
         with self._faults(path):
             response = self._read(path)
             self._check(response, path)
             return str(response.text)
 
-    def events(self, path: str, body: Mapping[str, Any]) -> Iterator[Event]:
+    def events(self, path: str, body: Mapping[str, Any]) -> Iterator[StreamEvent]:
         """The messages of a stream, until the server says that it is complete.
 
         The request is sent once, whatever happens: a server that has read it may count its tokens.
@@ -99,10 +98,10 @@ class Server:
                 arrived = time.perf_counter_ns()
                 if event.data == "[DONE]":
                     return
-                yield Event(arrived, self._object(path, event.data))
+                yield StreamEvent(arrived, self._object(path, event.data))
 
     def _read(self, path: str) -> Any:
-        """The answer of an endpoint that is only read; asked once more where the server closed a kept connection."""
+        """Return the answer of a GET request, which is repeated if the server closed a kept connection."""
         try:
             return self._client.get(path)
         except self._httpx.RemoteProtocolError as closed:
@@ -131,7 +130,7 @@ class Server:
         return data
 
     def _check(self, response: Any, path: str) -> None:
-        """Refuse an answer that is no success."""
+        """Refuse an answer that is not a success."""
         if response.is_success:
             return
         response.read()
@@ -169,7 +168,7 @@ class Server:
 
 
 def read_counters(text: str, names: Mapping[str, str], position: str = "") -> Counters:
-    """The counters of acceptance in what a server exports; those of several labels are added up.
+    """Return the acceptance counters that a server exports; those of several labels are added up.
 
     Args:
         text: of the server's endpoint.
@@ -211,7 +210,7 @@ class OpenAI(Engine):
         key_env: the environment variable that holds its key.
         timeout_s: between two bytes of an answer.
         prompt: "ids" sends token ids, "text" the text.
-        body: further fields of every request, such as a server's own options.
+        body: further fields of every request, such as options of one server.
     """
 
     url: str = "http://127.0.0.1:8000"
@@ -222,6 +221,7 @@ class OpenAI(Engine):
     body: Mapping[str, Any] = field(default_factory=dict)
 
     tells: ClassVar[Tells] = Tells(takes_ids=True, gives_ids=False, arrival="chunk", logprobs=True, seed="if offered")
+    needs: ClassVar[tuple[str, ...]] = ("httpx", "httpx_sse", "prometheus_client")
     path: ClassVar[str] = "/v1/completions"
     metrics_path: ClassVar[str] = "/metrics"
     metrics: ClassVar[Mapping[str, str]] = {}
@@ -252,7 +252,7 @@ class OpenAI(Engine):
         return {"model": self.server.hidden(self.served)}
 
     def counters(self) -> Counters | None:
-        """Read from the server's metrics; None where it exports none of them."""
+        """Read the server's metrics, and return None if it exports none of the counters."""
         if not self.metrics:
             return None
         try:
@@ -266,7 +266,7 @@ class OpenAI(Engine):
 
     def generate(self, request: EngineRequest) -> Reply:
         """One stream."""
-        answer = Answer()
+        answer = ArrivingAnswer()
         for event in self.server.events(self.path, self.fields(request)):
             try:
                 self.read(event, answer)
@@ -292,14 +292,14 @@ class OpenAI(Engine):
         }
 
     def prompt_of(self, request: EngineRequest) -> Sequence[int] | str:
-        """The prompt as ids where the entry wants them and they are known, else as text."""
+        """Return the prompt as ids if the entry wants them and they are known, else as text."""
         if self.prompt == "ids" and request.ids:
             return list(request.ids)
         if request.text is None:
             raise EngineFault("refused", "the prompt is known as ids alone; use prompt: ids")
         return request.text
 
-    def read(self, event: Event, answer: Answer) -> None:
+    def read(self, event: StreamEvent, answer: ArrivingAnswer) -> None:
         """Take over what one message says."""
         data = event.data
         answer.usage |= data.get("usage") or {}
@@ -315,9 +315,9 @@ class OpenAI(Engine):
         answer.acceptance = self.acceptance(data, answer) or answer.acceptance
 
     def ids_of(self, choice: Mapping[str, Any]) -> list[int] | None:
-        """The ids of a message; None: not told."""
+        """Return the ids of a message, or None if it tells none."""
         return None
 
-    def acceptance(self, data: Mapping[str, Any], answer: Answer) -> AcceptanceCounts | None:
-        """The acceptance that a message tells; None: nothing."""
+    def acceptance(self, data: Mapping[str, Any], answer: ArrivingAnswer) -> AcceptanceCounts | None:
+        """Return the acceptance that a message tells, or None."""
         return None

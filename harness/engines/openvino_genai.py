@@ -38,6 +38,7 @@ class OpenVINOGenAI(Engine):
     threads: int = 0
 
     tells: ClassVar[Tells] = Tells(takes_ids=True, gives_ids=True, arrival="chunk", concurrent=False)
+    needs: ClassVar[tuple[str, ...]] = ("openvino_genai",)
 
     def open(self, weights: Weights) -> None:
         """Load the model."""
@@ -88,7 +89,7 @@ class OpenVINOGenAI(Engine):
         return self._genai.TokenizedInputs(openvino.Tensor(ids), openvino.Tensor(numpy.ones_like(ids)))
 
     def _config(self, request: EngineRequest) -> Any:
-        """Every option of sampling is set: the pipeline else takes the model's own defaults."""
+        """Set every option of sampling: otherwise the pipeline takes the defaults of the model."""
         config = self._genai.GenerationConfig()
         config.max_new_tokens = request.max_tokens
         config.ignore_eos = request.ignore_eos

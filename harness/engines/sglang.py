@@ -1,8 +1,8 @@
 """SGLang's server through ``/generate``: ids in and out, and acceptance of each request under its new or its old names.
 
 Tested on recorded answers of the documented form; the engine itself needs a GPU. A seed decides the output only where
-the server was started with ``--enable-deterministic-inference``. It counts tokens where it was started with
-``--enable-metrics``; what it exports of acceptance are gauges, means that no requests can be held against.
+the server was started with ``--enable-deterministic-inference``. It counts tokens if it was started with
+``--enable-metrics``; its figures of acceptance are gauges, means that no requests can be held against.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from stridebench.harness.core.engine import AcceptanceCounts, Chunk, EngineRequest, Tells, finite, whole, whole_list
-from stridebench.harness.engines.answer import Answer, Event
+from stridebench.harness.engines.answer import ArrivingAnswer, StreamEvent
 from stridebench.harness.engines.openai import OpenAI
 from stridebench.harness.registry import ENGINES
 
@@ -49,8 +49,8 @@ class SGLang(OpenAI):
         source = {"text": prompt} if isinstance(prompt, str) else {"input_ids": prompt}
         return {**source, "sampling_params": sampling, "stream": True, **self.body}
 
-    def read(self, event: Event, answer: Answer) -> None:
-        """Outputs are sent whole with every message, or as what is new, as the server was started."""
+    def read(self, event: StreamEvent, answer: ArrivingAnswer) -> None:
+        """Read outputs that are sent whole with every message, or piece by piece, as the server was started."""
         meta = event.data.get("meta_info") or {}
         ids = list(whole_list(event.data.get("output_ids")) or ())
         total, before = whole(meta.get("completion_tokens")), len(answer.tokens)
@@ -64,7 +64,7 @@ class SGLang(OpenAI):
         answer.finish = _finish(meta.get("finish_reason")) or answer.finish
         answer.acceptance = self.acceptance(meta, answer) or answer.acceptance
 
-    def acceptance(self, data: Mapping[str, Any], answer: Answer) -> AcceptanceCounts | None:
+    def acceptance(self, data: Mapping[str, Any], answer: ArrivingAnswer) -> AcceptanceCounts | None:
         """Of the last message; new names are read first."""
         steps = whole(data.get("spec_verify_ct"))
         if steps is None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from stridebench.harness.core.engine import AcceptanceCounts, Tells, finite
-from stridebench.harness.engines.answer import Answer
+from stridebench.harness.engines.answer import ArrivingAnswer
 from stridebench.harness.engines.openai import OpenAI
 from stridebench.harness.registry import ENGINES
 
@@ -34,7 +34,7 @@ class TensorRTLLM(OpenAI):
         "accepted": "trtllm_spec_decode_num_accepted_tokens_total",
     }
 
-    def acceptance(self, data: Mapping[str, Any], answer: Answer) -> AcceptanceCounts | None:
+    def acceptance(self, data: Mapping[str, Any], answer: ArrivingAnswer) -> AcceptanceCounts | None:
         """The mean over target passes, which its last message tells."""
         places = [data, *(data.get("choices") or [])]
         told = [place.get("avg_decoded_tokens_per_iter") for place in places]

@@ -19,12 +19,12 @@ from stridebench.harness.core.engine import (
 from stridebench.harness.errors import UsageError
 from stridebench.harness.registry import ENGINES
 
-# Watches the candidate generators of transformers: what is drafted, what is kept, and when tokens arrive.
+# Watches the candidate generators of transformers: drafted and kept tokens, and when tokens arrive.
 
 
 @dataclass
 class Steps:
-    """Counts what a candidate generator proposes and what `generate` keeps of it; it behaves as the generator else.
+    """Counts the proposals of a candidate generator and those that `generate` keeps; otherwise it is the generator.
 
     Args:
         generator: of transformers.
@@ -64,8 +64,8 @@ class Steps:
         )
 
 
-class Watch:
-    """Within it, the candidate generator that `generate` makes is counted; ``steps`` is None where it makes none."""
+class CountedCandidates:
+    """Counts the candidates of the generator that `generate` makes; ``steps`` is None if it makes none."""
 
     def __init__(self, model: Any) -> None:
         self.steps: Steps | None = None
@@ -112,9 +112,9 @@ class Transformers(Engine):
     Args (options of a suite's entry):
         model: a folder or a name of the hub; "": the backbone's folder.
         assistant: a folder or a name of the hub for assisted generation; "": none.
-        early_exit: draft with the model's own first so many layers; 0: do not.
+        early_exit: draft with so many first layers of the model; 0: do not.
         prompt_lookup: drafts of a step from the prompt; 0: none.
-        mtp: draft with the model's own heads for later tokens, where it has some.
+        mtp: draft with the model's heads for later tokens, if it has some.
         num_assistant_tokens: drafts of a step, with an assistant or early_exit.
         dtype: float32, bfloat16 or float16.
         device: of torch.
@@ -179,7 +179,7 @@ class Transformers(Engine):
         if not request.ids:
             raise EngineFault("refused", "the prompt must be known as token ids")
         ids = torch.tensor([request.ids], device=self.device)
-        arrivals, watched = Arrivals(), Watch(self._model)
+        arrivals, watched = Arrivals(), CountedCandidates(self._model)
         try:
             with watched, torch.inference_mode(), torch.random.fork_rng():
                 torch.manual_seed(request.seed)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from stridebench.harness.core.engine import AcceptanceCounts, EngineRequest, Tells, finite, whole, whole_list
-from stridebench.harness.engines.answer import Answer
+from stridebench.harness.engines.answer import ArrivingAnswer
 from stridebench.harness.engines.openai import OpenAI
 from stridebench.harness.registry import ENGINES
 
@@ -19,7 +19,7 @@ from stridebench.harness.registry import ENGINES
 @ENGINES.register("vllm")
 @dataclass
 class VLLM(OpenAI):
-    """vLLM's server, whose answers tell acceptance where it was started with --per-request-spec-decode-metrics."""
+    """vLLM's server, whose answers tell acceptance if it was started with --per-request-spec-decode-metrics."""
 
     tells: ClassVar[Tells] = Tells(
         takes_ids=True,
@@ -38,7 +38,7 @@ class VLLM(OpenAI):
     position_metric: ClassVar[str] = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
 
     def fields(self, request: EngineRequest) -> dict[str, Any]:
-        """Every option of sampling is sent: the server else takes the model's own defaults."""
+        """Send every option of sampling: otherwise the server takes the defaults of the model."""
         sampling = {"top_k": request.top_k or -1, "min_p": 0.0, "repetition_penalty": 1.0}
         return {"return_token_ids": True, **sampling, **super().fields(request)}
 
@@ -46,7 +46,7 @@ class VLLM(OpenAI):
         """Sent with every message."""
         return list(whole_list(choice.get("token_ids")) or ())
 
-    def acceptance(self, data: Mapping[str, Any], answer: Answer) -> AcceptanceCounts | None:
+    def acceptance(self, data: Mapping[str, Any], answer: ArrivingAnswer) -> AcceptanceCounts | None:
         """Of the last message."""
         told = (data.get("metrics") or {}).get("speculative_decoding")
         if not told:

@@ -34,7 +34,7 @@ from stridebench.harness.registry import METHODS, TASKS
 def plugin_identity(name: str) -> dict[str, str] | None:
     """Distribution, version and entry point of a method of another package, and the sha256 of its Python files.
 
-    Files of other kinds, weights among them, are not read. None: the method is one of ours.
+    Files of other kinds, such as weights, are not read. Return None if the method is one of ours.
     """
     if not METHODS.from_plugin(name):
         return None
@@ -57,7 +57,7 @@ def _sources(name: str, folders: list[str], file: str | None) -> Iterator[tuple[
 
 BASELINE = "autoregressive"
 MASKED_BASELINE = "masked_diffusion"
-"""The baseline of a masked model, which has no next-token distribution: one token a step."""
+"""The baseline of a masked model, which cannot give a next-token distribution: one token a step."""
 _NOT_IN_KEY = frozenset(["name", "description", "methods", "prove", "greedy_check", "warmup", "report"])
 _NOT_IN_KEY |= {"isolation", "sample_limit_s", "cell_limit_s"}  # a resumed run may have others
 
@@ -74,7 +74,7 @@ class Cell:
 
     Args:
         role: "method"; "baseline", which the others are paired with; "floor", the baseline with other seeds.
-        skip: why it will not run; None: it will.
+        skip: why it will not run, or None if it will.
         batch: prompts decoded in lock step; the last batch may be smaller.
     """
 
@@ -190,7 +190,7 @@ class Plan:
         return self._references.get(("floor", cell.setting))
 
     def meta(self, cell: Cell) -> dict[str, Any]:
-        """What the store says of a cell before it ran."""
+        """Return the facts of a cell that the store has before it runs."""
         floor = self.floor(cell)
         plugin = plugin_identity(cell.name)
         return {
@@ -211,11 +211,11 @@ class Plan:
         }
 
     def manifest(self) -> dict[str, Any]:
-        """``key``: what two runs must share to be mixed; ``cells`` and ``suite`` beside it.
+        """Return ``key``, which two runs must share to be mixed, and the entries ``cells``, ``suite`` and others.
 
         ``plugins`` of the key: version and digest of the source of methods of other packages.
 
-        ``vocabularies``: token ids of every preset where they are known without loading it. ``sizes``: the parameters
+        ``vocabularies``: token ids of every preset if they are known without loading it. ``sizes``: the parameters
         and bytes that a preset states.
         """
         suite = self.suite.suite.model_dump()
@@ -249,9 +249,10 @@ class Plan:
         }
 
     def _engine_facts(self) -> dict[str, Any]:
-        """The facts of the engines' cells that will run, by id."""
+        """Return the facts of the engines' cells that this run, or a resumed one, can run, by id."""
         repetitions = self.suite.suite.repetitions
-        return {cell.id: cell.meta(len(self.prompts[cell.task]) * repetitions) for cell in self.runnable_engines}
+        cells = (cell for cell in self.engines if cell.skip is None or cell.only_now)
+        return {cell.id: cell.meta(len(self.prompts[cell.task]) * repetitions) for cell in cells}
 
 
 def _plain(use: MethodUse) -> list[Any]:
@@ -298,8 +299,8 @@ def _prompts(use: TaskUse) -> tuple[Prompt, ...]:
     """The prompts of a task, as many as are asked for.
 
     Raises:
-        UsageError: there is none, or two have the same id, under which one would be lost. DataMissing: no data.
-        ContractError: the task raised anything else, or what it returned are no prompts.
+        UsageError: there are none, or two have the same id, so that one would be lost. DataMissing: no data.
+        ContractError: the task raised anything else, or it did not return prompts.
     """
     name = use.name
     try:
@@ -321,30 +322,30 @@ def _prompts(use: TaskUse) -> tuple[Prompt, ...]:
     twice = [text for text, count in Counter(prompt.id for prompt in prompts).items() if count > 1]
     if twice:
         raise UsageError(
-            f"the task {name} gives one id to several prompts: {', '.join(twice[:3])}; every prompt needs its own"
+            f"the task {name} gives one id to several prompts: {', '.join(twice[:3])}; give every prompt another id"
         )
-    return tuple(prompts[: use.limit])
+    return tuple(prompts[: use.limit or None])
 
 
 def _with_plain_ids(task: str, prompt: Prompt) -> Prompt:
     """The prompt with its token ids, which may be of NumPy or torch, as whole numbers.
 
     Raises:
-        ContractError: they are none, or one is negative.
+        ContractError: they are not whole numbers, or one is negative.
     """
     if prompt.tokens is None:
         return prompt
     try:
         tokens = tuple(operator.index(token) for token in prompt.tokens)
     except TypeError as error:
-        raise ContractError(f"the task {task}: the tokens of {prompt.id} are no whole numbers: {error}") from error
+        raise ContractError(f"the task {task}: the tokens of {prompt.id} are not whole numbers: {error}") from error
     if min(tokens, default=0) < 0:
         raise ContractError(f"the task {task}: {prompt.id} has the token {min(tokens)}; ids start at 0")
     return replace(prompt, tokens=tokens)
 
 
 def _shown(prompt: Prompt) -> Prompt:
-    """The prompt with escapes in place of what a table, a file's name or a tokenizer cannot hold."""
+    """Return the prompt with escapes for characters that a table, a file name or a tokenizer cannot hold."""
     text = None if prompt.text is None else prompt.text.encode("utf-8", "backslashreplace").decode()
     return replace(prompt, id=printable_line(prompt.id), category=printable_line(prompt.category), text=text)
 
@@ -414,7 +415,7 @@ class _Matrix:
                         yield from (replace(first, planned=m, role="method") for m in methods if m != baseline)
 
     def reason(self, cell: Cell) -> str | None:
-        """Why a cell cannot run, as far as this is known without loading; None: it can."""
+        """Return why a cell cannot run, as far as this is known without loading, or None if it can."""
         if cell.planned.claim is Claim.SAME_GREEDY and cell.sampling.temperature > 0:
             return "its claim is for T = 0 only"
         spec, pair = self._specs[cell.backbone], (cell.backbone, cell.planned)

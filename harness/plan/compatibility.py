@@ -21,7 +21,7 @@ LACKS = "the backbone does not offer"
 
 
 def incompatibility(method: Method[Any] | PlannedMethod, backbone: Spec) -> str | None:
-    """Why a method cannot run on a backbone: a requirement, one of its drafters, or guidance; None: it can."""
+    """Return why a method cannot run on a backbone (a requirement, a drafter, or guidance), or None if it can."""
     lacking = sorted(need.name for need in method.requirements - backbone.meets())
     if lacking:
         return f"{LACKS} {', '.join(lacking)}"
@@ -36,7 +36,7 @@ def incompatibility(method: Method[Any] | PlannedMethod, backbone: Spec) -> str 
 
 
 def _drafter_mismatch(name: str, shrink: int, backbone: Spec) -> str | None:
-    """Why a drafter does not fit a backbone: its modality, vocabulary or scale; None: it does.
+    """Return why a drafter does not fit a backbone (modality, vocabulary or scale), or None if it does.
 
     An unknown vocabulary or scale counts as fitting; loading checks it.
     """
@@ -61,18 +61,18 @@ def _drafter_mismatch(name: str, shrink: int, backbone: Spec) -> str | None:
 
 
 def vocabulary(spec: Spec) -> int | None:
-    """Number of token ids of a backbone, from its preset or from weights that are here; None: not known yet."""
+    """Return the number of token ids of a backbone, from its preset or from weights that are here, if known."""
     return int(spec.params["vocabulary"]) if "vocabulary" in spec.params else _size(_config(spec))
 
 
 def cells(spec: Spec) -> tuple[int, int] | None:
-    """Rows and columns of a picture, from the configuration of one of our own models; None: not known."""
+    """Return rows and columns of a picture, if the configuration of one of our own models tells them."""
     picture = _config(spec).get("picture")
     return (int(picture["rows"]), int(picture["columns"])) if picture else None
 
 
 def picture_tokens(spec: Spec) -> int | None:
-    """Tokens of a whole picture, the forced ends of its rows included; None: no picture, or not known yet."""
+    """Return the tokens of a whole picture with the forced ends of its rows, or None if they are not known yet."""
     picture = _config(spec).get("picture")
     if not picture:
         return None
@@ -80,7 +80,7 @@ def picture_tokens(spec: Spec) -> int | None:
 
 
 def _config(spec: Spec) -> dict[str, Any]:
-    """The configuration of the weights, where they are here and it can be read; else empty."""
+    """Return the configuration of the weights, or nothing if they are not here or it cannot be read."""
     entry = spec.params.get("source")
     if entry is None:
         return {}
@@ -108,7 +108,7 @@ def _size(config: dict[str, Any]) -> int | None:
 Word = Literal["runs", "needs a part", "needs weights", "cannot"]
 WORDS: tuple[Word, ...] = ("runs", "needs a part", "needs weights", "cannot")
 DATA = {"mesh": "'{name: point_clouds, folder: FOLDER}'", "speech": "utterances"}
-"""What a recipe learns from where a file of prompts will not do, by modality."""
+"""The data that a recipe learns from if a file of prompts will not do, by modality."""
 TOYS = ("tabular", "masked_tabular")
 """Adapters whose backbones make a toy of any drafter and component."""
 
@@ -120,8 +120,8 @@ class Outcome:
     Args:
         word: runs; needs a part: a drafter, heads, an adapter or samplers that a recipe trains; needs weights: of the
             backbone or of a drafter; cannot.
-        reason: why it does not run; None where it does.
-        command: what makes or fetches what is missing first; "" where nothing does.
+        reason: why it does not run, or None if it does.
+        command: makes or fetches the missing part first; "" if nothing does.
         commands: all that it takes, in order.
     """
 
@@ -175,7 +175,7 @@ class Outcomes:
 
 
 def _weights(spec: Spec) -> list[Outcome]:
-    """What is missing of a backbone; nothing too where that cannot be told before it is loaded."""
+    """Return the missing parts of a backbone, or nothing if that cannot be told before it is loaded."""
     try:
         spec.refuse_settings()
         if spec.ready():
@@ -194,7 +194,7 @@ def _weights(spec: Spec) -> list[Outcome]:
 
 
 def _matrices(spec: Spec) -> list[Outcome]:
-    """What is missing of the low-rank matrices of a tuned backbone."""
+    """Return the missing low-rank matrices of a tuned backbone."""
     lora = str(spec.params["lora"])
     folder = discover.tuned(lora, spec.name)
     if folder.is_dir():
@@ -204,7 +204,7 @@ def _matrices(spec: Spec) -> list[Outcome]:
 
 
 def _trained(kind: str, name: str, spec: Spec, missing: str) -> list[Outcome]:
-    """The commands of a recipe for any backbone, its first stage first where that is missing too; empty: no recipe."""
+    """Return the commands of a recipe for any backbone, with its first stage if that is missing too, or nothing."""
     backbone, data = spec.name, _data_for(spec)
     command = discover.general_command(kind, name, backbone, data)
     if command is None:
@@ -218,19 +218,19 @@ def _trained(kind: str, name: str, spec: Spec, missing: str) -> list[Outcome]:
 
 
 def _served(kind: str, folder: Path) -> tuple[str, ...]:
-    """The backbones that a component is for; of the package's own, those of its recipe; empty: it does not say."""
+    """Return the backbones that a component is for (shipped ones: those of its recipe); empty if it does not say."""
     tied = discover.tied_backbone(folder)
     own = discover.served(kind) if folder == discover.shipped(folder.name) else ()
     return (tied,) if tied else own
 
 
 def _own_folders(spec: Spec) -> set[str]:
-    """Recipes that tuned the backbone: what they trained beside it is for it, and not for its base model."""
+    """Return the recipes that tuned the backbone: parts trained with it do not fit its base model."""
     return {folder.partition("/")[0] for folder in spec.shipped()}
 
 
 def _part(kind: str, name: str, backbone: Spec) -> list[Outcome]:
-    """What is missing of a component."""
+    """Return the missing parts of a component."""
     folder = discover.find_component(name, backbone.name)
     tied = () if folder is None else _served(kind, folder)
     fits = not tied or discover.plain(backbone.name) in tied
@@ -252,7 +252,7 @@ def _part(kind: str, name: str, backbone: Spec) -> list[Outcome]:
 def _data_for(spec: Spec) -> str:
     """The data of a recipe for a backbone, as a command names it."""
     if spec.adapter == "mesh":
-        return "shapes"  # what the package's own mesh models were trained on
+        return "shapes"  # the shipped mesh models were trained on them
     if spec.modality() == "text" and not spec.reads_text():
         return "tabular"  # prompts of ids
     return DATA.get(spec.modality(), "FILE")

@@ -69,7 +69,7 @@ def class_of(registry: Registry[type[Any]], name: str) -> type[Any]:
     """The class of a registered name.
 
     Raises:
-        PluginError: it is no class of its kind, or no dataclass.
+        PluginError: it is not a class of its kind, or not a dataclass.
     """
     kind, base = registry.get(name), BASES[registry.kind]
     if not (isinstance(kind, type) and issubclass(kind, base)):
@@ -77,7 +77,7 @@ def class_of(registry: Registry[type[Any]], name: str) -> type[Any]:
             registry, name, f"is {kind!r}, which does not extend stridebench.harness.core.{base.__name__.lower()}"
         )
     if not dataclasses.is_dataclass(kind):
-        raise _fault(registry, name, "is no dataclass; put @dataclass(frozen=True) under its register(...) line")
+        raise _fault(registry, name, "is not a dataclass; put @dataclass(frozen=True) under its register(...) line")
     return kind
 
 
@@ -85,7 +85,7 @@ def parameters_of(registry: Registry[type[Any]], name: str) -> dict[str, Any]:
     """Return the parameters of a method or task with their defaults, None for one without a default.
 
     Raises:
-        PluginError: it is no class of its kind, or no dataclass.
+        PluginError: it is not a class of its kind, or not a dataclass.
     """
     if registry.pending(name) and (entry := catalogue()[f"{registry.kind}s"].get(name)):
         return values(entry["row"]["params"])
@@ -116,7 +116,7 @@ def check(registry: Registry[type[Any]], name: str, instance: Any) -> None:
 
     Raises:
         PluginError: one is of another type or raises, a parameter cannot be hashed or is left out of comparisons, or
-            the class compares its settings in a way of its own.
+            the class compares its settings in another way than a dataclass.
     """
     for attribute, (is_right, words) in ATTRIBUTES[registry.kind].items():
         value = _call(registry, name, attribute, partial(_read, instance, attribute))
@@ -133,7 +133,7 @@ def check(registry: Registry[type[Any]], name: str, instance: Any) -> None:
                 )
         if not _compares_fields(type(instance)):
             raise _fault(
-                registry, name, "has an __eq__ of its own, so that two settings could be one; leave it to the dataclass"
+                registry, name, "has its own __eq__, so that two settings could be one; leave it to the dataclass"
             )
     try:
         hash(instance)
@@ -159,7 +159,7 @@ def settings_of(name: str) -> list[Any]:
 
 
 def default_of(settings: list[Any]) -> Any:
-    """A method at its defaults; its first variant where a parameter has none."""
+    """Return a method at its defaults, or its first variant if a parameter needs a value."""
     try:
         return type(settings[0])()
     except TypeError:

@@ -29,9 +29,10 @@ class EngineCell:
         dtype: of that backbone.
         concurrency: requests under way at once (closed loop); 0: an open loop.
         rate: requests a second (open loop, Poisson arrivals); 0: a closed loop.
-        role: "plain", "speculative", or "floor": the plain engine once more at T = 0, in another order and, where it
+        role: "plain", "speculative", or "floor": the plain engine once more at T = 0, in another order and, if it
             takes several requests at once, in another batch.
-        skip: why it will not run; None: it will.
+        skip: why it will not run, or None if it will.
+        only_now: whether ``skip`` holds for this machine at this time, so that a resumed run tries the cell again.
     """
 
     use: EngineUse
@@ -46,6 +47,7 @@ class EngineCell:
     rate: float = 0.0
     role: str = "plain"
     skip: str | None = None
+    only_now: bool = False
 
     @property
     def label(self) -> str:
@@ -90,7 +92,7 @@ class EngineCell:
         return self.backbone, self.task.title, self.sampling, self.concurrency, self.rate
 
     def meta(self, expected: int) -> dict[str, Any]:
-        """What the manifest says of the cell before it ran."""
+        """Return the facts of the cell that the manifest has before it runs."""
         return {"cell": self.id, "label": self.label, "load": self.load, "expected": expected, **self.config}
 
 
@@ -129,7 +131,7 @@ def _combinations(resolved: Resolved, suite: EngineSuite) -> Iterator[EngineCell
 
 
 def _reason(cell: EngineCell) -> str | None:
-    """Why a cell cannot run, as far as this is known without an engine; None: it can."""
+    """Return why a cell cannot run, as far as this is known without an engine, or None if it can."""
     if cell.task.task.modality not in ("text", "tabular"):
         return f"engines make text, and the task scores {cell.task.task.modality}"
     if cell.task.backbones and cell.backbone not in cell.task.backbones:

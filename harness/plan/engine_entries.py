@@ -13,7 +13,7 @@ from stridebench.harness.plan.yaml_lines import Lines
 from stridebench.harness.registry import ENGINES
 
 KEYS = ("name", "label", "plain", "serve", "method", "backbones")
-"""Keys of an entry that say how it is used; the others are the engine's own options."""
+"""Keys of an entry that say how it is used; the others are options of the engine."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class EngineUse:
     Args:
         name: its registered name.
         label: its name in tables, unlike every other.
-        options: its own, by name.
+        options: of the engine, by name.
         plain: the label of the entry that decodes without drafts with the same engine and model; "": this one does.
         serve: server to start (`harness.engines.serving.launch`): a name, or the path of a file; "": none is started.
             With a url too: it runs there.
@@ -75,7 +75,7 @@ class EngineUse:
 
 
 def uses(data: Mapping[str, Any], lines: Lines, problems: list[str]) -> tuple[EngineUse, ...]:
-    """Every entry of ``engines``, in order; what is wrong is appended to ``problems``."""
+    """Return every entry of ``engines``, in order, and append faults to ``problems``."""
     entries = data.get("engines", ())
     if not isinstance(entries, list | tuple):
         return ()  # the schema says so
@@ -110,7 +110,7 @@ def at_urls(data: dict[str, Any], urls: Sequence[str], problems: list[str]) -> N
     """Set the addresses of running servers in a suite's plain data.
 
     Args:
-        urls: of --url: LABEL=URL, or URL where one entry alone is behind an address.
+        urls: of --url: LABEL=URL, or URL if only one entry is behind an address.
     """
     entries = [entry for entry in data.get("engines") or () if isinstance(entry, dict)]
     labels = {str(entry.get("label") or entry.get("name")): entry for entry in entries if _has_address(entry)}
@@ -135,7 +135,7 @@ def _has_address(entry: Mapping[str, Any]) -> bool:
 
 
 def _check_labels(entries: list[EngineUse], lines: Lines, problems: list[str]) -> None:
-    """Labels are unlike each other, and ``plain`` names an entry of the same engine that has no ``plain`` itself."""
+    """Check that labels differ, and that ``plain`` names an entry of the same engine without a ``plain``."""
     labels = [use.label for use in entries]
     plain = {use.label: use for use in entries if not use.plain}
     for index, use in enumerate(entries):
@@ -146,6 +146,5 @@ def _check_labels(entries: list[EngineUse], lines: Lines, problems: list[str]) -
             hint = (
                 did_you_mean(use.plain, same) or f"; write one of {', '.join(same) or 'none, there is no such entry'}"
             )
-            problems.append(
-                f"{lines.at(('engines', index, 'plain'))}: {use.plain!r} is no entry of {use.name} without drafts{hint}"
-            )
+            where = lines.at(("engines", index, "plain"))
+            problems.append(f"{where}: {use.plain!r} is not an entry of {use.name} without drafts{hint}")

@@ -1,4 +1,4 @@
-"""What a plan will decode at most, and about how long that takes on a CPU, before anything is loaded."""
+"""How much a plan will decode at most, and about how long that takes on a CPU, before anything is loaded."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from stridebench.harness.backbones.checkpoints import sources
 from stridebench.harness.plan import presets
 from stridebench.harness.plan.cells import Cell, Plan
 from stridebench.harness.plan.compatibility import picture_tokens
+from stridebench.harness.plan.engine_cells import EngineCell
 from stridebench.harness.plan.presets import Spec
 
 PASS_S = 2e-3
-"""Seconds of a pass beside reading the weights: what a pass of a model of about a million parameters takes."""
+"""Seconds of a pass without reading the weights, measured on a model of about a million parameters."""
 BANDWIDTH = 6e9
 """Bytes of weights that a pass reads in a second: smollm2-135m in bf16 took 45 ms a token on two cores."""
 LONGEST_HEADER = 100_000_000
@@ -32,7 +33,7 @@ class Estimate:
     Args:
         decodes: timed ones, of all these cells.
         tokens: that they emit at most.
-        seconds: of these tokens on a CPU, proofs and scores apart; None: the size of a backbone is not known.
+        seconds: of these tokens on a CPU without proofs and scores, or None if the size of a backbone is not known.
         unsized: backbones of pictures whose size is known only when they are loaded, so that the budget counts.
     """
 
@@ -42,9 +43,9 @@ class Estimate:
     unsized: tuple[str, ...]
 
 
-def estimate(plan: Plan, cells: Sequence[Cell] | None = None) -> Estimate:
-    """Of some cells of a plan; not given, of the runnable ones."""
-    cells = plan.runnable if cells is None else cells
+def estimate(plan: Plan, cells: Sequence[Cell | EngineCell] | None = None) -> Estimate:
+    """Return the bounds of some cells of a plan, or of all runnable ones if none are given."""
+    cells = [*plan.runnable, *plan.runnable_engines] if cells is None else cells
     specs = {cell.backbone: presets.resolve(cell.backbone) for cell in cells}
     pictures = {name: picture_tokens(spec) for name, spec in specs.items()}
     decodes = tokens = 0
@@ -59,7 +60,7 @@ def estimate(plan: Plan, cells: Sequence[Cell] | None = None) -> Estimate:
     return Estimate(decodes, tokens, seconds, tuple(unsized))
 
 
-def _seconds(cell: Cell, spec: Spec) -> float | None:
+def _seconds(cell: Cell | EngineCell, spec: Spec) -> float | None:
     """Seconds of a pass, which reads every weight once."""
     if spec.adapter == "tabular":
         return PASS_S
@@ -71,7 +72,7 @@ def _seconds(cell: Cell, spec: Spec) -> float | None:
 
 
 def _stored(spec: Spec) -> float | None:
-    """Numbers in the safetensors files of weights that are here, from their headers; None: there is no such file."""
+    """Return how many numbers the headers of local safetensors files declare, or None without such a file."""
     if "source" not in spec.params:
         return None
     source = sources.parse(spec.name, spec.params["source"])
@@ -80,7 +81,7 @@ def _stored(spec: Spec) -> float | None:
     try:
         files = [_numbers(path) for path in sources.locate(spec.name, source).glob("*.safetensors")]
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return None  # loading says what is wrong with them
+        return None  # loading reports the fault
     return float(sum(files)) or None
 
 

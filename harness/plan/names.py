@@ -22,7 +22,7 @@ from stridebench.harness.plan.planned_method import PlannedMethod, catalogued
 from stridebench.harness.plan.yaml_lines import Lines, Loc, parse
 from stridebench.harness.registry import BACKBONES, METHODS, TASKS, Registry
 
-# Where a key belongs that is unknown where it stands.
+# Where a key belongs that is unknown at its place.
 
 
 ENTRIES = {
@@ -44,11 +44,11 @@ OPTIONS = ("allow_code_execution", "append", "device", "executor", "offline", "o
 
 
 def place_of(key: str, data: Mapping[str, Any] | None = None) -> str:
-    """Where a key belongs that is unknown where it stands, as the rest of a message; empty: it is unknown everywhere.
+    """Return where a misplaced key belongs, as the rest of a message, or "" if it is unknown everywhere.
 
     Args:
         key: the key.
-        data: of the suite, whose own entries are looked at first; None: the key stands in an entry.
+        data: of the suite, whose entries are searched first, or None if the key stands in an entry.
     """
     place = ENTRIES.get(key) or ("the suite itself, at its top level" if key in SUITE else "")
     if not place and key in OPTIONS:
@@ -63,7 +63,7 @@ def _entry_with(key: str, data: Mapping[str, Any]) -> str:
     for backbone in _names(data, "backbones"):
         try:
             known = key in presets.parameters(presets.resolve(backbone))
-        except StrideError:  # reported where it stands
+        except StrideError:  # reported at its place
             continue
         if known:
             return f"a backbone's entry: backbones: [{{name: {backbone}, {key}: ...}}]"
@@ -108,10 +108,11 @@ class TaskUse:
     Args:
         name: its registered name.
         task: the instance.
-        limit: prompts used; None: all.
+        limit: number of prompts, or None for as many as the task has by default. A task with a parameter of this name
+            chooses them itself; of any other task they are the first.
         backbones: those that the task is for; empty: all that fit.
         sampling: pairs that replace the suite's.
-        max_new_tokens: None: the suite's.
+        max_new_tokens: or None for that of the suite.
         chat: its texts go through the model's chat template.
     """
 
@@ -125,10 +126,10 @@ class TaskUse:
 
     @property
     def params(self) -> dict[str, Any]:
-        """Its parameters, by name."""
+        """Return its parameters by name, without ``limit``, since prompts have the same ids under every limit."""
         task: Any = self.task
         fields = dataclasses.fields(task) if dataclasses.is_dataclass(task) else ()
-        return {field.name: getattr(task, field.name) for field in fields}
+        return {field.name: getattr(task, field.name) for field in fields if field.name != "limit"}
 
     @property
     def title(self) -> str:
@@ -212,7 +213,7 @@ def companions(data: dict[str, Any], lines: Lines, problems: Problems) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class MethodUse:
-    """A method, and the temperatures and backbones of the suite that it runs at (None: all)."""
+    """A method, and the temperatures and backbones of the suite that it runs at, or None for all."""
 
     planned: PlannedMethod
     at: tuple[float, ...] | None = None
@@ -245,14 +246,14 @@ def methods(data: Mapping[str, Any], lines: Lines, problems: Problems) -> tuple[
         allowed = data.get("temperature", (0.0,))
         for value in temperatures or ():
             if "temperature" not in lines.options and isinstance(allowed, list | tuple) and value not in allowed:
-                problems.append(f"{lines.at(('methods', index, 'at'))}: at {value!r} is no temperature of the suite")
+                problems.append(f"{lines.at(('methods', index, 'at'))}: at {value!r} is not a temperature of the suite")
         names = entry.get("backbones")
         named = None if names is None else tuple(names) if isinstance(names, list | tuple) else (names,)
         entries = [backbone["name"] for backbone in _entries(data, "backbones")]
         suite = {*entries, *map(plain, entries)}
         for name in named or ():
             if "backbones" not in lines.options and name not in suite:
-                problems.append(f"{lines.at(('methods', index, 'backbones'))}: {name!r} is no backbone of the suite")
+                problems.append(f"{lines.at(('methods', index, 'backbones'))}: {name!r} is not a backbone of the suite")
         rest = {key: value for key, value in entry.items() if key not in METHOD_KEYS}
         methods = instances(METHODS, ("methods", index), rest, lines, problems)
         planned = (one if isinstance(one, PlannedMethod) else PlannedMethod.of(one) for one in methods)
@@ -264,16 +265,18 @@ def tasks(data: Mapping[str, Any], lines: Lines, problems: Problems) -> tuple[Ta
     """Every task entry. One task used in two ways is refused, since its cells would have the same id."""
     out: dict[str, TaskUse] = {}
     for index, entry in enumerate(_entries(data, "tasks")):
-        faults = [(key, fault) for key in USE_KEYS if (fault := _use_fault(key, entry.get(key)))]
+        chooses = "limit" in _parameters("tasks", str(entry["name"]))
+        keys = [key for key in USE_KEYS if not (key == "limit" and chooses)]
+        faults = [(key, fault) for key in keys if (fault := _use_fault(key, entry.get(key)))]
         problems.extend(f"{lines.at(('tasks', index, key))}: {fault}" for key, fault in faults)
         if faults:
             continue
-        rest = {key: value for key, value in entry.items() if key not in USE_KEYS}
+        rest = {key: value for key, value in entry.items() if key not in keys}
         for task in instances(TASKS, ("tasks", index), rest, lines, problems):
             use = TaskUse(
                 str(entry["name"]),
                 task,
-                entry.get("limit"),
+                task.limit if chooses else entry.get("limit"),
                 tuple(entry.get("backbones") or ()),
                 tuple(sorted(_numbers(entry.get("sampling") or {}).items())),
                 entry.get("max_new_tokens"),
@@ -289,11 +292,11 @@ def tasks(data: Mapping[str, Any], lines: Lines, problems: Problems) -> tuple[Ta
 
 
 METHOD_KEYS = ("at", "backbones")
-"""Keys of a method's entry that say where it runs; the others are the method's own parameters."""
+"""Keys of a method's entry for the places that it runs at; the others are parameters of the method."""
 
 
 def _method_fault(key: str, value: Any) -> str | None:
-    """What is wrong with one of ``METHOD_KEYS``; None: nothing."""
+    """Return the fault of one of ``METHOD_KEYS``, or None if its value is valid."""
     values = value if isinstance(value, list | tuple) else () if value is None else (value,)
     if key == "at":
         valid = all(isinstance(number, int | float) and not isinstance(number, bool) for number in values)
@@ -303,11 +306,11 @@ def _method_fault(key: str, value: Any) -> str | None:
 
 
 USE_KEYS = ("limit", "backbones", "sampling", "max_new_tokens", "chat")
-"""Keys of a task's entry that say how it is used; the others are the task's own parameters."""
+"""Keys of a task's entry that say how it is used; the others are parameters of the task."""
 
 
 def _use_fault(key: str, value: Any) -> str | None:
-    """What is wrong with one of ``USE_KEYS``; None: nothing."""
+    """Return the fault of one of ``USE_KEYS``, or None if its value is valid."""
     if value is None:
         return None
     if key in ("limit", "max_new_tokens"):
@@ -328,7 +331,7 @@ def _use_fault(key: str, value: Any) -> str | None:
 
 
 def _numbers(sampling: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert whole numbers of YAML to floats where the key is a float."""
+    """Convert whole numbers of YAML to floats if the key is a float."""
     return {key: float(value) if key in ("temperature", "top_p") else value for key, value in sampling.items()}
 
 
@@ -346,7 +349,7 @@ def _natively(entry: Any, native: str) -> Any:
 
 
 def default_dtypes(data: Mapping[str, Any], lines: Lines, problems: Problems) -> dict[str, str]:
-    """The adapter's own type of each backbone that can be looked up."""
+    """Return the default type of each backbone that can be looked up."""
     out = {}
     for index, entry in enumerate(_entries(data, "backbones")):
         try:
@@ -432,14 +435,14 @@ def instances(
 
 
 def build(kind: type[Any], name: str, params: Mapping[str, Any]) -> Any | list[tuple[str, str]]:
-    """An instance of a registered dataclass, or what is wrong as (parameter, text)."""
+    """Return an instance of a registered dataclass, or its faults as (parameter, text)."""
     if not dataclasses.is_dataclass(kind):
-        return [("", f"{name} is no dataclass; put @dataclass(frozen=True) under its register(...) line")]
+        return [("", f"{name} is not a dataclass; put @dataclass(frozen=True) under its register(...) line")]
     accepted = {f.name: f for f in dataclasses.fields(kind) if f.init}
     wrong = [
         (
             key,
-            f"{name} has no parameter {key!r}{place_of(key) or did_you_mean(key, accepted)}; "
+            f"{name} has no parameter {key!r}{_meant(kind, key) or place_of(key) or did_you_mean(key, accepted)}; "
             f"it has {', '.join(accepted) or 'none'}",
         )
         for key in params
@@ -461,8 +464,12 @@ def build(kind: type[Any], name: str, params: Mapping[str, Any]) -> Any | list[t
         return [("", str(error))]
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # an abstract class, or what a plugin's __post_init__ raises
+    except BaseException as error:  # of an abstract class, or raised by the __post_init__ of a plugin
         return [("", f"{name} cannot be made: {said_by(error)}")]
+
+
+def _meant(kind: type[Any], key: str) -> str:
+    return "; did you mean 'limit'?" if issubclass(kind, Task) and key in ("n", "count") else ""
 
 
 @functools.lru_cache(maxsize=256)

@@ -1,4 +1,4 @@
-"""A method as a plan holds it: its name, its parameters, and what it says of itself. Its module may not be imported."""
+"""A method as a plan holds it: its name, parameters, claim and requirements. Its module may not be imported."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 SHIPPED = Path(__file__).parents[1] / "backbones" / "presets"
 TEXTS = ("size", "licence", "note")
 BESIDE = {"dtype", "resources"}
-"""Keys of a backbone's entry in a suite that are no parameters of its adapter."""
+"""Keys of a backbone's entry in a suite that are not parameters of its adapter."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Spec:
     Args:
         name: as the user wrote it.
         adapter: a name of ``BACKBONES``.
-        params: what the adapter loads.
+        params: of the adapter.
         size: parameters and bytes, for lists.
         licence: of the weights.
         note: one line for lists.
@@ -82,7 +82,7 @@ class Spec:
         return str(case["modality"] if case else BACKBONES.get(self.adapter).modality(self.params))
 
     def _catalogued(self) -> Mapping[str, Any] | None:
-        """Return what the catalogue says of an adapter that is not imported, for the parameters that it depends on."""
+        """Return the catalogue's answers for an adapter that is not imported, by the parameters that they depend on."""
         seen = dict(self.params)
         if isinstance(seen.get("source"), Mapping):
             seen["source"] = next(iter(seen["source"]), None)
@@ -203,7 +203,7 @@ def _read(path: Path, errors: list[str]) -> Iterator[Spec]:
 
 
 def _faults(name: str, body: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The key at fault and what is wrong with it."""
+    """Return the key at fault and its fault."""
     faults = [(key, f"`{key}` is a text; found {body[key]!r}") for key in TEXTS if not _is_text(body, key)]
     adapter = body.get("adapter")
     if adapter is None:
@@ -285,7 +285,7 @@ def _changed(spec: Spec, name: str) -> Spec:
             raise UsageError(f"{name}: {key} is not YAML: {getattr(error, 'problem', error)}") from error
     for key in BESIDE & set(changes):
         example = f"{{name: {plain(name)}, {key}: {changes[key]}}}"
-        raise UsageError(f"{name}: {key} is no parameter of the adapter and stands beside the name: {example}")
+        raise UsageError(f"{name}: {key} is not a parameter of the adapter and stands beside the name: {example}")
     check_parameters(f"{name}: {spec.adapter}", changes, parameters(spec))
     return replace(spec, name=name, params={**spec.params, **changes})
 
@@ -313,10 +313,10 @@ def fetch(name: str, progress: Progress = lambda line: None) -> Path | None:
     """Download and convert the weights of a backbone, or write those of a stand-in.
 
     Returns:
-        Their folder; None where it needs none.
+        Their folder, or None if it needs no weights.
 
     Raises:
-        WeightsError: they cannot be had, or are not what was pinned.
+        WeightsError: they cannot be had, or are not those that were pinned.
     """
     from stridebench.harness.machine import extras
 

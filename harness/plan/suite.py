@@ -50,9 +50,9 @@ class _Strict(BaseModel):
 
 
 class Resources(_Strict):
-    """What a worker of a cluster needs to run the cells of a backbone.
+    """Resources that a worker of a cluster needs to run the cells of a backbone.
 
-    ``gpus`` not given: one where the run's device is a GPU, else none. Where only one of several GPUs is used, say 1.
+    If ``gpus`` is not given: one if the run's device is a GPU, else none. If only one of several GPUs is used, say 1.
     """
 
     cpus: int = Field(1, ge=1)
@@ -61,7 +61,7 @@ class Resources(_Strict):
 
 
 class BackboneEntry(_Strict):
-    """A backbone and the types to run it in; none named: its adapter's own.
+    """A backbone and the types to run it in; if no type is named, the default of its adapter.
 
     ``max_new_tokens`` replaces the suite's and the tasks', for models that reason before they answer. Other keys are
     parameters of its adapter, such as ``weights: int4``, and become part of the name.
@@ -80,7 +80,7 @@ class GreedyCheck(_Strict):
     tokens: int = Field(32, ge=1)
 
 
-class ReportEntry(_Strict):
+class PaperEntry(_Strict):
     """The paper whose report a run ends with (`stridebench.reports.papers`), and the cells of its roles."""
 
     name: str
@@ -100,16 +100,16 @@ def _listed(value: Any) -> Any:
 
 
 class Suite(_Strict):
-    """What to run, as written in YAML, but for methods and tasks, which are resolved beside it.
+    """The suite as written in YAML, except methods and tasks, which are resolved separately.
 
-    A list where a scalar is expected is a sweep: every value in turn. ``methods: all`` and ``backbones: all``
+    A list in place of a scalar is a sweep: every value in turn. ``methods: all`` and ``backbones: all``
     are everything registered, at its defaults. ``at`` in a method's entry limits it to some temperatures.
     ``beside`` in the file maps a backbone to those that run whenever it does, named on the command line or not.
     ``report`` names the paper's report that the run ends with.
-    ``isolation: process`` runs the cells of methods in a worker process, ``none`` in the run's own; not given: process
+    ``isolation: process`` runs the cells of methods in a worker process, ``none`` in the main one; not given: process
     for methods of other packages. The two limits are seconds of wall time; they hold for cells in a worker,
     and ``sample_limit_s`` for the scorer of every task.
-    ``threads: auto``, also where not given, times passes with 1, 2, 4, ... threads once a backbone and takes the best.
+    ``threads: auto``, the default, times passes with 1, 2, 4, ... threads once a backbone and takes the best.
     ``timing: off`` decodes without warm-up and shows no seconds, so that the workers of an executor may share a device.
     """
 
@@ -135,7 +135,7 @@ class Suite(_Strict):
     isolation: Literal["process", "none"] | None = None
     sample_limit_s: float | None = Field(600, gt=0, allow_inf_nan=False)
     cell_limit_s: float | None = Field(None, gt=0, allow_inf_nan=False)
-    report: Annotated[ReportEntry | None, BeforeValidator(_by_name)] = None
+    report: Annotated[PaperEntry | None, BeforeValidator(_by_name)] = None
 
     @property
     def top_ks(self) -> tuple[int, ...]:
@@ -149,7 +149,7 @@ class Suite(_Strict):
 
 
 class Objective(_Strict):
-    """What a request must keep to count as good, in milliseconds (goodput)."""
+    """Limits in milliseconds that a request must keep to count as good (goodput)."""
 
     ttft_ms: float | None = Field(None, gt=0, allow_inf_nan=False)
     tpot_ms: float | None = Field(None, gt=0, allow_inf_nan=False)
@@ -158,7 +158,7 @@ class Objective(_Strict):
 class Load(_Strict):
     """The loads that each engine gets: requests under way at once, and requests a second.
 
-    A list where a scalar is expected is a sweep. The arrivals of a rate are those of a Poisson process, drawn from the
+    A list in place of a scalar is a sweep. The arrivals of a rate are those of a Poisson process, drawn from the
     suite's seed and stored with each request.
     """
 
@@ -168,7 +168,7 @@ class Load(_Strict):
 
 
 class EngineSuite(Suite):
-    """A suite with engines beside methods, or without methods.
+    """A suite with engines and methods, or with engines alone.
 
     ``engines`` are entries of `harness.plan.engine_entries`; ``reference: false`` runs them without the backbone's
     weights, as texts, so that nothing is audited.
@@ -181,7 +181,7 @@ class EngineSuite(Suite):
 
 
 def samplings(suite: Suite, use: TaskUse) -> Iterator[Sampling]:
-    """Every temperature with every top-k; a task's own values replace the suite's."""
+    """Yield every temperature with every top-k; values of a task replace those of the suite."""
     rest = {"top_p": suite.top_p, "order": suite.order}
     for temperature in suite.temperature:
         for top_k in suite.top_ks:
@@ -209,8 +209,8 @@ class Overrides:
 
     Args:
         values: keys of the suite, replaced.
-        limit: of every task; None: each keeps its own.
-        dtypes: of every backbone; empty: each keeps its own.
+        limit: of every task, or None to keep theirs.
+        dtypes: of every backbone; empty to keep theirs.
         options: the option that gave each key, for errors.
         tiny: tiny models of random weights stand in for published ones; see `tiny_suite`.
         device: that the suite will run on; it decides what ``dtype: native`` is.
@@ -226,7 +226,7 @@ class Overrides:
     urls: tuple[str, ...] = ()
 
     def lines(self, path: str, node: yaml.Node | None) -> Lines:
-        """Where the values of a patched suite came from."""
+        """Return the places that the values of a patched suite came from."""
         options = {key: self.options.get(key, f"{path} ({key})") for key in self.values}
         if self.limit is not None:
             options["tasks.limit"] = self.options.get("limit", "--limit")
@@ -333,7 +333,7 @@ def _resolve(data: Mapping[str, Any], overrides: Overrides, lines: Lines, proble
 
 
 def _validated(plain: Mapping[str, Any], lines: Lines, problems: list[str]) -> Suite | None:
-    """The suite, or None with what is wrong appended to ``problems``."""
+    """Return the suite, or None after its faults were appended to ``problems``."""
     try:
         return (EngineSuite if "engines" in plain else Suite).model_validate(plain)
     except ValidationError as error:

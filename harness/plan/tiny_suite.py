@@ -1,4 +1,4 @@
-"""A suite on tiny models of random weights: `stride run SUITE --tiny`. What it measures means nothing.
+"""A suite on tiny models of random weights: `stride run SUITE --tiny`. Its figures mean nothing.
 
 Published models become stand-ins of the same family (`harness.backbones.tiny`), and benchmarks a few lines in their
 published formats (`tasks/data/tiny`). The methods and their settings stay, but for windows wider than
@@ -22,7 +22,7 @@ TOKENS = 40
 SMALLER = {"zipar": {"window": 2}, "mulo_sd": {"draft_window": 2}}
 """Most that these settings may be for pictures of 4 x 4 cells."""
 LAYERS = re.compile(r"^(self:(?:.*,)?layers=)\d+")
-"""A drafter of the target's own layers."""
+"""A drafter that consists of layers of the target."""
 SHORTER = {"masked_diffusion": ("steps",)}
 """Settings that shrink with the number of new tokens."""
 
@@ -44,12 +44,12 @@ def shrink(plain: dict[str, Any]) -> None:
 
 
 def _short(entry: dict[str, Any]) -> dict[str, Any]:
-    """A backbone's entry without a budget of its own."""
+    """Return a backbone's entry without its budget."""
     return {key: value for key, value in entry.items() if key != "max_new_tokens"}
 
 
 def stand_in(name: Any) -> Any:
-    """`tiny:NAME` where a name is of a published model; everything else as it is."""
+    """Return `tiny:NAME` if a name is of a published model, and everything else as it is."""
     if isinstance(name, list):
         return [stand_in(one) for one in name]
     return PREFIX + name if isinstance(name, str) and presets.has_stand_in(name) else name
@@ -62,7 +62,7 @@ def _renamed(entry: Any) -> Any:
 
 
 def _fitting(entry: Any, backbones: list[dict[str, Any]], share: float) -> Any:
-    """A method's entry with settings that short outputs and small pictures have, where it is for stand-ins."""
+    """Return a method's entry with settings that fit short outputs and small pictures, if it is for stand-ins."""
     if not isinstance(entry, dict):
         return entry
     own, name = entry.get("backbones") or [backbone["name"] for backbone in backbones], str(entry["name"])
@@ -96,7 +96,7 @@ def _each(value: Any, change: Callable[[int], int]) -> Any:
 
 
 def _small(entry: Any, budget: Any) -> Any:
-    """One prompt of the task's sample, where there is one; it has none of the prompts that ``ids`` names."""
+    """Return one prompt of the task's sample, if there is a sample; it has none of the prompts that ``ids`` names."""
     if not isinstance(entry, dict):
         return entry
     sample = _sample(str(entry.get("name")))

@@ -10,7 +10,7 @@ import yaml
 
 Loc = tuple[int | str, ...]
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""libyaml's reader where it is installed, since it is ten times as fast."""
+"""libyaml's reader if it is installed, since it is ten times as fast."""
 DEPTH, NODES, CHARACTERS = 40, 20_000, 4_000_000
 """Limits of a document, its aliases expanded in the first two. A suite needs far less."""
 DIGITS = 400
@@ -18,7 +18,7 @@ DIGITS = 400
 
 
 @dataclasses.dataclass(frozen=True)
-class Document:
+class YamlDocument:
     """A YAML text: its tree of nodes with their lines, its data, and the keys that a mapping holds twice."""
 
     node: yaml.Node | None
@@ -34,7 +34,7 @@ class RepeatedKey:
     key: str
 
 
-def parse(text: str) -> Document:
+def parse(text: str) -> YamlDocument:
     """Read a YAML text.
 
     Raises:
@@ -48,7 +48,7 @@ def parse(text: str) -> Document:
         node = loader.get_single_node()
         _refuse_expansion(node)
         repeated = tuple(repeated_keys(node))
-        return Document(node, None if node is None else _data(loader, node), repeated)
+        return YamlDocument(node, None if node is None else _data(loader, node), repeated)
     finally:
         loader.dispose()
 
@@ -96,7 +96,7 @@ def _data(loader: Any, node: yaml.Node) -> Any:
     """The data of a tree.
 
     Raises:
-        YAMLError: a value has the form of a number or a date, and is none.
+        YAMLError: a value has the form of a number or a date, but is not one.
     """
     try:
         return loader.construct_document(node)
@@ -105,7 +105,7 @@ def _data(loader: Any, node: yaml.Node) -> Any:
             try:
                 LOADER("").construct_document(scalar)
             except ValueError:
-                raise _refused(scalar, f"{scalar.value[:40]!r} is no value: {error}") from error
+                raise _refused(scalar, f"{scalar.value[:40]!r} is not a value: {error}") from error
         raise
 
 
@@ -124,11 +124,11 @@ def _refused(where: Any, problem: str) -> yaml.YAMLError:
 
 @dataclasses.dataclass(frozen=True)
 class Lines:
-    """Where a value came from: the line of a YAML file, or an option of the command line.
+    """The place that a value came from: the line of a YAML file, or an option of the command line.
 
     Args:
         path: of the file.
-        node: its tree; None: there is no file.
+        node: its tree, or None without a file.
         options: the option that gave a key; for a key of every entry of a list, such as ``tasks.limit``, the list's
             key comes first.
     """

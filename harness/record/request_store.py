@@ -79,10 +79,12 @@ class RequestStore:
         """Store one request; durable when this returns. A later one of the same key replaces it.
 
         Raises:
-            StoreError: the cell is sealed. RunIncomplete: the disk is full or read-only.
+            StoreError: the cell is sealed.
+            RunIncomplete: the disk is full or read-only, or the run folder was removed.
         """
         if self.sealed(cell):
             raise StoreError(f"the cell {cell!r} of {self.path} is sealed: it takes no more requests.")
+        self._refuse_removed()
         folder = self.path / "requests" / cell
         try:
             make(folder)
@@ -107,11 +109,19 @@ class RequestStore:
         """Turn the cell's requests into its table, sorted by (warmup, prompt, repetition).
 
         Raises:
-            StoreError: it is sealed already. RunIncomplete: the disk is full or read-only.
+            StoreError: it is sealed already.
+            RunIncomplete: the disk is full or read-only, or planned requests are missing.
         """
         if self.sealed(cell):
             raise StoreError(f"the cell {cell!r} of {self.path} is sealed already.")
+        self._refuse_removed()
         rows = sorted(self.requests(cell), key=lambda row: (row.warmup, row.prompt, row.repetition))
+        stored, expected = sum(not row.warmup for row in rows), self.planned[cell].get("expected", 0)
+        if stored < expected:
+            raise RunIncomplete(
+                f"the cell {cell!r} of {self.path} has {stored} of {expected} requests: something removed some while "
+                f"the run made them. Leave the folder alone and run again with --resume, which makes those that miss."
+            )
         data = _parquet(rows)
         body = {
             "schema": SCHEMA,
@@ -124,6 +134,13 @@ class RequestStore:
         except OSError as error:
             raise RunIncomplete(f"{self.path} cannot be written: {error}. Make room and use --resume.") from error
         drop(self.path / "requests" / cell)
+
+    def _refuse_removed(self) -> None:
+        if not (self.path / "manifest.json").is_file():
+            raise RunIncomplete(
+                f"{self.path} holds no run any more: it or its manifest.json was removed while the run made requests. "
+                f"Start the run again, and leave its folder alone."
+            )
 
     def sealed(self, cell: str) -> bool:
         """Whether the cell is finished. UnknownNameError: the manifest has no such cell."""

@@ -8,6 +8,6 @@ The modules, in the order in which they act (`options` says how to run):
 4. isolation: cells that decode in a worker process, whose side is `worker`.
 5. schedule: the order in which the cells decode their prompts.
 6. attempt: one decode of one prompt, timed.
-7. scoring: what was timed is scored.
+7. scoring: the timed decodes are scored.
 8. summary: the counts that a run ends with.
 """

@@ -20,7 +20,7 @@ from stridebench.harness.record.columns import Sample, Step
 from stridebench.harness.run.loading import LoadedGroup
 
 NO_OUTPUT = "output: "
-"""Prefix of the error of a sample whose decode succeeded, but whose tokens have no output."""
+"""Prefix of the error of a sample whose decode succeeded, but whose tokens could not be made an output."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class FinishedRun:
 
 @dataclass(frozen=True)
 class Attempt:
-    """A decode that succeeded or failed; a failed one has no steps and no run. See `Decode.drafts` for ``drafts``."""
+    """A decode that succeeded or failed; a failed one is without steps and run. See `Decode.drafts` for ``drafts``."""
 
     prompt: Prompt
     sample: Sample
@@ -97,7 +97,7 @@ def attempt(
 
 
 def completion(tokens: Sequence[int], eos: Container[int]) -> int:
-    """Number of tokens up to the first id that ends a text, which is included; all where there is none."""
+    """Return the number of tokens up to and with the first id that ends a text, or of all if there is none."""
     ends = (place + 1 for place, token in enumerate(tokens) if token in eos)
     return next(ends, len(tokens))
 

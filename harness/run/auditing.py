@@ -40,7 +40,7 @@ EARLIER = "its outputs were scored without an audit; `stride audit RUN` makes on
 def audited_sample(
     group: LoadedGroup, cell: Cell, prompt: Prompt, context: Sequence[int], logits: Float[Tensor, "N V"]
 ) -> dict[str, Any]:
-    """The bets on one output, for `Sample.audit`; ``{reason}`` where they could not be made.
+    """Return the bets on one output, for `Sample.audit`, or ``{reason}`` if they could not be made.
 
     Args:
         context: prompt and output ids.
@@ -62,9 +62,9 @@ def audited_sample(
 
 
 def audited_canvas(group: LoadedGroup, cell: Cell, prompt: Prompt, canvas: Canvas) -> dict[str, Any]:
-    """The bets on a canvas in the order of its filling, for `Sample.audit`; ``{reason}`` where there are none.
+    """Return the bets on a canvas in the order of its filling, for `Sample.audit`, or ``{reason}``.
 
-    Positions that were filled without a pass before them are left out where one token is allowed, as at the end of a
+    Positions that were filled without a pass before them are left out if one token is allowed, as at the end of a
     row. Elsewhere no sampler of the target could have drawn their tokens, so they refute a claim of its distribution.
     """
     if draws_by_other_rule(cell.method):
@@ -84,7 +84,7 @@ def audited_canvas(group: LoadedGroup, cell: Cell, prompt: Prompt, canvas: Canva
 
 
 def _drafter(cell: Cell) -> str | None:
-    """The drafter whose distributions are computed anew: the first, where it reads the target's tokens in order."""
+    """Return the drafter whose distributions are computed anew: the first, if it reads the target's tokens in order."""
     names, in_order = cell.method.drafters(), Requirement.ANY_ORDER not in cell.method.requirements
     return names[0] if names and in_order and cell.method.drafter_shrink == 1 else None
 
@@ -100,7 +100,7 @@ def claims_the_target(cell: Cell) -> bool:
 
 
 def of_masked_model(cell: Cell) -> bool:
-    """Whether there is no distribution of a next token. What a method names as its reference does not matter."""
+    """Return whether no distribution of a next token exists. The reference that a method names does not matter."""
     return Requirement.BIDIRECTIONAL in cell.method.requirements
 
 
@@ -110,7 +110,7 @@ def draws_by_other_rule(method: Method[Any]) -> bool:
 
 
 def audit_cell(plan: Plan, cell: Cell, samples: Sequence[Sample]) -> Audit | str | None:
-    """The audit of a cell, or why there is none; None where it draws nothing or nothing was decoded."""
+    """Return the audit of a cell or why there is none, or None if it draws nothing or nothing was decoded."""
     timed = [sample for sample in samples if sample.status == "ok" and not sample.warmup and sample.tokens]
     if cell.sampling.temperature == 0 or not timed:
         return None
@@ -134,10 +134,10 @@ def columns(result: Audit | str | None) -> dict[str, Any]:
 def judged(
     cell: Cell, verdict: Mapping[str, Any], result: Audit | str | None, changed: str | None = None
 ) -> dict[str, Any]:
-    """The verdict of a cell, which is broken where it claims the target's distribution and its audit refutes that.
+    """Return the verdict of a cell: broken if it claims the target's distribution and its audit refutes that.
 
     Args:
-        changed: why its process computed with other weights; None: it did not.
+        changed: why its process computed with other weights, or None if it did not.
     """
     if changed is not None:
         return {**verdict, "word": "broken", "note": changed}
@@ -159,7 +159,7 @@ def refutation(result: Any) -> str:
     )
 
 
-# Drafts some steps of a decode again with drafters that have read nothing else, outside of what is timed.
+# Drafts some steps of a decode again with fresh drafters, outside of the timing.
 
 
 PROMPTS = 3
@@ -186,13 +186,13 @@ def checked_sample(
 ) -> dict[str, Any]:
     """The comparison of one decode, for `Sample.drafter`: sums over places, or ``{reason}``.
 
-    It is empty where no draft was kept, or none was made without a drafter.
+    It is empty if no draft was kept, or none was made without a drafter.
 
     Args:
         attempt: the decode, which is over.
         context: prompt and output.
         logits: of the target, for each token of the output.
-        prompts: makes the caches; what it lent before is used no more.
+        prompts: makes the caches; those that it lent before are not used any more.
     """
     if not attempt.drafts or attempt.run is None:
         return {}
@@ -219,7 +219,7 @@ def checked_sample(
 
 
 def uncheckable(cell: Cell, run: FinishedRun) -> str | None:
-    """Why the drafts of a method cannot be made anew; None: they can."""
+    """Return why the drafts of a method cannot be made again, or None if they can."""
     if {Requirement.ANY_ORDER, Requirement.BIDIRECTIONAL} & cell.method.requirements:
         return OTHER_ORDER
     if not run.opened and not any(kind in TRAINED for kind, _ in cell.method.components):
@@ -269,7 +269,7 @@ def drafted_anew(
 
 
 def drafter_columns(cell: Cell, samples: Iterable[Sample]) -> dict[str, Any]:
-    """The entries of a cell's meta; none where no decode was checked."""
+    """Return the entries of a cell's meta, or nothing if no decode was checked."""
     results = [sample.drafter for sample in samples if sample.status == "ok" and not sample.warmup and sample.drafter]
     reasons = [str(result["reason"]) for result in results if "reason" in result]
     places = sum(result.get("places", 0) for result in results)

@@ -18,7 +18,7 @@ from pathlib import Path
 from stridebench.harness.errors import UsageError
 
 PROBE = "import os, stridebench.harness as h, stridebench.harness.cli.main; print(os.path.realpath(h.__file__))"
-"""A process that imports a version says where it came from."""
+"""A program that prints the place a version was imported from."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class Version:
     Args:
         name: as the user wrote it.
         python: the interpreter that runs it.
-        checkout: the folder that its packages are imported from; None: they are installed.
-        commit: of the checkout; None where it is none of git.
+        checkout: the folder that its packages are imported from, or None if they are installed.
+        commit: of the checkout, or None if it is not one of git.
         changes: files that differ from the commit.
     """
 
@@ -41,7 +41,7 @@ class Version:
 
     @property
     def words(self) -> str:
-        """What it is, in one line."""
+        """Describe it in one line."""
         commit = f"commit {self.commit[:12]}" if self.commit else str(self.checkout or self.python)
         files = "1 file" if self.changes == 1 else f"{self.changes} files"
         return f"{self.name}: {commit}" + (f" with uncommitted changes of {files}" if self.changes else "")
@@ -51,7 +51,7 @@ class Version:
         return self._python("-m", "stridebench.harness.cli.main", *words)
 
     def check(self) -> None:
-        """See that the packages import, and from where they should.
+        """Check that the packages import, and from the right folder.
 
         Raises:
             UsageError: they do not.
@@ -111,7 +111,7 @@ def is_path(name: str) -> bool:
 
 
 def changed_files(folder: Path) -> int:
-    """How many tracked files of a work tree differ from its commit; 0 where it is none of git."""
+    """Return how many tracked files of a work tree differ from its commit; 0 if it is not one of git."""
     return len((_git(folder, "status", "--porcelain", "--untracked-files=no") or "").splitlines())
 
 
@@ -135,7 +135,7 @@ def _at(name: str) -> Version:
         if python.is_file() and os.access(python, os.X_OK):
             return Version(name, python)
     raise UsageError(
-        f"{name} is no version to run: neither a checkout (a folder with harness/), nor an environment with "
+        f"{name} is not a version to run: neither a checkout (a folder with harness/), nor an environment with "
         f"bin/python, nor an interpreter"
     )
 
@@ -164,7 +164,7 @@ def _revision(name: str) -> Iterator[Version]:
 
 
 def _git(folder: Path, *words: str) -> str | None:
-    """Standard output of git; None where it fails."""
+    """Return the standard output of git, or None if it fails."""
     done = _run_git(folder, *words)
     return None if done.returncode else done.stdout.strip()
 

@@ -30,7 +30,7 @@ def check_executor(name: str, options: Mapping[str, Any]) -> Any:
     """The options of an executor, checked before a run folder is made.
 
     Raises:
-        UsageError: what the executor needs is not installed, or an option is wrong.
+        UsageError: a requirement of the executor is not installed, or an option is wrong.
     """
     checked = settings.check(name, options)
     if name == "ray":
@@ -45,10 +45,10 @@ def check_executor(name: str, options: Mapping[str, Any]) -> Any:
 
 
 def ray(plan: Plan, store: Store, options: Options) -> None:
-    """The cells on a Ray cluster, each worker with what the suite declares for a backbone (`pools.ray`).
+    """Run the cells on a Ray cluster; the suite declares the needs of a worker by backbone (`workers.ray`).
 
     Raises:
-        UsageError: the `ray` extra is not installed, or the cluster lacks what is declared.
+        UsageError: the `ray` extra is not installed, or the cluster lacks declared resources.
         StrideError: a worker refused to go on.
     """
     from stridebench.harness.run.workers.pool import run_on, setup_of

@@ -25,9 +25,9 @@ from stridebench.harness.run.schedule import Schedule
 from stridebench.harness.run.scoring import Scorer
 from stridebench.harness.run.workers.isolation import IsolatedCells
 
-# What the rounding of a target's weights costs: its distributions beside those of the weights as they are.
+# The cost of rounding a target's weights: its distributions against those of the full weights.
 # Verdicts of a quantised cell are relative to the rounded weights, so this is measured apart, after all decodes: on
-# outputs of the cell's own autoregressive baseline, one pass of each model an output.
+# outputs of the autoregressive baseline of the cell, one pass of each model an output.
 
 
 OUTPUTS = 4
@@ -36,20 +36,20 @@ FORMAT = re.compile(r"weights=(int\d|nf4)")
 
 
 def format_of(name: str) -> str | None:
-    """The format of a backbone's weights, by its name; None: they are not quantised."""
+    """Return the format of a backbone's weights, by its name, or None if they are not quantised."""
     base = plain(name)
     pairs = name[len(base) + 1 :].split(",") if name != base else []
     return next((match[1] for pair in pairs if (match := FORMAT.fullmatch(pair))), None)
 
 
 def adapted(cell: Cell) -> str | None:
-    """The format of the weights to which a cell adds an adapter that was trained for full ones; None: it does not."""
+    """Return the format of the weights to which a cell adds an adapter that was trained for full ones, or None."""
     adapts = any(kind == "adapter" for kind, _ in cell.method.components)
     return format_of(cell.backbone) if adapts else None
 
 
 def quantisation_facts(cell: Cell) -> dict[str, Any]:
-    """The entry of a cell's meta about its adapter; none where its weights are full or it has none."""
+    """Return the entry of a cell's meta about its adapter, or nothing if its weights are full or it has none."""
     form = adapted(cell)
     return {"adapter_on": form} if form else {}
 
@@ -77,7 +77,7 @@ def notes(cells: Sequence[Cell], device: str) -> list[str]:
 
 
 def unquantised(name: str) -> str | None:
-    """The name of the same backbone without its format of weights; None: it has none."""
+    """Return the name of the same backbone without its format of weights, or None if its weights are full."""
     base = plain(name)
     pairs = name[len(base) + 1 :].split(",") if name != base else []
     kept = [pair for pair in pairs if not FORMAT.fullmatch(pair)]
@@ -87,7 +87,7 @@ def unquantised(name: str) -> str | None:
 
 
 def cost(group: LoadedGroup) -> dict[str, Any]:
-    """Entries of the meta of the group's cells; none where the weights are not quantised or there is no output.
+    """Return entries of the meta of the group's cells, or none without quantised weights or without outputs.
 
     ``quantisation_kl``: KL(full, quantised) a token, nats. ``quantisation_agreement``: share of tokens whose most
     likely id is the same.
@@ -132,7 +132,7 @@ def run_group(plan: Plan, group: tuple[str, str], store: Store, options: Options
     """All cells of one backbone and type, to their seals.
 
     Raises:
-        RunIncomplete: the disk is full or the run was interrupted; what is finished stays.
+        RunIncomplete: the disk is full or the run was interrupted; finished cells stay.
     """
     models = WarmModels(all_at_once=True)
     try:
@@ -156,7 +156,7 @@ def run_cells(
         facts: further entries of each cell's meta.
 
     Raises:
-        RunIncomplete: the disk is full or the run was interrupted; what is finished stays.
+        RunIncomplete: the disk is full or the run was interrupted; finished cells stay.
     """
     for cell in cells:
         store.reopen(cell.id)
@@ -180,7 +180,7 @@ def run_cells(
 
 
 def _speeds(passes: Passes | None) -> dict[str, Any]:
-    """The threads of a cell and what windows cost with them, where that was measured."""
+    """Return the threads of a cell and the cost of windows with them, if that was measured."""
     if passes is None:
         return {}
     return {"threads": passes.threads, "window_costs": [list(entry) for entry in passes.rows]}

@@ -51,7 +51,7 @@ class Options:
         device: of the backbones.
         fetch: download pinned weights that are missing.
         progress: receives stages and decodes.
-        executor: options of the executor, checked (`stridebench.harness.run.workers.pool`); None: its defaults.
+        executor: options of the executor, checked (`stridebench.harness.run.workers.pool`), or None for its defaults.
         interruptible: a KeyboardInterrupt is ^C and ends the run. In a worker process, which ^C does not reach, a
             plugin raised it, and it fails the sample.
     """
@@ -84,7 +84,7 @@ class WarmModels:
     """The backbone of one group at a time with its drafters and proofs, which stay for the next cells of the group.
 
     Args:
-        all_at_once: every cell of a group comes in one call, so that proofs need no weights beside those in fp32.
+        all_at_once: every cell of a group comes in one call, so that proofs need only the weights in fp32.
     """
 
     def __init__(self, all_at_once: bool = False) -> None:
@@ -93,7 +93,7 @@ class WarmModels:
         self._verdicts: Verdicts | None = None
 
     def load(self, plan: Plan, cells: Sequence[Cell], store: Store, options: Options) -> LoadedGroup:
-        """As `load_models`; nothing is loaded where the cells before were of the same group."""
+        """Load as `load_models` does, or nothing if the cells before were of the same group."""
         if self._loaded is None or self._loaded.cells[0].group != cells[0].group:
             self._loaded = self._verdicts = None  # free the memory before more is taken
             self._loaded = load_models(plan, cells, store, options)
@@ -130,7 +130,7 @@ def load_group(
     """Load the backbone that the cells share; those that cannot run are sealed as skipped.
 
     Returns:
-        The cells that run; None where the backbone cannot be loaded.
+        The cells that run, or None if the backbone cannot be loaded.
 
     Raises:
         StoreError: cells that were sealed before ran on other weights.

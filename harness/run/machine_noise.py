@@ -1,4 +1,4 @@
-"""Whether this machine can time anything: a fixed piece of work, again and again, and what the noise meter counts."""
+"""Whether this machine can time anything: a fixed piece of work, repeated, and the counts of the noise meter."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SPREAD = 0.05
 
 @dataclass(frozen=True)
 class MachineNoise:
-    """What the pieces of work met.
+    """The disturbances that the pieces of work met.
 
     Args:
         pieces: number of them.

@@ -1,4 +1,4 @@
-"""Figures of this machine for `stride predict`: what its memory, its matrix products and its launches do in torch.
+"""Figures of this machine for `stride predict`: the speed of its memory, matrix products and launches in torch.
 
 On a CPU three models with random weights are timed too, because a pass there is not the longer of reading and
 multiplying: each product first waits for its weights, so that the two add up. The sum is fitted to these times.
@@ -30,13 +30,13 @@ from stridebench.harness.run.passes import timed_pass, times_by_rows
 REPEATS = 5
 WIDTH = 4096
 LEAST_FIGURE = 1e-6
-"""Of what is fitted; the largest is its inverse, as in every profile."""
+"""Of the fitted powers; the largest is its inverse, as in every profile."""
 MATRICES = 4
 """Matrices of a product of many rows."""
 CACHES, LEAST = 4, 256 * 1024**2
 """The weights that one row reads hold so many times the last-level caches, and no fewer bytes than the second."""
 UNKNOWN_CACHES = 2 * 1000**3
-"""Bytes of these weights where the sizes of the caches are not known, as on a GPU."""
+"""Bytes of these weights if the sizes of the caches are not known, as on a GPU."""
 ROWS = {"cpu": 256, "cuda": 4096}
 TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 LAUNCHES = 1000
@@ -102,12 +102,12 @@ class TimedRows:
 
 @dataclass(frozen=True)
 class Sum:
-    """What a pass takes: bytes / bandwidth + 2 x parameters x rows / rate + layers x (layer + rows x row).
+    """The time of a pass: bytes / bandwidth + 2 x parameters x rows / rate + layers x (layer + rows x row).
 
     Args:
         bandwidth_gb_s: 1e9 bytes of weights a second.
         tflops: 1e12 operations of products a second.
-        layer_us: microseconds that a layer takes beside its products, whatever its rows.
+        layer_us: microseconds that a layer takes without its products, whatever its rows.
         row_us: those that a layer takes for each row.
         error: the mean relative error of the fit.
     """
@@ -175,7 +175,7 @@ def write(path: Path, device: str = "cpu") -> dict[str, object]:
 
 
 def last_level_caches(cpus: Path = CPUS) -> int | None:
-    """Bytes of all caches of the third level, each counted once; None: the machine does not tell."""
+    """Return the bytes of all caches of the third level, each counted once, if the machine tells them."""
     sizes = {}
     for cache in cpus.glob("cpu*/cache/index*"):
         try:

@@ -1,7 +1,7 @@
 """What passes cost on this machine: measured before the first decode of a backbone, to choose its threads.
 
 The measurement is kept for later runs, unless the machine was busy, and in the run folder, so that all decodes of a run
-use one choice. Nothing here changes what is decoded or counted.
+use one choice. Nothing here changes outputs or counts.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ ROWS = (1, 2, 4, 8, 16, 32)
 REPEATS = 5
 """Passes of each kind; the fastest one counts, because other work only adds time."""
 NEARLY = 1.05
-"""Twice the threads are taken only where a pass without them takes so many times as long."""
+"""Twice the threads are taken only if a pass without them takes so many times as long."""
 SAID = 16
 """The window of the line that a run prints."""
 PROBE_TOKENS = 8
-"""Output tokens of a decode that shows what a drafter's passes cost."""
+"""Output tokens of the decode that measures the cost of a drafter's passes."""
 
 TimedPass = Callable[[int], float]
 """Milliseconds of one pass of so many rows."""
@@ -60,7 +60,7 @@ class Threads(NamedTuple):
 
 
 def settle(group: LoadedGroup) -> Passes | None:
-    """Set the threads of the group's backbone, and measure what its methods size their drafts by.
+    """Set the threads of the group's backbone, and measure the passes by which its methods size their drafts.
 
     Returns:
         What passes cost; None where nobody times them: toys, and runs without clocks.
@@ -105,7 +105,7 @@ def describe(name: str, passes: Passes) -> str:
 def measure(backbone: Backbone, prompt: Prompt, threads: Threads, busy: bool) -> Passes:
     """Time passes with 1, 2, 4, ... threads, choose, and time windows. Torch keeps the threads that are chosen.
 
-    Where the suite says how many, these are taken and compared with one.
+    If the suite says how many, these are taken and compared with one.
 
     Args:
         prompt: the passes read rows behind it.
@@ -157,7 +157,7 @@ def times_by_rows(one: TimedPass, sizes: Sequence[int]) -> Table:
 
 
 def rising(times: Iterable[tuple[int, float]]) -> Table:
-    """A table in which fewer rows never take longer than more: where they did, other work disturbed them."""
+    """Return a table in which fewer rows never take longer than more; if they did, other work disturbed them."""
     table: list[tuple[int, float]] = []
     for rows, ms in sorted(times, reverse=True):
         table.append((rows, min(ms, table[-1][1]) if table else ms))
@@ -185,7 +185,7 @@ def timed_pass(backbone: Backbone, prompt: Prompt, clock: Clock) -> TimedPass:
             canvas.read(ids, range(canvas.end), "all")
 
     def one(rows: int) -> float:
-        models.meter.threads = torch.get_num_threads()  # which are tried here; a decode must keep its own
+        models.meter.threads = torch.get_num_threads()  # the meter tries them here; a decode must keep its choice
         read(rows)
         clock.finish()
         span = stopwatch.spans.pop()
@@ -216,7 +216,7 @@ def drafter_costs(
 
 
 def _measured(group: LoadedGroup, prompt: Prompt, threads: Threads) -> Passes:
-    """What was kept of an earlier run, or measured now and kept."""
+    """Return the table kept of an earlier run, or measure and keep one now."""
     backbone, file = group.backbone, passes_file(group.backbone, choice=threads.choose)
     passes = read_passes(file)
     if passes is None or passes.busy:
@@ -227,7 +227,7 @@ def _measured(group: LoadedGroup, prompt: Prompt, threads: Threads) -> Passes:
     drafters = dict(passes.drafters)
     for method in dict.fromkeys(cell.method for cell in group.cells):
         if not drafters.keys() >= method.probes().keys():
-            with suppress(StrideError):  # the decodes of the method will say what is wrong with it
+            with suppress(StrideError):  # the decodes of the method report it
                 drafters |= drafter_costs(backbone, group.load_drafter, method, prompt)
     passes = replace(passes, drafters=drafters)
     write_passes(file, passes)
@@ -235,7 +235,7 @@ def _measured(group: LoadedGroup, prompt: Prompt, threads: Threads) -> Passes:
 
 
 def _of_run(group: LoadedGroup) -> Passes | None:
-    """What the run measured before; None: nothing.
+    """Return the choice that the run measured before, or None.
 
     Raises:
         StoreError: its file is damaged.
@@ -250,7 +250,7 @@ def _of_run(group: LoadedGroup) -> Passes | None:
 
 
 def _threads(group: LoadedGroup) -> Threads | None:
-    """As the cells of the run that were decoded before; None: those are of a version that chose none."""
+    """Return the choice of the cells that the run decoded before, or None if their version chose none."""
     store, threads = group.store, group.plan.suite.suite.threads
     cells = [cell.id for cell in group.plan.runnable if cell.group == group.cells[0].group]
     if any(store.done(cell) for cell in cells if not store.sealed(cell)):
@@ -262,7 +262,7 @@ def _threads(group: LoadedGroup) -> Threads | None:
 
 
 def _readable(group: LoadedGroup) -> Prompt | None:
-    """The first prompt that the backbone can read; None: the decodes will say what is wrong with each."""
+    """Return the first prompt that the backbone can read, or None; the decodes report the fault of each."""
     for prompt in group.plan.prompts[group.cells[0].task]:
         with suppress(Exception):
             Models(group.backbone, _no_drafter, prompt).target().prefill()

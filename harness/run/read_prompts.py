@@ -1,4 +1,4 @@
-"""Long prompts that are read once for all checks of their outputs, outside of what is timed."""
+"""Long prompts that are read once for all checks of their outputs, outside of the timing."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ Key = tuple[Backbone, tuple[int, ...]]
 
 
 def is_long(tokens: int) -> bool:
-    """Whether a prompt of so many tokens is kept, and what was decoded behind it freed at once."""
+    """Return whether a prompt of so many tokens is kept, and the text decoded after it freed at once."""
     return tokens >= LONG
 
 
 @dataclass
-class _Entries:
+class _PromptEntries:
     """A cache that begins with the entries of a prompt, and their hidden rows where layers are tapped."""
 
     cache: Cache
@@ -38,14 +38,14 @@ class _Entries:
 class ReadPrompts:
     """Makes the caches of models that read one prompt again and again, each time with other tokens behind it.
 
-    The entries of the prompt were computed from nothing by a pass of their own, and a cache that drops one of them is
-    not lent again. So what is read behind them is what a new cache would hold, up to rounding.
+    The entries of the prompt come from a separate pass over an empty cache, and a cache that drops one of them is
+    not lent again. So entries that are read after them are those of a new cache, up to rounding.
     """
 
     def __init__(self) -> None:
         self._prompt: Prompt | None = None
         self._tokens: tuple[int, ...] = ()
-        self._entries: dict[Key, _Entries] = {}
+        self._entries: dict[Key, _PromptEntries] = {}
 
     def begin(self, prompt: Prompt, tokens: Sequence[int]) -> None:
         """Lend all caches anew; those that were lent before are used no more. Entries of another prompt are dropped.
@@ -65,7 +65,7 @@ class ReadPrompts:
         return len(self._tokens)
 
     def keep_only(self, model: Backbone) -> None:
-        """Drop what was read of other models, and with hidden rows."""
+        """Drop the entries of other models, and those with hidden rows."""
         self._entries = {key: entries for key, entries in self._entries.items() if key == (model, ())}
 
     def cache(self, model: Backbone, encoded: EncodedPrompt) -> Cache:
@@ -74,8 +74,8 @@ class ReadPrompts:
             return encoded.cache()
         return _LentCache(self, model, encoded)
 
-    def lend(self, model: Backbone, encoded: EncodedPrompt, window: Window) -> _Entries | None:
-        """The entries with which a first window begins, read now if they were not; None: it begins with others."""
+    def lend(self, model: Backbone, encoded: EncodedPrompt, window: Window) -> _PromptEntries | None:
+        """Return the entries with which a first window begins, read now if need be, or None if there are others."""
         count, key = len(self._tokens), (model, window.taps)
         plain = window.sees is None and window.features is None and window.gate is None
         if not plain or not count <= len(window.tokens) - window.rows:
@@ -86,7 +86,7 @@ class ReadPrompts:
         if entries is None:
             cache = encoded.cache()
             first = replace(window, tokens=window.tokens[:count], positions=window.positions[:count], base=0, rows=0)
-            entries = self._entries[key] = _Entries(cache, cache.extend(first).hidden)
+            entries = self._entries[key] = _PromptEntries(cache, cache.extend(first).hidden)
         elif entries.lent:
             return None
         else:
@@ -102,7 +102,7 @@ class ReadPrompts:
 
 @final
 class _LentCache(Cache):
-    """A cache that takes the entries of a prompt over where its first window begins with them."""
+    """A cache that takes over the entries of a prompt if its first window begins with them."""
 
     def __init__(self, prompts: ReadPrompts, model: Backbone, encoded: EncodedPrompt) -> None:
         self._prompts, self._model, self._encoded = prompts, model, encoded

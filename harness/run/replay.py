@@ -54,7 +54,7 @@ class Scores:
 
     Args:
         rows: prompt, repetition, number of positions, and the sum of their values.
-        error: why the cell could not be replayed; None: it was.
+        error: why the cell could not be replayed, or None if it was.
     """
 
     rows: tuple[tuple[str, int, int, float], ...] = ()
@@ -62,7 +62,7 @@ class Scores:
 
 
 def unreplayable(method: Method[Any]) -> str | None:
-    """Why a method's drafts do not follow from the text alone; None: they do."""
+    """Return why a method's drafts do not follow from the text alone, or None if they do."""
     if {Requirement.ANY_ORDER, Requirement.BIDIRECTIONAL} & method.requirements:
         return "it fills positions in another order"
     if not method.drafters() and not method.components:

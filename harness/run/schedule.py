@@ -30,7 +30,7 @@ Todo = Mapping[Cell, set[tuple[str, int]]]
 
 
 class Schedule:
-    """Decodes what is not stored yet. An output is scored and written as soon as its baseline's output is known.
+    """Decodes the prompts that are not stored yet. An output is scored and written once its baseline's output is known.
 
     Isolated cells decode a batch of prompts after all other cells, so that the outputs of baselines are known.
     """

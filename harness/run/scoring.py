@@ -29,7 +29,7 @@ from stridebench.harness.run.auditing import checked_sample
 from stridebench.harness.run.loading import LoadedGroup
 from stridebench.harness.run.read_prompts import ReadPrompts
 
-# Whether what a task's scorers return keeps the contract of `stridebench.harness.core.task`.
+# Checks that the scorers of a task keep the contract of `stridebench.harness.core.task`.
 
 
 def checked_scores(task: Task, scores: object) -> dict[str, float]:
@@ -53,7 +53,7 @@ def checked_set_scores(task: Task, scores: object, outputs: int) -> dict[str, Se
     """The scores of a set of outputs. One that is left out, and is not optional, has that as its reason.
 
     Raises:
-        ContractError: they are no mapping of names to `SetScore`, a name is unknown, or a value is not finite.
+        ContractError: they are not a mapping of names to `SetScore`, a name is unknown, or a value is not finite.
     """
     owner = f"{type(task).__name__}.score_set"
     if not isinstance(scores, Mapping):
@@ -79,7 +79,7 @@ def _checked(owner: str, name: str, score: Any) -> SetScore:
 
 
 def _number(owner: str, name: object, value: Any) -> float:
-    """A finite number as Python's own; a text that reads as one is none, and neither is an array."""
+    """Return a finite number as a Python number; texts that read as numbers, and arrays, do not count."""
     try:
         if isinstance(value, str | bytes | complex) or getattr(value, "shape", ()) != ():
             raise TypeError
@@ -114,7 +114,7 @@ class Scorer:
     """Scores the decodes of a group and writes them.
 
     Args:
-        elsewhere: scores the cells that `Plan.scored_apart` names; None: they are scored in this process.
+        elsewhere: scores the cells that `Plan.scored_apart` names, or None to score them in this process.
     """
 
     def __init__(self, group: LoadedGroup, elsewhere: Elsewhere | None = None) -> None:
@@ -131,7 +131,7 @@ class Scorer:
                 self._baseline_tokens[baseline, prompt, repetition] = tokens
 
     def add_baseline(self, cell: Cell, sample: Sample) -> None:
-        """Remember an output where the cell is a baseline, since others are compared with it."""
+        """Remember an output if the cell is a baseline, since others are compared with it."""
         if cell.role == "baseline" and sample.status == "ok":
             self._baseline_tokens[cell.id, sample.prompt, sample.repetition] = sample.tokens
 
@@ -149,7 +149,7 @@ class Scorer:
         return self._baseline(cell, sample) is not None
 
     def finish(self, cell: Cell, attempt: Attempt) -> None:
-        """Score a decode and write it. Where the scorer fails, the sample is a failed one."""
+        """Score a decode and write it. If the scorer fails, the sample is a failed one."""
         sample, prompt = attempt.sample, attempt.prompt
         if cell.role == "baseline" and prompt.condition is not None:
             self._keep_condition(cell, prompt, prompt.condition)
@@ -167,7 +167,7 @@ class Scorer:
         self._options.progress.done(cell, prompt)
 
     def score(self, cell: Cell, sample: Sample, prompt: Prompt) -> Sample:
-        """The sample with its output and the task's score; a failed one where the scorer fails or takes too long."""
+        """Return the sample with its output and score, or a failed one if the scorer fails or takes too long."""
         if self._elsewhere is not None and self._plan.scored_apart(cell):
             return self._elsewhere.score(cell, sample)
 
@@ -185,12 +185,12 @@ class Scorer:
         return seconds * samples, f"{seconds * samples:g} s (sample_limit_s: {seconds:g})"
 
     def _guarded(self, sample: Sample, scored: Callable[[], Sample]) -> Sample:
-        """What a scorer makes of a sample; a failed one where it raises anything."""
+        """Return the sample as a scorer scores it, or a failed one if it raises anything."""
         try:
             return scored()
         except (StoreError, RunIncomplete):
             raise
-        except OutputError as error:  # the model's failure: the tokens are kept, there is no output
+        except OutputError as error:  # the model's failure: the tokens are kept without an output
             return replace(sample, status="failed", error=f"{NO_OUTPUT}{error}")
         except BaseException as error:  # a task's scorer may raise anything
             if isinstance(error, KeyboardInterrupt) and self._options.interruptible:
@@ -198,7 +198,7 @@ class Scorer:
             return replace(sample, status="failed", error=one_line(error, SCORER_FAILED))
 
     def _keep_condition(self, cell: Cell, prompt: Prompt, condition: npt.NDArray[Any]) -> None:
-        """Write what the model was conditioned on, for views of the output."""
+        """Write the condition of the output, such as a point cloud, for views of it."""
         if cell.task.task.modality == "mesh":
             self._store.keep_condition(cell.id, prompt.id, condition)
         elif cell.task.task.modality == "speech":
@@ -287,7 +287,7 @@ class Scorer:
         return None
 
     def _reader(self, prompt: Prompt, run: FinishedRun) -> Session:
-        """A new session of the target on the prompt: a method may have left anything in the cache of its own."""
+        """Return a new session of the target on the prompt: a method may have left anything in its cache."""
         encoded = self._backbone.open(prompt)
         self._read.begin(prompt, encoded.tokens)
         models = Models(self._backbone, self._group.load_drafter, prompt, encoded=encoded, new_cache=self._read.cache)
@@ -297,10 +297,10 @@ class Scorer:
         return session
 
     def _score_output(self, cell: Cell, sample: Sample, prompt: Prompt) -> Sample:
-        """Decode the output, keep it where it is a picture or a mesh, and let the task score it.
+        """Decode the output, keep it if it is a picture or a mesh, and let the task score it.
 
         Raises:
-            OutputError: the tokens have no output.
+            OutputError: the tokens cannot be made an output.
         """
         grid, task = self._backbone.capabilities.grid, cell.task.task
         if grid is not None and len(sample.tokens) < grid.length:
@@ -328,7 +328,7 @@ class Scorer:
 
 
 def no_scores(cell: Cell, outputs: int, reason: str, failed: int = 0) -> dict[str, Any]:
-    """Every score of a set with one reason why there is none."""
+    """Return every score of a set with one reason for its absence."""
     score = SetScore(None, outputs, failed, reason=f"{SCORER_FAILED}{reason}")
     return {name: asdict(score) for name in cell.task.task.set_metrics}
 

@@ -36,7 +36,7 @@ NO_ORDER = "its run made no bets, and the order in which a canvas was filled is 
 
 @dataclass(frozen=True)
 class AuditedCell:
-    """The audit of one cell, or why there is none.
+    """The audit of one cell, or the reason for its absence.
 
     Args:
         dtype: in which the distributions were computed.
@@ -61,7 +61,7 @@ def audit_store(store: Store, dtype: str | None, options: Options) -> list[Audit
     """The audits of all sealed cells at T > 0.
 
     Args:
-        dtype: in which the distributions are computed; None: that of each cell.
+        dtype: in which the distributions are computed, or None for that of each cell.
 
     Raises:
         UsageError: no cell draws anything, or the suite cannot be read or its prompts had by this installation.
@@ -121,7 +121,7 @@ def _audit_group(
         if cell.dtype == as_loaded.dtype and fingerprint not in (None, group.backbone.fingerprint):
             raise StoreError(
                 f"{cell.id} in {store.path} was made with other weights of {cell.backbone} than those at hand now; "
-                f"audit it where its weights are"
+                f"audit it on the machine that has its weights"
             )
         setting = f"{cell.backbone} {cell.dtype}, T = {cell.sampling.temperature:g}, {cell.task.title}"
         yield replace(_audit_cell(group, cell), setting=setting)
@@ -175,12 +175,12 @@ def stored_outputs(store: Store, cell: str) -> list[Stored]:
     """The outputs of a cell that did not fail, in the order of its prompts.
 
     Raises:
-        UsageError: there is none, or the prompts at hand are not those of the run.
+        UsageError: it has no outputs, or the prompts at hand are not those of the run.
     """
     plan, samples = stored_plan(store), store.cell(cell).samples
     planned = plan.by_id.get(cell)
     if planned is None:
-        raise UsageError(f"{cell} is no cell of the suite that {store.path} ran, as this version reads it")
+        raise UsageError(f"{cell} is not a cell of the suite that {store.path} ran, as this version reads it")
     refuse_other_prompts(plan, store, [planned])
     places = {prompt.id: (place, prompt) for place, prompt in enumerate(plan.prompts[planned.task])}
     timed = samples[(samples["status"] == "ok") & ~samples["warmup"].astype(bool)]

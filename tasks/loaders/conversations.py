@@ -36,14 +36,14 @@ class ConversationTask(Task, ABC):
         file: the data: .json, JSON lines, .parquet or a folder of .parquet.
         hub: ``official`` where one is pinned, or ID@REVISION, instead of a file.
         split: test or train.
-        n: number of prompts; 0 takes all.
+        limit: number of prompts; 0 takes all.
         seed: chooses the prompts where not all are taken.
     """
 
     file: str = ""
     hub: str = ""
     split: str = "test"
-    n: int = 0
+    limit: int = 0
     seed: int = 0
 
     name: ClassVar[str]
@@ -56,11 +56,11 @@ class ConversationTask(Task, ABC):
         """Check the parameters.
 
         Raises:
-            UsageError: there is no such split, or the count is below 0.
+            UsageError: there is no such split, or the limit is below 0.
         """
         one_of(f"the task {self.name}", "split", self.split, SPLITS)
-        if self.n < 0:
-            raise UsageError(f"the task {self.name} was given n={self.n}; take 0 for all, or more")
+        if self.limit < 0:
+            raise UsageError(f"the task {self.name} was given limit={self.limit}; take 0 for all, or more")
 
     @final
     def prompts(self) -> Sequence[Prompt]:
@@ -80,7 +80,7 @@ class ConversationTask(Task, ABC):
             prompts.setdefault(mark, Prompt(f"{self.name}/{mark[:16]}", turns[0], data=data))
         if not prompts:
             raise UsageError(f"{rows[0][0].path} has no conversation of the {self.split} side that a user begins")
-        chosen = {prompt.id for prompt in ranked(tuple(prompts.values()), self.seed)[: self.n or None]}
+        chosen = {prompt.id for prompt in ranked(tuple(prompts.values()), self.seed)[: self.limit or None]}
         return tuple(prompt for prompt in prompts.values() if prompt.id in chosen)
 
 
@@ -156,7 +156,7 @@ def draw(name: str, prompts: Sequence[Prompt], count: int, seed: int, excluded: 
     if not 0 < count <= len(free):
         raise UsageError(
             f"{count} prompts of {name} are asked for; of the {len(prompts)} that are for training, {len(free)} are "
-            f"left without those of benchmarks and of other sources. Change count"
+            f"left without those of benchmarks and of other sources. Change limit"
         )
     return ranked(free, seed)[:count]
 

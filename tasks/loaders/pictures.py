@@ -19,7 +19,7 @@ class PictureTask(Task):
     """A task of pictures, which are scored as a set.
 
     Args:
-        n: number of prompts; 0 takes all.
+        limit: number of prompts; 0 takes all.
         seed: chooses the prompts where not all are taken. They stay in the order of the file.
         scorers: names such as ``clip_score, fid``, in one text or a tuple. Their weights must be installed.
         weights: see ``stridebench.tasks.metrics.images.Settings``, as for the following parameters.
@@ -29,7 +29,7 @@ class PictureTask(Task):
         clip_weights: its checkpoint.
     """
 
-    n: int = 0
+    limit: int = 0
     seed: int = 0
     scorers: tuple[str, ...] | str = ()
     weights: str = ""
@@ -51,8 +51,8 @@ class PictureTask(Task):
         Raises:
             UsageError: a number is below 0, or a scorer is unknown.
         """
-        if self.n < 0 or self.minimum < 0:
-            raise UsageError(f"n is {self.n} and minimum {self.minimum}; both must be 0 or more")
+        if self.limit < 0 or self.minimum < 0:
+            raise UsageError(f"limit is {self.limit} and minimum {self.minimum}; both must be 0 or more")
         images.names(self.scorers)
 
     @abstractmethod
@@ -65,7 +65,7 @@ class PictureTask(Task):
 
     @final
     def prompts(self) -> Sequence[Prompt]:
-        return choose(self.every(), self.n, self.seed)
+        return choose(self.every(), self.limit, self.seed)
 
     @final
     def score_set(self, outputs: Sequence[Scored]) -> dict[str, SetScore]:

@@ -65,7 +65,7 @@ class Bench:
         """Decode the suite with the drafter that is in place."""
         path = self.folder / name
         words = ("--method", "{name: speculative, drafter: power-drafter, gamma: 4}", "--backbone", "embedded-digits-l")
-        words += ("--dtype", "fp32", "--task", f"{{name: digits, n: {PROMPTS}}}", "-t", "1")
+        words += ("--dtype", "fp32", "--task", f"{{name: digits, limit: {PROMPTS}}}", "-t", "1")
         words += ("--max-new-tokens", str(TOKENS), "--seed", str(seed), "--set", "prove=false", "--set", "warmup=0")
         outcome = stride("run", *words, "--out", path, "--json", *(["--resume"] if path.exists() else []))
         if outcome.code:

@@ -40,7 +40,7 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def pictures() -> list[Scored]:
     """Of 256 held-out captions, at T = 1 and the guidance of the preset."""
-    model, task = presets.load("embedded-image", "fp32"), EmojiScenes(n=256)
+    model, task = presets.load("embedded-image", "fp32"), EmojiScenes(limit=256)
     outputs = []
     with torch.inference_mode():
         for prompt in task.prompts():
@@ -61,7 +61,7 @@ def test_pictures_agree_with_their_captions(pictures, name):
 
 
 def test_pictures_do_not_agree_with_other_captions(pictures):
-    swapped = EmojiScenes(n=256).score_set(pictures)["swapped"]
+    swapped = EmojiScenes(limit=256).score_set(pictures)["swapped"]
     print("under another caption:", swapped)
     assert swapped.value <= 0.05
 
@@ -82,7 +82,7 @@ def jacobi(dtype: str, names: Iterable[str]):
     model = presets.load("embedded-image", dtype)
     rows = {name: [] for name in names}
     with torch.inference_mode():
-        for prompt in EmojiScenes(n=96).prompts():
+        for prompt in EmojiScenes(limit=96).prompts():
             for name, records in rows.items():
                 method, options = JACOBI[name]
                 draws = SeededDraws(0, "emoji_scenes", prompt.id, 0)
@@ -126,7 +126,7 @@ def summary(folder: Path, *words: str) -> pd.DataFrame:
 def test_sjdpp_is_faster_than_one_token_at_a_time(dtype, tmp_path):
     """On an idle machine, in a process of its own, because the tests' annotation checks take time."""
     options = {"--method": "{name: sjdpp, window: 16}", "--backbone": "embedded-image", "--dtype": dtype, "-t": "1"}
-    options |= {"--task": "{name: emoji_scenes, n: 24}", "--max-new-tokens": "8192"}
+    options |= {"--task": "{name: emoji_scenes, limit: 24}", "--max-new-tokens": "8192"}
     words = [word for pair in options.items() for word in pair]
     rows = summary(tmp_path / "run", *words, "--set", "top_k=250", "--set", "prove=false").set_index("label")
     figures = rows.loc["sjdpp", ["speedup", "speedup_low", "speedup_high", "predicted", "scr", "speedup_n"]]
@@ -204,7 +204,7 @@ def test_what_surrounds_a_decode_keeps_its_bounds(part):
 @pytest.mark.xfail(strict=True, reason="3.5 GB where 1.2 are asked for; see ARCHITECTURE.md")
 def test_a_long_prompt_keeps_the_bound_of_memory(tmp_path):
     """Imports (251 MB), weights (269), the caches of a target and a drafter on 8,128 tokens (188 each), and 300."""
-    words = ("context", "--limit", "2", "--task", "{name: long_context, length: 8128, count: 6}")
+    words = ("context", "--limit", "2", "--task", "{name: long_context, length: 8128, limit: 6}")
     peaks = summary(tmp_path / "run", *words)["peak_mb"]
     print("peak MB:", peaks.to_dict())
     assert peaks.max() <= 251 + 269 + 2 * 188 + 300
@@ -256,7 +256,7 @@ def test_predictions_of_this_machine_are_near(tmp_path):
 def test_zipar_is_three_times_as_fast_as_one_token_at_a_time(tmp_path):
     """On an idle machine; prints what it loses."""
     options = {"--method": "{name: zipar, window: 3}", "--backbone": "embedded-image", "--dtype": "bf16", "-t": "1"}
-    options |= {"--task": "{name: emoji_scenes, n: 24}", "--max-new-tokens": "272"}
+    options |= {"--task": "{name: emoji_scenes, limit: 24}", "--max-new-tokens": "272"}
     words = [word for pair in options.items() for word in pair]
     rows = summary(tmp_path / "run", *words, "--set", "prove=false").set_index("method")
     print("ZipAR, wall:", rows.loc["zipar", ["speedup", "speedup_low", "speedup_high"]].to_dict())
@@ -264,7 +264,7 @@ def test_zipar_is_three_times_as_fast_as_one_token_at_a_time(tmp_path):
     assert rows.loc["zipar", "speedup"] >= 3
 
 
-BPT = "{name: shapes, count: 24, sampling: {temperature: 0.5, top_k: 50, top_p: 0.95, order: filter_first}}"
+BPT = "{name: shapes, limit: 24, sampling: {temperature: 0.5, top_k: 50, top_p: 0.95, order: filter_first}}"
 """Meshes of test shapes, by BPT's own sampling."""
 
 
@@ -366,7 +366,7 @@ def mesh_run(tmp_path_factory: pytest.TempPathFactory):
 def tuned():
     """Meshes and tokens a pass of row E on 64 shapes."""
     method = METHODS.get("multi_head")(heads="xspecmesh-cross-lora")
-    outputs, rate = decoded("embedded-mesh-cross-lora", method, Shapes(count=64))
+    outputs, rate = decoded("embedded-mesh-cross-lora", method, Shapes(limit=64))
     print(len(outputs), rate, np.mean([one.scores["chamfer"] for one in outputs]))
     return outputs, rate
 
@@ -390,7 +390,7 @@ def test_tuned_heads_gain_time(mesh_run):
 @pytest.fixture(scope="module")
 def rebuilt():
     """Scores of row E's meshes and of the base's, by shape: as many shapes as the power analysis asks for."""
-    task = Shapes(count=690)
+    task = Shapes(limit=690)
     method = METHODS.get("multi_head")(heads="xspecmesh-cross-lora")
     outputs = {
         "base": decoded("embedded-mesh", METHODS.get("autoregressive")(), task)[0],

@@ -114,7 +114,7 @@ def table_engine() -> Iterator[None]:
     """The engine is registered, and nothing is planned."""
     FAILURES.clear()
     REQUESTS.clear()
-    for name in ("openai", "vllm"):
+    for name in ENGINES:
         ENGINES.get(name)  # its file registers it once, which must not be undone below
     items: dict[str, Any] = {**ENGINES._items, NAME: TableEngine}
     with (

@@ -87,9 +87,9 @@ class TestConversations:
 
     def test_a_seed_chooses_prompts_and_the_file_orders_them(self, cache: Path) -> None:
         every = [p.id for p in ShareGpt(split="train").prompts()]
-        one, two = ([p.id for p in ShareGpt(split="train", n=20, seed=seed).prompts()] for seed in (0, 1))
+        one, two = ([p.id for p in ShareGpt(split="train", limit=20, seed=seed).prompts()] for seed in (0, 1))
         assert len(one) == 20 and one != two and one == [name for name in every if name in set(one)]
-        more = {p.id for p in ShareGpt(split="train", n=21).prompts()}
+        more = {p.id for p in ShareGpt(split="train", limit=21).prompts()}
         assert set(one) < more
 
     def test_texts_that_differ_in_case_and_white_space_count_once(self, tmp_path: Path) -> None:
@@ -151,7 +151,9 @@ class TestConversations:
         with pytest.raises(UsageError, match="is empty"):
             ShareGpt(file=str(tmp_path / "e.json")).prompts()
 
-    @pytest.mark.parametrize(("change", "says"), [({"split": "dev"}, "choose one of test, train"), ({"n": -1}, "n=-1")])
+    @pytest.mark.parametrize(
+        ("change", "says"), [({"split": "dev"}, "choose one of test, train"), ({"limit": -1}, "limit=-1")]
+    )
     def test_parameters_that_do_not_fit_are_refused(self, change, says) -> None:
         with pytest.raises(UsageError, match=says):
             ShareGpt(**change)
@@ -186,14 +188,14 @@ class TestMixed7k:
         ("count", "counts"), [(300, (100, 100, 100)), (301, (101, 100, 100)), (302, (101, 101, 100))]
     )
     def test_sources_differ_by_one_at_most(self, cache: Path, count, counts) -> None:
-        prompts = Mixed7k(count=count, without="gsm8k").prompts()
+        prompts = Mixed7k(limit=count, without="gsm8k").prompts()
         assert Counter(p.category for p in prompts) == dict(
             zip(("ultrachat", "sharegpt", "bagel"), counts, strict=True)
         )
         assert len({p.id for p in prompts}) == count == len({key(p.text or "") for p in prompts})
 
     def test_the_papers_size_gives_the_stated_shares(self) -> None:
-        assert Mixed7k().count == 7000
+        assert Mixed7k().limit == 7000
         assert [7000 // 3 + (place < 7000 % 3) for place in range(3)] == [2334, 2333, 2333]
 
     def test_draw_and_order_depend_on_the_seed_alone(self, cache: Path) -> None:
@@ -230,7 +232,7 @@ class TestMixed7k:
         ):
             Mixed7k(without=()).prompts()
         with pytest.raises(UsageError, match="take 3 or more"):
-            Mixed7k(count=2)
+            Mixed7k(limit=2)
 
     def test_all_missing_benchmarks_are_named(self, cache: Path) -> None:
         with pytest.raises(

@@ -102,7 +102,7 @@ def test_detected_boxes_give_the_regions():
 
 @needs_weights
 def test_the_task_names_the_regions_of_a_picture():
-    task = EmojiScenes(n=12, family="single_object")
+    task = EmojiScenes(limit=12, family="single_object")
     grounds = set()
     for prompt, scene in zip(task.prompts(), task.scenes(), strict=True):
         names = task.regions(prompt, Picture(emoji.render(scene, 64)), (16, 16))
@@ -231,31 +231,33 @@ class TestDetector:
 
 class TestTask:
     def test_prompts_are_held_out_and_in_a_fixed_order(self):
-        task = EmojiScenes(n=60)
+        task = EmojiScenes(limit=60)
         prompts = task.prompts()
         assert list(prompts) == list(task.prompts())
         assert len({prompt.id for prompt in prompts}) == 60
         assert [prompt.category for prompt in prompts[:6]] == list(emoji.FAMILIES)
-        assert prompts[0] == EmojiScenes(n=6).prompts()[0] != EmojiScenes(n=6, seed=1).prompts()[0]
+        assert prompts[0] == EmojiScenes(limit=6).prompts()[0] != EmojiScenes(limit=6, seed=1).prompts()[0]
         json.dumps([dict(prompt.data) for prompt in prompts])
         train_scenes = {repr(s.things) + repr(s.ground) for s in emoji.scenes(1000, "train", 500)}
         assert not train_scenes & {repr(s.things) + repr(s.ground) for s in task.scenes()}
 
     def test_one_family_can_be_chosen(self):
-        assert {prompt.category for prompt in EmojiScenes(n=5, family="position").prompts()} == {"position"}
+        assert {prompt.category for prompt in EmojiScenes(limit=5, family="position").prompts()} == {"position"}
 
     def test_the_task_is_registered_with_modality_and_metrics(self):
         task = TASKS.get("emoji_scenes")
         assert task.modality == "image" and task.eos is False
         assert task.metrics == ("object", "count", "colour", "position", "overall")
 
-    @pytest.mark.parametrize("wrong", [{"n": 0}, {"seed": -1}, {"family": "colour"}, {"size": 48}, {"scorers": "fd"}])
+    @pytest.mark.parametrize(
+        "wrong", [{"limit": 0}, {"seed": -1}, {"family": "colour"}, {"size": 48}, {"scorers": "fd"}]
+    )
     def test_wrong_parameters_are_refused(self, wrong):
         with pytest.raises(UsageError, match=next(iter(wrong)).rstrip("s")):
             EmojiScenes(**wrong)
 
     def test_a_picture_of_the_wrong_size_and_a_text_are_failed_samples(self):
-        task = EmojiScenes(n=1)
+        task = EmojiScenes(limit=1)
         prompt = task.prompts()[0]
         with pytest.raises(OutputError, match="32x32 pixels and the task asks for 64x64"):
             task.score(prompt, Picture(np.zeros((32, 32, 3), dtype=np.uint8)), ())
@@ -263,7 +265,7 @@ class TestTask:
             task.score(prompt, "a cat", ())
 
     def test_references_are_other_scenes(self):
-        task = EmojiScenes(n=8, size=32)
+        task = EmojiScenes(limit=8, size=32)
         real = task.reference(8)
         assert [picture.pixels.shape for picture in real] == [(32, 32, 3)] * 8
         own = [emoji.render(scene, 32) for scene in task.scenes()]
@@ -284,7 +286,7 @@ class TestTask:
             def features(self, pictures):
                 return np.stack([picture.pixels.reshape(-1, 3)[::31].ravel()[:4] for picture in pictures]) / 255.0
 
-        task = EmojiScenes(n=6, scorers="fd_efflite0, fid", weights=str(tmp_path))
+        task = EmojiScenes(limit=6, scorers="fd_efflite0, fid", weights=str(tmp_path))
         monkeypatch.setitem(emoji_scenes.NETS, "fd_efflite0", Mean)
         monkeypatch.setattr(EmojiScenes, "_swapped", lambda self, outputs: None)
         real = task.reference(6)
@@ -298,7 +300,7 @@ class TestTask:
     @needs_weights
     @pytest.mark.parametrize("size", emoji.SIZES)
     def test_real_scenes_score_and_swapped_prompts_do_not(self, size):
-        task = EmojiScenes(n=36, size=size)
+        task = EmojiScenes(limit=36, size=size)
         drawn = {prompt.id: scene for prompt, scene in zip(task.prompts(), task.scenes(), strict=True)}
         outputs = []
         for prompt in task.prompts():
@@ -315,7 +317,7 @@ class TestTask:
 
     def test_families_count_alike_however_many_prompts_they_have(self, monkeypatch):
         monkeypatch.setattr(EmojiScenes, "_swapped", lambda self, outputs: None)
-        prompts = EmojiScenes(n=12).prompts()
+        prompts = EmojiScenes(limit=12).prompts()
         outputs = [Scored(p, 0, "", {"overall": float(p.category == "colors")}) for p in prompts[:7]]
         scores = EmojiScenes().score_set(outputs)
         assert (scores["families"].value, scores["families"].n) == (pytest.approx(1 / 6), 7)

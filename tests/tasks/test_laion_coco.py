@@ -20,7 +20,7 @@ class TestLaionCoco:
         assert (prompts[0].id, prompts[0].data) == ("laion_coco/000000", {"url": "u"})
 
     def test_another_column_can_be_named(self, picture_files):
-        assert LaionCoco(file=str(picture_files / "laion_coco.jsonl"), column="TEXT", n=1).column == "TEXT"
+        assert LaionCoco(file=str(picture_files / "laion_coco.jsonl"), column="TEXT", limit=1).column == "TEXT"
         with pytest.raises(UsageError, match=r"laion_coco\.jsonl:2: TEXT is None"):
             LaionCoco(file=str(picture_files / "laion_coco.jsonl"), column="TEXT").prompts()
 

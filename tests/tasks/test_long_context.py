@@ -10,7 +10,7 @@ from stridebench.tasks.long_context import LongContext
 
 
 def test_each_length_asks_the_same_questions() -> None:
-    short, long = (LongContext(length=length, count=3).prompts() for length in (64, 512))
+    short, long = (LongContext(length=length, limit=3).prompts() for length in (64, 512))
     assert (
         [prompt.id for prompt in short] == [prompt.id for prompt in long] == [f"long_context/{n}" for n in (0, 54, 109)]
     )
@@ -27,7 +27,7 @@ def test_a_model_reads_the_last_tokens() -> None:
         Prompt("a", "x", last=4).cut([1, 2, 3])
 
 
-@pytest.mark.parametrize("params", [{"length": 15}, {"length": 20_000}, {"count": 0}, {"count": 165}])
+@pytest.mark.parametrize("params", [{"length": 15}, {"length": 20_000}, {"limit": 0}, {"limit": 165}])
 def test_numbers_outside_their_range_are_refused(params: dict[str, int]) -> None:
     with pytest.raises(UsageError, match="the task long_context was given"):
         LongContext(**params)

@@ -16,10 +16,10 @@ from stridebench.tasks.programs import Programs
 
 @pytest.mark.slow
 def test_heads_are_different_held_out_and_the_same_for_a_seed() -> None:
-    program_prompts = Programs(n=80).prompts()
+    program_prompts = Programs(limit=80).prompts()
     heads = [prompt.text for prompt in program_prompts]
-    assert len(set(heads)) == 80 and heads == [prompt.text for prompt in Programs(n=80).prompts()]
-    assert heads != [prompt.text for prompt in Programs(n=80, seed=1).prompts()]
+    assert len(set(heads)) == 80 and heads == [prompt.text for prompt in Programs(limit=80).prompts()]
+    assert heads != [prompt.text for prompt in Programs(limit=80, seed=1).prompts()]
     trained = {program.head for program in islice(programs(np.random.default_rng(0), held_out=False), 2000)}
     assert not trained & set(heads)
     plan = PassagePlan("code", train=4, development=1)
@@ -27,14 +27,14 @@ def test_heads_are_different_held_out_and_the_same_for_a_seed() -> None:
 
 
 def test_only_the_body_of_the_grammar_is_right() -> None:
-    task = Programs(n=1)
+    task = Programs(limit=1)
     (prompt,) = task.prompts()
     body = prompt.data["body"]
     assert task.score(prompt, body + "\n\ndef test():\n", ()) == {"body": 1.0}
     assert task.score(prompt, body[:-2], ()) == task.score(prompt, " " + body, ()) == {"body": 0.0}
 
 
-@pytest.mark.parametrize("wrong", [{"n": 0}, {"n": 501}, {"seed": -1}])
+@pytest.mark.parametrize("wrong", [{"limit": 0}, {"limit": 501}, {"seed": -1}])
 def test_parameters_are_checked(wrong: dict[str, int]) -> None:
     with pytest.raises(UsageError, match="programs was given"):
         Programs(**wrong)

@@ -28,7 +28,7 @@ property float z
 end_header
 0 0 0
 """
-SMALL = Shapes(count=10, points=64, score_points=256)
+SMALL = Shapes(limit=10, points=64, score_points=256)
 
 
 def scored(task: Shapes, shift: float = 0.0) -> list[Scored]:
@@ -42,14 +42,14 @@ def scored(task: Shapes, shift: float = 0.0) -> list[Scored]:
 
 def test_the_published_protocol_is_the_default() -> None:
     task = Shapes()
-    assert (task.count, task.score_points, task.scale, task.squared) == (200, 1024, "none", False)
+    assert (task.limit, task.score_points, task.scale, task.squared) == (200, 1024, "none", False)
     assert Counter(prompt.category for prompt in task.prompts()) == {"level-0": 40, "level-1": 80, "level-2": 80}
     assert TASKS.get("shapes") is Shapes and Shapes.modality == "mesh"
 
 
 def test_prompts_are_points_on_their_reference_and_repeat() -> None:
     prompts = SMALL.prompts()
-    again = Shapes(count=4, points=64).prompts()
+    again = Shapes(limit=4, points=64).prompts()
     assert len({prompt.id for prompt in prompts}) == 10
     for prompt, other in zip(prompts, again, strict=False):
         condition = prompt.condition
@@ -63,7 +63,7 @@ def test_prompts_are_points_on_their_reference_and_repeat() -> None:
         assert heights.min(1).max() < 1e-5
         assert np.linalg.norm(condition[:, 3:], axis=1) == pytest.approx(np.ones(64), abs=1e-5)
     first = prompts[0].condition
-    assert first is not None and not (first == Shapes(count=10, points=64, seed=1).prompts()[0].condition).all()
+    assert first is not None and not (first == Shapes(limit=10, points=64, seed=1).prompts()[0].condition).all()
 
 
 def test_a_shape_scores_at_the_floor_and_a_moved_one_above_it() -> None:
@@ -105,7 +105,7 @@ def test_degenerate_outputs_are_failures_and_other_kinds_are_bugs() -> None:
         SMALL.score(prompt, "a chair", [1])
 
 
-@pytest.mark.parametrize("wrong", [{"count": 0}, {"points": 0}, {"score_points": 0}, {"scale": "big"}])
+@pytest.mark.parametrize("wrong", [{"limit": 0}, {"points": 0}, {"score_points": 0}, {"scale": "big"}])
 def test_wrong_parameters_of_shapes_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         Shapes(**wrong)
@@ -209,7 +209,7 @@ def test_a_prompt_of_another_task_has_no_reference() -> None:
 
 def test_furniture_has_prompts_and_a_pool_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stridebench.tasks.shapes.POOL", 8)
-    task = Shapes(count=5, points=64, score_points=96)
+    task = Shapes(limit=5, points=64, score_points=96)
     assert task.data == "furniture"
     prompts = task.prompts()
     assert {prompt.data["kind"] for prompt in prompts} <= set(furniture.KINDS)

@@ -195,9 +195,9 @@ def test_a_part_of_librispeech_is_read_in_order(libri: Path) -> None:
 
 
 def test_fewer_utterances_are_spread_over_the_part(libri: Path) -> None:
-    chosen = LibriSpeech(str(libri), count=3).prompts()
+    chosen = LibriSpeech(str(libri), limit=3).prompts()
     assert [prompt.id[12:] for prompt in chosen] == ["1089-134686-0000", "1089-134686-0002", "61-70968-0000"]
-    assert len(LibriSpeech(str(libri), count=0).prompts()) == 6
+    assert len(LibriSpeech(str(libri), limit=0).prompts()) == 6
 
 
 def test_flac_is_read_where_soundfile_is_installed(libri: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,8 +225,8 @@ def test_a_missing_folder_says_where_the_data_comes_from(tmp_path: Path, monkeyp
         LibriSpeech().prompts()
     with pytest.raises(UsageError, match=r"has no SPEAKER/CHAPTER/SPEAKER-CHAPTER\.trans\.txt"):
         LibriSpeech(str(tmp_path)).prompts()
-    with pytest.raises(UsageError, match="count=-1"):
-        LibriSpeech(count=-1)
+    with pytest.raises(UsageError, match="limit=-1"):
+        LibriSpeech(limit=-1)
 
 
 @pytest.mark.parametrize(

@@ -116,9 +116,9 @@ class TestTask:
         assert (scores["generative_perplexity"].n, scores["generative_perplexity"].failures) == (2, 1)
         assert scores["distinct_8"].value == 9 / 18
 
-    @pytest.mark.parametrize("changed", [{"n": 0}, {"n": 2001}, {"seed": -1}])
+    @pytest.mark.parametrize("changed", [{"limit": 0}, {"limit": 2001}, {"seed": -1}])
     def test_wrong_parameters_are_refused(self, changed: dict[str, int]) -> None:
-        with pytest.raises(UsageError, match="n must be 1 to 2000 and seed 0 or more"):
+        with pytest.raises(UsageError, match="limit must be 1 to 2000 and seed 0 or more"):
             SudokuTask(**changed)
 
     def test_output_of_another_kind_is_refused(self) -> None:

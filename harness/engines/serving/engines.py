@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,10 @@ from typing import Any
 from stridebench.harness.core.engine import FAULTS, GONE, Counters, Engine, EngineFault, Weights
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.core.task import Prompt
-from stridebench.harness.engines.answer import KEY_ENV, Key
+from stridebench.harness.engines.answer import KEY_ENV, ServerKey
 from stridebench.harness.engines.serving.launch import declared, free_port, last_lines, started
-from stridebench.harness.engines.serving.requests import Asked, Drive, ask, scheduled, seed_of
-from stridebench.harness.engines.serving.verdict import Judge, Reference
+from stridebench.harness.engines.serving.requests import Drive, PlannedRequest, ask, scheduled, seed_of
+from stridebench.harness.engines.serving.verdict import EngineJudge, Reference
 from stridebench.harness.errors import StrideError, printable_line
 from stridebench.harness.plan.cells import Plan
 from stridebench.harness.plan.engine_cells import EngineCell
@@ -26,6 +26,7 @@ from stridebench.harness.plan.suite import EngineSuite
 from stridebench.harness.record.request_store import RequestStore
 from stridebench.harness.record.requests import Request, measures, table
 from stridebench.harness.record.store import Store
+from stridebench.harness.run.engine_runner import StoppedEngine
 from stridebench.harness.run.loading import Options
 
 # One cell of an engine: warm-up, the check of its seed, its requests under load, and its counters.
@@ -37,7 +38,7 @@ SEED_TOKENS = 32
 
 
 class CellRun:
-    """Runs what is not stored yet of one cell.
+    """Runs the requests of one cell that are not stored yet.
 
     Args:
         engine: open.
@@ -67,7 +68,7 @@ class CellRun:
         """All of its requests; the cell is sealed when each has an answer.
 
         Raises:
-            EngineFault: the server is gone; what was finished is kept.
+            EngineFault: the server is gone; finished requests are kept.
         """
         todo = scheduled(self._cell, self._todo(), self._session)
         self._warm_up()
@@ -81,24 +82,26 @@ class CellRun:
         facts = {} if before is None else {"counters": self._growth(before, rows)}
         self._store.seal(self._cell.id, {"told": dict(self._engine.told()), **facts})
 
-    def _todo(self) -> list[Asked]:
+    def _todo(self) -> list[PlannedRequest]:
         keys = [(prompt, repetition) for repetition in range(self._repetitions) for prompt in self._prompts]
         if self._cell.role == "floor":
             keys.reverse()
         open_keys = [(prompt, r) for prompt, r in keys if (prompt.id, r, False) not in self._done]
         cell = self._cell
-        return [Asked(prompt, r, cell.max_new_tokens, seed_of(cell, prompt, r)) for prompt, r in open_keys]
+        return [PlannedRequest(prompt, r, cell.max_new_tokens, seed_of(cell, prompt, r)) for prompt, r in open_keys]
 
     def _warm_up(self) -> None:
         """Some short requests, and two that differ in nothing, which must be answered alike."""
         first = self._prompts[0]
         for repetition in range(self._warmup):
-            asked = Asked(first, repetition, WARMUP_TOKENS, seed_of(self._cell, first, repetition), warmup=True)
+            asked = PlannedRequest(
+                first, repetition, WARMUP_TOKENS, seed_of(self._cell, first, repetition), warmup=True
+            )
             self._check_gone(self._send(asked))
         if self._cell.sampling.temperature > 0 and self._cell.role != "floor":
             tokens = min(SEED_TOKENS, self._cell.max_new_tokens)
             number = self._warmup
-            asked = Asked(first, number, tokens, seed_of(self._cell, first, number), warmup=True)
+            asked = PlannedRequest(first, number, tokens, seed_of(self._cell, first, number), warmup=True)
             pair = [
                 self._check_gone(self._send(asked)),
                 self._check_gone(self._send(replace(asked, repetition=number + 1))),
@@ -114,7 +117,7 @@ class CellRun:
             raise _fault(row)
         return row
 
-    def _send(self, asked: Asked) -> Request:
+    def _send(self, asked: PlannedRequest) -> Request:
         return ask(self._engine, self._cell, self._reference, asked, self._session, self._start)
 
     def _keep(self, rows: list[Request], row: Request) -> None:
@@ -135,7 +138,7 @@ class CellRun:
             return fault
 
     def _growth(self, before: Counters | EngineFault, rows: Sequence[Request]) -> dict[str, Any]:
-        """What the server counted while the requests were made, held against what they told."""
+        """Compare the growth of the server's counters with the numbers that the requests told."""
         after = self._counters()
         for reading in (before, after):
             if isinstance(reading, EngineFault):
@@ -162,7 +165,7 @@ def _fault(row: Request) -> EngineFault:
 
 
 def disagreements(growth: Counters, rows: Sequence[Request]) -> list[str]:
-    """Where the server's counters and the requests do not say the same; empty: nowhere."""
+    """Return the disagreements between the server's counters and the requests."""
     lines = []
     for name, counted in growth.values.items():
         told = [getattr(row, name) for row in rows]
@@ -176,19 +179,11 @@ def disagreements(growth: Counters, rows: Sequence[Request]) -> list[str]:
     return lines
 
 
-@dataclass(frozen=True)
-class Stopped:
-    """An engine that could not finish its cells, and why."""
-
-    label: str
-    fault: EngineFault
-
-
-def run_engines(plan: Plan, store: Store, options: Options) -> list[Stopped]:
-    """Every cell of an engine that is not sealed yet.
+def run_engines(plan: Plan, store: Store, options: Options) -> list[StoppedEngine]:
+    """Run every cell of an engine that is not sealed yet.
 
     Returns:
-        The engines that stopped; what they finished is kept for `--resume`.
+        The engines that stopped; their finished requests are kept for `--resume`.
 
     Raises:
         WeightsError: the backbone's weights are not there. RunIncomplete: the disk is full.
@@ -197,7 +192,7 @@ def run_engines(plan: Plan, store: Store, options: Options) -> list[Stopped]:
     assert isinstance(suite, EngineSuite), "a plan with engines is of such a suite"
     requests = RequestStore.of(store.path, store.manifest)
     requests.clear()
-    stopped: list[Stopped] = []
+    stopped: list[StoppedEngine] = []
     for name, dtype in dict.fromkeys((cell.backbone, cell.dtype) for cell in plan.runnable_engines):
         cells = [cell for cell in plan.runnable_engines if (cell.backbone, cell.dtype) == (name, dtype)]
         if all(requests.sealed(cell.id) for cell in cells) and _judged(requests, cells):
@@ -209,7 +204,7 @@ def run_engines(plan: Plan, store: Store, options: Options) -> list[Stopped]:
             own = [cell for cell in cells if cell.use == use and not requests.sealed(cell.id)]
             fault = group.run(use, own) if own else None
             if fault is not None:
-                stopped.append(Stopped(use.label, fault))
+                stopped.append(StoppedEngine(use.label, fault))
         options.progress.say("judging the engines' tokens")
         group.judge([cell for cell in cells if requests.sealed(cell.id)])
     return stopped
@@ -229,7 +224,7 @@ class _Group:
         self._store, self._options = store, options
 
     def run(self, use: EngineUse, cells: Sequence[EngineCell]) -> EngineFault | None:
-        """The cells of one engine; returns why it stopped, None where it finished."""
+        """Run the cells of one engine, and return why it stopped, or None if it finished."""
         suite = self._plan.suite.suite
         try:
             with self._opened(use) as engine:
@@ -253,7 +248,7 @@ class _Group:
 
     @contextmanager
     def _opened(self, use: EngineUse) -> Iterator[Engine]:
-        """The engine, with its server where the suite starts one."""
+        """Open the engine, with its server if the suite starts one."""
         with ExitStack() as stack:
             address: dict[str, str] = {}
             if use.starts:
@@ -264,7 +259,7 @@ class _Group:
                 weights = self._reference.weights
                 own = weights.gguf() if server.weights == "gguf" else weights.folder
                 words = server.words(str(use.options.get("model") or own or ""), use.method, host, port)
-                address["model"] = ""  # it serves one model, under a name of its own
+                address["model"] = ""  # it serves one model, under a name that it chooses
                 place = self._store.log_of_worker(f"engine-{use.label}", "server")
                 log = stack.enter_context(open(place, "wb"))
                 try:
@@ -284,14 +279,14 @@ class _Group:
             for cell in cells
             for prompt in self._plan.prompts[cell.task]
         }
-        Judge(self._requests, self._reference, cells, ids).judge()
+        EngineJudge(self._requests, self._reference, cells, ids).judge()
         for cell in cells:
             self._store.publish(f"engines/{cell.id}")
 
 
 def _quoted(use: EngineUse, log: Path) -> str:
     """The end of a server's output as an error quotes it."""
-    text = last_lines(log, Key(str(use.options.get("key_env", KEY_ENV))))
+    text = last_lines(log, ServerKey(str(use.options.get("key_env", KEY_ENV))))
     return f", which ends: {text}" if text else ""
 
 
@@ -319,9 +314,9 @@ class Watched:
         self._counted = Counters()
 
     def line(self) -> dict[str, Any]:
-        """One reading, a line of a history (`reports.history.series`). Where it failed: the fault and no figures.
+        """Return one reading, a line of a history (`reports.history.series`). If it failed: the fault and no figures.
 
-        ``restarted`` is there where the server's counters are below those of the reading before.
+        ``restarted`` is there if the server's counters are below those of the reading before.
         """
         use, created = self._cell.use, datetime.now(UTC).isoformat(timespec="milliseconds")
         facts: dict[str, Any] = {
@@ -355,7 +350,7 @@ class Watched:
     def _ask(self, engine: Engine) -> list[Request]:
         start, rows = time.perf_counter_ns(), []
         for prompt in self._prompts:
-            asked = Asked(prompt, 0, self._cell.max_new_tokens, seed_of(self._cell, prompt, 0))
+            asked = PlannedRequest(prompt, 0, self._cell.max_new_tokens, seed_of(self._cell, prompt, 0))
             row = ask(engine, self._cell, Reference(self._cell.backbone, None), asked, 0, start)
             if row.status != "ok":
                 raise EngineFault(str(row.fault), str(row.error).partition(": ")[2])

@@ -1,12 +1,12 @@
 """Keeps a server for a process that owns it: starts it, and ends it with all that it started once the owner is gone.
 
-A program of its own, `python -I keeper.py SECONDS WORD...`, that needs the standard library alone. Its standard input
+A separate program, `python -I keeper.py SECONDS WORD...`, that needs the standard library alone. Its standard input
 is a pipe whose other end the owner holds: that end closes when the owner closes it and when the owner ends, also by
-SIGKILL, which no process can answer itself. SIGTERM, SIGINT and SIGHUP end the server too. What is still there after
-SECONDS is killed. The keeper ends as the server ended: with its exit code, or by its signal.
+SIGKILL, which no process can answer itself. SIGTERM, SIGINT and SIGHUP end the server too. Processes that remain
+after SECONDS are killed. The keeper ends as the server ended: with its exit code, or by its signal.
 
-On Linux the keeper adopts what the server leaves behind, so children are found in any session and process group, also
-where the server itself has died. Where the keeper is killed, the kernel asks the server to end. Elsewhere the server's
+On Linux the keeper adopts the orphans of the server, so children are found in any session and process group, even
+if the server itself has died. If the keeper is killed, the kernel asks the server to end. Elsewhere the server's
 process group is all that is known of it.
 """
 
@@ -26,26 +26,26 @@ from pathlib import Path
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 """Options of prctl: the signal of a parent's death, and that orphans below become children of this process."""
 OWNER_S = 1.0
-"""How often the owner is looked for where its end of the pipe is held open by a process that it forked."""
+"""How often the owner is looked for, in case a process that it forked holds its end of the pipe open."""
 KILL_S = 5.0
-"""How long to wait for what was killed; a process in the kernel may take longer, and ends by itself."""
+"""How long to wait for killed processes; a process in the kernel may take longer, and ends by itself."""
 NOT_STARTED = 127
-"""Exit code where the server cannot be started, as of a shell."""
+"""Exit code if the server cannot be started, as of a shell."""
 PROC = Path("/proc")
 
 
 def prctl(option: int, value: int) -> None:
-    """Of this process; nothing where the system has none."""
+    """Set an option of this process, if the system has ``prctl``."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(option, value)
 
 
-class Keeper:
+class ServerKeeper:
     """One server.
 
     Args:
         words: its command.
-        patience_s: from the request to end until what is left is killed.
+        patience_s: from the request to end until the remaining processes are killed.
 
     Raises:
         OSError: it cannot be started.
@@ -91,7 +91,7 @@ class Keeper:
         return os.getppid() != self._owner or (0 in ready and not os.read(0, 4096))
 
     def _collect(self) -> bool:
-        """Take what has ended; returns whether the server has."""
+        """Reap ended processes, and return whether the server has ended."""
         with suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 if ended[0] == self._server:
@@ -116,7 +116,7 @@ class Keeper:
                 os.read(self._wake, 4096)
 
     def _left(self) -> set[int]:
-        """Processes that are to end: all below this one, or those of the server's group where the system tells none."""
+        """Return the processes that are to end: all below this one, or those of the server's group without /proc."""
         if PROC.is_dir():
             return descendants(os.getpid())
         try:
@@ -147,7 +147,7 @@ def descendants(root: int) -> set[int]:
 def main() -> int:
     """The program."""
     try:
-        status = Keeper(sys.argv[2:], float(sys.argv[1])).keep()
+        status = ServerKeeper(sys.argv[2:], float(sys.argv[1])).keep()
     except OSError as error:
         print(f"{sys.argv[2]} cannot be started: {error}", file=sys.stderr)
         return NOT_STARTED

@@ -10,12 +10,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from string import Template
 from typing import IO, Any, Literal
 from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -23,16 +25,20 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 import stridebench.harness.engines
 import stridebench.harness.engines.serving.keeper as keeper
 from stridebench.harness.core.engine import EngineFault
-from stridebench.harness.engines.answer import Key
+from stridebench.harness.engines.answer import LOOPBACK, ServerKey
 from stridebench.harness.errors import UnknownNameError, UsageError, printable_line
-from stridebench.harness.machine.extras import optional
+from stridebench.harness.machine.extras import install_command, optional
+from stridebench.harness.plan.engine_entries import EngineUse
 from stridebench.harness.plan.yaml_lines import load as load_yaml
+from stridebench.harness.registry import ENGINES
 
 SHIPPED = Path(stridebench.harness.engines.__file__).parent / "servers"
 SYNTHETIC = "synthetic"
 """The way that accepts drafts by chance, at a chosen mean length: the cost of speculation without a drafter."""
 PATIENCE_S = 10
 """How long a server may take to end before it is killed."""
+LONGEST_ATTEMPT_S = 3
+"""How long a server may take to accept a connection before it counts as not there."""
 LAST_LINES, LONGEST_LINE = 3, 200
 """How much of a server's output an error quotes: lines at its end, and characters of each."""
 
@@ -43,14 +49,14 @@ class Declared(BaseModel):
     Args:
         engine: its adapter.
         command: the words of its command, with $model, $host and $port.
-        port: where it listens.
+        port: that it listens on.
         health: the path that answers 200 when it is ready.
         wait_s: how long it may take until then.
         methods: further words of the command, by the name of a way to speculate.
-        environment: variables that are set for it where the caller's environment has none of that name.
+        environment: variables that are set for it unless the caller's environment has them.
         method_environment: variables that are set in any case, by the name of a way to speculate.
-        weights: what it loads of a backbone where no model is named: folder or gguf.
-        remedies: what to try where it ends before it answers, by the name of the signal that ended it.
+        weights: the form of a backbone that it loads if no model is named: folder or gguf.
+        remedies: advice if it ends before it answers, by the name of the signal that ended it.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -74,10 +80,10 @@ class Declared(BaseModel):
         """The command.
 
         Args:
-            method: a name of ``ways``, with ``=LENGTH`` behind it where it is synthetic: the mean acceptance length.
+            method: a name of ``ways``; of the synthetic one with ``=LENGTH``, the mean acceptance length.
 
         Raises:
-            UsageError: there is no such method, its length is none, or the command needs a model.
+            UsageError: there is no such method, its length is not valid, or the command needs a model.
         """
         name, length = self._way(method)
         words = [*self.command, *self.methods.get(name, ())]
@@ -126,7 +132,7 @@ def declared(name: str) -> Declared:
     """A server by name, or by the path of its file.
 
     Raises:
-        UsageError: there is none, or its file is wrong.
+        UsageError: there is no such server, or its file is wrong.
     """
     path = Path(name) if name.endswith((".yaml", ".yml")) else SHIPPED / f"{name}.yaml"
     if not path.is_file():
@@ -137,15 +143,60 @@ def declared(name: str) -> Declared:
         raise UsageError(f"{path} declares no server: {error}") from error
 
 
-def taken(host: str, port: int) -> bool:
-    """Whether something answers there already, which would be taken for the server that is started."""
-    with suppress(OSError), socket.create_connection((host, port), timeout=1):
+def taken(host: str, port: int, timeout_s: float = 1) -> bool:
+    """Return whether something answers there already, which would be taken for the server that is started."""
+    with suppress(OSError), socket.create_connection((host, port), timeout_s):
         return True
     return False
 
 
+def obstacle(use: EngineUse) -> str | None:
+    """Return why an engine cannot start on this machine now, or None if nothing is known to be missing.
+
+    Its modules are looked up, not imported. A program is looked up on the path, and a server is tried at its address.
+
+    Raises:
+        UsageError: there is no such server, or it has no such way to speculate.
+    """
+    missing = [name for name in use.kind.needs if find_spec(name) is None]
+    if missing:
+        how = "" if ENGINES.from_plugin(use.name) else f"; install them with {install_command('engines')}"
+        return f"it needs the module{'s' * (len(missing) > 1)} {' and '.join(missing)}{how}"
+    if use.starts:
+        server = declared(use.serve)
+        return _no_program(server.command, server.variables(use.method, os.environ).get("PATH"))
+    url = use.options.get("url", getattr(use.kind, "url", None))
+    return None if url is None else _silent(str(url))
+
+
+def _no_program(words: Sequence[str], path: str | None) -> str | None:
+    program = shutil.which(words[0], path=path)
+    if program is None:
+        return f"there is no program {words[0]} on the path"
+    if words[1:2] != ("-m",):
+        return None
+    module = words[2].partition(".")[0]
+    question = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({module!r}) is None)"
+    found = subprocess.run([program, "-c", question], stdin=subprocess.DEVNULL, capture_output=True).returncode == 0
+    return None if found else f"{program} has no module {module}"
+
+
+def _silent(url: str) -> str | None:
+    """Return that nothing answers at an address; a server behind a proxy cannot be tried from here."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
+    except ValueError:
+        host, port = None, 0
+    if host is None:
+        return f"{url!r} is not the address of a server; write http://127.0.0.1:8000"
+    if (getproxies() and host not in LOOPBACK) or taken(host, port, LONGEST_ATTEMPT_S):
+        return None
+    return f"nothing answers at {url}; start the server, or name one that runs with --url"
+
+
 def free_port(host: str, wanted: int) -> int:
-    """The port that is wanted, or any other where that is taken."""
+    """Return the wanted port, or any other if that is taken."""
     if not taken(host, wanted):
         return wanted
     with closing(socket.socket()) as probe:
@@ -161,7 +212,7 @@ def started(
 
     Args:
         words: of its command, with ``method``.
-        log: gets what it prints: a file, or the number of an open one.
+        log: gets its output: a file, or the number of an open one.
 
     Raises:
         EngineFault: something else answers at its address, it ended, or did not answer in time.
@@ -221,7 +272,7 @@ def ending(server: Declared, code: int) -> str:
 
 
 def _never_answered(server: Declared, code: int) -> str:
-    """How a server ended that never answered, and what its file says to try."""
+    """Say how a server ended that never answered, and which remedy its file has."""
     remedy = f"; {server.remedies[_name(code)]}" if _name(code) in server.remedies else ""
     return f"{ending(server, code)} before it answered{remedy}"
 
@@ -230,8 +281,8 @@ def _name(code: int) -> str:
     return {-number: number.name for number in signal.Signals}.get(code, f"exit code {code}")
 
 
-def last_lines(log: Path, key: Key) -> str:
-    """The end of what a server printed, as one line without the key; empty where it printed nothing."""
+def last_lines(log: Path, key: ServerKey) -> str:
+    """Return the end of a server's output as one line without the key; empty if it printed nothing."""
     text = key.hidden(log.read_text(encoding="utf-8", errors="replace"))
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return " | ".join(printable_line(line[:LONGEST_LINE]) for line in lines[-LAST_LINES:])

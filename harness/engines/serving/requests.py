@@ -1,4 +1,4 @@
-"""One request of a cell: what is asked, and the row that its answer becomes."""
+"""One request of a cell, and the row that its answer becomes."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ LONGEST_ERROR = 400
 
 
 @dataclass(frozen=True)
-class Asked:
+class PlannedRequest:
     """A request that is to be made.
 
     Args:
-        due_ns: when, from the start of the session; None: when a place is free.
+        due_ns: when, from the start of the session, or None for as soon as a place is free.
         tokens: its budget.
         seed: of its draws; the same for every engine, so that outputs can be compared.
     """
@@ -48,7 +48,9 @@ def seed_of(cell: EngineCell, prompt: Prompt, repetition: int) -> int:
     return int.from_bytes(hashlib.sha256(text).digest()[:4], "big") >> 1
 
 
-def ask(engine: Engine, cell: EngineCell, reference: Reference, asked: Asked, session: int, start_ns: int) -> Request:
+def ask(
+    engine: Engine, cell: EngineCell, reference: Reference, asked: PlannedRequest, session: int, start_ns: int
+) -> Request:
     """Make a request; a failure becomes a row with its kind and reason.
 
     Args:
@@ -106,7 +108,7 @@ def ask(engine: Engine, cell: EngineCell, reference: Reference, asked: Asked, se
 
 
 def answered(reply: Any) -> Reply:
-    """What an engine returned, where it is an answer.
+    """Return the reply of an engine, if it is an answer.
 
     Raises:
         EngineFault: it is something else.
@@ -120,7 +122,7 @@ def answered(reply: Any) -> Reply:
 
 
 def fault_of(request: EngineRequest, reply: Reply, reference: Reference) -> EngineFault | None:
-    """What is wrong with an answer that came back whole; None: nothing that can be known."""
+    """Return the fault of an answer that came back whole, or None if none can be known."""
     count = reply.output_tokens
     if count is not None and count > request.max_tokens:
         return EngineFault("too_long", f"{count} tokens of {request.max_tokens}")
@@ -139,10 +141,10 @@ def fault_of(request: EngineRequest, reply: Reply, reference: Reference) -> Engi
 MOST_OPEN = 256
 """Requests of an open loop that are under way at once, at most; a later one is then sent late, and its row says so."""
 
-Send = Callable[[Asked], Request]
+Send = Callable[[PlannedRequest], Request]
 
 
-def scheduled(cell: EngineCell, todo: Sequence[Asked], session: int) -> list[Asked]:
+def scheduled(cell: EngineCell, todo: Sequence[PlannedRequest], session: int) -> list[PlannedRequest]:
     """The requests with their times: arrivals of a Poisson process, drawn from the suite's seed and the session."""
     if not cell.rate:
         return list(todo)
@@ -152,7 +154,7 @@ def scheduled(cell: EngineCell, todo: Sequence[Asked], session: int) -> list[Ask
 
 
 class Drive:
-    """Makes the requests of a cell, and stops where the server is gone.
+    """Makes the requests of a cell, and stops if the server is gone.
 
     Args:
         send: makes one; called from several threads where ``at_once`` is above 1.
@@ -165,7 +167,7 @@ class Drive:
         self._lock = threading.Lock()
         self.gone: Request | None = None
 
-    def run(self, todo: Sequence[Asked], at_once: int) -> None:
+    def run(self, todo: Sequence[PlannedRequest], at_once: int) -> None:
         """All of them, unless the server goes away: ``gone`` is then the request that saw it."""
         if at_once == 1 and not any(asked.due_ns for asked in todo):
             for asked in todo:
@@ -182,7 +184,7 @@ class Drive:
         for future in futures:
             future.result()
 
-    def _in_time(self, queue: Iterator[Asked]) -> Iterator[Asked]:
+    def _in_time(self, queue: Iterator[PlannedRequest]) -> Iterator[PlannedRequest]:
         """Each request when it is due."""
         for asked in queue:
             if self.gone is not None:
@@ -191,7 +193,7 @@ class Drive:
             time.sleep(max(ahead, 0) / 1e9)
             yield asked
 
-    def _rest(self, queue: Iterator[Asked]) -> None:
+    def _rest(self, queue: Iterator[PlannedRequest]) -> None:
         """One place of a closed loop: the next request as soon as the last is answered."""
         while self.gone is None:
             with self._lock:
@@ -200,7 +202,7 @@ class Drive:
                 return
             self._one(asked)
 
-    def _one(self, asked: Asked) -> None:
+    def _one(self, asked: PlannedRequest) -> None:
         if self.gone is not None:
             return
         row = self._send(asked)

@@ -1,9 +1,9 @@
-"""Verdict of a black box: its tokens against its own decode without drafts, and against the backbone's distribution.
+"""Verdict of a black box: its tokens against its decode without drafts, and against the backbone's distribution.
 
 Four checks, from the strongest on. (0) The tokens are those of the plain decode with the same seeds. (1) At T = 0 they
-differ where the plain decode differs from itself, at near ties of the reference, or by no more than the plain decode's
+differ if the plain decode differs from itself, at near ties of the reference, or by no more than the plain decode's
 tokens lie below the reference's best ones, which is how far its arithmetic is from the reference's. (2) At T > 0 the
-betting audit refutes them and not the plain decode's. (3) The engine's own numbers obey their identities.
+betting audit refutes them and not the plain decode's. (3) The numbers that the engine tells obey their identities.
 
 Each check has its power: the share of differing outputs, or the bias a token, that 9 of 10 such checks would have seen,
 and how many requests told numbers that could contradict each other.
@@ -38,11 +38,11 @@ from stridebench.harness.record.requests import Request, counted, identities
 
 @dataclass(frozen=True)
 class Reference:
-    """A backbone, or its name alone where a suite says ``reference: false``.
+    """A backbone, or its name alone if a suite says ``reference: false``.
 
     Args:
         name: of the backbone.
-        backbone: None: only texts are known.
+        backbone: or None if only texts are known.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Reference:
 
     @cached_property
     def weights(self) -> Weights:
-        """Where its weights lie, for engines that load them."""
+        """Return the places of its weights, for engines that load them."""
         declared = presets.resolve(self.name).params.get("source")
         if declared is None:
             return Weights()
@@ -77,14 +77,14 @@ class Reference:
         return tuple(prompt.tokens or ())
 
     def text(self, tokens: Sequence[int]) -> str | None:
-        """Some ids as its tokenizer reads them; None: there is no reference, or it makes no text."""
+        """Return some ids as its tokenizer reads them, or None without a reference or if it makes no text."""
         if self.backbone is None or not tokens:
             return None
         text = self.backbone.decode(tokens)
         return text if isinstance(text, str) and text else None
 
     def misfit(self, tokens: Sequence[int], text: str | None) -> str | None:
-        """Why some ids are not of this backbone's tokenizer; None: nothing speaks against it."""
+        """Return why some ids are not of this backbone's tokenizer, or None if they may be."""
         if self.backbone is None or not tokens:
             return None
         vocabulary = self.backbone.capabilities.vocabulary
@@ -117,7 +117,7 @@ Key = tuple[str, int]
 
 
 @dataclass(frozen=True)
-class Difference:
+class FirstDifference:
     """The first token in which two greedy outputs differ.
 
     Args:
@@ -129,7 +129,7 @@ class Difference:
     margin: float
 
 
-class Judge:
+class EngineJudge:
     """The verdicts of one backbone's cells.
 
     Args:
@@ -184,7 +184,7 @@ class Judge:
         return next(iter(same or (others if role == "floor" else [])), None)
 
     def _compared(self, cell: EngineCell, plain: EngineCell) -> dict[str, Any]:
-        """Check 0 and 1: how many outputs are the same, token by token, and where they first differ."""
+        """Check 0 and 1: return how many outputs are the same, token by token, and their first differences."""
         here, there = (_outputs(self._rows[one.id]) for one in (cell, plain))
         keys = sorted(here.keys() & there.keys())
         other = [key for key in keys if here[key] != there[key]]
@@ -198,13 +198,15 @@ class Judge:
             facts["differences"] = [vars(difference) for difference in differences if difference is not None]
         return facts
 
-    def _difference(self, cell: EngineCell, key: Key, one: Sequence[int], plain: Sequence[int]) -> Difference | None:
+    def _difference(
+        self, cell: EngineCell, key: Key, one: Sequence[int], plain: Sequence[int]
+    ) -> FirstDifference | None:
         at = next((i for i, (a, b) in enumerate(zip(one, plain, strict=False)) if a != b), None)
         ids = self._ids[cell.task.title, key[0]]
         if at is None or not ids or self._reference.backbone is None:
             return None  # one ends before the other: no token to compare
         logits = target_logits(self._reference.backbone, ids, list(plain[: at + 1]))[-1]
-        return Difference(key[0], at, float(logits[plain[at]] - logits[one[at]]))
+        return FirstDifference(key[0], at, float(logits[plain[at]] - logits[one[at]]))
 
     def _departure(self, plain: EngineCell) -> float:
         """By how much the reference's logit of a token of the plain decode lies below its best one, at most."""
@@ -218,7 +220,7 @@ class Judge:
         return max(below)
 
     def _audited_facts(self, cell: EngineCell, plain: EngineCell | None) -> dict[str, Any]:
-        """Check 2: the betting audit of its tokens, beside that of the plain decode's."""
+        """Check 2: return the betting audits of its tokens and of those of the plain decode."""
         own = self.audit(cell)
         if own is None:
             return {"audit": None}
@@ -228,7 +230,7 @@ class Judge:
         return facts
 
     def audit(self, cell: EngineCell) -> Audit | None:
-        """The audit of a cell's tokens; None: the engine tells no ids, or there is no reference."""
+        """Return the audit of a cell's tokens, or None if the engine tells no ids or without a reference."""
         if cell.id not in self._audits:
             self._audits[cell.id] = self._audit(cell)
         return self._audits[cell.id]
@@ -278,7 +280,7 @@ def checkable(rows: pd.DataFrame) -> pd.Series[bool]:
 
 
 def broken_identities(rows: pd.DataFrame) -> list[str]:
-    """Check 3: what the requests' own numbers contradict, each line once."""
+    """Check 3: return the contradictions between the numbers of the requests, each line once."""
     lines: dict[str, None] = {}
     for row in rows.to_dict("records"):
         plain = {str(key): _value(value) for key, value in row.items()}
@@ -330,5 +332,5 @@ def _greedy_word(facts: Mapping[str, Any]) -> str:
 
 
 def largest(facts: Mapping[str, Any]) -> float:
-    """The largest distance of the reference's two logits at a first difference; 0 where there is none."""
+    """Return the largest distance of the reference's two logits at a first difference; 0 if there is none."""
     return max((abs(difference["margin"]) for difference in facts.get("differences") or ()), default=0.0)

@@ -1,4 +1,4 @@
-"""What a worker of a pool does: it runs units of a plan, and keeps the backbone of the latest one."""
+"""The worker of a pool: it runs units of a plan, and keeps the backbone of the latest one."""
 
 from __future__ import annotations
 
@@ -13,15 +13,13 @@ from typing import Any
 
 import torch
 
-from stridebench.harness.discover import declare_all
 from stridebench.harness.errors import RunIncomplete, StrideError, printable_line
-from stridebench.harness.machine.memory import keep_pages
-from stridebench.harness.machine.surroundings import restored
-from stridebench.harness.plan.cells import Cell, Plan, expand
-from stridebench.harness.plan.suite import Resources, resolve_again
+from stridebench.harness.plan.cells import Cell, Plan
+from stridebench.harness.plan.suite import Resources
 from stridebench.harness.record.store import SealedError, Store
 from stridebench.harness.run.group import run_cells
-from stridebench.harness.run.loading import Options, WarmModels
+from stridebench.harness.run.loading import WarmModels
+from stridebench.harness.run.workers.protocol import WorkerSetup
 
 # Units of a plan: cells that one worker runs in one go.
 
@@ -47,7 +45,7 @@ def units_of(plan: Plan) -> list[Unit]:
     """The runnable cells as units, in the plan's order.
 
     Where seconds are measured, a unit is a baseline with all cells that are paired with it, so that they take turns on
-    one device. Where they are not, every cell is a unit; at T = 0 it waits for its baseline.
+    one device. If they are not, every cell is a unit; at T = 0 it waits for its baseline.
     """
     if not plan.suite.suite.timing:
         return [_alone(plan, cell) for cell in plan.runnable]
@@ -70,7 +68,7 @@ def after_loss(unit: Unit, reason: str) -> Unit:
 
 @dataclass(frozen=True)
 class Needs:
-    """What a worker takes of its machine: CPU cores, GPUs and bytes of memory (None: unknown)."""
+    """Resources that a worker takes: CPU cores, GPUs, and bytes of memory if they are known."""
 
     cpus: int
     gpus: float
@@ -78,7 +76,7 @@ class Needs:
 
 
 def needs_of(plan: Plan, unit: Unit, device: str) -> Needs:
-    """What the suite declares for the unit's backbone; a worker takes no fewer cores than the suite has threads."""
+    """Return the resources declared for the unit's backbone; it takes a core for every thread."""
     entries = (entry for entry in plan.suite.suite.backbones if entry.name == unit.group[0])
     declared = next(entries).resources or Resources.model_validate({})
     gpus = declared.gpus if declared.gpus is not None else float(device.startswith("cuda"))
@@ -86,7 +84,7 @@ def needs_of(plan: Plan, unit: Unit, device: str) -> Needs:
     return Needs(max(declared.cpus, plan.suite.suite.threads or 1), gpus, memory)
 
 
-# One timed unit of cells at a time on a device, whatever runs on the machine beside this process.
+# One timed unit of cells at a time on a device, whatever else runs on the machine.
 
 
 @contextmanager
@@ -109,7 +107,7 @@ def lock_file(device: str) -> Path:
 
 
 def _identity(device: str) -> str:
-    """A GPU by its own id, since each worker may see it under another number."""
+    """Name a GPU by its UUID, since each worker may see it under another number."""
     if not device.startswith("cuda"):
         return "cpu"
     properties = torch.cuda.get_device_properties(torch.device(device))
@@ -117,16 +115,7 @@ def _identity(device: str) -> str:
 
 
 CAUTIOUS = 2
-"""From so many losses on, methods run in a process of their own, so that the one that ends it is known."""
-
-
-@dataclass(frozen=True)
-class Setup:
-    """What a worker needs to know of a run: the dumped suite, where its store is, and how to run."""
-
-    suite: dict[str, Any]
-    path: str
-    options: Options
+"""From so many losses on, methods run in separate processes, so that the one that ends it is known."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +123,7 @@ class Refusal:
     """A worker could not go on for a reason that holds for the whole run.
 
     Args:
-        incomplete: what is finished can be resumed.
+        incomplete: whether the run can be resumed.
     """
 
     text: str
@@ -148,18 +137,11 @@ class Refusal:
 class CellWorker:
     """Runs units of one plan in this process."""
 
-    def __init__(self, setup: Setup) -> None:
-        keep_pages()
-        self._setup = setup
-        with restored():  # plugins are imported here
-            declare_all()
-            self._plan = expand(resolve_again(setup.suite))
-        self._models = WarmModels()
-        if threads := self._plan.suite.suite.threads:
-            torch.set_num_threads(threads)
+    def __init__(self, setup: WorkerSetup) -> None:
+        self._setup, self._plan, self._models = setup, setup.plan(), WarmModels()
 
     def run(self, unit: Unit) -> Refusal | None:
-        """All cells of a unit, to their seals; None: they are sealed."""
+        """Run all cells of a unit to their seals, and return why that was refused, or None."""
         store, plan, device = Store.open(self._setup.path), self._plan, self._setup.options.device
         store.fetch([*unit.cells, *unit.after])
         cells = [plan.by_id[cell] for cell in unit.cells]
@@ -177,7 +159,7 @@ class CellWorker:
 
 
 def _cautious(plan: Plan, unit: Unit) -> Plan:
-    """The plan, with methods in a process of their own once several workers were lost."""
+    """Return the plan, with methods in separate processes once several workers were lost."""
     suite = plan.suite.suite
     if len(unit.lost) < CAUTIOUS or suite.isolation is not None:
         return plan

@@ -4,8 +4,8 @@ It scores the outputs of tasks of other packages too.
 A worker (`harness.run.workers.process`) serves the isolated cells of a group. The run waits for each answer up to a
 limit. A worker that ends or passes the limit is killed; the rest of its cell fails with that reason, and a new worker
 goes on with the other cells. A mark in the store, written before each request and removed after the answer, keeps
-`--resume` from starting such a cell again. Where the run itself was killed, the mark does not say who killed it: the
-cell is started once more, and fails where a second run ends in it.
+`--resume` from starting such a cell again. If the run itself was killed, the mark does not say who killed it: the
+cell is started once more, and fails if a second run ends in it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from multiprocessing.connection import Pipe
 from pathlib import Path
 from types import TracebackType
@@ -31,9 +31,18 @@ from stridebench.harness.core.method import Method
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import RunIncomplete, StrideError, printable
 from stridebench.harness.plan.cells import Cell
-from stridebench.harness.record.columns import SCORER_FAILED, Record, Sample
-from stridebench.harness.run.loading import LoadedGroup, Options, Progress
+from stridebench.harness.record.columns import SCORER_FAILED, Sample
+from stridebench.harness.run.loading import LoadedGroup, Progress
 from stridebench.harness.run.scoring import SET_SAMPLES, Baselines, no_scores
+from stridebench.harness.run.workers.protocol import (
+    DecodeRequest,
+    ProveRequest,
+    ScoreRequest,
+    ScoreSetRequest,
+    WorkerRequest,
+    WorkerSetup,
+    write_failed,
+)
 
 Key = tuple[Prompt, int]
 """A prompt and a repetition of it."""
@@ -50,49 +59,6 @@ PROOF_SAMPLES = 10
 """A proof may take as long as so many samples."""
 SLACK_S = 5.0
 """How long after a limit a worker is killed that may pass it by itself, as the scorer of a task does."""
-
-
-@dataclass(frozen=True)
-class Setup:
-    """What a worker needs to load a group: the dumped suite, the run folder and how to run."""
-
-    suite: dict[str, Any]
-    group: tuple[str, str]
-    path: str
-    options: Options
-    threads: int
-
-
-@dataclass(frozen=True)
-class Decode:
-    """Decode, score and write prompts (ids and repetitions) of a cell, or decode its warm-up."""
-
-    cell: str
-    keys: tuple[tuple[str, int], ...]
-    baselines: Baselines
-    warmup: bool = False
-
-
-@dataclass(frozen=True)
-class Prove:
-    """Answer with the verdict of a cell."""
-
-    cell: str
-
-
-@dataclass(frozen=True)
-class Score:
-    """Answer with a sample of a cell and its score."""
-
-    cell: str
-    sample: Sample
-
-
-@dataclass(frozen=True)
-class ScoreSet:
-    """Answer with the scores of all stored outputs of a cell."""
-
-    cell: str
 
 
 class Limit(NamedTuple):
@@ -114,7 +80,7 @@ class Worker:
         WeightsError, UsageError, StoreError: it cannot load the backbone.
     """
 
-    def __init__(self, setup: Setup, log: Path) -> None:
+    def __init__(self, setup: WorkerSetup, log: Path) -> None:
         self._log = log
         self._output = b""
         self._connection, worker_end = Pipe()
@@ -150,7 +116,7 @@ class Worker:
         """The worker's answer.
 
         Raises:
-            WorkerEnded: there is none. StrideError: the worker's store cannot be used, or its backbone not be loaded.
+            WorkerEnded: it did not answer. StrideError: its store cannot be used, or its backbone not be loaded.
         """
         begin = time.monotonic()
         try:
@@ -170,7 +136,7 @@ class Worker:
         return answer
 
     def close(self) -> None:
-        """Kill the worker and what it started, and keep the end of its log."""
+        """Kill the worker and its children, and keep the end of its log."""
         if self._connection.closed:
             return
         with suppress(ProcessLookupError, PermissionError):
@@ -204,7 +170,7 @@ class Worker:
         return f"ended with {name}" + (" (the kernel does so where memory is full)" if name == "SIGKILL" else "")
 
     def _show_output(self) -> None:
-        """Send what the worker prints to standard error, and remember the end of it."""
+        """Send the output of the worker to standard error, and remember the end of it."""
         assert self._process.stdout is not None, "it is a pipe"
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         while data := os.read(self._process.stdout.fileno(), LOG_BYTES):
@@ -213,7 +179,7 @@ class Worker:
                 sys.stderr.write(shown(decoder.decode(data)))
 
     def _show_stacks(self) -> None:
-        """Have the worker's faulthandler write where it is."""
+        """Have the worker's faulthandler write its stack."""
         self._process.send_signal(signal.SIGUSR1)
         time.sleep(POLL_S)
 
@@ -254,19 +220,19 @@ class IsolatedCells:
 
     def warm_up(self, cell: Cell, keys: Sequence[Key]) -> None:
         """One batch of short decodes, written with a flag."""
-        self._decode(cell, keys, Decode(cell.id, _plain(keys), {}, warmup=True))
+        self._decode(cell, keys, DecodeRequest(cell.id, _plain(keys), {}, warmup=True))
 
     def decode(self, cell: Cell, keys: Sequence[Key], baselines: Baselines) -> None:
         """Decode, score and write one batch; ``baselines`` are the outputs to compare with."""
-        self._decode(cell, keys, Decode(cell.id, _plain(keys), baselines))
+        self._decode(cell, keys, DecodeRequest(cell.id, _plain(keys), baselines))
         for prompt, _ in keys:
             self._group.options.progress.done(cell, prompt)
 
     def verdict(self, cell: Cell, samples: Sequence[Sample]) -> dict[str, Any]:
-        """As `Verdicts.of`; where the worker ends, the verdict has that as its ``error``."""
+        """Prove as `Verdicts.of` does; if the worker ends, the verdict has that as its ``error``."""
         reason = self._failed.get(cell) or self._unprovable.get(cell.method)
         if reason is None and any(sample.status == "ok" for sample in samples):
-            answer = self._ask(cell, Prove(cell.id), "proved its claim", self._sample_limit(PROOF_SAMPLES))
+            answer = self._ask(cell, ProveRequest(cell.id), "proved its claim", self._sample_limit(PROOF_SAMPLES))
             if answer is not None:
                 return dict(answer)
             reason = self._unprovable[cell.method] = self._failed[cell]
@@ -275,9 +241,9 @@ class IsolatedCells:
         return unproved(cell, samples, reason or "")
 
     def score(self, cell: Cell, sample: Sample) -> Sample:
-        """As `Scorer.score`, in the worker; where that ends, this sample and those after it have no score."""
+        """Score as `Scorer.score` does, in the worker; if that ends, this sample and those after it are not scored."""
         doing = f"scored {sample.prompt} (repetition {sample.repetition})"
-        answer = None if cell in self._failed else self._ask(cell, Score(cell.id, sample), doing, self._slack(1))
+        answer = None if cell in self._failed else self._ask(cell, ScoreRequest(cell.id, sample), doing, self._slack(1))
         if answer is None:
             return replace(sample, status="failed", error=f"{SCORER_FAILED}{self._failed[cell]}")
         scored: Sample = answer
@@ -287,10 +253,12 @@ class IsolatedCells:
         """As `Scorer.score_set`, in the worker."""
         count = len(self._group.store.pending(cell.id))
         limit = self._slack(max(SET_SAMPLES, count))
-        answer = None if cell in self._failed else self._ask(cell, ScoreSet(cell.id), "scored all outputs", limit)
+        answer = (
+            None if cell in self._failed else self._ask(cell, ScoreSetRequest(cell.id), "scored all outputs", limit)
+        )
         return no_scores(cell, count, self._failed[cell]) if answer is None else dict(answer)
 
-    def _decode(self, cell: Cell, keys: Sequence[Key], request: Decode) -> None:
+    def _decode(self, cell: Cell, keys: Sequence[Key], request: DecodeRequest) -> None:
         if cell not in self._failed:
             stage = "warmed up on" if request.warmup else "decoded"
             prompts = ", ".join(f"{prompt.id} (repetition {repetition})" for prompt, repetition in keys)
@@ -299,19 +267,16 @@ class IsolatedCells:
             self._ask(cell, request, f"{stage} {prompts}", min(filter(None, limits), default=None))
             self._seconds[cell] += time.monotonic() - begin
         if cell in self._failed:
-            self._fail(cell, keys, request.warmup)
+            write_failed(self._group.store, cell, keys, self._failed[cell], request.warmup)
 
-    def _fail(self, cell: Cell, keys: Sequence[Key], warmup: bool) -> None:
-        """Write failed samples where there are none."""
-        done = self._group.store.done(cell.id)
-        for prompt, repetition in keys:
-            if (prompt.id, repetition, warmup) not in done:
-                error = self._failed[cell]
-                sample = Sample(prompt.id, repetition, warmup, "failed", error, prompt.category)
-                self._group.store.write(cell.id, Record(sample, ()))
-
-    def _ask(self, cell: Cell, request: Decode | Prove | Score | ScoreSet, doing: str, limit: Limit | None) -> Any:
-        """The worker's answer; None where it ended, and the cell has failed."""
+    def _ask(
+        self,
+        cell: Cell,
+        request: WorkerRequest,
+        doing: str,
+        limit: Limit | None,
+    ) -> Any:
+        """Return the worker's answer, or None if it ended, and the cell has failed."""
         store = self._group.store
         if limit is not None and limit.seconds <= 0:
             self._give_up(cell, f"its cell passed the limit of {limit.text} before it {doing}")
@@ -352,7 +317,7 @@ class IsolatedCells:
         return None if limit is None else Limit(limit.seconds + SLACK_S, limit.text)
 
     def _cell_limit(self, cell: Cell) -> Limit | None:
-        """What is left to the decodes of the cell in this session."""
+        """Return the time that is left to the decodes of the cell in this session."""
         seconds = self._suite.cell_limit_s
         if seconds is None:
             return None
@@ -368,7 +333,7 @@ class IsolatedCells:
         self._group.store.mark_started(cell.id, reason)
 
     def _started(self) -> Worker:
-        """The worker, started where there is none.
+        """Return the worker, and start one if there is none.
 
         Raises:
             RunIncomplete: it cannot start.
@@ -381,20 +346,21 @@ class IsolatedCells:
             if self._latest is not None and not store.sealed(self._latest.id):
                 self._give_up(self._latest, reason + self._where())
         options = replace(self._group.options, progress=Progress(), interruptible=False)
-        setup = Setup(self._suite.model_dump(), group, str(store.path.resolve()), options, torch.get_num_threads())
+        path, threads = str(store.path.resolve()), torch.get_num_threads()
+        setup = WorkerSetup(self._suite.model_dump(), path, options, group, threads)
         self._log = store.log_of_worker(*group)
         try:
             self._worker = Worker(setup, self._log)
         except (WorkerEnded, StrideError) as error:
             raise RunIncomplete(
                 f"the process that decodes isolated cells of {group[0]} could not start: it {error}. Read {self._log}. "
-                f"Go on with --resume, or decode in the run's own process with --resume --set isolation=none."
+                f"Go on with --resume, or decode in the main process with --resume --set isolation=none."
             ) from error
         return self._worker
 
 
 def shown(text: str) -> str:
-    """What a worker printed, for a terminal: control characters as escapes, but for the returns of progress bars."""
+    """Return the output of a worker for a terminal: control characters as escapes, except returns of progress bars."""
     return "\r".join(map(printable, text.split("\r")))
 
 

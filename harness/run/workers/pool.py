@@ -1,10 +1,11 @@
 """Runs the units of a plan on a pool of workers. Units whose worker was lost are run again, or fail with the reasons.
 
-Workers write their cells to the store themselves. The run's own process writes only cells that no worker could finish.
+Workers write their cells to the store themselves. The main process writes only cells that no worker could finish.
 """
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -16,10 +17,10 @@ from stridebench.harness.core.task import SetScore
 from stridebench.harness.errors import RunIncomplete, StoreError, UsageError
 from stridebench.harness.plan.cells import Cell, Plan
 from stridebench.harness.proof.verdicts import unproved
-from stridebench.harness.record.columns import Record, Sample
 from stridebench.harness.record.store import Store
 from stridebench.harness.run.loading import Options, Progress
-from stridebench.harness.run.workers.cluster import Refusal, Setup, Unit, after_loss, units_of
+from stridebench.harness.run.workers.cluster import Refusal, Unit, after_loss, units_of
+from stridebench.harness.run.workers.protocol import WorkerSetup, write_failed
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Ended:
     """A unit that a worker finished, refused, or was lost with.
 
     Args:
-        lost: how the worker was lost; None: it was not.
+        lost: how the worker was lost, or None if it was not.
     """
 
     unit: Unit
@@ -51,9 +52,9 @@ class Pool(ABC):
         """End the workers."""
 
 
-def setup_of(plan: Plan, store: Store, options: Options) -> Setup:
-    """What the workers of a run need to know."""
-    return Setup(plan.suite.suite.model_dump(), store.address, replace(options, progress=Progress()))
+def setup_of(plan: Plan, store: Store, options: Options) -> WorkerSetup:
+    """Return the facts of a run for its workers."""
+    return WorkerSetup(plan.suite.suite.model_dump(), store.address, replace(options, progress=Progress()))
 
 
 def run_on(pool: Pool, plan: Plan, store: Store, options: Options, retries: int) -> None:
@@ -63,11 +64,11 @@ def run_on(pool: Pool, plan: Plan, store: Store, options: Options, retries: int)
         retries: how often a unit is run again whose worker was lost.
 
     Raises:
-        StrideError: a worker refused to go on, or workers ran other weights. What is finished stays.
+        StrideError: a worker refused to go on, or workers ran other weights. Finished cells stay.
     """
     waiting = [unit for unit in units_of(plan) if not all(_finished(store, cell) for cell in unit.cells)]
     for name in (name for unit in waiting for name in unit.cells):
-        store.reopen(name)  # before any worker reads what is sealed
+        store.reopen(name)  # before any worker reads sealed cells
     options.progress.expect(sum(_decodes(plan, unit) for unit in waiting))
     for cell in (cell for unit in waiting for cell in _cells(plan, unit)):
         options.progress.expect_of(cell, len(plan.prompts[cell.task]) * plan.suite.suite.repetitions)
@@ -115,18 +116,14 @@ def _settle(ended: Ended, plan: Plan, store: Store, options: Options, retries: i
 
 
 def _fail(plan: Plan, unit: Unit, store: Store) -> None:
-    """Seal the cells that no worker finished; what they have not decoded is failed samples."""
+    """Seal the cells that no worker finished; their missing decodes become failed samples."""
     reason = f"{len(unit.lost)} workers were lost with these cells: {'; '.join(dict.fromkeys(unit.lost))}"
     for cell in _cells(plan, unit):
         if _finished(store, cell.id):
             continue
         store.reopen(cell.id)
-        done = store.done(cell.id)
-        for prompt in plan.prompts[cell.task]:
-            for repetition in range(plan.suite.suite.repetitions):
-                if (prompt.id, repetition, False) not in done:
-                    sample = Sample(prompt.id, repetition, False, "failed", reason, prompt.category)
-                    store.write(cell.id, Record(sample, ()))
+        repetitions = range(plan.suite.suite.repetitions)
+        write_failed(store, cell, itertools.product(plan.prompts[cell.task], repetitions), reason)
         samples = store.pending(cell.id)
         verdict = unproved(cell, samples, reason)
         scores = {name: asdict(SetScore(None, 0, reason=reason)) for name in cell.task.task.set_metrics}
@@ -170,7 +167,7 @@ def _named(unit: Unit) -> str:
 
 
 class Serial(BaseModel):
-    """The serial executor has no options."""
+    """The serial executor takes no options."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

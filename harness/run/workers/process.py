@@ -1,4 +1,4 @@
-"""The worker process of isolated cells: ``python -m stridebench.harness.run.worker DESCRIPTOR PARENT``."""
+"""The worker process of isolated cells: ``python -m stridebench.harness.run.workers.process DESCRIPTOR PARENT``."""
 
 from __future__ import annotations
 
@@ -14,18 +14,14 @@ from typing import Any
 
 import torch
 
-from stridebench.harness.discover import declare_all
 from stridebench.harness.errors import RunIncomplete, StoreError, UsageError, WeightsError, said_by
-from stridebench.harness.machine.memory import keep_pages
 from stridebench.harness.machine.surroundings import restored
-from stridebench.harness.plan.cells import expand
-from stridebench.harness.plan.suite import resolve_again
 from stridebench.harness.proof.verdicts import Verdicts
 from stridebench.harness.record.store import Store
 from stridebench.harness.run.loading import LoadedGroup, load_models
 from stridebench.harness.run.schedule import decode_batch, warm_up
 from stridebench.harness.run.scoring import Scorer
-from stridebench.harness.run.workers.isolation import Prove, Score, ScoreSet, Setup
+from stridebench.harness.run.workers.protocol import ProveRequest, ScoreRequest, ScoreSetRequest, WorkerSetup
 
 _PR_SET_PDEATHSIG = 1
 
@@ -63,13 +59,13 @@ class Service:
     def answer(self, request: Any) -> Any:
         """None after a decode, the verdict after a proof, the sample or the scores after a score."""
         cell, store = self._cells[request.cell], self._group.store
-        if isinstance(request, ScoreSet):
+        if isinstance(request, ScoreSetRequest):
             return self._scorer.score_set(cell)
-        if isinstance(request, Prove):
+        if isinstance(request, ProveRequest):
             with restored():
                 return self._verdicts.of(cell, store.pending(cell.id))
         prompts = {prompt.id: prompt for prompt in self._group.plan.prompts[cell.task]}
-        if isinstance(request, Score):
+        if isinstance(request, ScoreRequest):
             return self._scorer.score(cell, request.sample, prompts[request.sample.prompt])
         keys = [(prompts[prompt], repetition) for prompt, repetition in request.keys]
         if request.warmup:
@@ -80,12 +76,8 @@ class Service:
         return None
 
 
-def _load(setup: Setup) -> LoadedGroup:
-    torch.set_num_threads(setup.threads)
-    keep_pages()
-    with restored():  # plugins are imported here
-        declare_all()
-        plan = expand(resolve_again(setup.suite))
+def _load(setup: WorkerSetup) -> LoadedGroup:
+    plan = setup.plan()
     cells = [cell for cell in plan.runnable if cell.group == setup.group]
     return load_models(plan, cells, Store.open(setup.path), setup.options)
 

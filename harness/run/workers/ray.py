@@ -12,8 +12,9 @@ from stridebench.harness.errors import UsageError
 from stridebench.harness.machine.extras import optional
 from stridebench.harness.plan.cells import Plan
 from stridebench.harness.run.workers import pool
-from stridebench.harness.run.workers.cluster import CellWorker, Needs, Setup, Unit, describe, needs_of
+from stridebench.harness.run.workers.cluster import CellWorker, Needs, Unit, describe, needs_of
 from stridebench.harness.run.workers.pool import Ended, Pool
+from stridebench.harness.run.workers.protocol import WorkerSetup
 
 
 def engine() -> Any:
@@ -29,8 +30,8 @@ def connect(address: str | None, cpus: int | None = None) -> Any:
     """The module `ray`, connected to a cluster.
 
     Args:
-        address: of the cluster; None: a new one on this machine.
-        cpus: of the new one; None: those of the machine.
+        address: of the cluster, or None for a new one on this machine.
+        cpus: of the new one, or None for those of the machine.
 
     Raises:
         UsageError: Ray is not installed, the cluster cannot be reached, or none could be started.
@@ -54,8 +55,8 @@ class Actor:
     """A worker of the cluster.
 
     Args:
-        group: whose backbone it holds; None: none yet.
-        unit: what it runs; None: it is idle.
+        group: whose backbone it holds, or None at first.
+        unit: that it runs, or None if it is idle.
     """
 
     handle: Any
@@ -70,10 +71,10 @@ class RayPool(Pool):
     Where seconds are measured on CPUs, each machine has one worker; on GPUs, each GPU has one.
 
     Raises:
-        UsageError: Ray is not installed, or no machine of the cluster has what the suite declares.
+        UsageError: Ray is not installed, or no machine of the cluster has the declared resources.
     """
 
-    def __init__(self, plan: Plan, setup: Setup, options: pool.Ray) -> None:
+    def __init__(self, plan: Plan, setup: WorkerSetup, options: pool.Ray) -> None:
         self._ray = engine()
         self._plan, self._setup = plan, setup
         self._started = not self._ray.is_initialized()
@@ -153,7 +154,7 @@ class RayPool(Pool):
         return unit, fitting[0] if fitting else None
 
     def _new(self, needs: Needs, idle: Sequence[Actor]) -> Actor | None:
-        """A new worker, in the place of an idle one where the cluster is full; None: no room."""
+        """Return a new worker, in the place of an idle one if the cluster is full, or None without room."""
         if len(self._actors) >= self._limit:
             if not idle:
                 return None

@@ -1,4 +1,4 @@
-"""Workers as jobs of Slurm through submitit: arrays, whose jobs go on where a preempted one stopped."""
+"""Workers as jobs of Slurm through submitit: arrays, whose jobs go on after a preemption."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from stridebench.harness.errors import UsageError
 from stridebench.harness.machine.extras import optional
 from stridebench.harness.plan.cells import Plan
 from stridebench.harness.run.workers import pool
-from stridebench.harness.run.workers.cluster import CellWorker, Needs, Refusal, Setup, Unit, describe, needs_of
+from stridebench.harness.run.workers.cluster import CellWorker, Needs, Refusal, Unit, describe, needs_of
 from stridebench.harness.run.workers.pool import Ended, Pool
+from stridebench.harness.run.workers.protocol import WorkerSetup
 
 # The jobs that a run has submitted, noted in its folder, so that a resumed run waits for those that still live.
 
@@ -26,12 +27,12 @@ from stridebench.harness.run.workers.pool import Ended, Pool
 UnitCells = tuple[str, ...]
 """The ids of the cells of a unit."""
 CONTROLLER = "submitit.local._local"
-"""In the command line of a job's process on this machine, beside the folder."""
+"""A word of the command line of a job's process on this machine, which holds the folder too."""
 
 
 @dataclass(frozen=True)
 class Survivor:
-    """A process of this machine that an earlier run of the same folder started, as submitit asks for its own.
+    """A process of this machine that an earlier run of the same folder started, with the interface of submitit.
 
     Its command line is compared as well, because the system gives a number to another process later. Without `/proc`
     nothing is known, and it counts as ended.
@@ -41,7 +42,7 @@ class Survivor:
     folder: Path
 
     def poll(self) -> int | None:
-        """None: it lives. Otherwise -1, since its exit status went to another process."""
+        """Return None if it lives, else -1, since its exit status went to another process."""
         try:
             words = Path(f"/proc/{self.pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
         except OSError:
@@ -57,7 +58,7 @@ class Survivor:
 
 @dataclass(frozen=True)
 class JobBook:
-    """The file ``jobs.jsonl`` beside the files of submitit: a line a job.
+    """The file ``jobs.jsonl`` next to the files of submitit: a line a job.
 
     Args:
         submitit: the module.
@@ -146,9 +147,9 @@ def check_cluster(options: pool.Slurm) -> None:
 
 @dataclass(frozen=True)
 class UnitsJob:
-    """What a job runs: units of one backbone. A requeued job goes on, since finished decodes are in the store."""
+    """The units of one backbone that a job runs. A requeued job goes on, since finished decodes are in the store."""
 
-    setup: Setup
+    setup: WorkerSetup
     units: tuple[Unit, ...]
 
     def __call__(self) -> list[Refusal | None]:
@@ -162,7 +163,7 @@ class UnitsJob:
         return outcomes
 
     def checkpoint(self) -> Any:
-        """What submitit requeues where the job is preempted or its time is over."""
+        """Return what submitit queues again if the job is preempted or its time is over."""
         return engine().helpers.DelayedSubmission(self)
 
 
@@ -175,7 +176,7 @@ class SlurmPool(Pool):
         found: the jobs of an earlier run that wait or run, with the cells of each of their units.
     """
 
-    def __init__(self, plan: Plan, setup: Setup, options: pool.Slurm, folder: Path) -> None:
+    def __init__(self, plan: Plan, setup: WorkerSetup, options: pool.Slurm, folder: Path) -> None:
         self._submitit = engine()
         self._plan, self._setup, self._options, self._folder = plan, setup, options, folder.absolute()
         self._book = JobBook(self._submitit, self._folder)

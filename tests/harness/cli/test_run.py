@@ -12,7 +12,7 @@ from stridebench.harness.record.store import Store
 from stridebench.tasks.digits import DigitPictures
 from tests.support.cli import refused, stride
 
-DIGITS = ("--backbone", "embedded-digits-s", "--task", "{name: digits, n: 2}", "--max-new-tokens", 64, "-t", 1)
+DIGITS = ("--backbone", "embedded-digits-s", "--task", "{name: digits, limit: 2}", "--max-new-tokens", 64, "-t", 1)
 QUICK = ("--set", "prove=false", "--set", "warmup=0")
 
 
@@ -101,7 +101,7 @@ def test_a_failing_scorer_of_sets_leaves_a_reason_and_ends_the_finished_run_with
 
 
 def test_an_unknown_word_fails_its_sample_with_the_reason(tmp_path):
-    words = ("--backbone", "embedded-digits-s", "--task", "{name: emoji_scenes, n: 1}", "--max-new-tokens", 64)
+    words = ("--backbone", "embedded-digits-s", "--task", "{name: emoji_scenes, limit: 1}", "--max-new-tokens", 64)
     result = stride("run", "--method", "jacobi", *words, *QUICK, "--out", tmp_path / "r")
     assert result.code == 1
     errors = {error for cell in cells(tmp_path / "r")[1] for error in cell.samples["error"]}

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from stridebench.harness.engines.serving.launch import PROC, descendants
+from stridebench.harness.engines.serving.keeper import PROC, descendants
 from tests.support.cli import stride
 from tests.support.processes import alive
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import yaml
 
 from stridebench.harness.errors import UsageError
 from stridebench.harness.plan import suite
-from stridebench.harness.plan.cells import expand
+from stridebench.harness.plan.cells import Plan, expand
 from tests.support.runs import plan_of
 
 MIXED = """
@@ -17,7 +18,7 @@ methods: [jacobi, {name: sjd, backbones: [tabular]}]
 backbones: [tabular, embedded-digits-s]
 tasks:
   - {name: tabular, prompts_count: 2}
-  - {name: digits, n: 2, max_new_tokens: 64, sampling: {temperature: 1, top_k: 5}}
+  - {name: digits, limit: 2, max_new_tokens: 64, sampling: {temperature: 1, top_k: 5}}
 max_new_tokens: 4
 """
 
@@ -70,7 +71,7 @@ def test_wrong_entries_of_a_task_are_refused(entry, message):
 
 def test_a_method_limited_to_an_absent_backbone_is_an_error():
     text = "{methods: [{name: jacobi, backbones: [other]}], backbones: [tabular], tasks: [tabular]}"
-    with pytest.raises(UsageError, match="'other' is no backbone of the suite"):
+    with pytest.raises(UsageError, match="'other' is not a backbone of the suite"):
         plan(text)
 
 
@@ -107,3 +108,20 @@ def test_lists_of_a_method_that_make_too_many_settings_are_refused() -> None:
     entry = {"name": "sjdpp", "window": list(range(2, 1002)), "tau": [number / 1000 for number in range(1000)]}
     with pytest.raises(UsageError, match=r"methods.*the lists of sjdpp make 1,000,000 settings, more than 100,000"):
         plan_of(methods=[entry])
+
+
+def test_limit_is_the_word_of_every_task_and_never_part_of_a_cell(tmp_path: Path) -> None:
+    def planned(entry: str) -> Plan:
+        path = tmp_path / "suite.yaml"
+        path.write_text(f"methods: [jacobi]\nbackbones: [embedded-digits-s]\ntasks: [{entry}]\n")
+        return expand(suite.load(str(path)))
+
+    three, five = planned("{name: digits, limit: 3}"), planned("{name: digits, limit: 5}")
+    assert [cell.id for cell in three.cells] == [cell.id for cell in five.cells]
+    prompts = [[prompt.id for prompt in next(iter(plan.prompts.values()))] for plan in (three, five)]
+    assert len(prompts[0]) == 3 and prompts[1][:3] == prompts[0] and len(prompts[1]) == 5
+    for word in ("n", "count"):
+        with pytest.raises(UsageError, match=rf"digits has no parameter '{word}'; did you mean 'limit'\?"):
+            planned(f"{{name: digits, {word}: 3}}")
+    with pytest.raises(UsageError, match="limit=0; it must be 1 or more"):
+        planned("{name: digits, limit: 0}")

@@ -433,7 +433,7 @@ def test_an_entry_can_be_limited_to_some_temperatures(write):
     )
     cells = [(cell.name, cell.sampling.temperature) for cell in expand(loaded).cells if cell.role == "method"]
     assert cells == [("prompt_lookup", 0), ("prompt_lookup", 1), ("sjd", 1)]
-    assert "at 2 is no temperature of the suite" in refused(
+    assert "at 2 is not a temperature of the suite" in refused(
         write("methods: [{name: sjd, at: 2}]\nbackbones: tabular\ntasks: tabular\n")
     )
 

@@ -27,7 +27,7 @@ DOCUMENTS = {
     "a huge number in hexadecimal": ("seed: 0x" + "f" * 5_000, "a number of 5,002 digits"),
     "a list as a key": ("? [a, b]\n: c", "a key that is a list or a mapping"),
     "a mapping as a key": ("{{a: b}: c}", "a key that is a list or a mapping"),
-    "a day that is none": ("seed: 2020-13-45", "'2020-13-45' is no value: month must be in 1..12"),
+    "a day that is none": ("seed: 2020-13-45", "'2020-13-45' is not a value: month must be in 1..12"),
     "deep nesting": ("methods: " + "[" * 100_000, "nested deeper than 40 levels"),
 }
 

@@ -104,6 +104,7 @@ def test_times_of_two_sessions_are_not_compared() -> None:
 
 def test_a_request_comes_back_from_its_file_and_from_its_table(tmp_path: Path) -> None:
     assert Request.of(asdict(ONE)) == ONE
+    (tmp_path / "manifest.json").touch()
     store = RequestStore(tmp_path, {"cell": {"label": "x"}})
     for request in (TWO, ONE):
         store.write("cell", request)
@@ -121,6 +122,7 @@ def test_a_request_comes_back_from_its_file_and_from_its_table(tmp_path: Path) -
 
 
 def test_a_damaged_request_is_set_aside_and_made_again(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").touch()
     store = RequestStore(tmp_path, {"cell": {}})
     store.write("cell", ONE)
     (file,) = (tmp_path / "requests" / "cell").glob("*.json")

@@ -118,7 +118,7 @@ COLDER = Mutant(
 EXACT_CANVAS = {"name": "mulo_sd", "tau": math.inf}
 PICTURES = {
     "backbones": ["embedded-image"],
-    "tasks": [{"name": "emoji_scenes", "n": 2, "size": 32}],
+    "tasks": [{"name": "emoji_scenes", "limit": 2, "size": 32}],
     "max_new_tokens": 72,
 }
 KINDS = [

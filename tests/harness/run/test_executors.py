@@ -35,9 +35,10 @@ WORKER = """
 import sys
 from stridebench.harness.run.loading import Options, Progress
 from stridebench.harness.run.workers.cluster import Unit
-from stridebench.harness.run.workers.cluster import CellWorker, Setup
+from stridebench.harness.run.workers.cluster import CellWorker
+from stridebench.harness.run.workers.protocol import WorkerSetup
 unit = Unit({cells!r}, ("tabular", "fp64"))
-assert CellWorker(Setup({suite!r}, sys.argv[1], Options())).run(unit) is None
+assert CellWorker(WorkerSetup({suite!r}, sys.argv[1], Options())).run(unit) is None
 """
 MANY: dict[str, Any] = {
     "methods": ["sjd", "speculative", {"name": "sjdpp", "tau": [0.5, 2.0]}],

@@ -305,7 +305,7 @@ def test_what_a_method_changes_in_the_process_is_put_back(tmp_path: Path, monkey
     ("prompt", "reason"),
     [
         (Prompt("a", tokens=(0,), category=5), "the category of a is 5, not a text"),  # type: ignore[arg-type]
-        (Prompt("a", tokens=(0.5,)), "the tokens of a are no whole numbers"),  # type: ignore[arg-type]
+        (Prompt("a", tokens=(0.5,)), "the tokens of a are not whole numbers"),  # type: ignore[arg-type]
         (Prompt("a", tokens=(-1,)), "a has the token -1; ids start at 0"),
     ],
 )

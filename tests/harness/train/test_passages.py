@@ -18,7 +18,7 @@ def test_a_text_plan_keeps_its_folder_and_the_numbers_of_batches_do_not_matter()
 
 
 def test_passages_of_a_benchmarks_captions_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    captions = {prompt.text for prompt in EmojiScenes(n=256).prompts()}
+    captions = {prompt.text for prompt in EmojiScenes(limit=256).prompts()}
     assert captions <= benchmark_captions()
     monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
     plan = PassagePlan("scenes", train=2, development=0, rows=20, new=1)

@@ -274,7 +274,7 @@ def test_the_most_and_least_certain_cells_are_found(tmp_path: Path) -> None:
 
 def test_a_run_stores_the_laws_of_its_baseline(tmp_path: Path) -> None:
     """At T = 0 the token is the likeliest one, so the first of each row is its own probability."""
-    what = ["--method", "autoregressive", "--backbone", "embedded-digits-s", "--task", "{name: digits, n: 1}"]
+    what = ["--method", "autoregressive", "--backbone", "embedded-digits-s", "--task", "{name: digits, limit: 1}"]
     rest = ["--set", "prove=false", "--set", "greedy_check={prompts: 0}", "--out", str(tmp_path / "run"), "--offline"]
     done = CliRunner().invoke(stride, ["run", *what, *rest], catch_exceptions=False)
     assert done.exit_code == 0, done.output

@@ -62,8 +62,8 @@ class TestEvery:
     def test_scorers_and_numbers_are_checked_at_once(self):
         with pytest.raises(UnknownNameError, match="picture scorer"):
             Coco(scorers="fidd")
-        with pytest.raises(UsageError, match="n is -1"):
-            Coco(n=-1)
+        with pytest.raises(UsageError, match="limit is -1"):
+            Coco(limit=-1)
 
 
 class TestChoice:
@@ -79,7 +79,7 @@ class TestChoice:
         assert set(p.id for p in choose(prompts, 5, 2)) < set(p.id for p in choose(prompts, 6, 2))
 
     def test_a_task_passes_count_and_seed_on(self, picture_files):
-        task = T2ICompBench(folder=str(picture_files / "t2i_compbench"), n=3, seed=4)
+        task = T2ICompBench(folder=str(picture_files / "t2i_compbench"), limit=3, seed=4)
         assert len(task.prompts()) == 3 and list(task.prompts()) == list(choose(task.every(), 3, 4))
 
 

@@ -17,7 +17,8 @@ import httpx
 import pytest
 import yaml
 
-from stridebench.harness.engines.serving.launch import descendants, kept, stop
+from stridebench.harness.engines.serving.keeper import descendants
+from stridebench.harness.engines.serving.launch import kept, stop
 from stridebench.harness.record.request_store import RequestStore
 from stridebench.harness.record.store import Store
 

@@ -17,13 +17,13 @@ import pytest
 from stridebench.harness.errors import RunIncomplete
 from stridebench.harness.record.store import Store
 from stridebench.harness.registry import METHODS, TASKS
-from stridebench.harness.run.workers import isolation, process
+from stridebench.harness.run.workers import isolation, process, protocol
 from tests.support.cli import Outcome, stride
 from tests.support.faulty_methods import ChangesWeights
 from tests.support.one_by_one import OneByOne, register
 from tests.support.runs import by_label, counted
 
-PLUGIN = Path(__file__).resolve().parents[2] / "plugins" / "bad_day"
+PLUGIN = Path(__file__).resolve().parents[3] / "plugins" / "bad_day"
 WORDS = ("--backbone", "tabular", "--task", "{name: tabular, limit: 2}", "--max-new-tokens", 4, "--json")
 
 
@@ -170,7 +170,7 @@ def test_a_run_that_was_killed_once_ends_as_any_other(tmp_path: Path, monkeypatc
 class Refuses:
     """A worker that must not be started."""
 
-    def __init__(self, setup: isolation.Setup, log: Path) -> None:
+    def __init__(self, setup: protocol.WorkerSetup, log: Path) -> None:
         raise AssertionError("a worker was started")
 
 
@@ -179,7 +179,7 @@ class InThisProcess:
 
     ended = False
 
-    def __init__(self, setup: isolation.Setup, log: Path) -> None:
+    def __init__(self, setup: protocol.WorkerSetup, log: Path) -> None:
         self.service = process.Service(process._load(setup))
 
     def ask(self, request: Any, limit: isolation.Limit | None) -> Any:
@@ -228,7 +228,7 @@ def test_a_worker_that_ends_during_a_proof_leaves_the_samples_and_an_error(
 ) -> None:
     class EndsInProofs(InThisProcess):
         def ask(self, request: Any, limit: isolation.Limit | None) -> Any:
-            if isinstance(request, isolation.Prove) and "jacobi" in request.cell:
+            if isinstance(request, protocol.ProveRequest) and "jacobi" in request.cell:
                 proofs.append(request.cell)
                 raise isolation.WorkerEnded("ended with SIGSEGV")
             return super().ask(request, limit)
@@ -314,7 +314,7 @@ def test_an_interrupted_run_starts_its_isolated_cells_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
     class Interrupted(InThisProcess):
-        def ask(self, request: isolation.Decode, limit: isolation.Limit | None) -> Any:
+        def ask(self, request: protocol.DecodeRequest, limit: isolation.Limit | None) -> Any:
             assert Store.open(tmp_path / "run").started(request.cell) is not None
             signal.raise_signal(number)
             raise AssertionError("the signal is raised before this")
@@ -333,7 +333,7 @@ def test_a_worker_that_cannot_start_leaves_a_run_that_goes_on_without_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class CannotStart:
-        def __init__(self, setup: isolation.Setup, log: Path) -> NoReturn:
+        def __init__(self, setup: protocol.WorkerSetup, log: Path) -> NoReturn:
             raise isolation.WorkerEnded("ended with exit code 1")
 
     monkeypatch.setattr(isolation, "Worker", CannotStart)
