@@ -28,7 +28,7 @@ EXTRAS = {"image": ("pytorch_fid", "open_clip", "torchmetrics"), "ray": ("ray",)
 @click.option(
     "--profile",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Measure bandwidth, products and launches, and write them for `stride predict --machine FILE`.",
+    help="Measure bandwidth, products and launches, and write them for `stride paper predict --machine FILE`.",
 )
 @click.option("--device", default="cpu", show_default=True, help="Of --profile: a torch device, such as cuda.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document: {machine, versions, checks}.")
@@ -76,7 +76,7 @@ def _measure(profile: Path, device: str) -> None:
     from stridebench.harness.run import machine_profile  # computes with torch
 
     if profile.suffix not in (".yaml", ".yml"):
-        raise UsageError(f"{profile} is a machine profile, which `stride predict` reads as .yaml; name it so")
+        raise UsageError(f"{profile} is a machine profile, which `stride paper predict` reads as .yaml; name it so")
     machine_profile.write(profile, device)
 
 

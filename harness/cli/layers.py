@@ -1,4 +1,4 @@
-"""`stride layers`: what an adapter changes in a model's hidden rows, layer by layer."""
+"""`stride paper layers`: what an adapter changes in a model's hidden rows, layer by layer."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def command(
     Measures: norms, cosines to the layer before, cosines of the two rows. Means by prompt, intervals over prompts.
 
     \b
-    stride layers embedded-code --adapter cross-regression --task programs --prompts 8 --out layers
-    stride layers hub:ORG/NAME --adapter trained/mine --task gsm8k --device cuda --dtype bf16 --out layers
+    stride paper layers embedded-code --adapter cross-regression --task programs --prompts 8 --out layers
+    stride paper layers hub:ORG/NAME --adapter trained/mine --task gsm8k --device cuda --dtype bf16 --out layers
     """
     declare_all()
     _refuse(backbone, adapter, out)

@@ -1,4 +1,4 @@
-"""`stride predict`: speed-ups of a stored run on another machine, from its counts, its host's time and a profile."""
+"""`stride paper predict`: speed-ups of a stored run on another machine, by its counts, host time and a profile."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def command(
     assumptions are printed. `stride doctor --profile FILE` measures this machine and writes its profile.
 
     \b
-    stride predict runs/mine --machine h100-sxm
-    stride predict runs/mine --machine rtx-4090 --batch 16
-    stride predict runs/mine --machine here.yaml --measured --figure scatter.png
+    stride paper predict runs/mine --machine h100-sxm
+    stride paper predict runs/mine --machine rtx-4090 --batch 16
+    stride paper predict runs/mine --machine here.yaml --measured --figure scatter.png
     """
     if figure is not None and not measured:
         raise UsageError("--figure draws predictions beside measurements: add --measured, for a run of that machine")

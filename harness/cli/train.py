@@ -14,11 +14,12 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from stridebench.harness.cli.main import emit, say
-from stridebench.harness.cli.overrides import yaml_value
 from stridebench.harness.discover import declare_all, load_recipes, shipped, trained
 from stridebench.harness.errors import UsageError
 from stridebench.harness.machine.device import check_device
 from stridebench.harness.plan import names
+from stridebench.harness.plan.overrides import settings as settings_of
+from stridebench.harness.plan.overrides import yaml_value
 from stridebench.harness.registry import DATASETS, RECIPES, TASKS
 from stridebench.harness.train import loop as training
 from stridebench.harness.train.data import TaskPlan
@@ -120,7 +121,12 @@ def _general(
     if device != "cpu":
         check_device(device)
     if Path(data).is_dir() and data not in TASKS:
-        return general(kind, backbone, PicturePlan(Path(data), device=device, dtype=dtype), _values(settings))
+        return general(
+            kind,
+            backbone,
+            PicturePlan(Path(data), device=device, dtype=dtype),
+            settings_of("--set", settings, "heads=5"),
+        )
     if Path(data).suffix in (".txt", ".jsonl", ".csv"):
         entry: dict[str, Any] = {"name": "prompts", "file": data}
     else:
@@ -133,18 +139,7 @@ def _general(
     if isinstance(instance, list):
         raise UsageError(f"--data: {'; '.join(text for _, text in instance)}")
     plan = TaskPlan(TASKS.name_of(task), entry, device=device, dtype=dtype)
-    return general(kind, backbone, plan, _values(settings))
-
-
-def _values(settings: tuple[str, ...]) -> dict[str, Any]:
-    """The settings of `--set`, whose values are YAML."""
-    values = {}
-    for setting in settings:
-        key, equals, text = setting.partition("=")
-        if not equals:
-            raise UsageError(f"--set {setting}: write KEY=VALUE, as in --set heads=5")
-        values[key] = yaml_value(f"--set {key}", text)
-    return values
+    return general(kind, backbone, plan, settings_of("--set", settings, "heads=5"))
 
 
 def _train(

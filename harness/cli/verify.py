@@ -10,23 +10,19 @@ from typing import Any
 import click
 from rich.console import Console
 
+from stridebench.checks import QUICK, settings_to_verify
 from stridebench.harness.cli.main import emit
 from stridebench.harness.core.method import label, parameters
 from stridebench.harness.discover import declare_all
-from stridebench.harness.errors import UsageError
 from stridebench.harness.plan import contract
-from stridebench.harness.plan.names import build
 from stridebench.harness.proof.catalogue import Piece, Settings, joined, pieces
 from stridebench.harness.proof.kept_laws import Keeper, folder
 from stridebench.harness.proof.mutants import CAUGHT
 from stridebench.harness.proof.processes import Done, computed, processors
 from stridebench.harness.proof.prove import EXACT
 from stridebench.harness.proof.random_cases import Tried, try_random
-from stridebench.harness.registry import METHODS
 from stridebench.reports import text_table
 
-QUICK = 32
-"""Largest number of outputs of a model that --quick enumerates."""
 DISTRIBUTIONS = {"setting": 0, "verdict": 1, "total variation": 1, "claim": 3, "injected bug": 2, "largest on": 4}
 RANDOM = {"setting": 0, "verdict": 1, "total variation": 1, "claim": 3, "cases": 2, "largest on": 4}
 BUGS = {"injected bug": 0, "method": 1, "total variation": 1, "seen": 1, "on": 2, "in": 3}
@@ -83,7 +79,7 @@ def command(
     """
     declare_all()
     values = dict(item.partition("=")[::2] for item in params)
-    settings = {name: settings_of(name, values) for name in methods} or dict(contract.usable_methods())
+    settings = {name: settings_to_verify(name, values) for name in methods} or dict(contract.usable_methods())
     if number is not None:
         _random(settings, number, seed, budget, as_json)
         return
@@ -142,21 +138,6 @@ def _laws(done: Sequence[Done]) -> str:
     text = f"{used} laws from the cache ({folder()}; --fresh enumerates them again), {new} enumerated."
     trouble = next((one.trouble for one in done if one.trouble), "")
     return text + (f" They could not be kept: {trouble}" if trouble else "")
-
-
-def settings_of(name: str, values: Mapping[str, Any]) -> list[Any]:
-    """The settings of a method that are verified: the one of ``values``, or all that it names.
-
-    Raises:
-        UsageError: there is no such method, or no such setting.
-    """
-    if not values:
-        return contract.settings_of(name)
-    method = build(contract.class_of(METHODS, name), name, dict(values))
-    if isinstance(method, list):
-        raise UsageError("; ".join(text for _, text in method))
-    contract.check(METHODS, name, method)
-    return [method]
 
 
 def _random(settings: Mapping[str, Sequence[Any]], number: int, seed: int, budget: float, as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""Figures of this machine for `stride predict`: what its memory, its matrix products and its launches do in torch.
+"""Figures of this machine for `stride paper predict`: its memory, its matrix products and its launches in torch.
 
 On a CPU three models with random weights are timed too, because a pass there is not the longer of reading and
 multiplying: each product first waits for its weights, so that the two add up. The sum is fitted to these times.

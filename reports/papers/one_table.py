@@ -63,7 +63,7 @@ def one_table(store: Store, paper: str, table: str) -> list[TextTable]:
     if number not in tables:
         raise UsageError(f"{paper} has no table {table!r}; it has {_listed(tables)}.")
     item = tables[number]
-    if item.made_by == "stride cost":
+    if item.made_by == "stride paper cost":
         book = cards.read(cards.CARDS)
         return [framework_table(book, {}) if number == FRAMEWORKS else cost_table(book, book.utilisation)]
     if not item.suite:

@@ -111,9 +111,9 @@ USAGE = {
     "a temperature below 0": ("run", "--method", "sjd", *SMALL, "-t", "-1"),
     "no run": ("report", "absent"),
     "no run to show": ("show", "absent"),
-    "no run to compare": ("compare", "absent", "absent"),
-    "no run to keep": ("baseline", "make", "absent"),
-    "no run to gate": ("gate", "absent", "--baseline", "absent.json"),
+    "no run to compare": ("report", "absent", "--against", "absent"),
+    "no run to keep": ("gate", "make", "absent"),
+    "no run to gate": ("gate", "check", "absent", "--baseline", "absent.json"),
 }
 
 
@@ -252,11 +252,11 @@ def test_report_gives_a_row_a_cell(run, tmp_path):
 
 
 def test_compare_reports_no_difference_of_a_run_to_itself(run, tmp_path):
-    document = stride("compare", run, run, "--json", "--out", tmp_path / "compare.md").document
+    document = stride("report", run, "--against", run, "--json", "--out", tmp_path / "compare.md").document
     assert document["rows"] and not document["only_a"] and not document["only_b"]
     assert all(row["difference"] == 0 and row["equal"] == row["pairs"] for row in document["rows"])
     assert (tmp_path / "compare.md").stat().st_size > 0
-    assert "sjd" in stride("compare", run, run).out
+    assert "sjd" in stride("report", run, "--against", run).out
 
 
 def test_show_goes_from_the_run_to_one_output(run):
@@ -371,8 +371,8 @@ def test_verify_truncates_no_setting_or_verdict_on_a_narrow_terminal(stride_env)
     "words",
     [
         ("report", "RUN", "--out", "FILE/below"),
-        ("compare", "RUN", "RUN", "--out", "FILE/below"),
-        ("baseline", "make", "RUN", "--out", "FILE/below"),
+        ("report", "RUN", "--against", "RUN", "--out", "FILE/below"),
+        ("gate", "make", "RUN", "--out", "FILE/below"),
     ],
 )
 def test_an_output_that_cannot_be_written_is_one_message(run, tmp_path, words):
@@ -427,8 +427,8 @@ def test_a_truncated_file_of_a_store_is_named(run, tmp_path, file, verb):
     )
     words = {
         "report": ("report", tmp_path / "copy"),
-        "compare": ("compare", tmp_path / "copy", run),
-        "baseline": ("baseline", "make", tmp_path / "copy", "--out", tmp_path / "b.json"),
+        "compare": ("report", run, "--against", tmp_path / "copy"),
+        "baseline": ("gate", "make", tmp_path / "copy", "--out", tmp_path / "b.json"),
         "resume": ("run", *options[:-1], tmp_path / "copy", "--resume"),
     }
     result = stride(*words[verb])

@@ -139,4 +139,4 @@ def test_the_first_colours_differ_for_colour_blind_readers(matrix):
     for i, one in enumerate(colours):
         for other in colours[:i]:
             assert sum((a - b) ** 2 for a, b in zip(one, other, strict=True)) ** 0.5 > 0.1
-    assert len(set(pareto.MARKERS.values())) == len(pareto.COLOURS)
+    assert len(set(pareto.STYLE_MARKERS.values())) == len(pareto.COLOURS)
