@@ -38,7 +38,7 @@ def verify(*methods: str, quick: bool = False, **params: Any) -> pd.DataFrame:
         One row a setting: ``verdict`` (exact, approximate, broken or unverified), ``total_variation``, ``claim``.
 
     Raises:
-        UsageError: there is no such method, or it has no such parameter.
+        UsageError: the method or its parameter does not exist.
     """
     declare_all()
     if params and len(methods) != 1:
@@ -113,7 +113,7 @@ def settings_to_verify(name: str, values: Mapping[str, Any]) -> list[Any]:
     """Return the settings of a method to verify: the one of ``values``, or all that the method names.
 
     Raises:
-        UsageError: there is no such method, or no such setting.
+        UsageError: the method or the setting does not exist.
     """
     if not values:
         return contract.settings_of(name)

@@ -1,4 +1,4 @@
-"""Executes the plan of a run: checks that it can run, decodes, and keeps what was decoded."""
+"""Executes the plan of a run: checks that it can run, decodes, and keeps the outputs."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def check_finished(plan: Plan, store: Store, stopped: Sequence[Stopped]) -> None
     """
     if stopped:
         faults = "; ".join(f"{one.label}: {one.fault}" for one in stopped)
-        raise RunIncomplete(f"{faults}. What was finished is kept; use --resume --out {store.address}")
+        raise RunIncomplete(f"{faults}. Finished outputs are kept; use --resume --out {store.address}")
     counts = summary(plan, store)
     if not counts["done"] and not plan.runnable_engines:
         from stridebench.reports import run_report  # imports matplotlib

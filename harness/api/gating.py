@@ -85,7 +85,7 @@ def read_baseline(path: Path) -> dict[str, Any]:
     """Return the document of a baseline's file.
 
     Raises:
-        UsageError: there is no such file, or it holds no JSON object.
+        UsageError: there is no such file, or it does not hold a JSON object.
     """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))

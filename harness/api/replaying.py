@@ -22,7 +22,7 @@ from stridebench.harness.run.replay import Scores, Text, replay, unreplayable
 
 
 def record_texts(store: Store, baseline: Mapping[str, Any], device: str, fetch: bool) -> dict[str, Any]:
-    """Return what a baseline keeps for a replay: the suite, and texts and scores of each cell that can be replayed.
+    """Return the part of a baseline for a replay: the suite, and texts and scores of each cell that can be replayed.
 
     Raises:
         UsageError: none of its cells can be replayed.

@@ -44,7 +44,7 @@ class Keys(TypedDict, total=False):
         max_new_tokens: output tokens of a prompt, at most.
         batch: prompts decoded in lock step; several to sweep.
         limit: number of prompts of each task.
-        repetitions: decodes of each prompt, each with its own seed.
+        repetitions: decodes of each prompt, with different seeds.
         seed: of all draws.
         prove: whether claims are proved by enumeration.
         warmup: decodes that are not counted.
@@ -105,7 +105,7 @@ def run(
     Raises:
         UsageError: a name or value is wrong, or no cell can run; nothing is decoded.
         StoreError: the folder holds another run, or another process writes there.
-        RunIncomplete: some cells or engines could not be finished; what was finished is in the folder.
+        RunIncomplete: some cells or engines could not be finished; the finished ones are in the folder.
     """
     command = ["stridebench.run", *([str(suite)] if suite is not None else []), *map(str, sorted(keys))]
     with restored():

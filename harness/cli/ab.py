@@ -27,7 +27,7 @@ TAKEN = ("--out", "--append", "--json", "--dry-run", "--resume", "--seed")
 @click.argument("b")
 @click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[SUITE] [OPTIONS OF RUN]")
 @click.option("--rounds", type=click.IntRange(1), default=6, show_default=True, help="Runs of each side.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the first round; each has its own.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the first round; each further round adds 1.")
 @click.option("--out", type=LocalPath(file_okay=False), help="Folder of all runs.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document: {a, b, out, rows, only_a, only_b, notes}.")
 def command(a: str, b: str, options: tuple[str, ...], rounds: int, seed: int, out: Path | None, as_json: bool) -> None:
@@ -103,7 +103,7 @@ def _round(sides: Sequence[Version], turn: int, seed: int, folder: Path, options
 
 
 def _notes(sides: Sequence[Version]) -> list[str]:
-    """Return what the user might expect to be compared but is not."""
+    """Return notes on changes that are not compared, although the user might expect it."""
     notes = []
     revisions = [side for side in sides if side.commit and not checkouts.is_path(side.name)]
     changes = checkouts.changed_files(Path.cwd()) if revisions else 0

@@ -204,9 +204,7 @@ def _code(rows: list[AuditedCell]) -> int:
 
 def _audit_tokens(path: Path, options: dict[str, Any], as_json: bool) -> None:
     if options["backbone"] is None or options["temperature"] is None:
-        raise UsageError(
-            "--tokens needs --backbone and --temperature, which say what the tokens claim to be drawn from"
-        )
+        raise UsageError("--tokens needs --backbone and --temperature, the source that the tokens claim")
     given = {field.name: options[field.name] for field in fields(ClaimedSource) if options[field.name] is not None}
     dtype, result = audit_file(path, ClaimedSource(**given), options["device"], not options["offline"])
     document = {"backbone": options["backbone"], "dtype": dtype, "tokens_file": str(path)} | audit_figures(result)

@@ -1,4 +1,4 @@
-"""`stride doctor`: what this machine has, and what is missing."""
+"""`stride doctor`: this machine, its versions, and missing weights and extras."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ EXTRAS = {"image": ("pytorch_fid", "open_clip", "torchmetrics"), "ray": ("ray",)
 @click.option("--device", default="cpu", show_default=True, help="Of --profile: a torch device, such as cuda.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document: {machine, versions, checks}.")
 def command(noise: bool, profile: Path | None, device: str, as_json: bool) -> None:
-    """Print machine, versions, disk, weights and extras that are here, and what the sandbox of model output lacks.
+    """Print the machine, versions, disk, weights and extras, and which parts of the sandbox are missing.
 
-    Exit code 1 where something that `stride run quick` needs is broken.
+    Exit code: 1 if something that `stride run quick` needs is broken.
 
     \b
     stride doctor
@@ -116,6 +116,6 @@ def _checks() -> list[dict[str, Any]]:
     add(
         "git",
         provenance.git_commit() is not None,
-        provenance.git_commit() or f"{Path(__file__).parents[2]} is no checkout",
+        provenance.git_commit() or f"{Path(__file__).parents[2]} is not a checkout",
     )
     return rows

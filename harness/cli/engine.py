@@ -82,7 +82,7 @@ command.add_command(
 
 @command.command(name="serve")
 @click.argument("name", required=False)
-@click.option("--model", default="", help="What it serves: a folder, a file or a name, as the engine takes it.")
+@click.option("--model", default="", help="The model to serve: a folder, a file or a name, as the engine takes it.")
 @click.option(
     "--method",
     default="",
@@ -179,7 +179,7 @@ def watch(
     kind: Any = ENGINES.get(engine)
     if not hasattr(kind, "url"):
         raise UsageError(
-            f"{engine} runs in this process and has no address to watch; `stride list engines` has servers"
+            f"{engine} runs in this process, so there is nothing to watch; `stride list engines` has servers"
         )
     probes: Any = TASKS.get(task)()
     use = EngineUse(engine, f"{engine} at {url}", {"url": url, "prompt": "text", "key_env": key_env})

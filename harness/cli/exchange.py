@@ -162,7 +162,7 @@ def attach(run: Path, cell: str, other: tuple[str, ...], as_json: bool, **option
     scores: dict[str, SetScore] = {}
     for layout, named in files.items():
         if missing := [path for path in named.values() if not path.is_file()]:
-            raise UsageError(f"--{layout}: there is no file {missing[0]}; give the results that the evaluation wrote")
+            raise UsageError(f"--{layout}: no file {missing[0]}; give the results that the evaluation wrote")
         scores |= attach_scores(store, name, layout, LAYOUTS.get(layout)(), named)
     if as_json:
         emit({figure: vars(score) for figure, score in scores.items()})

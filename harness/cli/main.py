@@ -39,7 +39,7 @@ GROUPS = {
         "view": "the pages of all runs of a folder, in a browser",
         "list": "methods, tasks, backbones, suites, engines, or what runs on what",
         "fetch": "download and convert the weights of a backbone, once",
-        "doctor": "what this machine has, and what is missing",
+        "doctor": "this machine, its versions, and missing weights and extras",
         "query": "SQL over the cells, samples and steps of any number of runs",
     },
     "Prove": {
@@ -181,7 +181,7 @@ def _check_current_folder() -> None:
     try:
         os.getcwd()
     except FileNotFoundError as error:
-        raise UsageError("the current folder is no longer there; change to another and run again") from error
+        raise UsageError("the current folder was removed; change to another and run again") from error
 
 
 def _out_of_memory(error: Exception) -> bool:
@@ -202,7 +202,7 @@ def without_reader(arguments: Sequence[str]) -> int:
     if only_lists(arguments) or reads:
         return 0
     with suppress(OSError):
-        click.echo("stride: nobody reads the output any more; what a run has finished is kept", err=True)
+        click.echo("stride: nobody reads the output any more; finished outputs of a run are kept", err=True)
     with suppress(OSError):
         sys.stderr.flush()
     return 3
@@ -232,7 +232,7 @@ def main() -> None:
         error.show()
         sys.exit(2)
     except (KeyboardInterrupt, click.exceptions.Abort):
-        click.echo("stride: interrupted; what was finished is kept", err=True)
+        click.echo("stride: interrupted; finished outputs are kept", err=True)
         sys.exit(3)
     except BrokenPipeError:
         sys.exit(without_reader(sys.argv[1:]))

@@ -141,8 +141,8 @@ def _again(words: list[str], night: Path, number: int) -> Store:
     code, _ = _run([*words, "--seed", str(seed), "--set", "prove=false", "--out", str(path), "--json"])
     if code:
         raise RunIncomplete(
-            f"the A/A rerun in {path} ended with exit code {code}, so there is no baseline yet; `stride report` says "
-            f"why, and the next night tries again"
+            f"the A/A rerun in {path} ended with exit code {code}, so the baseline is not made yet; `stride report` "
+            f"says why, and the next night tries again"
         )
     return Store.open(path)
 

@@ -136,7 +136,7 @@ def _size(model: str) -> Outcome:
 
 
 @command.command(name="cost")
-@click.option("--cards", type=click.Path(path_type=Path), help="Your own cards, in the form of the shipped ones.")
+@click.option("--cards", type=click.Path(path_type=Path), help="Your cards, in the form of the shipped ones.")
 @click.option(
     "--utilisation",
     type=click.FloatRange(0, min_open=True),

@@ -53,7 +53,7 @@ def command(
         _print_schema(as_json)
         return
     if sql is None:
-        raise UsageError("there is no query; stride query --schema prints what can be asked")
+        raise UsageError("the query is missing; stride query --schema prints the views")
     answer = answer_of(sql, runs, time_limit)
     if as_json:
         emit([dict(zip(answer.names, row, strict=True)) for row in answer.rows])

@@ -48,7 +48,7 @@ POINTS = 200
     type=click.Path(path_type=Path, file_okay=False),
     help="Write pages for a browser into this folder instead: index.html, of one or more runs.",
 )
-@click.option("--paper", help="With --table: a paper's table, printed beside measured. Such as sjdpp.")
+@click.option("--paper", help="With --table: a paper's table, printed and measured. Such as sjdpp.")
 @click.option("--table", help="The number of the table, as the paper writes it: 1, or IV.")
 @click.option("--format", "form", type=click.Choice(FORMS), default=FORMS[0], help="Of the paper's table.")
 @click.option("--figure", help="With --pdf: the figure to write. pareto, or one of a paper such as sjdpp_fig5.")

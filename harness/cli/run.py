@@ -67,7 +67,7 @@ class Folder(click.Path):
 @click.option("--max-new-tokens", type=int, help="Output tokens of a prompt, at most.")
 @click.option("--batch", multiple=True, type=int, help="Prompts decoded in lock step; several to sweep.")
 @click.option("--limit", type=int, help="Number of prompts of each task.")
-@click.option("--repetitions", type=int, help="Decodes of each prompt, each with its own seed.")
+@click.option("--repetitions", type=int, help="Decodes of each prompt, with different seeds.")
 @click.option("--seed", type=int, help="Seed of all draws.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any key of a suite, such as top_p=0.9.")
 @click.option(
@@ -119,7 +119,7 @@ def command(name: str | None, **options: Any) -> None:
     stride run quick
     stride run quick --dry-run
     stride run quick --limit 2 --out runs/mine
-    stride run papers/sjdpp --backbone embedded-image    also the paper's tables, measured beside printed
+    stride run papers/sjdpp --backbone embedded-image    also the paper's tables, printed and measured
     stride run --out runs/mine --resume                  after ^C, a kill or a full disk
     stride run --method sjd --method '{name: sjdpp, reuse: M}' --backbone tabular --task tabular -t 1
     stride run quick --batch 1 --batch 4                 four prompts at a time, and one

@@ -253,7 +253,7 @@ def _table(steps: pd.DataFrame, pieces: list[str]) -> Table:
 
 
 def _text(sample: pd.Series[Any], column: str) -> str:
-    """Return a text of a column, or "" if the run has no such column."""
+    """Return a text of a column, or "" if the run lacks it."""
     value = sample.get(column)
     return value if isinstance(value, str) else ""
 

@@ -48,7 +48,7 @@ EVERY_S = 30.0
 @click.option(
     "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Of the recipe, or of its data: data.new=64."
 )
-@click.option("--device", default="cpu", show_default=True, help="With --backbone: where it runs, such as cuda.")
+@click.option("--device", default="cpu", show_default=True, help="With --backbone: a torch device, such as cuda.")
 @click.option("--dtype", default="bf16", show_default=True, help="With --backbone: its type.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document: {folder, finished, step, hours, taken}.")
 def command(
@@ -71,7 +71,8 @@ def command(
 
     With --backbone, KIND is a recipe for any backbone: medusa, blockwise, eagle1, eagle3, cross-regression,
     xspecmesh-mlp or xspecmesh-cross, xspecmesh-mlp-lora or xspecmesh-cross-lora after those, mulo-2x, and mulo-4x after
-    it. It learns from what the backbone writes after the prompts of --data, or from a folder of pictures with captions.
+    it. It learns from the texts that the backbone writes after the prompts of --data, or from a folder of pictures with
+    captions.
     The result goes where `stride run` looks for it, unless --out is given: a method takes it by the name of --name, as
     in {name: cross_regression, adapter: gsm8k-t0.6}. Other data or settings need another name. --set epochs=N counts
     passes over the data, and --set schedule=paper trains as long as the paper did.
@@ -110,7 +111,7 @@ def command(
 def _general(
     kind: str, backbone: str, data: str | None, settings: tuple[str, ...], device: str, dtype: str
 ) -> training.Recipe:
-    """The recipe for a backbone that the options describe; a folder holds pictures.
+    """Return the recipe for a backbone that the options describe; a folder of data holds pictures.
 
     Raises:
         UsageError: an option is missing or malformed.
@@ -152,7 +153,7 @@ def _train(
     threads: int,
     as_json: bool,
 ) -> None:
-    """Train, and say where the result lies; of several processes, the first one says it."""
+    """Train, and print the folder of the result; of several processes, the first one prints it."""
     torch.set_num_threads(threads)
     if not Workers.of_environment().first:
         training.train(name, recipe, folder, built, seed, minutes)
@@ -173,7 +174,7 @@ def _train(
 
 
 class Watch:
-    """A progress bar on a terminal, a line every half minute elsewhere."""
+    """Show a progress bar on a terminal, and a line every half minute elsewhere."""
 
     def __init__(self, name: str, steps: int) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
@@ -209,7 +210,7 @@ def _recipe(kind: str, name: str) -> training.Recipe:
 
 
 def _parts(recipe: training.Recipe, pairs: tuple[str, ...], backbone: str = "") -> dict[str, Path]:
-    """Folder of each recipe that this one builds on; with a backbone, where the recipe for it wrote its result.
+    """Return the folder of each recipe that this one builds on; with a backbone, that of the recipe for it.
 
     Raises:
         UsageError: a pair is malformed, or a folder is missing.
@@ -237,7 +238,7 @@ def _show(kind: str | None, as_json: bool) -> None:
     recipes = {name: RECIPES.get(name) for name in RECIPES}
     kinds = sorted({recipe.kind for recipe in recipes.values()})
     if kind is not None and kind not in kinds:
-        raise UsageError(f"there is no kind of recipe {kind!r}; choose one of {', '.join(kinds)}")
+        raise UsageError(f"{kind!r} is not a kind of recipe; choose one of {', '.join(kinds)}")
     rows = [_row(name, recipe) for name, recipe in recipes.items() if kind in (None, recipe.kind)]
     if as_json:
         emit(rows)

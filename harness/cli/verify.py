@@ -45,7 +45,7 @@ BUGS = {"injected bug": 0, "method": 1, "total variation": 1, "seen": 1, "on": 2
     default=600.0,
     show_default=True,
     metavar="SECONDS",
-    help="After it no random case begins.",
+    help="No random case begins after it.",
 )
 @click.option(
     "--json",
@@ -104,7 +104,7 @@ def command(
 def _computed(
     asked: Sequence[Piece], settings: Settings, outputs: int | None, keeper: Keeper, processes: int, quiet: bool
 ) -> dict[Piece, Done]:
-    """Every piece; the terminal shows which was done last."""
+    """Enumerate every piece; the terminal shows the last one that was done."""
     done: dict[Piece, Done] = {}
     with Console(stderr=True, quiet=quiet).status("enumerating ...") as status:
         for one in computed(asked, settings, outputs, keeper, processes):
@@ -116,14 +116,14 @@ def _computed(
 
 
 def _row(piece: Piece, done: Mapping[Piece, Done]) -> dict[str, Any]:
-    """The row of a setting, of all its cases."""
+    """Return the row of a setting, joined over its cases."""
     row, dear = done[piece].row, done.get(replace(piece, kind="dear"))
     assert row is not None, "an error of a setting ends the command"
     return joined(row, dear.row if dear is not None and piece.kind == "setting" else None)
 
 
 def _bugs(asked: Sequence[Piece], done: Mapping[Piece, Done], rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Injected bugs, but of no method that has a setting which could not be enumerated at all."""
+    """Return the rows of injected bugs, without methods that have a setting which could not be enumerated at all."""
     unverified = {row["method"] for row in rows if row["verdict"] == "unverified"}
     bugs = [done[piece] for piece in asked if piece.kind == "bug" and piece.method not in unverified]
     for one in bugs:
@@ -133,7 +133,7 @@ def _bugs(asked: Sequence[Piece], done: Mapping[Piece, Done], rows: list[dict[st
 
 
 def _laws(done: Sequence[Done]) -> str:
-    """How many laws were read, and where from."""
+    """Say how many laws were read from the cache and how many were enumerated."""
     used, new = sum(one.used for one in done), sum(one.enumerated for one in done)
     text = f"{used} laws from the cache ({folder()}; --fresh enumerates them again), {new} enumerated."
     trouble = next((one.trouble for one in done if one.trouble), "")
@@ -189,13 +189,13 @@ def _show_random(rows: list[dict[str, Any]], asked: int, seed: int) -> None:
 
 
 def _failed(rows: list[dict[str, Any]]) -> list[str]:
-    """Why settings are unverified; the table has no room for it."""
+    """Return notes on why settings are unverified."""
     reasons = ((row, row["case"] or (row["left_out"] or [""])[0]) for row in rows if row["verdict"] == "unverified")
     return [f"! {row['label']}: {reason}" for row, reason in reasons]
 
 
 def _unproved(rows: list[dict[str, Any]]) -> list[str]:
-    """Why settings could not be enumerated; the table has no room for it."""
+    """Return notes on why settings could not be enumerated."""
     return [f"! {row['label']}: {row['case']}" for row in rows if row["total_variation"] is None]
 
 

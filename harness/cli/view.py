@@ -29,7 +29,7 @@ def command(folder: Path, port: int) -> None:
     for module in ("plotly", "itables"):
         optional(module, "a page for a browser", "html")
     if not folder.is_dir():
-        raise UsageError(f"there is no folder {folder}; name one that holds runs")
+        raise UsageError(f"{folder} is not a folder; name one that holds runs")
     from stridebench.harness.cli.report import evidence_of
     from stridebench.reports.html.server import serve
 

@@ -86,14 +86,16 @@ def degraded(decode: Decode) -> Path:
     return decode("after", "worse")
 
 
-def test_an_identical_rerun_passes(decode, baseline):
+def test_an_identical_rerun_passes_if_a_drop_would_have_been_seen(decode, baseline):
     again = decode("again", "good")
     result = stride("gate", "check", again, "--baseline", baseline, "--json")
-    assert (result.code, result.document["verdict"]) == (0, "pass")
-    rows = result.document["rows"]
-    assert {(row["verdict"], row["why"]) for row in rows if row["metric"] != "e-value"} == {("pass", "identical")}
-    assert {row["verdict"] for row in rows if row["metric"] == "e-value"} == {"pass"}
-    assert "# Gate: pass" in stride("gate", "check", again, "--baseline", baseline).out
+    rows = [row for row in result.document["rows"] if row["metric"] != "e-value"]
+    assert all(row["why"].startswith("identical") for row in rows)
+    drafts = [(row["verdict"], row["why"]) for row in rows if row["label"].startswith("speculative")]
+    assert drafts and set(drafts) == {("pass", "identical")}
+    # 32 prompts are too few for the rare drafts of prompt_lookup
+    assert (result.code, result.document["verdict"]) == (4, "inconclusive")
+    assert {row["verdict"] for row in result.document["rows"] if row["metric"] == "e-value"} == {"pass"}
 
 
 def test_a_degraded_drafter_fails_and_its_cell_is_named(baseline, degraded):
@@ -104,7 +106,7 @@ def test_a_degraded_drafter_fails_and_its_cell_is_named(baseline, degraded):
     acceptance = next(row for row in result.document["rows"] if row["metric"] == "acceptance")
     assert -0.16 < acceptance["change"] < -0.05  # a drafter about a tenth worse, not a broken one
     others = [row for row in result.document["rows"] if row["label"] == "prompt_lookup"]
-    assert others and all(row["verdict"] == "pass" for row in others)
+    assert others and all(row["verdict"] != "fail" for row in others)
 
 
 def test_a_replay_sees_a_loss_of_about_one_percent(decode, tmp_path):
@@ -139,7 +141,9 @@ def test_a_failed_gate_is_written_to_the_files(baseline, degraded, tmp_path):
 
 
 def test_a_wide_margin_tolerates_the_drop(baseline, degraded):
-    assert stride("gate", "check", degraded, "--baseline", baseline, "--margin", 0.5).code == 0
+    result = stride("gate", "check", degraded, "--baseline", baseline, "--margin", 0.5, "--json")
+    drafts = [row["verdict"] for row in result.document["rows"] if row["label"].startswith("speculative")]
+    assert result.code == 4 and drafts and set(drafts) == {"pass"}
 
 
 def test_three_prompts_are_inconclusive(decode):

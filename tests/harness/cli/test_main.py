@@ -452,7 +452,7 @@ def test_a_current_folder_that_is_gone_is_one_message(monkeypatch):
         raise FileNotFoundError
 
     monkeypatch.setattr(os, "getcwd", gone)
-    assert "the current folder is no longer there" in refused("list", "methods")
+    assert "the current folder was removed" in refused("list", "methods")
 
 
 def test_a_library_without_room_is_out_of_memory(monkeypatch):

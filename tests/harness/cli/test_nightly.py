@@ -13,9 +13,9 @@ from tests.support.nights import line, noisy, write
 SUITE = """\
 methods: [{name: speculative, drafter: "self:layers=1", gamma: 3}]
 backbones: [tabular]
-tasks: [{name: tabular, limit: 6}]
+tasks: [{name: tabular, prompts_count: 24}]
 temperature: 1
-max_new_tokens: 6
+max_new_tokens: 12
 prove: false
 """
 
