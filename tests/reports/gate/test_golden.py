@@ -68,7 +68,7 @@ def test_a_baseline_holds_engines_and_the_gate_sees_drafts_that_are_lost(
 def test_a_longer_reference_fails_and_a_near_one_passes_within_its_margin(run: Path, tmp_path: Path) -> None:
     path = tmp_path / "g.yaml"
     path.write_text(yaml.safe_dump({"m": {"on": {2: 2.04, 3: 2.5}, "off": {2: 1.5}}}))
-    asked = ("gate", run, "--golden", path, "--setting", "on", "--drafts")
+    asked = ("gate", "check", run, "--golden", path, "--setting", "on", "--drafts")
     assert stride(*asked, 2).code == 0
     failed = stride(*asked, 3, "--json")
     assert failed.code == 1 and failed.document["verdict"] == "fail"
