@@ -158,7 +158,7 @@ def _train(
     if not Workers.of_environment().first:
         training.train(name, recipe, folder, built, seed, minutes)
         return
-    with Watch(name, recipe.steps) as watch:
+    with TrainingBar(name, recipe.steps) as watch:
         try:
             result = training.train(name, recipe, folder, built, seed, minutes, watch)
         except KeyboardInterrupt:
@@ -173,7 +173,7 @@ def _train(
         say(f"{folder}: step {result.step} of {recipe.steps}, {result.hours:.2f} h, {state}")
 
 
-class Watch:
+class TrainingBar:
     """Show a progress bar on a terminal, and a line every half minute elsewhere."""
 
     def __init__(self, name: str, steps: int) -> None:
@@ -182,7 +182,7 @@ class Watch:
         self._task = self._bar.add_task(name, total=steps)
         self._name, self._said = name, -math.inf
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> TrainingBar:
         if self._bar.console.is_terminal:
             self._bar.start()
         return self

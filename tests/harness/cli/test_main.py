@@ -7,8 +7,10 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
 from stridebench.harness.cli.main import VERBS
@@ -33,10 +35,26 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_has_examples_in_its_help(verb):
-    result = stride(verb, "--help")
-    assert result.code == 0 and f"stride {verb}" in result.out
+def verbs(group: click.Group, before: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Every verb with the groups that it stands in."""
+    for name in group.list_commands(click.Context(group)):
+        command = group.get_command(click.Context(group), name)
+        yield (*before, name)
+        if isinstance(command, click.Group):
+            yield from verbs(command, (*before, name))
+
+
+def test_every_verb_has_examples_in_its_help_and_the_first_help_fits_one_screen():
+    for words in verbs(stride_group):
+        result = stride(*words, "--help")
+        assert result.code == 0 and f"stride {' '.join(words)}" in result.out, words
+    assert len(VERBS) <= 16 and 24 <= len(stride("--help").out.splitlines()) <= 40
+
+
+def test_a_wrong_verb_of_a_group_proposes_another_and_engines_have_a_suite():
+    assert "did you mean 'replay'" in stride("gate", "reply").err
+    cells = stride("engine", "run", "--dry-run", "--json").document
+    assert cells == stride("run", "servers", "--dry-run", "--json").document and cells["engines"]
 
 
 @pytest.mark.slow
@@ -71,15 +89,6 @@ def test_list_alone_gives_all_but_the_matrix():
     assert {row["kind"] for row in stride("list", "--json").document} == {word for word, _ in LISTED.values()}
 
 
-def test_the_matrix_has_a_row_a_pair_and_no_third_outcome():
-    rows = stride("list", "matrix", "--json").document
-    backbones = {row["name"] for row in stride("list", "backbones", "--json").document}
-    assert {(row["name"], row["backbone"]) for row in rows} == {(m, b) for m in METHODS for b in backbones}
-    assert all((row["outcome"] == "runs") == (row["reason"] is None) for row in rows)
-    assert {row["outcome"] for row in rows} <= {"runs", "needs a part", "needs weights", "cannot"}
-    assert "runs" in stride("list", "matrix").out
-
-
 UNKNOWN = {
     "suite": ("run", "quikc"),
     "method": ("run", "--method", "sdj", *SMALL),
@@ -90,6 +99,7 @@ UNKNOWN = {
     "verified method": ("verify", "sdj"),
     "verified parameter": ("verify", "sjd", "-p", "windw=3"),
     "fetched": ("fetch", "smollm2-135n"),
+    "listed": ("list", "methods", "sjdd"),
 }
 
 
