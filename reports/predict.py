@@ -4,7 +4,7 @@ By a data sheet a pass takes max(bytes / bandwidth, operations / rate) + launche
 GPU reads the next weights while it multiplies. By the passes of a measured CPU it takes the sum of both, and a time for
 each layer and each row of a layer. Counts (passes, rows, tokens) are the run's; they do not depend on the machine. The
 time of the host is the run's too, and is of the run's machine: each figure stands beside one without it. Everything
-else is an assumption of ``ASSUMPTIONS``, which `stride predict` prints.
+else is an assumption of ``ASSUMPTIONS``, which `stride paper predict` prints.
 """
 
 from __future__ import annotations
@@ -437,7 +437,7 @@ def scatter(frame: pd.DataFrame) -> Scatter | None:
     return Scatter(len(both), float(errors.median()), float(errors.max()), str(both["cell"].iloc[worst]))
 
 
-# The picture of `stride predict --measured`: predicted over measured speed-ups, both axes logarithmic.
+# The picture of `stride paper predict --measured`: predicted over measured speed-ups, both axes logarithmic.
 
 
 FAR = 0.25

@@ -70,8 +70,8 @@ TARGETS = {
 
 def readers() -> dict[str, Callable[[Path], object]]:
     """The readers by name. Their modules are imported here, when atheris can see them."""
+    from stridebench.gating import read_baseline
     from stridebench.harness.audit.output import read_outputs
-    from stridebench.harness.cli.gate import read_baseline
     from stridebench.harness.core.capabilities import Capabilities
     from stridebench.harness.plan import suite
     from stridebench.harness.plan.cells import expand

@@ -4,9 +4,12 @@
     tonight = stridebench.run(methods=["prompt_lookup"], backbones="smollm2-135m", prompts="mine.jsonl")
     tonight.table[["label", "speedup", "verdict"]]
 
-The command line continues a run that was started here, and the other way round. This folder is installed as the
-package ``stridebench``; ``harness``, ``methods``, ``tasks`` and ``reports`` are installed below it. Names are loaded
-when they are first used, so that importing the package does not import torch.
+``run`` decodes, ``open_runs`` reads finished runs, ``query`` answers SQL over them, ``verify`` proves that methods are
+exact, ``audit`` bets against the tokens of a run or of a file, ``gate`` tests a run against a baseline, and ``compare``
+compares runs. The verbs of the command line call the same functions, and continue a run that was started here.
+
+This folder is installed as the package ``stridebench``; ``harness``, ``methods``, ``tasks`` and ``reports`` are
+installed below it. Names are loaded when they are first used, so that importing the package does not import torch.
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from stridebench.checks import audit as audit
     from stridebench.checks import verify as verify
+    from stridebench.gating import compare as compare
+    from stridebench.gating import gate as gate
     from stridebench.harness import __version__ as __version__
     from stridebench.harness.errors import RunIncomplete as RunIncomplete
     from stridebench.harness.errors import StoreError as StoreError
@@ -30,8 +35,9 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "checks": ("audit", "verify"),
+    "gating": ("compare", "gate"),
     "harness": ("__version__",),
-    "stridebench.harness.errors": ("RunIncomplete", "StoreError", "StrideError", "UsageError", "WeightsError"),
+    "harness.errors": ("RunIncomplete", "StoreError", "StrideError", "UsageError", "WeightsError"),
     "running": ("run",),
     "stored_run": ("StoredRun", "open_runs", "query"),
 }

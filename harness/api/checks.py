@@ -2,42 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from stridebench.harness.cli.audit import facts_of
-from stridebench.harness.cli.verify import QUICK, settings_of
+from stridebench.harness.audit.of_file import ClaimedSource, audit_figures, audit_file
 from stridebench.harness.discover import declare_all
 from stridebench.harness.errors import UsageError
 from stridebench.harness.plan import contract
+from stridebench.harness.plan.names import build
 from stridebench.harness.proof.cases import cases_to_verify
 from stridebench.harness.proof.catalogue import proof_of
 from stridebench.harness.record.store import Store
+from stridebench.harness.registry import METHODS
 from stridebench.harness.run.loading import Options
-from stridebench.harness.run.stored_audit import audit_store
+from stridebench.harness.run.stored_audit import AuditedCell, audit_store
 from stridebench.stored_run import StoredRun
+
+QUICK = 32
+"""Largest number of outputs of a model that a quick proof enumerates."""
 
 
 def verify(*methods: str, quick: bool = False, **params: Any) -> pd.DataFrame:
     """Enumerate every outcome of a decode on small random models, as `stride verify` does.
 
     Args:
-        methods: their names; none: all.
+        methods: names of methods. Default: all.
         quick: only the smaller models.
-        params: of the one setting that is verified; none: all settings that a method names.
+        params: parameters of the one setting to verify. Default: all settings that a method names.
 
     Returns:
         One row a setting: ``verdict`` (exact, approximate, broken or unverified), ``total_variation``, ``claim``.
 
     Raises:
-        UsageError: there is no such method, or it has no such parameter.
+        UsageError: the method or its parameter does not exist.
     """
     declare_all()
     if params and len(methods) != 1:
         raise UsageError(f"{', '.join(params)} are parameters of one method; name one")
-    settings = {name: settings_of(name, params) for name in methods} or dict(contract.usable_methods())
+    settings = {name: settings_to_verify(name, params) for name in methods} or dict(contract.usable_methods())
     outputs = QUICK if quick else None
     rows = [
         proof_of(name, method, cases_to_verify(method, outputs))
@@ -48,24 +54,71 @@ def verify(*methods: str, quick: bool = False, **params: Any) -> pd.DataFrame:
 
 
 def audit(
-    run: StoredRun | str | Path, dtype: str | None = None, device: str = "cpu", fetch: bool = True
+    run: StoredRun | str | Path | None = None,
+    *,
+    tokens: str | Path | None = None,
+    dtype: str | None = None,
+    device: str = "cpu",
+    fetch: bool = True,
+    **claimed: Any,
 ) -> pd.DataFrame:
-    """Bet against the sampled outputs of a run, as `stride audit RUN` does.
+    """Bet against the sampled outputs of a run or of a file, as `stride audit` does.
 
     Args:
         run: a run, or its folder.
-        dtype: in which the distributions are computed; None: that of each cell.
+        tokens: instead of a run, a file of JSON lines such as {"prompt_ids": [1, 2], "output_ids": [3, 4]}.
+        dtype: the distributions are computed in this type. Default: that of each cell, or of the backbone.
         device: a torch device.
         fetch: download pinned weights that are missing.
+        claimed: with ``tokens``, the source that they claim: ``backbone``, ``temperature``, and if needed ``top_k``,
+            ``top_p``, ``drafter`` and ``margin``.
 
     Returns:
-        One row a cell at T > 0: ``verdict`` (refuted, not refuted, inconclusive), ``e_value``, ``tokens``,
-        ``visible_tv``, and ``reason`` where a cell was not audited.
+        One row a cell at T > 0, or one for the file: ``verdict`` (refuted, not refuted, inconclusive), ``e_value``,
+        ``tokens``, ``visible_tv``, and ``reason`` if a cell was not audited.
 
     Raises:
-        UsageError: no cell draws anything. StoreError: the weights at hand did not make the outputs.
+        UsageError: no cell draws anything, or an argument is missing or wrong. StoreError: the weights at hand did not
+            make the outputs.
     """
     declare_all()
-    path = run.path if isinstance(run, StoredRun) else Path(run)
+    if (run is None) == (tokens is None):
+        raise UsageError("name a run, or a file of tokens, one of them")
+    if tokens is not None:
+        name, result = audit_file(Path(tokens), _source(claimed, dtype), device, fetch)
+        return pd.DataFrame([{"tokens_file": str(tokens), "dtype": name} | audit_figures(result)])
+    if claimed:
+        raise UsageError(f"{', '.join(claimed)} go with tokens; a run says how it was sampled")
+    path = run.path if isinstance(run, StoredRun) else Path(str(run))
     rows = audit_store(Store.open(path), dtype, Options(device=device, fetch=fetch))
     return pd.DataFrame([facts_of(row) for row in rows])
+
+
+def _source(claimed: Mapping[str, Any], dtype: str | None) -> ClaimedSource:
+    known = [field.name for field in fields(ClaimedSource)]
+    if unknown := [key for key in claimed if key not in known]:
+        raise UsageError(f"audit has no argument {unknown[0]!r}; with tokens it takes {', '.join(known)}")
+    if missing := [key for key in ("backbone", "temperature") if key not in claimed]:
+        raise UsageError(f"tokens need {' and '.join(missing)}: the source that they claim to be drawn from")
+    return ClaimedSource(**claimed, dtype=dtype)
+
+
+def facts_of(row: AuditedCell) -> dict[str, Any]:
+    """Return an audited cell as one row."""
+    facts = {"cell": row.name, "label": row.label, "claim": row.claim.name, "dtype": row.dtype, "reason": row.reason}
+    return facts | (audit_figures(row.audit) if row.audit is not None else {"verdict": None})
+
+
+def settings_to_verify(name: str, values: Mapping[str, Any]) -> list[Any]:
+    """Return the settings of a method to verify: the one of ``values``, or all that the method names.
+
+    Raises:
+        UsageError: the method or the setting does not exist.
+    """
+    if not values:
+        return contract.settings_of(name)
+    method = build(contract.class_of(METHODS, name), name, dict(values))
+    if isinstance(method, list):
+        raise UsageError("; ".join(text for _, text in method))
+    contract.check(METHODS, name, method)
+    return [method]

@@ -1,4 +1,4 @@
-"""`run`: plans and decodes as `stride run` does."""
+"""`run`: plan and decode as `stride run` does."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from typing import Any, TypedDict, Unpack
 
 from rich.console import Console
 
-from stridebench.harness.cli.execution import Request, check_finished, perform
-from stridebench.harness.cli.overrides import ENTRIES, suite_to_run, task_of
-from stridebench.harness.cli.run_progress import RunProgress
+from stridebench.execution import RunRequest, check_finished, perform
 from stridebench.harness.discover import declare_all
 from stridebench.harness.errors import UsageError, did_you_mean
 from stridebench.harness.machine.folders import cache_folder
@@ -20,9 +18,11 @@ from stridebench.harness.machine.quiet import stdout_on_stderr
 from stridebench.harness.machine.surroundings import restored
 from stridebench.harness.plan.cells import expand
 from stridebench.harness.plan.names import place_of
+from stridebench.harness.plan.overrides import ENTRIES, suite_to_run, task_of
 from stridebench.harness.plan.suite import Overrides, Suite
 from stridebench.harness.record.files import make, put, remote_run
 from stridebench.harness.run.engine_runner import StoppedEngine, with_obstacles
+from stridebench.harness.run.progress import RunProgress
 from stridebench.stored_run import StoredRun
 
 Entry = str | Path | Mapping[str, Any]
@@ -39,12 +39,12 @@ class Keys(TypedDict, total=False):
         prompts: instead of a task, a file of prompts or its URL, or a list of texts or of rows as in a .jsonl file.
         dtype: of all backbones: fp32, bf16, fp16 or fp64; several to sweep.
         temperature: 0 is greedy; several to sweep.
-        top_k: 0: no cut; several to sweep.
-        top_p: 1: no cut.
+        top_k: 0 for no cut; several to sweep.
+        top_p: 1 for no cut.
         max_new_tokens: output tokens of a prompt, at most.
         batch: prompts decoded in lock step; several to sweep.
         limit: number of prompts of each task.
-        repetitions: decodes of each prompt, each with its own seed.
+        repetitions: decodes of each prompt, with different seeds.
         seed: of all draws.
         prove: whether claims are proved by enumeration.
         warmup: decodes that are not counted.
@@ -76,7 +76,7 @@ class Keys(TypedDict, total=False):
 
 
 NO_KEYS_OF_A_SUITE = ("dtype", "limit", "prompts", "offline", "allow_code_execution")
-"""Arguments of `run` that stand beside the keys of a suite."""
+"""Arguments of `run` that are not keys of a suite."""
 
 
 def run(
@@ -91,21 +91,21 @@ def run(
     """Decode the prompts of a suite with its methods, and store every step.
 
     Args:
-        suite: its name or file; None: ``methods``, ``backbones`` and ``tasks`` (or ``prompts``) say what to run.
+        suite: its name or file. Default: ``methods``, ``backbones`` and ``tasks`` (or ``prompts``) are the suite.
         device: a torch device, such as cuda.
-        out: the run folder or a URL; None: ``runs/SUITE-TIME``.
+        out: the run folder or a URL. Default: ``runs/SUITE-TIME``.
         resume: continue the run in ``out``, or the latest of this suite. With ``out`` and nothing else, the suite is
             that of the run.
         progress: show a bar on standard error.
         keys: replace keys of the suite.
 
     Returns:
-        The run. A claim that is broken has the verdict "broken" in its table.
+        The run. If a claim is broken, its row of the table has the verdict "broken".
 
     Raises:
         UsageError: a name or value is wrong, or no cell can run; nothing is decoded.
         StoreError: the folder holds another run, or another process writes there.
-        RunIncomplete: some cells or engines could not be finished; what was finished is in the folder.
+        RunIncomplete: some cells or engines could not be finished; the finished ones are in the folder.
     """
     command = ["stridebench.run", *([str(suite)] if suite is not None else []), *map(str, sorted(keys))]
     with restored():
@@ -114,7 +114,7 @@ def run(
             words = {key: key for key in ENTRIES}
             name, overrides = None if suite is None else str(suite), _overrides(keys, device)
             plan = with_obstacles(expand(suite_to_run(name, overrides, out, resume, words)), out, resume)
-        request = Request(
+        request = RunRequest(
             out if out is None or remote_run(out) is not None else Path(out),
             resume,
             device,
@@ -128,7 +128,7 @@ def run(
 
 
 def _overrides(keys: Mapping[str, Any], device: str) -> Overrides:
-    """What the keys replace.
+    """Return the overrides of a suite that the keys ask for.
 
     Raises:
         UsageError: a key is unknown, or both a task and a file of prompts are given.
@@ -142,7 +142,7 @@ def _overrides(keys: Mapping[str, Any], device: str) -> Overrides:
     options = {key: key for key in (*values, "limit", "dtype")}
     if "prompts" in keys:
         if "tasks" in values:
-            raise UsageError("prompts are a task of their own; give them or tasks, not both")
+            raise UsageError("prompts are a task; give them or tasks, not both")
         values["tasks"], options["tasks"] = task_of(_prompt_file(keys["prompts"])), "prompts"
     for key in ENTRIES:
         if key in values and not isinstance(values[key], list):
@@ -153,7 +153,7 @@ def _overrides(keys: Mapping[str, Any], device: str) -> Overrides:
 
 
 def _prompt_file(prompts: str | Path | Sequence[str | Mapping[str, Any]]) -> Path | str:
-    """The file of prompts. A list is written to the cache under its digest, so that a run of it can be resumed.
+    """Return the file of prompts. A list is written to the cache under its digest, so that its run can be resumed.
 
     Raises:
         UsageError: the list is empty or holds something else.
@@ -171,7 +171,7 @@ def _prompt_file(prompts: str | Path | Sequence[str | Mapping[str, Any]]) -> Pat
     try:
         text = "".join(json.dumps(dict(row)) + "\n" for row in rows)
     except TypeError as error:
-        raise UsageError(f"prompts has a row that is no JSON: {error}") from error
+        raise UsageError(f"prompts has a row that is not JSON: {error}") from error
     file = cache_folder() / "prompts" / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.jsonl"
     if not file.exists():
         make(file.parent)
@@ -180,7 +180,7 @@ def _prompt_file(prompts: str | Path | Sequence[str | Mapping[str, Any]]) -> Pat
 
 
 def _plain(value: Any) -> Any:
-    """The value as a suite file gives it: lists and mappings, paths as texts, a sweep of one value as that value."""
+    """Return the value as a suite file holds it: lists and mappings, paths as texts, one value if a sweep has one."""
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, Mapping):

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import click
 import pandas as pd
 
-from stridebench.harness.cli.engine_runs import engine_table
-from stridebench.harness.cli.query import answer_of
+from stridebench.harness.errors import printable_line
+from stridebench.harness.machine.extras import optional
 from stridebench.harness.record.request_store import RequestStore
 from stridebench.harness.record.store import Cell, Store
+from stridebench.reports import engines
+from stridebench.reports.query.schema import NamedRun
 from stridebench.reports.run_folders import run_folders
 from stridebench.reports.run_report import RunReport
+
+if TYPE_CHECKING:
+    from stridebench.reports.query.database import Answer
 
 
 class StoredRun:
@@ -33,12 +41,12 @@ class StoredRun:
 
     @property
     def cells(self) -> list[str]:
-        """The ids of the finished cells, in the order of the table."""
+        """Return the ids of the finished cells, in the order of the table."""
         return self._store.cells()
 
     @property
     def table(self) -> pd.DataFrame:
-        """One row a cell, with all figures of the reports; skipped and unfinished cells say why in ``reason``.
+        """Return one row a cell, with all figures of the reports; skipped and unfinished cells say why in ``reason``.
 
         A figure ``x`` with an interval has the columns x, x_low, x_high and x_n (the number of prompts).
         """
@@ -46,25 +54,25 @@ class StoredRun:
 
     @cached_property
     def samples(self) -> pd.DataFrame:
-        """One row a decoded prompt; ``cell`` is the cell's id, and ``score.NAME`` are the task's scores.
+        """Return one row a decoded prompt; ``cell`` is the cell's id, and ``score.NAME`` are the task's scores.
 
-        Warm-ups are marked in ``warmup`` and count nowhere.
+        Warm-ups are marked in ``warmup``; no figure counts them.
         """
         return _joined([_samples(cell) for cell in self._cells])
 
     @cached_property
     def steps(self) -> pd.DataFrame:
-        """One row a step of a decode; ``cell`` is the cell's id, and times are nanoseconds."""
+        """Return one row a step of a decode; ``cell`` is the cell's id, and times are nanoseconds."""
         return _joined([cell.steps.assign(cell=cell.name) for cell in self._cells])
 
     @property
     def engines(self) -> pd.DataFrame:
-        """One row a cell of an engine: speed, acceptance in both definitions, verdict and audit."""
-        return engine_table(self._store)
+        """Return one row a cell of an engine: speed, acceptance in both definitions, verdict and audit."""
+        return engines.summarise(self._store)
 
     @cached_property
     def requests(self) -> pd.DataFrame:
-        """One row a request to an engine (columns: `harness.record.requests`); ``cell`` is the cell's id."""
+        """Return one row a request to an engine (columns: `harness.record.requests`); ``cell`` is the cell's id."""
         store = RequestStore.of(self._store.path, self._store.manifest)
         return _joined([store.cell(name).requests.assign(cell=name) for name in store.cells()])
 
@@ -76,10 +84,10 @@ class StoredRun:
         """Write tables and plots, as `stride report` does.
 
         Args:
-            folder: of the files; None: ``report`` in the run folder.
+            folder: where the files go. Default: ``report`` in the run folder.
 
         Returns:
-            The files.
+            The files that were written.
         """
         return self._report.write(Path(folder) if folder is not None else self.path / "report")
 
@@ -97,7 +105,7 @@ class StoredRun:
         )
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the tables of `stride report`."""
+        """Return the tables of `stride report`, which a notebook shows."""
         return self._report.html()
 
 
@@ -105,10 +113,10 @@ def open_runs(*paths: str | Path) -> list[StoredRun]:
     """Open finished or half-finished runs.
 
     Args:
-        paths: run folders, URLs of runs, or folders that hold some; none: ``runs``.
+        paths: run folders, URLs of runs, or folders that hold some. Default: ``runs``.
 
     Returns:
-        The runs, those of one folder by name, which is the order in time where the names are ours.
+        The runs. Those of one folder are sorted by name, so by time if the names are the default ones.
 
     Raises:
         StoreError: a folder neither is nor holds a run. UsageError: there is no such folder.
@@ -121,13 +129,40 @@ def query(sql: str, *paths: str | Path | StoredRun) -> pd.DataFrame:
 
     Args:
         sql: one SELECT of DuckDB's SQL; `stride query --schema` prints the views.
-        paths: runs, run folders, URLs, or folders that hold runs; none: ``runs``.
+        paths: runs, run folders, URLs, or folders that hold runs. Default: ``runs``.
+
+    Returns:
+        One row a row of the answer. Runs with unfinished cells are named on standard error.
 
     Raises:
         UsageError: DuckDB is not installed, or refuses the query. StoreError: a run is damaged.
     """
     answer = answer_of(sql, [path.address if isinstance(path, StoredRun) else path for path in paths])
     return pd.DataFrame.from_records(answer.rows, columns=answer.names)
+
+
+def answer_of(sql: str, runs: Sequence[str | Path], seconds: float | None = None) -> Answer:
+    """Answer a query over runs that are named by their folders or URLs, with the types of its columns.
+
+    Args:
+        seconds: time limit of the query. Default: that of `ask`.
+
+    Raises:
+        UsageError: DuckDB is not installed, or refuses the query. StoreError: a run is damaged.
+    """
+    optional("duckdb", "stride query", "query")
+    from stridebench.reports.query.database import SECONDS, ask
+
+    # a table holds UTF-8 only, and the name of a folder may hold any byte
+    names = [(str(folder).encode("utf-8", "backslashreplace").decode(), folder) for folder in run_folders(runs)]
+    named = [NamedRun(name, Store.open(folder)) for name, folder in names]
+    answer = ask(sql, named, SECONDS if seconds is None else seconds)
+    for run in named:
+        planned, sealed = len(run.store.manifest["cells"]), len(run.store.cells())
+        if sealed < planned:
+            left = f"{planned - sealed} of {planned} cells are not finished; their outputs are in no view yet"
+            click.echo(f"{printable_line(run.name)}: {left}", err=True)
+    return answer
 
 
 def _samples(cell: Cell) -> pd.DataFrame:
@@ -137,7 +172,7 @@ def _samples(cell: Cell) -> pd.DataFrame:
 
 
 def _joined(frames: list[pd.DataFrame]) -> pd.DataFrame:
-    """The rows of all cells that hold any, with the cell's id in the first column."""
+    """Return the rows of all cells, with the cell's id in the first column."""
     rows = [frame for frame in frames if len(frame)] or frames[:1]
     joined = pd.concat(rows, ignore_index=True) if rows else pd.DataFrame({"cell": []})
     return joined[["cell", *joined.columns.drop("cell")]]

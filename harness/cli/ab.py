@@ -1,4 +1,4 @@
-"""`stride ab`: two versions of the code run a suite in turns."""
+"""`stride gate ab`: two versions of the code run a suite in turns."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from stridebench.harness.cli.main import emit, say
-from stridebench.harness.cli.paths import LocalPath
+from stridebench.harness.cli.main import LocalPath, emit, say
 from stridebench.harness.errors import RunIncomplete, UsageError, printable
 from stridebench.harness.record.store import Store
 from stridebench.harness.run import checkouts
@@ -20,7 +19,7 @@ from stridebench.reports.gate import ab
 from stridebench.reports.text_table import print_table
 
 TAKEN = ("--out", "--append", "--json", "--dry-run", "--resume", "--seed")
-"""Options of `stride run` that a comparison sets itself, or has of its own."""
+"""Options of `stride run` that a comparison sets."""
 
 
 @click.command(name="ab", context_settings={"ignore_unknown_options": True})
@@ -28,7 +27,7 @@ TAKEN = ("--out", "--append", "--json", "--dry-run", "--resume", "--seed")
 @click.argument("b")
 @click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[SUITE] [OPTIONS OF RUN]")
 @click.option("--rounds", type=click.IntRange(1), default=6, show_default=True, help="Runs of each side.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the first round; each has its own.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the first round; each further round adds 1.")
 @click.option("--out", type=LocalPath(file_okay=False), help="Folder of all runs.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document: {a, b, out, rows, only_a, only_b, notes}.")
 def command(a: str, b: str, options: tuple[str, ...], rounds: int, seed: int, out: Path | None, as_json: bool) -> None:
@@ -45,12 +44,12 @@ def command(a: str, b: str, options: tuple[str, ...], rounds: int, seed: int, ou
     Exit codes: 0 done, 2 error (an unknown revision, a version that does not import, different suites), 3 incomplete.
 
     \b
-    stride ab main . quick --limit 6
-    stride ab HEAD~1 HEAD --method prompt_lookup --backbone smollm2-135m --task '{name: humaneval, limit: 6}'
-    stride ab ./venv-old ./venv-new mine.yaml --rounds 8 --json
+    stride gate ab main . quick --limit 6
+    stride gate ab HEAD~1 HEAD --method prompt_lookup --backbone smollm2-135m --task '{name: humaneval, limit: 6}'
+    stride gate ab ./venv-old ./venv-new mine.yaml --rounds 8 --json
     """
     if taken := [word for word in options if word.split("=")[0] in TAKEN]:
-        raise UsageError(f"{taken[0].split('=')[0]} is set by the comparison itself; leave it out")
+        raise UsageError(f"{taken[0].split('=')[0]} is set by the comparison; leave it out")
     folder = out or Path("runs") / f"ab-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     if folder.exists() and any(folder.iterdir()):
         raise UsageError(f"{folder} is not empty; name another folder with --out")
@@ -79,20 +78,20 @@ def command(a: str, b: str, options: tuple[str, ...], rounds: int, seed: int, ou
 
 
 def run_turn(version: Version, words: Sequence[str]) -> tuple[int, str]:
-    """The exit code of `stride run` with these words, and what it wrote to standard error."""
+    """Return the exit code of `stride run` with these words, and its standard error."""
     done = version.start(["run", *words])
     return done.returncode, done.stderr
 
 
 def _plan(version: Version, options: Sequence[str]) -> None:
-    """See that a version can plan the suite, before anything runs."""
+    """Check that a version can plan the suite, before anything runs."""
     code, errors = run_turn(version, [*options, "--dry-run"])
     if code:
         raise UsageError(f"{version.name} cannot plan this suite: {last_line(errors)}")
 
 
 def _round(sides: Sequence[Version], turn: int, seed: int, folder: Path, options: Sequence[str]) -> tuple[Store, Store]:
-    """One run of each side; in every second round the other side goes first."""
+    """Run each side once; in every second round the other side goes first."""
     paths = [folder / f"{letter}-{turn + 1}" for letter in "ab"]
     for side in (0, 1) if turn % 2 == 0 else (1, 0):
         words = [*options, "--set", "prove=false", "--seed", str(seed), "--out", str(paths[side]), "--json"]
@@ -104,7 +103,7 @@ def _round(sides: Sequence[Version], turn: int, seed: int, folder: Path, options
 
 
 def _notes(sides: Sequence[Version]) -> list[str]:
-    """What the user might think is compared, and is not."""
+    """Return notes on changes that are not compared, although the user might expect it."""
     notes = []
     revisions = [side for side in sides if side.commit and not checkouts.is_path(side.name)]
     changes = checkouts.changed_files(Path.cwd()) if revisions else 0

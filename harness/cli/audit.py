@@ -4,35 +4,34 @@ from __future__ import annotations
 
 import itertools
 import math
-from functools import cache, partial
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, NoReturn
 
 import click
-import torch
 from rich.console import Console
 
+from stridebench.checks import facts_of
 from stridebench.harness.audit.kernels import Place, check_kernel
-from stridebench.harness.audit.laws import MARGINS
-from stridebench.harness.audit.output import bets_on, drafter_logits, read_outputs, target_logits
-from stridebench.harness.audit.verdict import Audit, audit
-from stridebench.harness.cli import engine_runs
+from stridebench.harness.audit.of_file import ClaimedSource, audit_figures, audit_file
+from stridebench.harness.audit.verdict import Audit
 from stridebench.harness.cli.main import emit, say
-from stridebench.harness.cli.run_progress import RunProgress
-from stridebench.harness.core.capabilities import Requirement
-from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.discover import declare_all
 from stridebench.harness.errors import UsageError, printable_line
 from stridebench.harness.machine.device import check_device
-from stridebench.harness.plan import presets
+from stridebench.harness.record.entries import json_values
 from stridebench.harness.record.store import Store
-from stridebench.harness.registry import BACKBONES, KERNELS
+from stridebench.harness.registry import KERNELS
 from stridebench.harness.run.auditing import MASKED
 from stridebench.harness.run.loading import Options
+from stridebench.harness.run.progress import RunProgress
 from stridebench.harness.run.stored_audit import AuditedCell, audit_store
 from stridebench.reports import engines, text_table
 
 CODES = {"not refuted": 0, "refuted": 1, "inconclusive": 4}
+REFUTED = ("broken", "other weights or arithmetic", "other arithmetic", "refuted")
+"""Verdicts of an engine whose tokens were refuted: they end an audit with code 1."""
+PASSED = ("same tokens", "not refuted")
 COLUMNS = {
     "cell": 0,
     "verdict": 0,
@@ -45,7 +44,7 @@ COLUMNS = {
 }
 """Columns of the table, and the order in which a narrow terminal keeps them."""
 TRIALS = 20_000
-"""Of each case of a kernel, where no other number is given."""
+"""Default number of trials of each case of a kernel."""
 OTHER_CAUSES = (
     "The sampler is biased, or the tokens come from other weights, another prompt format or other settings of sampling."
 )
@@ -58,12 +57,12 @@ UNKNOWN_DRAFTER = (
 
 @click.command(name="audit")
 @click.argument("run", type=click.Path(path_type=Path), required=False)
-@click.option("--tokens", type=click.Path(path_type=Path), help="A file of JSON lines in place of a run.")
+@click.option("--tokens", type=click.Path(path_type=Path), help="A file of JSON lines instead of a run.")
 @click.option("--backbone", help="With --tokens: the model that made them.")
 @click.option("--temperature", "-t", type=float, help="With --tokens: of their sampling, above 0.")
 @click.option("--top-p", type=float, help="With --tokens: of their sampling. Default: 1, all ids.")
 @click.option("--top-k", type=int, help="With --tokens: of their sampling. Default: 0, all ids.")
-@click.option("--drafter", help="With --tokens: the model that drafted, where one did; bets use its distribution too.")
+@click.option("--drafter", help="With --tokens: the model that drafted, if one did; bets use its distribution too.")
 @click.option(
     "--margin", type=float, help="With --tokens: no bet this near to a cut, in logits. Default: 0.25, for bf16."
 )
@@ -74,7 +73,7 @@ UNKNOWN_DRAFTER = (
     "--kernel",
     "kernels",
     multiple=True,
-    help="In place of a run: an accept-and-resample function, such as transformers; several are tried in turn.",
+    help="Instead of a run: an accept-and-resample function, such as transformers; several are tried in turn.",
 )
 @click.option("--trials", type=click.IntRange(1), help="With --kernel: of each case. Default: 20000.")
 @click.option(
@@ -90,10 +89,10 @@ def command(
 ) -> None:
     """Bet against a sampler: were these tokens drawn from the distributions that the model gives, token by token?
 
-    A correct sampler reaches an e-value of 1000 once in a thousand audits, however long one looks. It is refuted there.
-    "visible TV" is the bias, in total variation a token, that would have been refuted in 9 of 10 audits of so many
-    tokens, if it is of one of the kinds that --json lists: a smaller bias or one of another kind may be there. A line
-    of a file is {"prompt_ids": [1, 2], "output_ids": [3, 4]}.
+    A sampler is refuted at an e-value of 1000. A correct one reaches it once in a thousand audits, however long one
+    looks. "visible TV" is the bias, in total variation a token, that would have been refuted in 9 of 10 audits of so
+    many tokens, if it is of one of the kinds that --json lists: a smaller bias or one of another kind may be there. A
+    line of a file is {"prompt_ids": [1, 2], "output_ids": [3, 4]}.
 
     Exit codes: 0 not refuted, 1 refuted, 4 inconclusive (too few tokens, or a cell that could not be audited), 2 error.
 
@@ -112,7 +111,7 @@ def command(
     if kernels:
         _audit_kernels(list(dict.fromkeys(kernels)), TRIALS if trials is None else trials, options, as_json)
     if trials is not None:
-        raise UsageError("--trials goes with --kernel; a run and a file have the tokens that they have")
+        raise UsageError("--trials goes with --kernel; a run or a file has a fixed number of tokens")
     if run is not None:
         _audit_run(run, options, as_json)
     assert tokens is not None
@@ -121,7 +120,7 @@ def command(
 
 def _audit_kernels(names: list[str], trials: int, options: dict[str, Any], as_json: bool) -> NoReturn:
     if given := _of_tokens(options):
-        raise UsageError(f"{given} goes with --tokens; a kernel is tried on distributions of its own")
+        raise UsageError(f"{given} goes with --tokens; a kernel is tried on known distributions")
     kernels = {name: KERNELS.get(name) for name in names}
     places_of = {name: check_kernel(kernel, trials) for name, kernel in kernels.items()}
     if as_json:
@@ -154,7 +153,7 @@ def _print_kernel(name: str, places: list[Place]) -> None:
 
 
 def _of_tokens(options: dict[str, Any]) -> str:
-    """The options of --tokens that were given."""
+    """Return the options that go with --tokens and were given."""
     names = ("backbone", "temperature", "top_p", "top_k", "drafter", "margin")
     return ", ".join(f"--{name.replace('_', '-')}" for name in names if options[name] is not None)
 
@@ -166,9 +165,14 @@ def _audit_run(run: Path, options: dict[str, Any], as_json: bool) -> None:
     document: dict[str, Any] = {"run": str(run)}
     codes = []
     if store.manifest.get("engines"):
-        drawn = engine_runs.drawn(store)
-        document["engines"] = engine_runs.audits(drawn)
-        codes.append(engine_runs.audit_code(drawn))
+        frame = engines.summarise(store)
+        drawn = frame[(frame["temperature"] > 0) & (frame["status"] == "done")]
+        audited = [str(name) for name in drawn if str(name).startswith("audit_")]
+        keys = [name for name in ("cell", "label", "load", "verdict", "same", *audited) if name in drawn]
+        document["engines"] = json_values(drawn[keys].to_dict("records"))
+        verdicts = set(drawn["verdict"])
+        passed = bool(verdicts) and verdicts <= set(PASSED)
+        codes.append(1 if verdicts & set(REFUTED) else 0 if passed else 4)
         if not as_json:
             engines.audits(drawn, Console())
     if store.manifest["cells"]:
@@ -190,6 +194,7 @@ def _audit_methods(store: Store, options: dict[str, Any]) -> list[AuditedCell]:
 
 
 def _code(rows: list[AuditedCell]) -> int:
+    """Return the exit code for the cells of methods that claim the model's distribution."""
     claiming = [row for row in rows if row.claim.name == "SAME_LAW" and row.reason != MASKED]
     verdicts = {"inconclusive" if row.audit is None else row.audit.verdict for row in claiming}
     if any(row.refuted for row in rows):
@@ -198,8 +203,11 @@ def _code(rows: list[AuditedCell]) -> int:
 
 
 def _audit_tokens(path: Path, options: dict[str, Any], as_json: bool) -> None:
-    dtype, result = _audit_of(path, options)
-    document = {"backbone": options["backbone"], "dtype": dtype, "tokens_file": str(path)} | _plain(result)
+    if options["backbone"] is None or options["temperature"] is None:
+        raise UsageError("--tokens needs --backbone and --temperature, the source that the tokens claim")
+    given = {field.name: options[field.name] for field in fields(ClaimedSource) if options[field.name] is not None}
+    dtype, result = audit_file(path, ClaimedSource(**given), options["device"], not options["offline"])
+    document = {"backbone": options["backbone"], "dtype": dtype, "tokens_file": str(path)} | audit_figures(result)
     if as_json:
         emit(document)
     else:
@@ -207,71 +215,8 @@ def _audit_tokens(path: Path, options: dict[str, Any], as_json: bool) -> None:
     raise SystemExit(CODES[result.verdict])
 
 
-def _audit_of(path: Path, options: dict[str, Any]) -> tuple[str, Audit]:
-    """The audit of the outputs in a file, and the type in which the distributions were computed.
-
-    Raises:
-        UsageError: an option is missing or wrong, or a line of the file; nothing is computed before both are checked.
-    """
-    name, temperature = options["backbone"], options["temperature"]
-    if name is None or temperature is None:
-        raise UsageError(
-            "--tokens needs --backbone and --temperature, which say what the tokens claim to be drawn from"
-        )
-    sampling = _sampling(options)
-    margin = MARGINS["bf16"] if options["margin"] is None else options["margin"]
-    if not 0 <= margin < math.inf:
-        raise UsageError(f"--margin is {margin:g}; give a finite distance of at least 0")
-    dtype = options["dtype"] or BACKBONES.get(presets.resolve(name).adapter).default_dtype
-    backbone = presets.load(name, dtype, options["device"], not options["offline"])
-    if Requirement.BIDIRECTIONAL in backbone.capabilities.meets:
-        raise UsageError(
-            f"{name} is a masked model, which gives no distribution of a next token; nothing can be audited"
-        )
-    outputs = read_outputs(path, backbone.capabilities)
-    load_drafter = cache(partial(presets.drafter, backbone, fetch=not options["offline"]))
-    bets = []
-    with torch.inference_mode():
-        for prompt, output in outputs:
-            logits = target_logits(backbone, prompt, output)
-            drafts = None
-            if options["drafter"] is not None:
-                drafts = drafter_logits(backbone, load_drafter, options["drafter"], prompt, output)
-            bets.append(bets_on(logits, [*prompt, *output], sampling, margin, drafts))
-    return backbone.dtype, audit(bets)
-
-
-def _sampling(options: dict[str, Any]) -> Sampling:
-    temperature = options["temperature"]
-    top_p = 1.0 if options["top_p"] is None else options["top_p"]
-    if not math.isfinite(temperature) or temperature <= 0:
-        raise UsageError(f"--temperature is {temperature:g}: at 0 nothing is drawn; give a finite number above 0")
-    return Sampling(temperature, options["top_k"] or 0, top_p)
-
-
-def _plain(result: Audit) -> dict[str, Any]:
-    return {
-        "verdict": result.verdict,
-        "e_value": math.exp(result.log_e),
-        "log10_e": result.log_e / math.log(10),
-        "tokens": result.tokens,
-        "near_cut": result.near,
-        "impossible": result.impossible,
-        "visible_tv": result.visible_tv,
-        "visible": result.visible,
-        "best": result.best,
-        "threshold": result.threshold,
-    }
-
-
-def facts_of(row: AuditedCell) -> dict[str, Any]:
-    """One cell of the JSON document."""
-    facts = {"cell": row.name, "label": row.label, "claim": row.claim.name, "dtype": row.dtype, "reason": row.reason}
-    return facts | (_plain(row.audit) if row.audit is not None else {"verdict": None})
-
-
 def _power(log_e: float) -> str:
-    """An e-value in digits, or as a power of ten."""
+    """Write an e-value in digits, or as a power of ten."""
     return f"{math.exp(log_e):.3g}" if abs(log_e) < math.log(1e4) else f"1e{log_e / math.log(10):+.0f}"
 
 

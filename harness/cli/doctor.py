@@ -1,4 +1,4 @@
-"""`stride doctor`: what this machine has, and what is missing."""
+"""`stride doctor`: this machine, its versions, and missing weights and extras."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ EXTRAS = {"image": ("pytorch_fid", "open_clip", "torchmetrics"), "ray": ("ray",)
 @click.option(
     "--profile",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Measure bandwidth, products and launches, and write them for `stride predict --machine FILE`.",
+    help="Measure bandwidth, products and launches, and write them for `stride paper predict --machine FILE`.",
 )
 @click.option("--device", default="cpu", show_default=True, help="Of --profile: a torch device, such as cuda.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document: {machine, versions, checks}.")
 def command(noise: bool, profile: Path | None, device: str, as_json: bool) -> None:
-    """Print machine, versions, disk, weights and extras that are here, and what the sandbox of model output lacks.
+    """Print the machine, versions, disk, weights and extras, and which parts of the sandbox are missing.
 
-    Exit code 1 where something that `stride run quick` needs is broken.
+    Exit code: 1 if something that `stride run quick` needs is broken.
 
     \b
     stride doctor
@@ -76,7 +76,7 @@ def _measure(profile: Path, device: str) -> None:
     from stridebench.harness.run import machine_profile  # computes with torch
 
     if profile.suffix not in (".yaml", ".yml"):
-        raise UsageError(f"{profile} is a machine profile, which `stride predict` reads as .yaml; name it so")
+        raise UsageError(f"{profile} is a machine profile, which `stride paper predict` reads as .yaml; name it so")
     machine_profile.write(profile, device)
 
 
@@ -116,6 +116,6 @@ def _checks() -> list[dict[str, Any]]:
     add(
         "git",
         provenance.git_commit() is not None,
-        provenance.git_commit() or f"{Path(__file__).parents[2]} is no checkout",
+        provenance.git_commit() or f"{Path(__file__).parents[2]} is not a checkout",
     )
     return rows

@@ -1,68 +1,86 @@
-"""`stride gate`: fails where a change made decoding worse."""
+"""`stride gate`: fails if a change made decoding worse."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
-from stridebench.harness.cli.main import emit, say
-from stridebench.harness.cli.paths import LocalPath
+from stridebench.gating import MIN_PROMPTS, gate_replay, read_baseline
+from stridebench.harness.cli.main import LazyGroup, LocalPath, emit, say
 from stridebench.harness.errors import UsageError
+from stridebench.harness.machine.extras import optional
 from stridebench.harness.record.store import Store
-from stridebench.reports.gate import decision, rendering, replay
+from stridebench.reports.gate import decision, rendering
 from stridebench.reports.gate import golden as golden_gate
-from stridebench.reports.gate.baseline import check_content
+from stridebench.reports.gate.baseline import failed_samples, make_baseline, with_replay
+from stridebench.reports.history import report
+from stridebench.reports.history.series import METRICS, read, series
 from stridebench.reports.text_table import markdown_lines, number
 
+RUN = click.Path(path_type=Path)
 
-@click.command(name="gate")
-@click.argument("run", type=click.Path(path_type=Path), required=False)
-@click.option("--baseline", type=LocalPath(), help="File of `stride baseline make`.")
-@click.option("--golden", type=LocalPath(), help="Instead: another tool's acceptance (`stride import`), for engines.")
+
+@click.group(name="gate", cls=LazyGroup, modules={"ab": "ab", "nightly": "nightly"})
+def command() -> None:
+    """Test whether a change of code or weights made decoding worse.
+
+    \b
+    stride gate make runs/nightly --out baseline.json
+    stride gate check runs/tonight --baseline baseline.json
+    stride gate replay --baseline baseline.json
+    stride gate ab main . quick --limit 6
+    stride gate nightly nightly --history nights
+    """
+
+
+def _tested(function: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that both tests against a baseline have."""
+    for option in (
+        click.option(
+            "--json", "as_json", is_flag=True, help="One JSON document: {verdict, rows, removed, added, notes}."
+        ),
+        click.option("--junit", type=LocalPath(), help="Default: RUN/gate.xml, if a run is given."),
+        click.option("--markdown", type=LocalPath(), help="Default: RUN/gate.md, if a run is given."),
+        click.option(
+            "--min-prompts",
+            type=click.IntRange(MIN_PROMPTS),
+            default=MIN_PROMPTS,
+            show_default=True,
+            help="With fewer prompts a figure is inconclusive.",
+        ),
+        click.option(
+            "--margin",
+            type=click.FloatRange(0, 1),
+            help="Tolerated drop. Default: that of the baseline's A/A reruns, or 5 %.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+@command.command(name="check")
+@click.argument("run", type=RUN)
+@click.option("--baseline", type=LocalPath(), help="File of `stride gate make`.")
+@click.option("--golden", type=LocalPath(), help="Instead: acceptance of another tool (`stride exchange import`).")
 @click.option("--setting", default="", help="With --golden: which of its curves, such as thinking_on.")
 @click.option("--drafts", type=click.IntRange(1), help="With --golden: the draft length.")
-@click.option(
-    "--margin",
-    type=click.FloatRange(0, 1),
-    help="Tolerated drop. Default: what the baseline's A/A reruns justify, or 5 %.",
-)
-@click.option("--min-prompts", type=click.IntRange(6), default=6, show_default=True, help="Fewer are inconclusive.")
-@click.option("--replay", "replayed", is_flag=True, help="Score the drafters of today along the baseline's texts.")
-@click.option("--device", default="cpu", show_default=True, help="Of the replay: a torch device, such as cuda.")
-@click.option("--offline", is_flag=True, help="Never download weights for the replay.")
-@click.option("--markdown", type=LocalPath(), help="Default: RUN/gate.md, where a run is given.")
-@click.option("--junit", type=LocalPath(), help="Default: RUN/gate.xml, where a run is given.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document: {verdict, rows, removed, added, notes}.")
-def command(
-    run: Path | None,
-    baseline: Path | None,
-    golden: Path | None,
-    setting: str,
-    drafts: int | None,
-    margin: float | None,
-    min_prompts: int,
-    replayed: bool,
-    device: str,
-    offline: bool,
-    markdown: Path | None,
-    junit: Path | None,
-    as_json: bool,
+@_tested
+def check(
+    run: Path, baseline: Path | None, golden: Path | None, setting: str, drafts: int | None, **options: Any
 ) -> None:
     """Test whether a run got worse than a baseline: one-sided, paired by prompt and seed.
 
     Compared are tau - 1, acceptance and expected acceptance of cells that draft, SCR of the others, log-probabilities
     and scores; and the speed-up, on equal machines and with A/A reruns. A verdict that got worse fails, and so does an
     e-value of 1000. The suite must be the baseline's; code, weights and the models that presets name may differ, since
-    the gate tests them. Of other methods the shared ones are compared. A prompt of the baseline that the run lacks is
-    an error.
-
-    With --replay the drafters of today are scored along the texts of the baseline, which must have been made with
-    --replay too. Nothing but the change differs, so losses of 1 % show. A run may be given as well, or left out.
+    the gate tests them. If methods differ, the shared ones are compared. If the run lacks a prompt of the baseline,
+    that is an error.
 
     RUN may be a URL such as s3://bucket/run; the files then lie in its folder gate/. In a workflow of GitHub the table
     goes to the step summary too, and rows that do not pass become annotations.
@@ -70,26 +88,46 @@ def command(
     Exit codes: 0 pass, 1 fail, 4 inconclusive (too few prompts, or too wide an interval), 2 error.
 
     \b
-    stride gate runs/tonight --baseline baseline.json
-    stride gate runs/tonight --baseline baseline.json --margin 0.03 --junit gate.xml
-    stride gate --replay --baseline baseline.json
-    stride gate runs/engines --golden golden.yaml --setting thinking_on --drafts 4
+    stride gate check runs/tonight --baseline baseline.json
+    stride gate check runs/tonight --baseline baseline.json --margin 0.03 --junit gate.xml
+    stride gate check runs/engines --golden golden.yaml --setting thinking_on --drafts 4
     """
-    if (baseline is None) == (golden is None):
+    if golden is not None and baseline is None:
+        raise SystemExit(_golden(run, golden, setting, drafts, options["margin"], options["as_json"]))
+    if baseline is None or golden is not None:
         raise UsageError("name a --baseline, or a --golden reference for engines, one of them")
-    if golden is not None:
-        raise SystemExit(_golden(run, golden, setting, drafts, margin, as_json))
-    assert baseline is not None, "one of the two is there"
-    if run is None and not replayed:
-        raise UsageError("name a run to test, or ask for --replay, which needs none")
-    document = read_baseline(baseline)
-    store = Store.open(run) if run is not None else None
-    results = [decision.gate(store, document, margin, min_prompts)] if store is not None else []
-    if replayed:
-        results.append(_replay(document, margin, min_prompts, device, fetch=not offline))
+    document, store = read_baseline(baseline), Store.open(run)
+    _conclude([decision.gate(store, document, options["margin"], options["min_prompts"])], store, options)
+
+
+@command.command(name="replay")
+@click.argument("run", type=RUN, required=False)
+@click.option("--baseline", type=LocalPath(), required=True, help="File of `stride gate make --replay`.")
+@click.option("--device", default="cpu", show_default=True, help="A torch device, such as cuda.")
+@click.option("--offline", is_flag=True, help="Never download weights.")
+@_tested
+def replay(run: Path | None, baseline: Path, device: str, offline: bool, **options: Any) -> None:
+    """Score the drafters of today along the texts of a baseline.
+
+    Only the change itself differs, so losses of 1 % show. If a RUN is given, it is tested against the baseline too, and
+    the worse verdict counts. Exit codes are those of `stride gate check`.
+
+    \b
+    stride gate replay --baseline baseline.json
+    stride gate replay runs/tonight --baseline baseline.json --device cuda
+    """
+    document, store = read_baseline(baseline), None if run is None else Store.open(run)
+    margin, prompts = options["margin"], options["min_prompts"]
+    results = [] if store is None else [decision.gate(store, document, margin, prompts)]
+    results.append(gate_replay(document, margin, prompts, device, fetch=not offline))
+    _conclude(results, store, options)
+
+
+def _conclude(results: list[decision.Result], store: Store | None, options: dict[str, Any]) -> None:
+    """Write and print the verdict, and exit with its code."""
     result = decision.joined(results)
-    write(result, store, markdown, junit)
-    if as_json:
+    write_verdict(result, store, options["markdown"], options["junit"])
+    if options["as_json"]:
         rows = [asdict(row) for row in result.rows]
         lists = {"removed": result.removed, "added": result.added, "notes": result.notes}
         emit({"verdict": result.verdict, "rows": rows, **lists})
@@ -98,19 +136,65 @@ def command(
     raise SystemExit(result.exit_code)
 
 
-def _golden(run: Path | None, path: Path, setting: str, drafts: int | None, margin: float | None, as_json: bool) -> int:
-    """The engines of a run against one length; the exit code."""
-    if run is None:
-        raise UsageError("name a run with engines to hold against the reference")
+@command.command(name="make")
+@click.argument("run", type=RUN)
+@click.option("--out", type=LocalPath(), default=Path("baseline.json"), show_default=True, help="File.")
+@click.option("--again", type=RUN, multiple=True, help="A rerun with another seed; may be repeated.")
+@click.option("--replay", "replayed", is_flag=True, help="Keep the outputs and score every drafter along them.")
+@click.option("--device", default="cpu", show_default=True, help="Of the replay: a torch device, such as cuda.")
+@click.option("--offline", is_flag=True, help="Never download weights for the replay.")
+@click.option("--force", is_flag=True, help="Replace a baseline that is there already.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document: {baseline, cells}.")
+def make(
+    run: Path,
+    out: Path,
+    again: tuple[Path, ...],
+    replayed: bool,
+    device: str,
+    offline: bool,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Write the counts, scores and times of every cell but plain decoding, by prompt and seed, and all verdicts.
+
+    The run must be finished. Reruns of the suite with other seeds (A/A reruns) show how far figures move if nothing
+    changed; the gate then takes its margins from them. Two or three reruns are enough.
+
+    With --replay the baseline also keeps the outputs of cells with a drafter or trained components, and scores their
+    drafts along them. `stride gate replay` scores the same texts again, which shows far smaller losses.
+
+    \b
+    stride gate make runs/nightly --out baseline.json
+    stride run nightly --seed 1 --out runs/again1
+    stride gate make runs/nightly --again runs/again1 --again runs/again2 --out baseline.json --force
+    stride gate make runs/nightly --replay --out baseline.json
+    """
+    if out.exists() and not force:
+        raise UsageError(f"{out} is there already; name another file with --out, or replace it with --force")
+    store = Store.open(run)
+    document = make_baseline(store, [Store.open(path) for path in again])
+    if replayed:
+        from stridebench.replaying import record_texts  # loads models
+
+        document = with_replay(document, record_texts(store, document, device, fetch=not offline))
+    out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    for name in document["cells"]:
+        left_out = failed_samples(store, name)
+        if left_out:
+            say(f"stride: warning: the baseline lacks {left_out} failed samples of {name}", err=True)
+    if as_json:
+        emit({"baseline": str(out), "cells": list(document["cells"])})
+    else:
+        say(f"wrote {out}: {len(document['cells'])} cells, {len(again)} A/A reruns")
+
+
+def _golden(run: Path, path: Path, setting: str, drafts: int | None, margin: float | None, as_json: bool) -> int:
+    """Compare the engines of a run with a reference, and return the exit code."""
     rows = golden_gate.gate(Store.open(run), golden_gate.reference(path, setting, drafts), margin)
     code = golden_gate.exit_code(rows)
     if as_json:
-        emit(
-            {
-                "verdict": next(word for word, number in decision.EXIT.items() if number == code),
-                "rows": [asdict(row) for row in rows],
-            }
-        )
+        verdict = next(word for word, number in decision.EXIT.items() if number == code)
+        emit({"verdict": verdict, "rows": [asdict(row) for row in rows]})
         return code
     titles = ["engine", "reference", "length a draft", "interval", "verdict"]
     texts = [
@@ -121,10 +205,10 @@ def _golden(run: Path | None, path: Path, setting: str, drafts: int | None, marg
     return code
 
 
-def write(result: decision.Result, store: Store | None, markdown: Path | None, junit: Path | None) -> None:
-    """Write the table and the JUnit file where they are asked for or a run is given, and report to GitHub.
+def write_verdict(result: decision.Result, store: Store | None, markdown: Path | None, junit: Path | None) -> None:
+    """Write the table and the JUnit file, and report to GitHub.
 
-    Beside a run at a URL they lie in its folder ``gate``.
+    If no files are named, they go into the run's folder, or into its folder ``gate`` if the run lies at a URL.
     """
     texts = {"gate.md": (markdown, rendering.markdown(result)), "gate.xml": (junit, rendering.junit(result))}
     place = None if store is None else store.path / "gate" if store.remote is not None else store.path
@@ -139,42 +223,6 @@ def write(result: decision.Result, store: Store | None, markdown: Path | None, j
     report_to_github(result)
 
 
-def _replay(
-    document: dict[str, Any], margin: float | None, min_prompts: int, device: str, fetch: bool
-) -> decision.Result:
-    """The gate along the baseline's texts.
-
-    Raises:
-        StoreError: the baseline is damaged. UsageError: it holds no texts.
-    """
-    check_content(document)
-    if not document.get("replay"):
-        raise UsageError("the baseline holds no texts to replay; make it with `stride baseline make RUN --replay`")
-    from stridebench.harness.cli import replaying  # loads models
-
-    scores = replaying.again(document, device, fetch)
-    errors = {name: score.error for name, score in scores.items() if score.error}
-    rows = {name: score.rows for name, score in scores.items()}
-    return replay.replay_gate(document, rows, errors, margin, min_prompts)
-
-
-def read_baseline(path: Path) -> dict[str, Any]:
-    """The document of a baseline's file.
-
-    Raises:
-        UsageError: there is no such file, or it holds no JSON object.
-    """
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(f"cannot read the baseline {path}: {error}. Make one with `stride baseline make`.") from error
-    if not isinstance(document, dict):
-        raise UsageError(
-            f"{path} holds a JSON {type(document).__name__}, no baseline; `stride baseline make` makes one"
-        )
-    return document
-
-
 def report_to_github(result: decision.Result) -> None:
     """Append the table to the step summary of a GitHub workflow, and annotate rows that do not pass."""
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
@@ -184,3 +232,56 @@ def report_to_github(result: decision.Result) -> None:
     if os.environ.get("GITHUB_ACTIONS") == "true":
         for line in rendering.github_annotations(result):
             say(line, err=True)  # standard output may be one JSON document
+
+
+@command.command(name="history")
+@click.argument("folder", type=LocalPath(), metavar="DIR")
+@click.option("--metric", "metrics", multiple=True, help="Only this metric, such as acceptance; may be repeated.")
+@click.option("--out", type=LocalPath(), help="Folder of history.md and history.png. Default: DIR.")
+@click.option("--html", "pages", type=LocalPath(), help="Write a page for a browser into this folder instead.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document: {series}, each with its changes and verdict.")
+def history(folder: Path, metrics: tuple[str, ...], out: Path | None, pages: Path | None, as_json: bool) -> None:
+    """Table and figure of each metric of each cell over the nights of a history, with its change points.
+
+    A change is named with the commits before and after it. It is found on the third night after a step; a single
+    odd night is not a change. DIR holds the lines of `stride gate nightly` or `stride run --append`; a file of such
+    lines is read as well.
+
+    A series of fewer than six nights, or without a value in the latest ones, is inconclusive. Exit codes: 0, 4 if no
+    figure has a value in two of several nights, 2 error.
+
+    \b
+    stride gate history nights
+    stride gate history nights --metric acceptance --json
+    stride gate history nights --html site                   open site/index.html
+    """
+    if wrong := [name for name in metrics if name not in METRICS and not name.startswith(("score.", "set."))]:
+        raise UsageError(f"no metric {wrong[0]!r:.60}; there are {', '.join(METRICS)}, and score.NAME and set.NAME")
+    lines = read(folder)
+    results = report.findings([one for one in series(lines) if not metrics or one.metric in metrics])
+    if as_json:
+        emit({"series": report.document(results)})
+    else:
+        _write_history(results, folder, out, pages)
+    nights = {line["created"] for line in lines}
+    raise SystemExit(4 if len(nights) > 1 and not results else 0)
+
+
+def _write_history(results: Sequence[report.Finding], folder: Path, out: Path | None, pages: Path | None) -> None:
+    """Write the page for a browser, or the table and the figure; say where."""
+    if pages is not None:
+        for module in ("plotly", "itables"):
+            optional(module, "a page for a browser", "html")
+        from stridebench.reports.html import history as history_page
+        from stridebench.reports.html import text as assets
+
+        assets.check_folder(pages)
+        say(f"wrote {history_page.write(results, str(folder), pages)}")
+        return
+    place = out or (folder if folder.is_dir() else folder.parent)
+    place.mkdir(parents=True, exist_ok=True)
+    text = "\n".join(report.table(results))
+    (place / "history.md").write_text(text + "\n", encoding="utf-8")
+    say(text)
+    drawn = report.figure(results, place / "history.png")
+    say("\n".join(f"wrote {path}" for path in (place / "history.md", drawn) if path is not None))

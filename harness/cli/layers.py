@@ -1,4 +1,4 @@
-"""`stride layers`: what an adapter changes in a model's hidden rows, layer by layer."""
+"""`stride paper layers`: how an adapter changes a model's hidden rows, layer by layer."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ BATCH = 8
     type=click.Choice(get_args(layers.Reading)),
     help="Rows with the adapter attend to the text without it, as in a decode (beside), or to each other (alone).",
 )
-@click.option("--dtype", type=click.Choice(DTYPES), help="Default: the backbone's own.")
+@click.option("--dtype", type=click.Choice(DTYPES), help="Default: that of the backbone.")
 @click.option("--device", default="cpu", show_default=True)
 @click.option("--out", required=True, type=click.Path(path_type=Path), help=f"Folder of {CSV} and {PNG}.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document: [{layer, norm_vanilla, ...}].")
@@ -65,8 +65,8 @@ def command(
     Measures: norms, cosines to the layer before, cosines of the two rows. Means by prompt, intervals over prompts.
 
     \b
-    stride layers embedded-code --adapter cross-regression --task programs --prompts 8 --out layers
-    stride layers hub:ORG/NAME --adapter trained/mine --task gsm8k --device cuda --dtype bf16 --out layers
+    stride paper layers embedded-code --adapter cross-regression --task programs --prompts 8 --out layers
+    stride paper layers hub:ORG/NAME --adapter trained/mine --task gsm8k --device cuda --dtype bf16 --out layers
     """
     declare_all()
     _refuse(backbone, adapter, out)
@@ -93,7 +93,7 @@ def command(
 
 
 def _refuse(backbone: str, adapter: str, out: Path) -> None:
-    """Refuse wrong arguments before anything is loaded.
+    """Check the arguments before anything is loaded.
 
     Raises:
         UsageError: no such backbone, or one without hidden or gated rows; or a file exists already.
@@ -112,7 +112,7 @@ def _refuse(backbone: str, adapter: str, out: Path) -> None:
 
 
 def _prompts(backbone: str, name: str) -> Sequence[Prompt]:
-    """All prompts of a task.
+    """Return all prompts of a task.
 
     Raises:
         UsageError: no such task, none of the backbone's modality, or its data is missing.
@@ -125,5 +125,7 @@ def _prompts(backbone: str, name: str) -> Sequence[Prompt]:
         )
     prompts: Sequence[Prompt] = task.prompts()
     if not spec.reads_text() and any(prompt.tokens is None for prompt in prompts):
-        raise UsageError(f"the backbone {backbone!r} has no tokenizer, and {name!r} asks in text; take another of both")
+        raise UsageError(
+            f"the backbone {backbone!r} has no tokenizer, and {name!r} asks in text; take another backbone or task"
+        )
     return prompts

@@ -1,4 +1,4 @@
-"""`stride list`: what is registered, and what runs on what."""
+"""`stride list`: registered methods, tasks, backbones, suites and engines, and which methods run on which backbones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from stridebench.harness.registry import DATASETS, ENGINES, METHODS, PICTURE_SCO
 
 KINDS = ("methods", "tasks", "backbones", "suites", "engines", "scorers", "datasets", "matrix")
 OF_PACKAGES = ("scorers", "datasets")
-"""Kinds that are listed only where a package brings some, unless they are asked for."""
+"""Kinds that are listed only if a package brings some or they are asked for."""
 
 
 @click.command(name="list")
@@ -29,7 +29,7 @@ OF_PACKAGES = ("scorers", "datasets")
 @click.option("--long", is_flag=True, help="Parameters, requirements, sources and licences too.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document: [{name, kind, claim, needs, source, ...}].")
 def command(kind: str | None, name: str | None, long: bool, as_json: bool) -> None:
-    """Methods, tasks, backbones, suites and engines, a line each; with NAME, everything about one of them.
+    """List methods, tasks, backbones, suites and engines, a line each; or, with NAME, everything about one of them.
 
     \b
     stride list                  everything but the matrix
@@ -116,12 +116,12 @@ def _catalogued(kind: str, registry: Registry[Any]) -> list[dict[str, Any]]:
 
 
 def _others(kind: str, registry: Registry[Any]) -> list[str]:
-    """Return the names that the catalogue has no row of, or whose modules are imported anyway."""
+    """Return the names that the catalogue lacks, or whose modules are imported anyway."""
     return [name for name in registry if not registry.pending(name) or name not in catalogue()[f"{kind}s"]]
 
 
 def backbones() -> list[dict[str, Any]]:
-    """One row a preset."""
+    """Return one row a preset."""
     return [
         {
             "name": spec.name,
@@ -145,7 +145,7 @@ def backbones() -> list[dict[str, Any]]:
 
 
 def source_of(spec: Spec) -> tuple[str, str]:
-    """The kind of source and its name there, with its pin; the adapter where nothing is loaded."""
+    """Return the kind of a preset's source and its pinned name there, or the adapter if nothing is loaded."""
     if "source" not in spec.params:
         return spec.adapter, ""
     kind, source = next(iter(spec.params["source"].items()))
@@ -184,7 +184,7 @@ def suite_row(name: str, path: Path) -> dict[str, Any]:
 
 
 def _of_packages(kind: str, registry: Registry[Any]) -> list[dict[str, Any]]:
-    """One row an entry point."""
+    """Return one row an entry point."""
     return [
         {
             "name": name,
@@ -250,7 +250,7 @@ def _show(kind: str, rows: list[dict[str, Any]], long: bool) -> None:
 
 
 def _show_lines(console: Console, kind: str, rows: list[dict[str, Any]]) -> None:
-    """Print a line an entry; the last column is cut where the terminal ends."""
+    """Print a line an entry; the last column is cut at the width of the terminal."""
     heads = [HEADS.get(column, column) for column in LINES[kind]]
     cells = [heads, *([_line_cell(row, column) for column in LINES[kind]] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -288,7 +288,7 @@ LINES = {
 }
 """Columns of the short tables."""
 CLAIMS = {"SAME_LAW": "exact", "SAME_GREEDY": "exact at T = 0", "APPROXIMATE": "approximate"}
-"""What a claim says of the output distribution, in the short table."""
+"""Words for the claims in the short table."""
 HEADS = {
     "gives_ids": "ids",
     "arrival": "times of",
@@ -309,7 +309,7 @@ COLUMNS = {
 
 
 def _backbone_table(rows: list[dict[str, Any]]) -> Table:
-    """Two lines a row, so that the longest names on the hub are read whole in a hundred columns."""
+    """Return a table with two lines a row, so that the longest names on the hub fit into a hundred columns."""
     table = Table(title="backbones", title_justify="left", header_style="bold", box=None, padding=(0, 1, 0, 0))
     for head in ("name\n source", "size\nlicence", "makes\nchat", "meets", "here"):
         table.add_column(head, overflow="fold", no_wrap=head.startswith("name"))

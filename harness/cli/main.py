@@ -1,4 +1,4 @@
-"""The command `stride`: a verb is imported when it is used; an error becomes one message and an exit code."""
+"""The command `stride`: a verb is imported when it is used, and an error becomes one message and an exit code."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 
@@ -30,124 +31,130 @@ from stridebench.harness.machine.exits import exits_are_told
 from stridebench.harness.machine.quiet import open_closed_streams
 from stridebench.harness.record.entries import json_values
 
-VERBS = {
-    "list": "methods, tasks, backbones, suites, engines, or the matrix of methods and backbones",
-    "fetch": "download and convert a backbone's weights, once",
-    "run": "decode a suite's prompts with its methods, and store every step",
-    "serve": "start an engine's server, wait until it answers, and stop it with its children",
-    "watch": "acceptance and latency of a running server over hours, and when they moved",
-    "import": "acceptance out of other tools' results, and their known flaws",
-    "train": "train weights from a recipe: resumable, seeded, with its CPU hours",
-    "report": "tables and a Pareto plot of a run",
-    "new": "a package for a method of your own, whose tests pass",
-    "verify": "exact output distributions by enumeration, and the injected bugs they catch",
-    "audit": "bets against a sampler: were these tokens drawn from the model's distribution",
-    "compare": "paired differences between runs, the strongest evidence first",
-    "query": "SQL over the cells, samples and steps of any number of runs",
-    "show": "one cell of a run, or one of its outputs",
-    "view": "the pages of all runs of a folder, in a browser",
-    "export": "a cell's outputs, or engines' acceptance, in the layout of another tool",
-    "attach": "results of an official evaluation as scores of a cell",
-    "study": "a questionnaire about the meshes of a run, and the count of its votes",
-    "baseline": "store a run's counts, which a gate compares with",
-    "gate": "pass, fail or inconclusive against a baseline, on counts",
-    "ab": "two versions of the code run a suite in turns: what differs, which is faster",
-    "nightly": "run, gate and history of a suite, with one exit code",
-    "history": "figures night by night, and the commits where they changed",
-    "layers": "what an adapter changes in a model's hidden rows, layer by layer",
-    "papers": "each table and figure of the papers: whether this machine can make it, and if not, why",
-    "cost": "operations and GPU hours of training: a paper's table beside ours",
-    "predict": "a stored run's speed-ups on another machine, by its counts, its host's time and a profile",
-    "doctor": "what this machine has, and what is missing",
-}
-
-
 GROUPS = {
-    "First run": ("run", "report", "view", "show", "list", "fetch", "doctor"),
-    "Results": ("compare", "query", "history", "export", "attach", "study"),
-    "Is it the same sampler": ("verify", "audit"),
-    "Engines": ("serve", "watch", "import"),
-    "Gate": ("baseline", "gate", "nightly"),
-    "Your own methods and weights": ("new", "train", "layers"),
-    "Papers and costs": ("papers", "cost", "predict"),
+    "Run and look": {
+        "run": "decode a suite's prompts with its methods, and store every step",
+        "show": "one cell of a run, or one of its outputs",
+        "report": "tables, plots and pages of a run, or its differences from another",
+        "view": "the pages of all runs of a folder, in a browser",
+        "list": "methods, tasks, backbones, suites, engines, or what runs on what",
+        "fetch": "download and convert the weights of a backbone, once",
+        "doctor": "this machine, its versions, and missing weights and extras",
+        "query": "SQL over the cells, samples and steps of any number of runs",
+    },
+    "Prove": {
+        "verify": "exact output distributions by enumeration, and injected bugs",
+        "audit": "bets that tokens were not drawn from the model's distribution",
+    },
+    "Gate": {
+        "gate": "a run against a baseline; two versions in turns; nightly runs",
+    },
+    "Extend": {
+        "engine": "run, start and watch the servers of other projects",
+        "exchange": "import, export and attach the results of other tools",
+        "train": "train weights from a recipe: resumable, seeded, with its CPU hours",
+        "new": "a package for your method, with tests that pass",
+        "paper": "tables and costs of the papers; speed-ups on other machines",
+    },
 }
-"""The verbs as `stride --help` shows them; a verb that no group names stands under "More"."""
+"""The verbs with their summaries, as `stride --help` shows them."""
+VERBS = {verb: summary for verbs in GROUPS.values() for verb, summary in verbs.items()}
+READING = ("list", "report", "show", "query", "paper")
+"""Verbs that only show: their exit code is not a verdict. `paper study` also writes votes into a run."""
 
 
-READING = ("list", "papers", "report", "show", "query", "compare", "cost", "predict", "layers")
-"""Verbs that only show: their exit code is no verdict."""
+class LazyGroup(click.Group):
+    """A group whose verbs may lie in modules that are imported when they are used.
 
-MODULES = {"import": "import_results"}
-"""Verbs whose module has another name."""
+    Args:
+        modules: for each verb the name of its module in stridebench.harness.cli, which defines ``command``.
+    """
 
-
-class Verbs(click.Group):
-    """Each verb is `command` of stridebench.harness.cli.VERB."""
+    def __init__(self, *args: Any, modules: Mapping[str, str] | None = None, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._modules = dict(modules or {})
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(VERBS)
+        return [*self.commands, *self._modules]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in VERBS:
-            return None
-        module = importlib.import_module(f"stridebench.harness.cli.{MODULES.get(cmd_name, cmd_name)}")
-        command: click.Command = module.command
+        if cmd_name not in self._modules:
+            return super().get_command(ctx, cmd_name)
+        command: click.Command = importlib.import_module(f"stridebench.harness.cli.{self._modules[cmd_name]}").command
         return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in VERBS and not args[0].startswith("-"):
-            ctx.fail(f"there is no verb {args[0]!r}{did_you_mean(args[0], VERBS) or '.'} Verbs: {', '.join(VERBS)}.")
+        verbs = self.list_commands(ctx)
+        if args and args[0] not in verbs and not args[0].startswith("-"):
+            ctx.fail(f"there is no verb {args[0]!r}{did_you_mean(args[0], verbs) or '.'} Verbs: {', '.join(verbs)}.")
         return super().resolve_command(ctx, args)
 
+
+class Verbs(LazyGroup):
+    """The verbs of `stride`, which its help shows in groups."""
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        named = [verb for verbs in GROUPS.values() for verb in verbs]
-        groups = {**GROUPS, "More": tuple(verb for verb in VERBS if verb not in named)}
         width = max(map(len, VERBS))
-        for title, verbs in groups.items():
-            if verbs:
-                with formatter.section(title):
-                    formatter.write_dl([(verb.ljust(width), VERBS[verb]) for verb in verbs])
+        for title, verbs in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(verb.ljust(width), summary) for verb, summary in verbs.items()])
 
 
-@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=Verbs,
+    modules={verb: verb for verb in VERBS},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(__version__, prog_name="stride")
 def stride() -> None:
-    """Benchmark parallel decoding: how fast, how good, and is it still the same sampler.
+    """Benchmark parallel decoding: how fast, how good, and is it exact.
 
     \b
-    stride run quick                        a real model: a verdict a method, a table, a plot
-    stride verify                           exact output distributions of every method
-    stride run --method sjd --backbone tabular --task tabular
-    stride VERB --help                      examples for each verb
+    stride run quick      a real model: a verdict a method, a table, a plot
+    stride verify         exact output distributions of every method
+    stride VERB --help    examples for each verb
 
-    Exit codes: 0 done or pass, 1 fail, 2 usage or error, 3 run incomplete, 4 inconclusive.
+    Exit codes: 0 pass, 1 fail, 2 error, 3 incomplete, 4 inconclusive.
     """
 
 
+class LocalPath(click.Path):
+    """A path on this machine; a URL is refused, since only runs can lie at one."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(path_type=Path, **options)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, str) and "://" in value:
+            self.fail(f"{value} is a URL, and only runs can lie at one; name a path on this machine", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 def say(text: str, err: bool = False) -> None:
-    """Print a text with control characters as escapes: the name of a file, of a cell or of a plugin may hold any."""
+    """Print a text with control characters as escapes; the name of a file, of a cell or of a plugin may hold any."""
     click.echo(printable(text), err=err)
 
 
 def emit(document: Any) -> None:
-    """One strict JSON document on standard output."""
+    """Print one strict JSON document on standard output."""
     click.echo(json.dumps(json_values(document), indent=1, allow_nan=False))
 
 
 def only_lists(arguments: Sequence[str]) -> bool:
-    """Whether a command line prints texts alone: a list, the cells of a run, or help."""
-    verb, options = arguments[:1], set(arguments[1:])
+    """Return whether a command line only lists: what there is, the cells of a run, or help."""
+    verb, options = list(arguments[:2]), set(arguments[1:])
     return (
-        verb in (["list"], ["papers"])
-        or (verb == ["run"] and "--dry-run" in options)
+        verb[:1] == ["list"]
+        or verb == ["paper", "list"]
+        or (verb[:1] == ["run"] and "--dry-run" in options)
         or bool(options & {"--help", "-h"})
     )
 
 
 def _show_error(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """As Python shows an error that nothing caught, with control characters as escapes."""
+    """Print an uncaught exception as Python does, but escape control characters."""
     say("".join(traceback.format_exception(kind, error, trace)).rstrip(), err=True)
 
 
@@ -159,14 +166,14 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """Warnings of ours (a plugin that is left out, ...) in one line; others as Python shows them."""
-    own = issubclass(category, PluginWarning | WeightsWarning | GraphWarning)
-    text = f"stride: warning: {printable(str(message))}" if own else None
+    """Print warnings of this package (a plugin that is left out, ...) in one line, and others as Python does."""
+    stride_warning = issubclass(category, PluginWarning | WeightsWarning | GraphWarning)
+    text = f"stride: warning: {printable(str(message))}" if stride_warning else None
     click.echo(text or printable(warnings.formatwarning(message, category, filename, lineno).rstrip()), err=True)
 
 
 def _check_current_folder() -> None:
-    """Refuse a current folder that was removed: libraries cannot be loaded there, and no relative path has a place.
+    """Check that the current folder exists: otherwise no library can be loaded and no relative path has a place.
 
     Raises:
         UsageError: the current folder is gone.
@@ -174,27 +181,28 @@ def _check_current_folder() -> None:
     try:
         os.getcwd()
     except FileNotFoundError as error:
-        raise UsageError("the current folder is no longer there; change to another and run again") from error
+        raise UsageError("the current folder was removed; change to another and run again") from error
 
 
 def _out_of_memory(error: Exception) -> bool:
-    """Whether memory is used up: Python's, a device's, or that for the pages of a library under `ulimit -v`."""
+    """Return whether memory is used up: Python's, a device's, or that for the pages of a library under `ulimit -v`."""
     unmapped = isinstance(error, ImportError) and "failed to map segment" in str(error)
     return unmapped or isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
 
 
 def without_reader(arguments: Sequence[str]) -> int:
-    """End quietly where nobody reads the output; return the exit code, which is no success unless the verb only reads.
+    """End quietly after the reader of the output has gone, and return the exit code: 0 if the verb only reads, else 3.
 
-    Otherwise `stride gate | head -1` would pass with its verdict unsaid.
+    Otherwise `stride gate check ... | head -1` would pass although its verdict was never printed.
     """
     null = os.open(os.devnull, os.O_WRONLY)
     with suppress(OSError):
-        os.dup2(null, 1)  # what is left to print is thrown away
-    if only_lists(arguments) or arguments[:1] in [[verb] for verb in READING]:
+        os.dup2(null, 1)  # the rest of the output is thrown away
+    reads = any(arguments[:1] == [verb] for verb in READING) and arguments[:2] != ["paper", "study"]
+    if only_lists(arguments) or reads:
         return 0
     with suppress(OSError):
-        click.echo("stride: nobody reads the output any more; what a run has finished is kept", err=True)
+        click.echo("stride: nobody reads the output any more; finished outputs of a run are kept", err=True)
     with suppress(OSError):
         sys.stderr.flush()
     return 3
@@ -224,7 +232,7 @@ def main() -> None:
         error.show()
         sys.exit(2)
     except (KeyboardInterrupt, click.exceptions.Abort):
-        click.echo("stride: interrupted; what was finished is kept", err=True)
+        click.echo("stride: interrupted; finished outputs are kept", err=True)
         sys.exit(3)
     except BrokenPipeError:
         sys.exit(without_reader(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""The matrix of `stride list`: every method on every backbone, and what is missing where it does not run."""
+"""The matrix of `stride list`: whether each method runs on each backbone, and if not, the missing parts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MARKS = {"runs": "x", "needs a part": "p", "needs weights": "w", "cannot": "-"}
 
 
 def rows() -> list[dict[str, Any]]:
-    """One row for each pair: its outcome, the reason, and the command that makes or fetches what is missing."""
+    """Return one row for each pair: its outcome, the reason, and the command that makes or fetches missing parts."""
     pairs, outcomes = [], Outcomes()
     specs = presets.by_name()
     for name in contract.usable_names():
@@ -34,9 +34,9 @@ def rows() -> list[dict[str, Any]]:
 
 
 def show(console: Console, pairs: list[dict[str, Any]]) -> None:
-    """Backbones with the same outcome for every method share a column; their names follow.
+    """Print the matrix; backbones with the same outcome for every method share a column, and their names follow.
 
-    Where the words do not fit beside each other, a column has a mark a method, and a legend follows.
+    If the words are too wide for the terminal, a column has a mark for each method, and a legend follows.
     """
     outcomes: dict[str, list[str]] = {}
     for row in pairs:
@@ -88,14 +88,14 @@ def _show_commands(pairs: list[dict[str, Any]]) -> None:
 
 
 def _first(names: list[str], count: int) -> str:
-    """The first few distinct names, and how many more there are."""
+    """Return the first few distinct names, and how many more there are."""
     distinct = list(dict.fromkeys(names))
     more = len(distinct) - count
     return ", ".join(distinct[:count]) + (f" and {more} more" if more > 0 else "")
 
 
 def _from_here(command: str) -> str:
-    """The command with its folder from the working directory, where that is shorter."""
+    """Return a command with paths relative to the current folder, if they are below it."""
     return command.replace(f"{Path.cwd()}/", "")
 
 
@@ -104,7 +104,7 @@ def _letter(index: int) -> str:
 
 
 def _short(row: dict[str, Any]) -> str:
-    """The outcome; of what cannot run, why."""
+    """Return the outcome, or the reason if a method cannot run."""
     if row["outcome"] != "cannot":
         return str(row["outcome"])
     return str(row["reason"]).replace(LACKS, "lacks").replace(f" for {row['backbone']} is here", "")

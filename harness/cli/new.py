@@ -1,4 +1,4 @@
-"""`stride new`: a package for a method of one's own."""
+"""`stride new`: a package for a new method."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FILES = {"pyproject.toml": "pyproject.toml", "method.py": "stride_{name}.py", "t
 
 @click.group(name="new")
 def command() -> None:
-    """Start a package of your own.
+    """Start a package for a new method.
 
     \b
     stride new method my_method
@@ -35,8 +35,8 @@ def command() -> None:
 def method(name: str, out: Path | None) -> None:
     """Write a package with a method called NAME: its entry point, one file, and a test that passes.
 
-    The method guesses that the last token comes again, and is exact. Change `step`, and let the test say whether it
-    still is. What a method may use is in docs/method.md.
+    The method guesses that the last token comes again, and is exact. Change `step`; the test says whether the method is
+    still exact. docs/method.md lists the classes and functions that a method may use.
 
     \b
     stride new method my_method
@@ -59,7 +59,7 @@ def method(name: str, out: Path | None) -> None:
 
 
 def write_package(name: str, folder: Path) -> list[Path]:
-    """Write the package of a method into a folder; returns the files."""
+    """Write the package of a method into a folder, and return the files."""
     words = {"NAME": name, "DASHED": name.replace("_", "-"), "CLASS": _class_name(name)}
     paths = []
     for template, target in FILES.items():
@@ -74,21 +74,21 @@ def write_package(name: str, folder: Path) -> list[Path]:
 
 
 def _class_name(name: str) -> str:
-    """The name of the class: that of the method in CamelCase, with Method behind it where the file means another."""
+    """Return the method's name in CamelCase, followed by Method if the template already uses that name."""
     camel = "".join(map(str.capitalize, name.split("_")))
     template = (TEMPLATES / "method.py.txt").read_text(encoding="utf-8")
     return f"{camel}Method" if re.search(rf"\b{camel}\b", template) else camel
 
 
 def _check(name: str) -> None:
-    """Refuse a name that cannot be registered.
+    """Check that a name can be registered.
 
     Raises:
-        UsageError: it is not lower_snake_case, a word of Python, or taken.
+        UsageError: the name is not lower_snake_case, is a keyword of Python, or is taken.
     """
     if keyword.iskeyword(name):
-        raise UsageError(f"the method name {name!r} is a word of Python; take one such as my_method")
+        raise UsageError(f"the method name {name!r} is a keyword of Python; take one such as my_method")
     if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name):
         raise UsageError(f"the method name {name!r} is not lower_snake_case; take one such as my_method")
     if name in METHODS:
-        raise UsageError(f"there is a method {name!r} already; every method needs a name of its own")
+        raise UsageError(f"there is a method {name!r} already; take another name")

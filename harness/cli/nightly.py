@@ -1,4 +1,4 @@
-"""`stride nightly`: a run, the gate and the history, with one exit code."""
+"""`stride gate nightly`: a run, its gate and the history, with one exit code."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from typing import Any
 
 import click
 
-from stridebench.harness.cli import gate, run
-from stridebench.harness.cli.main import emit, say
-from stridebench.harness.cli.paths import LocalPath
+from stridebench.gating import read_baseline
+from stridebench.harness.cli import run
+from stridebench.harness.cli.gate import write_verdict
+from stridebench.harness.cli.main import LocalPath, emit, say
 from stridebench.harness.errors import RunIncomplete, StrideError, UsageError
 from stridebench.harness.machine.quiet import stdout_on_stderr
 from stridebench.harness.record.files import put
@@ -26,14 +27,14 @@ from stridebench.reports.history.series import read, series
 
 LINES = "history.jsonl"
 TAKEN = ("--out", "--append", "--json", "--dry-run")
-"""Options of `stride run` that a night sets itself."""
+"""Options of `stride run` that a night sets."""
 
 
 @click.command(name="nightly", context_settings={"ignore_unknown_options": True})
 @click.argument("suite")
 @click.argument("options", nargs=-1, type=click.UNPROCESSED)
 @click.option("--history", "folder", type=LocalPath(file_okay=False), required=True, help="Folder.")
-@click.option("--margin", type=click.FloatRange(0, 1), help="Tolerated drop, as of `stride gate`.")
+@click.option("--margin", type=click.FloatRange(0, 1), help="Tolerated drop, as of `stride gate check`.")
 @click.option(
     "--reruns",
     type=click.IntRange(0, 10),
@@ -45,22 +46,22 @@ TAKEN = ("--out", "--append", "--json", "--dry-run")
 def command(
     suite: str, options: tuple[str, ...], folder: Path, margin: float | None, reruns: int, as_json: bool
 ) -> None:
-    """Run a suite, hold it against the baseline of the history, and append its figures: all options of `stride run`.
+    """Run a suite, test it against the baseline of the history, and append its figures; options of `stride run` follow.
 
     The folder holds runs/, baseline.json and history.jsonl. The first night that succeeds becomes the baseline. It runs
     the suite twice more with other seeds, so it takes three times as long. Without these A/A reruns (--reruns 0) the
-    margin is 5 % by hand, and most figures of an unchanged system are inconclusive. `stride baseline make --force`
-    makes a new baseline, and `stride history` shows the series. Which losses a night sees stands in docs/gate.md.
+    margin is 5 %, and most figures of an unchanged system are inconclusive. `stride gate make --force`
+    makes a new baseline, and `stride gate history` shows the series. docs/gate.md says which losses a night sees.
 
     Exit codes: 0 pass, 1 fail (a claim is broken, a sample failed, or the gate fails), 2 error, 3 incomplete, 4
     inconclusive. The worst of run and gate counts.
 
     \b
-    stride nightly nightly --history nights
-    stride nightly nightly --history nights --limit 24 --device cuda
+    stride gate nightly nightly --history nights
+    stride gate nightly nightly --history nights --limit 24 --device cuda
     """
     if taken := [word for word in options if word.split("=")[0] in TAKEN]:
-        raise UsageError(f"{taken[0]} is set by the night itself; leave it out")
+        raise UsageError(f"{taken[0]} is set by the night; leave it out")
     path = folder / "runs" / stamp()
     folder.mkdir(parents=True, exist_ok=True)
     stored = _stored(folder)
@@ -88,33 +89,33 @@ def command(
 
 
 def _stored(folder: Path) -> dict[str, Any] | None:
-    """The baseline of a history; None: there is none yet. Damage of it or of the lines is an error before the run."""
+    """Return the baseline of a history, or None if there is none yet; damage is an error before the run."""
     _lines(folder)
     path = folder / "baseline.json"
     if not path.exists():
         return None
-    document = gate.read_baseline(path)
+    document = read_baseline(path)
     check_content(document)
     return document
 
 
 def _lines(folder: Path) -> list[dict[str, Any]]:
-    """The lines of a history; none where no night has written any."""
+    """Return the lines of a history, of which there are none before the first night."""
     return read(folder) if any(file.stat().st_size for file in folder.glob("*.jsonl")) else []
 
 
 def stamp() -> str:
-    """The name of a night's run: the time in UTC."""
+    """Return the name of a night's run: the time in UTC."""
     return f"{datetime.now(UTC):%Y%m%d-%H%M%S}"
 
 
 def worst_code(*codes: int) -> int:
-    """The exit code that counts: an error, an incomplete run, a failure, inconclusive, pass, in this order."""
+    """Return the worst of exit codes: an error, an incomplete run, a failure, inconclusive, pass, in this order."""
     return next((code for code in (2, 3, 1, 4) if code in codes), max(codes))
 
 
 def _run(words: list[str]) -> tuple[int, Any]:
-    """The exit code and the document of `stride run`."""
+    """Return the exit code and the document of `stride run`."""
     out, code = io.StringIO(), 0
     try:
         with stdout_on_stderr(), contextlib.redirect_stdout(out):
@@ -130,7 +131,7 @@ def _run(words: list[str]) -> tuple[int, Any]:
 
 
 def _again(words: list[str], night: Path, number: int) -> Store:
-    """A rerun of the first night with another seed, which is no part of the history.
+    """Rerun the first night with another seed; the rerun is not a part of the history.
 
     Raises:
         RunIncomplete: it did not end well.
@@ -140,22 +141,22 @@ def _again(words: list[str], night: Path, number: int) -> Store:
     code, _ = _run([*words, "--seed", str(seed), "--set", "prove=false", "--out", str(path), "--json"])
     if code:
         raise RunIncomplete(
-            f"the A/A rerun in {path} ended with exit code {code}, so there is no baseline yet; `stride report` says "
-            f"why, and the next night tries again"
+            f"the A/A rerun in {path} ended with exit code {code}, so the baseline is not made yet; `stride report` "
+            f"says why, and the next night tries again"
         )
     return Store.open(path)
 
 
 def _gate(path: Path, stored: Any, margin: float | None) -> decision.Result:
-    """The gate of a night."""
+    """Test a night against the baseline, and write the verdict."""
     store = Store.open(path)
     result = decision.gate(store, stored, margin)
-    gate.write(result, store, None, None)
+    write_verdict(result, store, None, None)
     return result
 
 
 def _changes(folder: Path) -> list[str]:
-    """What changed in the history, newest first, in words."""
+    """Return the changes in a history as sentences, newest first."""
     steps = [(step, one.series) for one in report.findings(series(_lines(folder))) for step in one.changes]
     steps.sort(key=lambda item: item[0].first.created, reverse=True)
     return [

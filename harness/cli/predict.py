@@ -1,4 +1,4 @@
-"""`stride predict`: speed-ups of a stored run on another machine, from its counts, its host's time and a profile."""
+"""`stride paper predict`: speed-ups of a stored run on another machine, by its counts, host time and a profile."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ def command(
     """Predict the speed-ups of a run on a machine that is not here, and the batches that gain.
 
     Counts and the host's time are the run's. By a data sheet a pass takes max(bytes / bandwidth, operations / rate) +
-    launches; by measured passes it takes their sum. Each speed-up stands beside one without any time of the host. All
+    launches; by measured passes it takes their sum. Each speed-up is followed by one without any time of the host. All
     assumptions are printed. `stride doctor --profile FILE` measures this machine and writes its profile.
 
     \b
-    stride predict runs/mine --machine h100-sxm
-    stride predict runs/mine --machine rtx-4090 --batch 16
-    stride predict runs/mine --machine here.yaml --measured --figure scatter.png
+    stride paper predict runs/mine --machine h100-sxm
+    stride paper predict runs/mine --machine rtx-4090 --batch 16
+    stride paper predict runs/mine --machine here.yaml --measured --figure scatter.png
     """
     if figure is not None and not measured:
-        raise UsageError("--figure draws predictions beside measurements: add --measured, for a run of that machine")
+        raise UsageError("--figure draws predictions over measurements: add --measured, for a run of that machine")
     profile, store = predict.machine(machine), Store.open(run)
     frame = predict.predict(store, profile, batch, kernels, measured)
     if why := predict.why_nothing(store, frame):
@@ -102,13 +102,13 @@ def _cell(row: dict[str, Any], key: str) -> str:
 
 
 def _ranges(gains: list[tuple[int, int]]) -> str:
-    """Ranges of batches in words."""
+    """Write ranges of batches in words."""
     words = [f"from {first}" if last == predict.LARGEST else f"{first} to {last}" for first, last in gains]
     return ", ".join(words) or "no gain"
 
 
 def _draw(frame: pd.DataFrame, path: Path, title: str) -> None:
-    """Write the picture of the scatter.
+    """Draw the scatter of predictions and measurements.
 
     Raises:
         UsageError: no cell has both figures.

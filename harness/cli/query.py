@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,11 +14,9 @@ from rich.table import Table
 
 from stridebench.harness.cli.main import emit, say
 from stridebench.harness.errors import UsageError, printable, printable_line
-from stridebench.harness.machine.extras import optional
 from stridebench.harness.record.entries import json_values
-from stridebench.harness.record.store import Store
-from stridebench.reports.query.schema import VIEWS, NamedRun
-from stridebench.reports.run_folders import run_folders
+from stridebench.reports.query.schema import VIEWS
+from stridebench.stored_run import answer_of
 
 if TYPE_CHECKING:
     from stridebench.reports.query.database import Answer
@@ -56,7 +53,7 @@ def command(
         _print_schema(as_json)
         return
     if sql is None:
-        raise UsageError("there is no query; stride query --schema prints what can be asked")
+        raise UsageError("the query is missing; stride query --schema prints the views")
     answer = answer_of(sql, runs, time_limit)
     if as_json:
         emit([dict(zip(answer.names, row, strict=True)) for row in answer.rows])
@@ -64,40 +61,6 @@ def command(
         click.echo(csv_of(answer), nl=False)
     else:
         _print_table(answer)
-
-
-def answer_of(sql: str, runs: Sequence[Any], seconds: float | None = None) -> Answer:
-    """Ask runs that are named by their folders or URLs.
-
-    Args:
-        seconds: time limit of the query. Default: that of `ask`.
-
-    Raises:
-        UsageError: DuckDB is not installed, or refuses the query. StoreError: a run is damaged.
-    """
-    optional("duckdb", "stride query", "query")
-    from stridebench.reports.query.database import SECONDS, ask
-
-    named = [NamedRun(_utf8(str(folder)), Store.open(folder)) for folder in run_folders(runs)]
-    answer = ask(sql, named, SECONDS if seconds is None else seconds)
-    for line in _unfinished(named):
-        say(line, err=True)
-    return answer
-
-
-def _utf8(name: str) -> str:
-    """Return a folder's name with other bytes as escapes; a table holds UTF-8 alone."""
-    return name.encode("utf-8", "backslashreplace").decode()
-
-
-def _unfinished(runs: Sequence[NamedRun]) -> list[str]:
-    lines = []
-    for run in runs:
-        planned, sealed = len(run.store.manifest["cells"]), len(run.store.cells())
-        if sealed < planned:
-            name, left = printable_line(run.name), planned - sealed
-            lines.append(f"{name}: {left} of {planned} cells are not finished; their outputs are in no view yet")
-    return lines
 
 
 def csv_of(answer: Answer) -> str:

@@ -1,53 +1,82 @@
-"""`stride report`: tables, plots and pages of finished or half-finished runs."""
+"""`stride report`: tables, plots and pages of finished or half-finished runs, and differences between runs."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+import pandas as pd
 from rich.console import Console
 
-from stridebench.harness.cli import engine_runs
-from stridebench.harness.cli.evidence import evidence_of
 from stridebench.harness.cli.main import emit, say
 from stridebench.harness.errors import UsageError
 from stridebench.harness.machine.extras import optional
-from stridebench.harness.record.store import Store
+from stridebench.harness.record.entries import json_values
+from stridebench.harness.record.metrics import REFUTED
+from stridebench.harness.record.store import Cell, Store
+from stridebench.reports import crossover, engines, side_by_side
 from stridebench.reports.run_report import RunReport
 from stridebench.reports.tables import html_tables, latex_tables, markdown_of
 from stridebench.reports.text_table import print_table
 
+if TYPE_CHECKING:
+    from stridebench.reports.html.figures import Chart
+
 ENDINGS = {"markdown": ".md", "latex": ".tex", "html": ".html"}
 FORMS = ("terminal", *ENDINGS)
+NO_BETS = "the run stored only the e-value, and not the bets on each output"
+POINTS = 200
+"""Outputs of a curve of e-values; of more outputs, equally spaced ones and the last are drawn."""
 
 
 @click.command(name="report")
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...", type=click.Path(path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path), help="Folder of the files. Default: RUN/report.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Folder of the files. Default: RUN/report. With --against: a Markdown file.",
+)
+@click.option("--against", type=click.Path(path_type=Path), help="Compare the runs with this one instead.")
+@click.option("--consumption", is_flag=True, help="With --against: memory and energy too, if both runs have them.")
 @click.option(
     "--html",
     "pages",
     type=click.Path(path_type=Path, file_okay=False),
     help="Write pages for a browser into this folder instead: index.html, of one or more runs.",
 )
-@click.option("--paper", help="With --table: a paper's table, printed beside measured. Such as sjdpp.")
+@click.option("--paper", help="With --table: a paper's table, printed and measured. Such as sjdpp.")
 @click.option("--table", help="The number of the table, as the paper writes it: 1, or IV.")
 @click.option("--format", "form", type=click.Choice(FORMS), default=FORMS[0], help="Of the paper's table.")
 @click.option("--figure", help="With --pdf: the figure to write. pareto, or one of a paper such as sjdpp_fig5.")
 @click.option("--cells", multiple=True, help="Cells of the figure: an id or label, with * and ?. May be repeated.")
 @click.option("--pdf", type=click.Path(path_type=Path, dir_okay=False), help="The figure's file, with its fonts.")
 @click.option(
-    "--json", "as_json", is_flag=True, help="One JSON document: a row for each cell of a method, then of an engine."
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="One JSON document: a row for each cell. With --against: {runs, rows, only_a, ...}.",
 )
 def command(
-    runs: tuple[Path, ...], out: Path | None, pages: Path | None, as_json: bool, form: str, **asked: Any
+    runs: tuple[Path, ...],
+    out: Path | None,
+    against: Path | None,
+    consumption: bool,
+    pages: Path | None,
+    as_json: bool,
+    form: str,
+    **asked: Any,
 ) -> None:
     """Print the table of a run, and write its reports.
 
     Files: the table as Markdown, CSV and LaTeX; the Pareto plot as PNG and SVG; sheets of pictures, meshes and
     transcripts; and for a run of papers/... the paper's tables and figures. The pages of --html work from the disk.
+
+    With --against, cells of equal configuration are compared over prompts that both runs finished, paired by prompt and
+    seed, with intervals. The strongest evidence comes first. A cell without a partner is named with the reason. Times
+    are compared on equal machines only.
 
     \b
     stride report runs/quick-20260101-120000
@@ -55,16 +84,28 @@ def command(
     stride report runs/mine --json | jq '.[] | {label, speedup, verdict}'
     stride report runs/mine runs/other --html site      open site/index.html
     stride report runs/mine --paper sjdpp --table 1 --format latex
+    stride report runs/after --against runs/before
+    stride report runs/tuesday runs/wednesday --against runs/monday --json
     stride report runs/mine --figure pareto --cells 'sjd*' --cells autoregressive --pdf front.pdf
     """
     _check(asked, pages, as_json)
+    if against is not None:
+        if pages is not None or asked["paper"] or asked["figure"]:
+            raise UsageError("--against prints differences; ask for pages, a paper's table or a figure separately")
+        _compare([against, *runs], consumption, out, as_json)
+        return
+    if consumption:
+        raise UsageError("--consumption is compared between runs; add --against RUN")
     if pages is not None:
         if out is not None:
             raise UsageError("--html names its folder itself; leave --out to a second command")
         say(f"wrote {write_pages(runs, pages)}")
         return
     if len(runs) > 1:
-        raise UsageError(f"{len(runs)} runs were named; add --html FOLDER for a page of them all, or name one run")
+        raise UsageError(
+            f"{len(runs)} runs were named; add --html FOLDER for a page of them all, --against RUN to compare them, or "
+            f"name one run"
+        )
     run = runs[0]
     if asked["paper"]:
         _paper_table(Store.open(run), asked["paper"], asked["table"], form, out)
@@ -75,7 +116,7 @@ def command(
         say(f"wrote {write_pdf(Store.open(run), asked['figure'], asked['cells'], asked['pdf'])}")
         return
     store = Store.open(run)
-    rows = engine_runs.rows(engine_runs.report(store, as_json, out)) if store.manifest.get("engines") else []
+    rows = engine_rows(report_engines(store, as_json, out)) if store.manifest.get("engines") else []
     if store.manifest["cells"] or not rows:
         rows = [*_methods(store, as_json, out or run / "report"), *rows]
     if as_json:
@@ -83,7 +124,7 @@ def command(
 
 
 def _methods(store: Store, as_json: bool, out: Path) -> list[dict[str, Any]]:
-    """Write the methods' reports, and print them unless JSON is asked for; their rows as JSON values."""
+    """Write the methods' reports, print them unless JSON is asked for, and return their rows as JSON values."""
     report = RunReport(store)
     written = report.write(out)
     if not as_json:
@@ -95,15 +136,15 @@ def _methods(store: Store, as_json: bool, out: Path) -> list[dict[str, Any]]:
 
 
 def _check(asked: Mapping[str, Any], pages: Path | None, as_json: bool) -> None:
-    """Refuse options that belong to no output, or to two.
+    """Refuse options that do not belong to one output.
 
     Raises:
-        UsageError: says which.
+        UsageError: an option belongs to no output, or two outputs are asked for.
     """
     if asked["paper"] and not asked["table"]:
         from stridebench.reports.papers.one_table import tables_of
 
-        tables_of(asked["paper"])  # an unknown paper is said first
+        tables_of(asked["paper"])  # an unknown paper is an error first
         numbers = ", ".join(map(str, sorted(tables_of(asked["paper"]))))
         raise UsageError(f"--paper {asked['paper']} needs --table; its tables are {numbers}")
     if asked["table"] and not asked["paper"]:
@@ -146,7 +187,7 @@ def _paper_table(store: Store, paper: str, number: str, form: str, out: Path | N
 
 
 def write_pages(runs: tuple[Path, ...], folder: Path) -> Path:
-    """Write the pages of runs; returns index.html.
+    """Write the pages of runs, and return the path of index.html.
 
     Raises:
         UsageError: a package of the extra is not installed, or the folder is a run. StoreError: a run cannot be read.
@@ -159,3 +200,69 @@ def write_pages(runs: tuple[Path, ...], folder: Path) -> Path:
 
     text.check_folder(folder)
     return page.write([Store.open(run) for run in runs], folder, evidence_of)
+
+
+def _compare(runs: list[Path], consumption: bool, out: Path | None, as_json: bool) -> None:
+    """Print how runs differ from the first one."""
+    from stridebench.reports.gate import compare
+
+    names = tuple(map(str, runs))
+    comparison = compare.compare(*(Store.open(run) for run in runs), consumption=consumption)
+    if out:
+        out.write_text(compare.markdown(comparison, names), encoding="utf-8")
+    if not as_json:
+        compare.terminal(comparison, Console(), names)
+        return
+    frame = comparison.frame.astype(object).where(comparison.frame.notna(), None)
+    only = {"only_a": comparison.only_a, "only_b": comparison.only_b}
+    letters = dict(zip(("a", *comparison.runs), names, strict=True))
+    emit({"runs": letters, "rows": frame.to_dict("records"), **only, "notes": comparison.notes})
+
+
+def report_engines(store: Store, as_json: bool, out: Path | None = None) -> pd.DataFrame:
+    """Write the tables of engines, print them unless JSON is asked for, and return the rows.
+
+    Args:
+        out: the folder of the files. Default: RUN/report.
+    """
+    folder = store.path / "report" if out is None else out
+    frame = engines.summarise(store)
+    pairs, crossovers = side_by_side.rows(store), crossover.text_tables(store)
+    written = [*engines.write(frame, folder, crossovers)]
+    written += [*side_by_side.write(pairs, folder), *crossover.write(store, folder)]
+    if out is None:
+        store.publish("report")
+    if not as_json:
+        engines.terminal(frame, Console())
+        for table in [*([side_by_side.table(pairs)] if store.manifest["cells"] and len(pairs) else []), *crossovers]:
+            print_table(table, Console())
+        say("\n".join(f"wrote {path}" for path in written))
+    return frame
+
+
+def engine_rows(frame: pd.DataFrame) -> Any:
+    """Return the rows of the table of engines as JSON values."""
+    columns = [name for name in frame if name not in ("sampling", "task_params", "options")]
+    return json_values(frame[columns].to_dict("records"))
+
+
+def evidence_of(cell: Cell) -> Chart | str | None:
+    """Return the chart of a stored cell's e-value after each of its outputs, which needs no weights.
+
+    If the run lacks the bets, return the reason; if the cell was not audited, return None.
+    """
+    if cell.meta.get("audit_log_e") is None:
+        return None
+    counted = cell.samples[(cell.samples["status"] == "ok") & ~cell.samples["warmup"].astype(bool)]
+    stored = [json.loads(text) if isinstance(text, str) else {} for text in counted.get("audit", ())]
+    audited = [bets for bets, tokens in zip(stored, counted["tokens"], strict=False) if len(tokens)]
+    if not audited or any("gains" not in bets for bets in audited):
+        return NO_BETS
+    from stridebench.harness.audit.bets import Bets
+    from stridebench.harness.audit.verdict import evidence_path
+    from stridebench.reports.html.figures import evidence_chart
+
+    path = evidence_path([Bets.of(bets) for bets in audited])
+    drawn = [*path[: -1 : max(1, len(path) // POINTS)], path[-1]]
+    refuted = float(cell.meta.get("audit_threshold") or REFUTED)
+    return evidence_chart([0, *(tokens for tokens, _ in drawn)], [0.0, *(log_e for _, log_e in drawn)], refuted)

@@ -1,4 +1,4 @@
-"""The verb `stride run`: reads its options and plans the cells. `stridebench.harness.run` runs them."""
+"""`stride run`: reads the options, plans the cells, and lists or runs them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any
 import click
 
 from stridebench.harness.cli.main import emit, say
-from stridebench.harness.cli.overrides import read, suite_to_run
 from stridebench.harness.discover import catalogue, declare_all
 from stridebench.harness.errors import UsageError
 from stridebench.harness.machine.quiet import stdout_on_stderr
@@ -20,11 +19,18 @@ from stridebench.harness.plan import presets
 from stridebench.harness.plan.cells import Plan, expand
 from stridebench.harness.plan.compatibility import WORDS, Outcome, Outcomes
 from stridebench.harness.plan.estimate import estimate
+from stridebench.harness.plan.overrides import ENTRIES, settings, suite_to_run, task_of, yaml_value
+from stridebench.harness.plan.suite import Overrides
 from stridebench.harness.run.engine_runner import with_obstacles
+
+NUMBERS = {"max_new_tokens": "--max-new-tokens", "repetitions": "--repetitions", "seed": "--seed"}
+"""Keys of a suite that an option replaces by a number."""
+SWEEPS = {"temperature": "--temperature", "batch": "--batch"}
+"""Keys of a suite that an option replaces by one value or several."""
 
 
 class Folder(click.Path):
-    """A path that is not empty, since an empty one would be the working folder; or a URL, which stays a text."""
+    """A path or a URL. An empty path is refused, since it would be the current folder."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if value == "":
@@ -55,14 +61,14 @@ class Folder(click.Path):
     "--prompts",
     multiple=True,
     type=Folder(path_type=Path, exists=True, dir_okay=False),
-    help="Your prompts instead of a task, in a file or at a URL. With --backbone no suite is needed.",
+    help="Your prompts instead of a task, in a file or at a URL. If --backbone is given, no suite is needed.",
 )
 @click.option("--dtype", "dtypes", multiple=True, help="Of all backbones: fp32, bf16, fp16, fp64 or native.")
 @click.option("--temperature", "-t", multiple=True, type=float, help="0 is greedy; several to sweep.")
 @click.option("--max-new-tokens", type=int, help="Output tokens of a prompt, at most.")
 @click.option("--batch", multiple=True, type=int, help="Prompts decoded in lock step; several to sweep.")
 @click.option("--limit", type=int, help="Number of prompts of each task.")
-@click.option("--repetitions", type=int, help="Decodes of each prompt, each with its own seed.")
+@click.option("--repetitions", type=int, help="Decodes of each prompt, with different seeds.")
 @click.option("--seed", type=int, help="Seed of all draws.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any key of a suite, such as top_p=0.9.")
 @click.option(
@@ -78,7 +84,7 @@ class Folder(click.Path):
     help="Run folder, or a URL such as s3://bucket/run. Default: runs/SUITE-TIME.",
 )
 @click.option("--resume", is_flag=True, help="Continue the run in --out (or the latest of this suite).")
-@click.option("--tiny", is_flag=True, help="Tiny models of random weights in place of published ones; see below.")
+@click.option("--tiny", is_flag=True, help="Tiny models of random weights instead of published ones; see below.")
 @click.option("--dry-run", is_flag=True, help="List the cells, and why some are skipped; decode nothing.")
 @click.option("--device", default="cpu", show_default=True, help="A torch device, such as cuda.")
 @click.option(
@@ -114,7 +120,7 @@ def command(name: str | None, **options: Any) -> None:
     stride run quick
     stride run quick --dry-run
     stride run quick --limit 2 --out runs/mine
-    stride run papers/sjdpp --backbone embedded-image    also the paper's tables, measured beside printed
+    stride run papers/sjdpp --backbone embedded-image    also the paper's tables, printed and measured
     stride run --out runs/mine --resume                  after ^C, a kill or a full disk
     stride run --method sjd --method '{name: sjdpp, reuse: M}' --backbone tabular --task tabular -t 1
     stride run quick --batch 1 --batch 4                 four prompts at a time, and one
@@ -132,22 +138,71 @@ def command(name: str | None, **options: Any) -> None:
         _print_plan(plan, outcomes, options["as_json"])
         _refuse_idle(plan, outcomes)
         return
-    from stridebench.harness.cli import execution  # reads and writes stores and draws plots: nothing for a dry run
+    from stridebench.execution import RunRequest  # imports torch and pandas, which a dry run does not need
+    from stridebench.harness.cli.run_plan import execute
 
     if options["tiny"]:
-        from stridebench.harness.cli.tiny_components import make
+        from stridebench.harness.train.tiny_components import make
 
-        make(plan)
-    execution.execute(plan, options)
+        make(plan, lambda text: say(text, err=True))
+    options["executor_options"] = executor_values(options["executor_options"])
+    execute(plan, RunRequest(**{field: options[field] for field in RunRequest.__dataclass_fields__}), options)
+
+
+def read(arguments: Mapping[str, Any]) -> Overrides:
+    """Return the keys of a suite that the options replace; each error names its option.
+
+    Raises:
+        UsageError: a --set without a value, a text that is not valid YAML, or several files of prompts.
+    """
+    values: dict[str, Any] = {key: arguments[key] for key in NUMBERS if arguments[key] is not None}
+    options = {**NUMBERS, **ENTRIES, **SWEEPS}
+    given = settings("--set", arguments["settings"], "top_p=0.9")
+    values |= given
+    options |= {key: f"--set {key}" for key in given}
+    for key, option in ENTRIES.items():
+        if arguments[key]:
+            values[key] = [yaml_value(option, text) for text in arguments[key]]
+            options[key] = option
+    if files := arguments["prompts"]:
+        if "tasks" in values:
+            raise UsageError(f"--prompts is a task; give it or {options['tasks']}, not both")
+        if len(files) > 1:
+            raise UsageError(f"--prompts is given {len(files)} times; put the prompts into one file")
+        values["tasks"] = task_of(files[0])
+        options["tasks"] = "--prompts"
+    for key, option in SWEEPS.items():
+        if arguments[key]:
+            sweep = list(arguments[key])
+            values[key] = sweep if key == "temperature" or len(sweep) > 1 else sweep[0]
+            options[key] = option
+    return Overrides(
+        values,
+        arguments["limit"],
+        arguments["dtypes"],
+        {key: options[key] for key in values},
+        arguments.get("tiny", False),
+        arguments.get("device", "cpu"),
+        tuple(arguments.get("urls", ())),
+    )
+
+
+def executor_values(texts: tuple[str, ...]) -> dict[str, Any]:
+    """Return the values of --executor-option.
+
+    Raises:
+        UsageError: one has no value, or a text that is not valid YAML.
+    """
+    return settings("--executor-option", texts, "workers=4")
 
 
 def _refuse_idle(plan: Plan, by_cell: Mapping[str, Outcome]) -> None:
-    """A run of this plan would end so too, after it has tried to load its models.
+    """Refuse a plan that cannot run, as its run would after it has tried to load the models.
 
-    A plan whose cells are all skipped (for prompts that are not here, say) is no error: the list says why.
+    If all cells are skipped (because prompts are not here, say), that is not an error: the list says why.
 
     Raises:
-        UsageError: no cell that is not skipped can run; says why the first cannot.
+        UsageError: none of the other cells can run; the error says why the first cannot.
     """
     outcomes = [by_cell[cell.id] for cell in plan.runnable]
     cannot = [outcome.reason for outcome in outcomes if outcome.word == "cannot"]
@@ -187,7 +242,7 @@ def _print_plan(plan: Plan, by_cell: Mapping[str, Outcome], as_json: bool) -> No
 
 
 def _outcomes(plan: Plan) -> dict[str, Outcome]:
-    """The outcome of each cell, by its id."""
+    """Return the outcome of each cell, by its id."""
     outcomes, specs = Outcomes(), {cell.backbone: presets.resolve(cell.backbone) for cell in plan.cells}
     return {
         cell.id: Outcome("cannot", cell.skip) if cell.skip else outcomes.of(cell.planned, specs[cell.backbone])

@@ -1,4 +1,4 @@
-"""`stride show`: one cell of a run."""
+"""`stride show`: one cell of a run, one of its outputs token by token, or an engine's requests."""
 
 from __future__ import annotations
 
@@ -7,16 +7,31 @@ from pathlib import Path
 from typing import Any
 
 import click
+import pandas as pd
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
-from stridebench.harness.cli import show_engine
 from stridebench.harness.cli.main import emit, say
-from stridebench.harness.cli.show_prompt import file_of, show_prompt
-from stridebench.harness.errors import UnknownNameError, UsageError, printable
+from stridebench.harness.errors import UnknownNameError, UsageError, printable, printable_line
+from stridebench.harness.record.entries import json_values
 from stridebench.harness.record.metrics import METRICS, acceptance_by_depth, totals, value
+from stridebench.harness.record.outputs import ACCEPTED, BONUS, CORRECTED, DECODED, FORCED, ORIGINS, origins
+from stridebench.harness.record.request_store import EngineCell, RequestStore
 from stridebench.harness.record.store import Cell, Store
+from stridebench.reports import engines
+from stridebench.reports.html.engine_facts import EngineFacts, engine_facts
+
+COLOURS = {ACCEPTED: "green", CORRECTED: "red", BONUS: "blue", FORCED: "yellow", DECODED: "default"}
+COUNTS = ("drafted", "tested", "accepted", "emitted", "forced")
+BLOCK = "\N{BLACK SQUARE}"
+"""Stands for a token of an output that is not text."""
+LISTED = 12
+"""A message lists at most so many prompts."""
+STEPS = 24
+"""The table shows at most so many steps; --json has all."""
+TOLD = ("prompt_tokens", "output_tokens", "finish", "draft_steps", "drafted", "accepted", "histogram", "error")
 
 
 @click.command(name="show")
@@ -28,7 +43,7 @@ def command(run: Path, cell: str | None, prompt: str | None, as_json: bool) -> N
     """Print a cell's verdict, metrics, acceptance by depth and outputs.
 
     CELL is a cell's id, parts of it in their order that no other cell has, such as prompt_lookup.T0, or its label in
-    the run's table. The ID of a prompt may be its beginning, or its end behind a slash, where no other prompt has that.
+    the run's table. The ID of a prompt may be its beginning, or its end after a slash, if no other prompt has that.
 
     \b
     stride show runs/quick-20260101-120000                        the ids of its cells
@@ -38,7 +53,7 @@ def command(run: Path, cell: str | None, prompt: str | None, as_json: bool) -> N
     store = Store.open(run)
     if cell is None and prompt is not None:
         raise UsageError("--prompt shows an output of one cell: stride show RUN CELL --prompt ID")
-    of_engines = show_engine.names(store)
+    of_engines = engine_cells(store)
     if cell is None:
         ids = [*store.cells(), *of_engines]
         if as_json:
@@ -48,7 +63,7 @@ def command(run: Path, cell: str | None, prompt: str | None, as_json: bool) -> N
         return
     name = match_name([*store.cells(), *of_engines], cell)
     if name in of_engines:
-        show_engine.show(store, name, prompt, as_json)
+        show_engine(store, name, prompt, as_json)
         return
     finished = store.cell(name)
     if prompt is not None:
@@ -62,12 +77,12 @@ def command(run: Path, cell: str | None, prompt: str | None, as_json: bool) -> N
 
 
 def match_cell(store: Store, text: str) -> str:
-    """The only cell of a method in a run that fits a text; rules and errors as of ``match_name``."""
+    """Return the only cell of a method in a run that fits a text, by the rules and errors of ``match_name``."""
     return match_name(list(store.cells()), text)
 
 
 def match_name(ids: list[str], text: str) -> str:
-    """The only cell whose id is ``text``, begins with it, contains it, or contains its parts in their order.
+    """Return the only cell whose id is ``text``, begins with it, contains it, or contains its parts in their order.
 
     A label of the run's table, such as ``sjdpp tau=0.25``, is read as the beginning of an id.
 
@@ -141,3 +156,160 @@ def _print(document: dict[str, Any], cell: Cell) -> None:
             escape(printable(text)),
         )
     console.print(samples)
+
+
+def show_prompt(cell: Cell, prompt: str, as_json: bool) -> None:
+    """Print the counted decodes of a prompt.
+
+    Raises:
+        UnknownNameError: the cell has no such prompt. UsageError: it has several; they are listed.
+    """
+    prompt = match_prompt(list(dict.fromkeys(cell.samples["prompt"])), printable_line(prompt))  # as it is stored
+    samples = cell.samples[(cell.samples["prompt"] == prompt) & ~cell.samples["warmup"].astype(bool)]
+    steps = cell.steps[(cell.steps["prompt"] == prompt) & ~cell.steps["warmup"].astype(bool)]
+    if as_json:
+        emit({"samples": samples.to_dict("records"), "steps": steps.to_dict("records")})
+        return
+    console = Console(highlight=False, markup=False)
+    asked = _text(samples.iloc[0], "prompt_text")
+    console.print(Text("prompt", "bold"))
+    console.print(Text(printable(asked) if asked else "(the run does not hold its text)"))
+    for _, sample in samples.iterrows():
+        _print_decode(console, sample, steps[steps["repetition"] == sample["repetition"]])
+
+
+def match_prompt(ids: list[str], text: str) -> str:
+    """Return the only prompt whose id is ``text``, ends with it after a slash, or begins with it.
+
+    Raises:
+        UnknownNameError: there is no such prompt. UsageError: there are several; the first of them are listed.
+    """
+    if text in ids:
+        return text
+    for matches in (
+        [name for name in ids if name.endswith(f"/{text}")],
+        [name for name in ids if name.startswith(text)],
+    ):
+        if len(matches) == 1:
+            return matches[0]
+        if matches and text:
+            listed = "".join(f"\n  {name}" for name in matches[:LISTED])
+            more = f"\n  and {len(matches) - LISTED} more" if len(matches) > LISTED else ""
+            raise UsageError(f"{text!r} fits {len(matches)} prompts; write more of one's id:{listed}{more}")
+    raise UnknownNameError("prompt of this cell", text, ids)
+
+
+def _print_decode(console: Console, sample: pd.Series[Any], steps: pd.DataFrame) -> None:
+    console.print(Text(f"\noutput of repetition {sample['repetition']}", "bold"))
+    if sample["status"] != "ok":
+        console.print(Text(printable(str(sample["error"]))))
+        return
+    kinds = origins(steps.itertuples(), len(sample["tokens"]))
+    pieces = [printable(piece) for piece in _pieces(sample)]
+    text, file = printable(str(sample["text"])), file_of(sample)
+    if kinds is None or (text and len(pieces) != len(kinds)):
+        console.print(Text(text or file or f"{len(sample['tokens'])} tokens without a text"))
+        console.print(Text(f"({_why_plain(kinds)})", "dim"))
+    else:
+        if not text:
+            console.print(Text(f"{file or 'no text'}, a block a token:"))
+        shown = pieces if text else [BLOCK] * len(kinds)
+        console.print(Text.assemble(*((piece, COLOURS[kind]) for piece, kind in zip(shown, kinds, strict=True))))
+        console.print(_legend(kinds))
+    console.print(_table(steps, pieces))
+    if len(steps) > STEPS:
+        console.print(Text(f"{len(steps) - STEPS} more steps: --json has all", "dim"))
+
+
+def file_of(sample: pd.Series[Any]) -> str:
+    """Return the file of an output that is not text, such as a picture, in the run folder; "" if there is none."""
+    return printable(_text(sample, "output"))
+
+
+def _why_plain(kinds: list[str] | None) -> str:
+    if kinds is None:
+        return "positions were filled in any order, so that no token has one origin"
+    return "the run holds no text of single tokens; the steps say how many were accepted"
+
+
+def _legend(kinds: list[str]) -> Text:
+    lines = [(f"{kind} {kinds.count(kind)}: {ORIGINS[kind]}\n", COLOURS[kind]) for kind in ORIGINS if kind in kinds]
+    return Text.assemble(*lines, end="")
+
+
+def _table(steps: pd.DataFrame, pieces: list[str]) -> Table:
+    """Return the table of steps, with the text that each emitted if it is known."""
+    table = Table("step", *COUNTS, "ms", *(["text"] if pieces else []), header_style="bold")
+    first = 0
+    for _, step in steps.head(STEPS).iterrows():
+        end = first + int(step["emitted"])
+        numbers = [str(int(step[name])) for name in COUNTS]
+        text = "".join(pieces[first:end]).replace("\n", "\\n")
+        table.add_row(
+            str(int(step["step"])), *numbers, f"{step['wall_ns'] / 1e6:.1f}", *([Text(text[:40])] if pieces else [])
+        )
+        first = end
+    return table
+
+
+def _text(sample: pd.Series[Any], column: str) -> str:
+    """Return a text of a column, or "" if the run lacks it."""
+    value = sample.get(column)
+    return value if isinstance(value, str) else ""
+
+
+def _pieces(sample: pd.Series[Any]) -> list[str]:
+    value = sample.get("pieces")
+    return [] if value is None else [str(piece) for piece in value]
+
+
+def engine_cells(store: Store) -> list[str]:
+    """Return the ids of finished cells of engines."""
+    return RequestStore.of(store.path, store.manifest).cells()
+
+
+def show_engine(store: Store, name: str, prompt: str | None, as_json: bool) -> None:
+    """Print a cell, or its requests of one prompt.
+
+    Raises:
+        UnknownNameError: the cell has no such prompt. UsageError: it has several; they are listed.
+    """
+    cell = RequestStore.of(store.path, store.manifest).cell(name)
+    if prompt is not None:
+        _show_requests(cell, prompt, as_json)
+        return
+    frame = engines.summarise(store)
+    row = frame[frame["cell"] == name].iloc[0]
+    if as_json:
+        emit({"meta": cell.meta, "metrics": {key: row[key] for key in row.index if key not in cell.meta}})
+        return
+    _print_engine(engine_facts(row, cell, ""))
+
+
+def _print_engine(facts: EngineFacts) -> None:
+    console = Console(highlight=False, markup=False)
+    console.print(Text(f"{facts.label}: {facts.verdict or 'no verdict'}", "bold"))
+    console.print(f"{facts.setting}\n{facts.meaning}")
+    for name, text in (*facts.evidence, *facts.engine):
+        console.print(f"  {name}: {text}")
+    table = Table("measure", "value", "meaning", header_style="bold")
+    for measure in facts.measures:
+        table.add_row(*map(Text, measure))
+    console.print(table)
+    for note in facts.notes:
+        console.print(f"- {note}")
+
+
+def _show_requests(cell: EngineCell, prompt: str, as_json: bool) -> None:
+    rows = cell.requests[~cell.requests["warmup"]]
+    found = match_prompt(list(dict.fromkeys(rows["prompt"])), printable_line(prompt))
+    rows = rows[rows["prompt"] == found]
+    if as_json:
+        emit({"requests": rows.to_dict("records")})
+        return
+    console = Console(highlight=False, markup=False)
+    for row in rows.to_dict("records"):
+        console.print(Text(f"{found}, repetition {row['repetition']}: {row['status']}", "bold"))
+        told = {name: value for name in TOLD if (value := json_values(row[name])) not in (None, "")}
+        console.print(", ".join(f"{name} {printable_line(str(value))}" for name, value in told.items()))
+        console.print(Text(printable(str(row["text"] or ""))))

@@ -14,11 +14,12 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from stridebench.harness.cli.main import emit, say
-from stridebench.harness.cli.overrides import yaml_value
 from stridebench.harness.discover import declare_all, load_recipes, shipped, trained
 from stridebench.harness.errors import UsageError
 from stridebench.harness.machine.device import check_device
 from stridebench.harness.plan import names
+from stridebench.harness.plan.overrides import settings as settings_of
+from stridebench.harness.plan.overrides import yaml_value
 from stridebench.harness.registry import DATASETS, RECIPES, TASKS
 from stridebench.harness.train import loop as training
 from stridebench.harness.train.data import TaskPlan
@@ -47,7 +48,7 @@ EVERY_S = 30.0
 @click.option(
     "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Of the recipe, or of its data: data.new=64."
 )
-@click.option("--device", default="cpu", show_default=True, help="With --backbone: where it runs, such as cuda.")
+@click.option("--device", default="cpu", show_default=True, help="With --backbone: a torch device, such as cuda.")
 @click.option("--dtype", default="bf16", show_default=True, help="With --backbone: its type.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document: {folder, finished, step, hours, taken}.")
 def command(
@@ -70,7 +71,8 @@ def command(
 
     With --backbone, KIND is a recipe for any backbone: medusa, blockwise, eagle1, eagle3, cross-regression,
     xspecmesh-mlp or xspecmesh-cross, xspecmesh-mlp-lora or xspecmesh-cross-lora after those, mulo-2x, and mulo-4x after
-    it. It learns from what the backbone writes after the prompts of --data, or from a folder of pictures with captions.
+    it. It learns from the texts that the backbone writes after the prompts of --data, or from a folder of pictures with
+    captions.
     The result goes where `stride run` looks for it, unless --out is given: a method takes it by the name of --name, as
     in {name: cross_regression, adapter: gsm8k-t0.6}. Other data or settings need another name. --set epochs=N counts
     passes over the data, and --set schedule=paper trains as long as the paper did.
@@ -109,7 +111,7 @@ def command(
 def _general(
     kind: str, backbone: str, data: str | None, settings: tuple[str, ...], device: str, dtype: str
 ) -> training.Recipe:
-    """The recipe for a backbone that the options describe; a folder holds pictures.
+    """Return the recipe for a backbone that the options describe; a folder of data holds pictures.
 
     Raises:
         UsageError: an option is missing or malformed.
@@ -120,7 +122,12 @@ def _general(
     if device != "cpu":
         check_device(device)
     if Path(data).is_dir() and data not in TASKS:
-        return general(kind, backbone, PicturePlan(Path(data), device=device, dtype=dtype), _values(settings))
+        return general(
+            kind,
+            backbone,
+            PicturePlan(Path(data), device=device, dtype=dtype),
+            settings_of("--set", settings, "heads=5"),
+        )
     if Path(data).suffix in (".txt", ".jsonl", ".csv"):
         entry: dict[str, Any] = {"name": "prompts", "file": data}
     else:
@@ -133,18 +140,7 @@ def _general(
     if isinstance(instance, list):
         raise UsageError(f"--data: {'; '.join(text for _, text in instance)}")
     plan = TaskPlan(TASKS.name_of(task), entry, device=device, dtype=dtype)
-    return general(kind, backbone, plan, _values(settings))
-
-
-def _values(settings: tuple[str, ...]) -> dict[str, Any]:
-    """The settings of `--set`, whose values are YAML."""
-    values = {}
-    for setting in settings:
-        key, equals, text = setting.partition("=")
-        if not equals:
-            raise UsageError(f"--set {setting}: write KEY=VALUE, as in --set heads=5")
-        values[key] = yaml_value(f"--set {key}", text)
-    return values
+    return general(kind, backbone, plan, settings_of("--set", settings, "heads=5"))
 
 
 def _train(
@@ -157,12 +153,12 @@ def _train(
     threads: int,
     as_json: bool,
 ) -> None:
-    """Train, and say where the result lies; of several processes, the first one says it."""
+    """Train, and print the folder of the result; of several processes, the first one prints it."""
     torch.set_num_threads(threads)
     if not Workers.of_environment().first:
         training.train(name, recipe, folder, built, seed, minutes)
         return
-    with Watch(name, recipe.steps) as watch:
+    with TrainingBar(name, recipe.steps) as watch:
         try:
             result = training.train(name, recipe, folder, built, seed, minutes, watch)
         except KeyboardInterrupt:
@@ -177,8 +173,8 @@ def _train(
         say(f"{folder}: step {result.step} of {recipe.steps}, {result.hours:.2f} h, {state}")
 
 
-class Watch:
-    """A progress bar on a terminal, a line every half minute elsewhere."""
+class TrainingBar:
+    """Show a progress bar on a terminal, and a line every half minute elsewhere."""
 
     def __init__(self, name: str, steps: int) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
@@ -186,7 +182,7 @@ class Watch:
         self._task = self._bar.add_task(name, total=steps)
         self._name, self._said = name, -math.inf
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> TrainingBar:
         if self._bar.console.is_terminal:
             self._bar.start()
         return self
@@ -214,7 +210,7 @@ def _recipe(kind: str, name: str) -> training.Recipe:
 
 
 def _parts(recipe: training.Recipe, pairs: tuple[str, ...], backbone: str = "") -> dict[str, Path]:
-    """Folder of each recipe that this one builds on; with a backbone, where the recipe for it wrote its result.
+    """Return the folder of each recipe that this one builds on; with a backbone, that of the recipe for it.
 
     Raises:
         UsageError: a pair is malformed, or a folder is missing.
@@ -242,7 +238,7 @@ def _show(kind: str | None, as_json: bool) -> None:
     recipes = {name: RECIPES.get(name) for name in RECIPES}
     kinds = sorted({recipe.kind for recipe in recipes.values()})
     if kind is not None and kind not in kinds:
-        raise UsageError(f"there is no kind of recipe {kind!r}; choose one of {', '.join(kinds)}")
+        raise UsageError(f"{kind!r} is not a kind of recipe; choose one of {', '.join(kinds)}")
     rows = [_row(name, recipe) for name, recipe in recipes.items() if kind in (None, recipe.kind)]
     if as_json:
         emit(rows)

@@ -10,23 +10,19 @@ from typing import Any
 import click
 from rich.console import Console
 
+from stridebench.checks import QUICK, settings_to_verify
 from stridebench.harness.cli.main import emit
 from stridebench.harness.core.method import label, parameters
 from stridebench.harness.discover import declare_all
-from stridebench.harness.errors import UsageError
 from stridebench.harness.plan import contract
-from stridebench.harness.plan.names import build
 from stridebench.harness.proof.catalogue import Piece, Settings, joined, pieces
 from stridebench.harness.proof.kept_laws import Keeper, folder
 from stridebench.harness.proof.mutants import CAUGHT
 from stridebench.harness.proof.processes import Done, computed, processors
 from stridebench.harness.proof.prove import EXACT
 from stridebench.harness.proof.random_cases import Tried, try_random
-from stridebench.harness.registry import METHODS
 from stridebench.reports import text_table
 
-QUICK = 32
-"""Largest number of outputs of a model that --quick enumerates."""
 DISTRIBUTIONS = {"setting": 0, "verdict": 1, "total variation": 1, "claim": 3, "injected bug": 2, "largest on": 4}
 RANDOM = {"setting": 0, "verdict": 1, "total variation": 1, "claim": 3, "cases": 2, "largest on": 4}
 BUGS = {"injected bug": 0, "method": 1, "total variation": 1, "seen": 1, "on": 2, "in": 3}
@@ -49,7 +45,7 @@ BUGS = {"injected bug": 0, "method": 1, "total variation": 1, "seen": 1, "on": 2
     default=600.0,
     show_default=True,
     metavar="SECONDS",
-    help="After it no random case begins.",
+    help="No random case begins after it.",
 )
 @click.option(
     "--json",
@@ -83,7 +79,7 @@ def command(
     """
     declare_all()
     values = dict(item.partition("=")[::2] for item in params)
-    settings = {name: settings_of(name, values) for name in methods} or dict(contract.usable_methods())
+    settings = {name: settings_to_verify(name, values) for name in methods} or dict(contract.usable_methods())
     if number is not None:
         _random(settings, number, seed, budget, as_json)
         return
@@ -108,7 +104,7 @@ def command(
 def _computed(
     asked: Sequence[Piece], settings: Settings, outputs: int | None, keeper: Keeper, processes: int, quiet: bool
 ) -> dict[Piece, Done]:
-    """Every piece; the terminal shows which was done last."""
+    """Enumerate every piece; the terminal shows the last one that was done."""
     done: dict[Piece, Done] = {}
     with Console(stderr=True, quiet=quiet).status("enumerating ...") as status:
         for one in computed(asked, settings, outputs, keeper, processes):
@@ -120,14 +116,14 @@ def _computed(
 
 
 def _row(piece: Piece, done: Mapping[Piece, Done]) -> dict[str, Any]:
-    """The row of a setting, of all its cases."""
+    """Return the row of a setting, joined over its cases."""
     row, dear = done[piece].row, done.get(replace(piece, kind="dear"))
     assert row is not None, "an error of a setting ends the command"
     return joined(row, dear.row if dear is not None and piece.kind == "setting" else None)
 
 
 def _bugs(asked: Sequence[Piece], done: Mapping[Piece, Done], rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Injected bugs, but of no method that has a setting which could not be enumerated at all."""
+    """Return the rows of injected bugs, without methods that have a setting which could not be enumerated at all."""
     unverified = {row["method"] for row in rows if row["verdict"] == "unverified"}
     bugs = [done[piece] for piece in asked if piece.kind == "bug" and piece.method not in unverified]
     for one in bugs:
@@ -137,26 +133,11 @@ def _bugs(asked: Sequence[Piece], done: Mapping[Piece, Done], rows: list[dict[st
 
 
 def _laws(done: Sequence[Done]) -> str:
-    """How many laws were read, and where from."""
+    """Say how many laws were read from the cache and how many were enumerated."""
     used, new = sum(one.used for one in done), sum(one.enumerated for one in done)
     text = f"{used} laws from the cache ({folder()}; --fresh enumerates them again), {new} enumerated."
     trouble = next((one.trouble for one in done if one.trouble), "")
     return text + (f" They could not be kept: {trouble}" if trouble else "")
-
-
-def settings_of(name: str, values: Mapping[str, Any]) -> list[Any]:
-    """The settings of a method that are verified: the one of ``values``, or all that it names.
-
-    Raises:
-        UsageError: there is no such method, or no such setting.
-    """
-    if not values:
-        return contract.settings_of(name)
-    method = build(contract.class_of(METHODS, name), name, dict(values))
-    if isinstance(method, list):
-        raise UsageError("; ".join(text for _, text in method))
-    contract.check(METHODS, name, method)
-    return [method]
 
 
 def _random(settings: Mapping[str, Sequence[Any]], number: int, seed: int, budget: float, as_json: bool) -> None:
@@ -208,13 +189,13 @@ def _show_random(rows: list[dict[str, Any]], asked: int, seed: int) -> None:
 
 
 def _failed(rows: list[dict[str, Any]]) -> list[str]:
-    """Why settings are unverified; the table has no room for it."""
+    """Return notes on why settings are unverified."""
     reasons = ((row, row["case"] or (row["left_out"] or [""])[0]) for row in rows if row["verdict"] == "unverified")
     return [f"! {row['label']}: {reason}" for row, reason in reasons]
 
 
 def _unproved(rows: list[dict[str, Any]]) -> list[str]:
-    """Why settings could not be enumerated; the table has no room for it."""
+    """Return notes on why settings could not be enumerated."""
     return [f"! {row['label']}: {row['case']}" for row in rows if row["total_variation"] is None]
 
 

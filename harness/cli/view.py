@@ -14,12 +14,13 @@ from stridebench.harness.machine.extras import optional
 
 @click.command(name="view")
 @click.argument("folder", default="runs", type=click.Path(path_type=Path))
-@click.option("--port", default=7474, show_default=True, type=click.IntRange(0, 65535), help="0: any that is free.")
+@click.option("--port", default=7474, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free port.")
 def command(folder: Path, port: int) -> None:
     """Serve a list of the runs of a folder and their pages to browsers on this machine, until ^C.
 
-    A page is written when it is asked for. The page of a run that goes on loads again when there is more of it. Runs
-    ticked in the list share a page, and cells ticked there are compared. Nothing is written into the runs.
+    A page is written when a browser asks for it. The page of an unfinished run is loaded again when there are new
+    results. Runs ticked in the list share a page, and cells ticked there are compared. Nothing is written into the
+    runs.
 
     \b
     stride view
@@ -28,8 +29,8 @@ def command(folder: Path, port: int) -> None:
     for module in ("plotly", "itables"):
         optional(module, "a page for a browser", "html")
     if not folder.is_dir():
-        raise UsageError(f"there is no folder {folder}; name one that holds runs")
-    from stridebench.harness.cli.evidence import evidence_of
+        raise UsageError(f"{folder} is not a folder; name one that holds runs")
+    from stridebench.harness.cli.report import evidence_of
     from stridebench.reports.html.server import serve
 
     with serve(folder, port, evidence_of) as server:

@@ -197,7 +197,7 @@ class Layout(ABC):
         Raises:
             UsageError: a file is malformed, or of other prompts or outputs.
         """
-        raise UsageError(f"{type(self).__name__} has no results to read; see `stride attach --help`")
+        raise UsageError(f"{type(self).__name__} has no results to read; see `stride exchange attach --help`")
 
 
 @dataclass(frozen=True)

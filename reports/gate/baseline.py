@@ -322,12 +322,12 @@ def check_content(baseline: Mapping[str, Any]) -> None:
     if baseline.get("kind") != "stridebench baseline" or baseline.get("schema") != SCHEMA:
         raise StoreError(
             f"not a baseline of schema {SCHEMA} (kind {baseline.get('kind')!r}, schema "
-            f"{baseline.get('schema')!r}); make one with `stride baseline make RUN`"
+            f"{baseline.get('schema')!r}); make one with `stride gate make RUN`"
         )
     if baseline.get("sha256") != digest(baseline):
         raise StoreError("the baseline does not match its checksum: it was cut short or edited; make it again")
     if words := fault(baseline):
-        raise StoreError(f"the baseline {words}; make it again with `stride baseline make RUN`")
+        raise StoreError(f"the baseline {words}; make it again with `stride gate make RUN`")
 
 
 def _check_key(store: Store, baseline: Mapping[str, Any]) -> None:

@@ -266,7 +266,7 @@ def _cell_rows(
     if len(missing := before.index.difference(after.index)):
         names = ", ".join(f"{prompt} ({repetition})" for prompt, repetition in missing[:5])
         why = f"the run lacks {len(missing)} of the baseline's {len(before)} samples: {names}"
-        advice = "decode all of them, or make a baseline of the prompts that you decode with `stride baseline make`"
+        advice = "decode all of them, or make a baseline of the prompts that you decode with `stride gate make`"
         return [replace(row, verdict="error", why=f"{why}; {advice}")]
     after = after.loc[before.index]
     compared = [name for name in (*COUNTS, "nfe", "sha256") if name in before]

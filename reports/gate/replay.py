@@ -45,7 +45,7 @@ def replay_gate(
     """
     replay = baseline.get("replay")
     if not replay:
-        raise UsageError("the baseline holds no texts to replay; make it with `stride baseline make RUN --replay`")
+        raise UsageError("the baseline holds no texts to replay; make it with `stride gate make RUN --replay`")
     rows = []
     for name, cell in replay["cells"].items():
         row = Row(name, cell["label"], "replay", "", "", title=REPLAYED.title)

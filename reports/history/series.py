@@ -1,4 +1,4 @@
-"""Reads a history, the JSON lines of `stride run --append` and `stride nightly`, into one series a cell and metric."""
+"""Reads a history, the JSON lines of `stride run --append` and `stride gate nightly`, into series of metrics."""
 
 from __future__ import annotations
 
@@ -85,7 +85,9 @@ def read(path: Path) -> list[dict[str, Any]]:
     """
     files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path] if path.is_file() else []
     if not files:
-        raise UsageError(f"{path} holds no history (no *.jsonl); `stride nightly SUITE --history {path}` begins one")
+        raise UsageError(
+            f"{path} holds no history (no *.jsonl); `stride gate nightly SUITE --history {path}` begins one"
+        )
     lines: dict[tuple[str, str], tuple[dict[str, Any], str]] = {}
     for file in files:
         for number, text in enumerate(file.read_bytes().removeprefix(BOM_UTF8).split(b"\n"), start=1):
@@ -99,7 +101,9 @@ def read(path: Path) -> list[dict[str, Any]]:
                         f"{line['created']}; remove the wrong one"
                     )
     if not lines:
-        raise UsageError(f"{path} holds no history: no line is in it; `stride nightly SUITE --history DIR` adds some")
+        raise UsageError(
+            f"{path} holds no history: no line is in it; `stride gate nightly SUITE --history DIR` adds some"
+        )
     return [line for line, _ in lines.values()]
 
 

@@ -61,7 +61,7 @@ def one_table(store: Store, paper: str, table: str) -> list[TextTable]:
     if number not in tables:
         raise UsageError(f"{paper} has no table {table!r}; it has {_listed(tables)}.")
     item = tables[number]
-    if item.made_by == "stride cost":
+    if item.made_by == "stride paper cost":
         book = cost.read(cost.CARDS)
         return [cost.framework_table(book, {}) if number == FRAMEWORKS else cost.cost_table(book, book.utilisation)]
     if not item.suite:

@@ -214,7 +214,9 @@ def _read_key(path: Path) -> StudyKey:
         cases = tuple(StudyCase(case["prompt"], dict(case["cells"])) for case in data.pop("cases"))
         return StudyKey(cases=cases, **data)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UsageError(f"{path} is no key of a study: {error}; give the key.json of `stride study export`") from error
+        raise UsageError(
+            f"{path} is no key of a study: {error}; give the key.json of `stride paper study export`"
+        ) from error
 
 
 def _read_answers(path: Path, key: StudyKey) -> tuple[str, dict[int, str]]:

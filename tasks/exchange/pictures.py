@@ -55,7 +55,7 @@ class GenEvalLayout(Layout):
             if Path(file).is_file() and Path(file).read_bytes() != own[name].read_bytes():
                 raise UsageError(
                     f"{path} judged {file}, which is another picture than that of this cell: its results are of other "
-                    f"outputs. Judge what `stride export` wrote for this cell"
+                    f"outputs. Judge what `stride exchange export` wrote for this cell"
                 )
 
 

@@ -35,7 +35,7 @@ def refuse_others(path: Path, judged: Sequence[Hashable], expected: Sequence[Has
         raise UsageError(
             f"{path} has results of another prompt set or other outputs: {foreign.total()} of its {given.total()} are "
             f"not of this cell, and {absent.total()} of the cell's {asked.total()} outputs have none (such as "
-            f"{example}). Judge what `stride export` wrote for this cell, all of it"
+            f"{example}). Judge what `stride exchange export` wrote for this cell, all of it"
         )
 
 

@@ -13,12 +13,12 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from stridebench.harness.cli.tiny_components import make
 from stridebench.harness.discover import declare_all
 from stridebench.harness.errors import StrideError
 from stridebench.harness.machine.device import check_device
 from stridebench.harness.machine.memory import keep_pages
 from stridebench.harness.record.provenance import machine
+from stridebench.harness.train.tiny_components import make
 from tests.bench import decoding, gpu, growth, large, startup
 from tests.bench.timing import Bench, Row, Settings
 

@@ -80,7 +80,7 @@ class Bench:
 
     def change(self) -> float:
         """The replayed change of the acceptance of the drafter that is in place."""
-        return float(self.gate("--replay")["rows"][0]["change"])
+        return float(self.gate("replay")["rows"][0]["change"])
 
     def size_of(self, drop: float) -> float:
         """The noise that costs this share of the acceptance, with its first seed."""
@@ -99,8 +99,8 @@ def measured(bench: Bench, drop: float) -> list[list[str]]:
     replays: list[dict[str, Any]] = []
     for seed in range(SEEDS):
         bench.drafter(size, seed)
-        free.append(bench.gate(bench.run(f"damaged-{drop}-{seed}")))
-        replays.append(bench.gate("--replay"))
+        free.append(bench.gate("check", bench.run(f"damaged-{drop}-{seed}")))
+        replays.append(bench.gate("replay"))
     changes = [float(one["rows"][0]["change"]) for one in replays]
     seen = f"{100 * np.mean(changes):.2f} % [{100 * min(changes):.2f}, {100 * max(changes):.2f}]"
     name = f"-{drop:.0%} acceptance"
@@ -148,12 +148,12 @@ def results(path: Path | None = None, runs: Path | None = None) -> None:
         again = [bench.run(f"again-{seed}", seed) for seed in range(1, RERUNS + 1)]
         words = [word for rerun in again for word in ("--again", rerun)]
         out = bench.folder / "baseline.json"
-        made = stride("baseline", "make", bench.run("base"), *words, "--replay", "--out", out, "--force")
+        made = stride("gate", "make", bench.run("base"), *words, "--replay", "--out", out, "--force")
         if made.code:
             raise RuntimeError(made.err)
         baseline = json.loads(out.read_text())
         tables.append({"name": "noise", "columns": ["figure", "error between A/A reruns"], "rows": noise(baseline)})
-        same = [bench.gate(bench.run("same")), bench.gate("--replay")]
+        same = [bench.gate("check", bench.run("same")), bench.gate("replay")]
         for kind, one in zip(("free", "replay"), same, strict=True):
             rows.append(["none", kind, *_shares([one]), "0", _visible([one])])
         for drop in (None, *DROPS):

@@ -170,7 +170,7 @@ class TestProfiles:
         figure = {"value": 1.0, "source": "a test"}
         body = {"bandwidth_gb_s": figure, "tflops": {"bf16": figure}, "launch_us": figure, "measured": measured}
         (tmp_path / "m.yaml").write_text(yaml.safe_dump(body))
-        assert says in refused("predict", tmp_path, "--machine", tmp_path / "m.yaml")
+        assert says in refused("paper", "predict", tmp_path, "--machine", tmp_path / "m.yaml")
 
     @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
     def test_a_profile_of_a_gpu_that_is_not_here_is_one_error(self, tmp_path: Path) -> None:
@@ -217,7 +217,7 @@ class TestProfiles:
     )
     def test_a_broken_profile_is_one_error(self, tmp_path: Path, text: str, says: str) -> None:
         (tmp_path / "m.yaml").write_text(text)
-        assert says in refused("predict", tmp_path, "--machine", tmp_path / "m.yaml")
+        assert says in refused("paper", "predict", tmp_path, "--machine", tmp_path / "m.yaml")
 
     def test_what_is_assumed_is_called_so(self) -> None:
         sources = predict.machine("m1-max").sources
@@ -227,7 +227,7 @@ class TestProfiles:
         figure = {"value": 1.0, "source": "a \x1b[31mtest"}
         body = {"bandwidth_gb_s": figure, "tflops": {"bf16": figure}, "launch_us": figure}
         (tmp_path / "m.yaml").write_text(yaml.safe_dump(body))
-        outcome = stride("predict", stored(toy(), tmp_path / "run").path, "--machine", tmp_path / "m.yaml")
+        outcome = stride("paper", "predict", stored(toy(), tmp_path / "run").path, "--machine", tmp_path / "m.yaml")
         assert outcome.code == 0 and "\x1b" not in outcome.out and r"launch_us: a \x1b[31mtest" in outcome.out
 
 
@@ -280,9 +280,9 @@ def test_a_speed_up_is_the_median_over_outputs_as_a_measured_one_is() -> None:
 
 def test_the_picture_names_cells_that_are_far_from_what_was_measured(tmp_path: Path) -> None:
     run = stored(toy(), tmp_path / "run").path
-    outcome = stride("predict", run, "--machine", "l4", "--measured", "--figure", tmp_path / "scatter.svg")
+    outcome = stride("paper", "predict", run, "--machine", "l4", "--measured", "--figure", tmp_path / "scatter.svg")
     assert outcome.code == 0 and "predicted speed-up" in (tmp_path / "scatter.svg").read_text()
-    assert "add --measured" in refused("predict", run, "--machine", "l4", "--figure", tmp_path / "x.png")
+    assert "add --measured" in refused("paper", "predict", run, "--machine", "l4", "--figure", tmp_path / "x.png")
 
 
 def toy(**changes: Any) -> FakeStore:
@@ -371,26 +371,32 @@ def test_a_cell_that_cannot_be_predicted_has_the_reason_in_its_row(tmp_path: Pat
     store = toy().add(meta("fp16", dtype="fp16"), GOOD)
     frame = predict.predict(store, WIDE, kernels=0).set_index("cell")  # type: ignore[arg-type]
     assert "no rate of fp16" in frame.loc["fp16", "reason"] and frame.loc["m", "reason"] is None
-    outcome = stride("predict", stored(toy().add(meta("x", dtype="int3"), GOOD), tmp_path).path, "--machine", "l4")
+    outcome = stride(
+        "paper", "predict", stored(toy().add(meta("x", dtype="int3"), GOOD), tmp_path).path, "--machine", "l4"
+    )
     assert outcome.code == 0 and "! x: the profile l4 has no rate of int3" in outcome.out
 
 
 def test_nothing_to_predict_is_one_error(tmp_path: Path) -> None:
     store = toy()
     del store.manifest["sizes"]
-    assert "its run is older than" in refused("predict", stored(store, tmp_path / "old").path, "--machine", "l4")
+    assert "its run is older than" in refused(
+        "paper", "predict", stored(store, tmp_path / "old").path, "--machine", "l4"
+    )
     store.manifest["sizes"] = {"another": "1 M"}
-    assert "states no size" in refused("predict", stored(store, tmp_path / "toy").path, "--machine", "l4", "--json")
+    assert "states no size" in refused(
+        "paper", "predict", stored(store, tmp_path / "toy").path, "--machine", "l4", "--json"
+    )
     none = stored(toy(), tmp_path / "none", unsealed=("m",)).path
     assert "nothing can be predicted: it has no finished cell of a method" in refused(
-        "predict", none, "--machine", "l4"
+        "paper", "predict", none, "--machine", "l4"
     )
 
 
 def test_the_table_shows_verdicts_flags_and_both_figures(tmp_path: Path) -> None:
     store = toy(verdict={"word": "broken", "total_variation": 0.1, "note": ""})
     stored(store.add(store.sealed_cells["m"].meta, [*GOOD, record("p4", [], status="failed", error="boom")]), tmp_path)
-    out = stride("predict", tmp_path, "--machine", "l4").out
+    out = stride("paper", "predict", tmp_path, "--machine", "l4").out
     for words in (
         "predicted, no host",
         "host share",
@@ -400,7 +406,7 @@ def test_the_table_shows_verdicts_flags_and_both_figures(tmp_path: Path) -> None
     ):
         assert words in out
     assert "of the run's machine" in " ".join(out.split())
-    (row,) = stride("predict", tmp_path, "--machine", "l4", "--json").document["cells"]
+    (row,) = stride("paper", "predict", tmp_path, "--machine", "l4", "--json").document["cells"]
     assert row["verdict"] == "broken (TV 0.1)" and row["flags"].startswith("invalid") and 0 < row["host_share"] < 1
 
 
@@ -428,9 +434,9 @@ def test_a_stored_run_on_a_machine_where_rows_are_free(tmp_path: Path, monkeypat
 
 def test_the_command_prints_its_assumptions_and_the_scatter(tmp_path: Path) -> None:
     run = stored(toy(), tmp_path).path
-    plain = stride("predict", run, "--machine", "l4", "--measured")
+    plain = stride("paper", "predict", run, "--machine", "l4", "--measured")
     assert plain.code == 0 and "worst" in plain.out and "KV cache is not counted" in plain.out and "300" in plain.out
-    document = stride("predict", run, "--machine", "l4", "--json").document
+    document = stride("paper", "predict", run, "--machine", "l4", "--json").document
     assert set(document) == {"machine", "assumptions", "cells", "scatter"} and document["scatter"] is None
     assert [row["cell"] for row in document["cells"]] == ["m"]
-    refused("predict", run, "--machine", "l5")
+    refused("paper", "predict", run, "--machine", "l5")

@@ -10,8 +10,7 @@ import click
 import pytest
 import yaml
 
-from stridebench.harness.cli.overrides import executor_values
-from stridebench.harness.cli.run import command
+from stridebench.harness.cli.run import command, executor_values
 from stridebench.harness.plan.cells import expand
 from stridebench.harness.plan.suite import load
 from stridebench.harness.run.workers.pool import check

@@ -246,7 +246,15 @@ def test_predictions_of_this_machine_are_near(tmp_path):
     stride = [sys.executable, "-m", "stridebench.harness.cli.main"]
     subprocess.run([*stride, "run", "scatter", "--out", str(tmp_path / "run")], check=True)
     subprocess.run([*stride, "doctor", "--profile", str(tmp_path / "here.yaml")], check=True)
-    words = ("predict", str(tmp_path / "run"), "--machine", str(tmp_path / "here.yaml"), "--measured", "--json")
+    words = (
+        "paper",
+        "predict",
+        str(tmp_path / "run"),
+        "--machine",
+        str(tmp_path / "here.yaml"),
+        "--measured",
+        "--json",
+    )
     done = subprocess.run([*stride, *words], capture_output=True, text=True, check=True)
     spread = json.loads(done.stdout)["scatter"]
     print("predicted against measured:", spread)

@@ -93,7 +93,7 @@ def test_a_night_that_fails_keeps_its_history() -> None:
     steps = yaml.safe_load((FOLDER / "github-nightly.yml").read_text())["jobs"]["nightly"]["steps"]
     used = [str(step.get("uses", step.get("run", ""))).partition("@")[0] for step in steps]
     save = steps[used.index("actions/cache/save")]
-    night = next(place for place, text in enumerate(used) if text.startswith("stride nightly"))
+    night = next(place for place, text in enumerate(used) if text.startswith("stride gate nightly"))
     assert used.index("actions/cache/restore") < night < used.index("actions/cache/save")
     assert save["if"] == "${{ !cancelled() }}" and save["with"]["path"] == "nights"
 

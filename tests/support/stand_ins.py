@@ -14,7 +14,6 @@ import pytest
 from stridebench.harness import discover
 from stridebench.harness.backbones.tiny import PREFIX
 from stridebench.harness.backbones.tiny.texts import causal_architecture
-from stridebench.harness.cli.tiny_components import DATA, SMALL
 from stridebench.harness.core.draws import SeededDraws
 from stridebench.harness.core.loop import decode
 from stridebench.harness.core.method import Method
@@ -25,6 +24,7 @@ from stridebench.harness.plan.compatibility import Outcomes
 from stridebench.harness.registry import GENERAL_RECIPES
 from stridebench.harness.train import loop
 from stridebench.harness.train.general import general
+from stridebench.harness.train.tiny_components import DATA, SMALL
 
 SMALLER = {
     "mulo-2x": {"tiny:tar-1.5b": "tiny:tar-1.5b-256"},

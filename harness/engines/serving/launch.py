@@ -252,7 +252,7 @@ def kept(words: list[str], environment: Mapping[str, str], log: IO[Any] | int) -
 
 
 def _wait(server: Declared, process: subprocess.Popen[bytes], address: str) -> None:
-    httpx = optional("httpx", "stride serve", "engines")
+    httpx = optional("httpx", "stride engine serve", "engines")
     until = time.monotonic() + server.wait_s
     while time.monotonic() < until:
         if process.poll() is not None:

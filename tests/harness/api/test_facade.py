@@ -204,3 +204,32 @@ def test_files_of_the_user_with_the_names_of_our_folders_are_never_imported(code
         (tmp_path / f"{name}.py").write_text("raise RuntimeError('a file of the user was imported')\n")
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_gate_and_compare_say_the_same_as_the_command_line(finished, tmp_path):
+    baseline = tmp_path / "baseline.json"
+    assert stride("gate", "make", finished.path, "--out", baseline).code == 0
+    result = stridebench.gate(finished, baseline)
+    printed = stride("gate", "check", finished.path, "--baseline", baseline, "--json")
+    assert (result.verdict, result.exit_code) == (printed.document["verdict"], printed.code)
+    assert [row.why for row in result.rows] == [row["why"] for row in printed.document["rows"]]
+    compared = stride("report", finished.path, "--against", finished.path, "--json").document
+    assert len(stridebench.compare(finished, finished.path).frame) == len(compared["rows"]) > 0
+    with pytest.raises(UsageError, match="needs two runs or more"):
+        stridebench.compare(finished)
+
+
+def test_audit_of_a_file_gives_one_row_and_needs_its_source(tmp_path):
+    served = tmp_path / "served.jsonl"
+    served.write_text('{"prompt_ids": [1, 2], "output_ids": [1, 0, 2]}\n')
+    (row,) = stridebench.audit(tokens=served, backbone="tabular", temperature=1.0).to_dict("records")
+    assert row["tokens"] == 3 and row["tokens_file"] == str(served) and row["verdict"] == "inconclusive"
+    for keys, message in (
+        ({"tokens": served, "backbone": "tabular"}, "tokens need temperature"),
+        ({"tokens": served, "backbone": "tabular", "temperature": 0.0}, "at 0 nothing is drawn"),
+        ({"tokens": served, "bakbone": "tabular"}, "no argument 'bakbone'"),
+        ({"run": tmp_path, "temperature": 1.0}, "temperature go with tokens"),
+        ({}, "name a run, or a file of tokens"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            stridebench.audit(**keys)

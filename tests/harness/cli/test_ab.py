@@ -1,4 +1,4 @@
-"""`stride ab`: rounds of two versions, in one process where the test need not start them."""
+"""`stride gate ab`: rounds of two versions, in one process where the test need not start them."""
 
 from __future__ import annotations
 
@@ -56,26 +56,26 @@ def suite(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 def test_equal_versions_take_turns_and_decode_the_same(turns: list[str], suite: Path, tmp_path: Path) -> None:
-    result = stride("ab", "x", "y", suite, "--rounds", 2, "--out", tmp_path / "runs", "--json")
+    result = stride("gate", "ab", "x", "y", suite, "--rounds", 2, "--out", tmp_path / "runs", "--json")
     assert result.code == 0 and turns == ["x", "y", "y", "x"], result
     counts = [row for row in result.document["rows"] if row["metric"] != "ms_per_token"]
     assert counts and {row["verdict"] for row in counts} == {"equal"}
     assert (result.document["a"], result.document["only_a"]) == ("x: commit x", [])
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["a-1", "a-2", "b-1", "b-2"]
-    assert "is not empty" in refused("ab", "x", "y", suite, "--out", tmp_path / "runs")
+    assert "is not empty" in refused("gate", "ab", "x", "y", suite, "--out", tmp_path / "runs")
 
 
 def test_a_version_that_cannot_plan_the_suite_is_named_before_anything_runs(
     turns: list[str], suite: Path, tmp_path: Path
 ) -> None:
-    message = refused("ab", "breaks", "y", suite, "--out", tmp_path / "runs")
+    message = refused("gate", "ab", "breaks", "y", suite, "--out", tmp_path / "runs")
     assert "breaks cannot plan this suite: there is no backbone 'tabular'" in message and not turns
     assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize("option", ["--append=x", "--dry-run", "--resume"])
 def test_options_that_a_comparison_sets_are_refused(option: str, suite: Path) -> None:
-    assert f"{option.split('=')[0]} is set by the comparison" in refused("ab", "x", "y", suite, option)
+    assert f"{option.split('=')[0]} is set by the comparison" in refused("gate", "ab", "x", "y", suite, option)
 
 
 @pytest.mark.faults
@@ -95,7 +95,7 @@ def test_two_commits_of_this_code_run_in_worktrees(suite: Path, tmp_path: Path, 
     subprocess.run([*git, "commit", "-qam", "two"], check=True)
     monkeypatch.chdir(clone)
     out = tmp_path / "runs"
-    result = stride("ab", "HEAD~1", "HEAD", suite, "--rounds", 1, "--out", out, "--set", "threads=1", "--json")
+    result = stride("gate", "ab", "HEAD~1", "HEAD", suite, "--rounds", 1, "--out", out, "--set", "threads=1", "--json")
     assert result.code == 0, result
     rows = {row["metric"]: row for row in result.document["rows"] if row["label"].startswith("speculative")}
     assert rows["tau_minus_1"]["word"] == rows["acceptance"]["word"] == "equal"

@@ -10,7 +10,7 @@ import pytest
 
 from stridebench.harness.audit.bets import bet
 from stridebench.harness.audit.verdict import audit
-from stridebench.harness.cli.evidence import NO_BETS, POINTS, evidence_of
+from stridebench.harness.cli.report import NO_BETS, POINTS, evidence_of
 from stridebench.harness.record.store import Cell
 from stridebench.reports.html.figures import Chart
 from tests.support import page_runs

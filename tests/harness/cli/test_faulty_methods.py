@@ -73,7 +73,7 @@ def baseline_of(seen: Seen, baselines: dict[Any, Path]) -> Path:
     if key not in baselines:
         folder = baselines["folder"] / str(len(baselines))
         assert decoded(folder, OneByOne, seen).code == 0
-        assert stride("baseline", "make", folder, "--out", folder / "baseline.json").code == 0
+        assert stride("gate", "make", folder, "--out", folder / "baseline.json").code == 0
         baselines[key] = folder / "baseline.json"
     return baselines[key]
 
@@ -99,7 +99,7 @@ def test_a_faulty_method_does_not_pass(
         assert [row["verdict"] for row in audited.document["cells"] if row["label"] == NAME] == [seen.audit]
     else:
         assert audited.code == 2 and "nothing was drawn" in audited.err
-    gated = stride("gate", run, "--baseline", baseline, "--json")
+    gated = stride("gate", "check", run, "--baseline", baseline, "--json")
     assert gated.document["verdict"] == seen.gate and gated.code != 0
     assert any(seen.why in row["why"] for row in gated.document["rows"] if row["verdict"] == seen.gate)
 

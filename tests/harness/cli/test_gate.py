@@ -72,7 +72,7 @@ def decode(tmp_path_factory: pytest.TempPathFactory):
 def baseline(decode: Decode) -> Path:
     """A baseline made from the sound run."""
     path = decode("before", "good")
-    result = stride("baseline", "make", path, "--out", path / "baseline.json", "--json")
+    result = stride("gate", "make", path, "--out", path / "baseline.json", "--json")
     assert result.code == 0
     assert [cell.split(".")[0].split("-")[0] for cell in result.document["cells"]] == [
         "speculative",
@@ -86,50 +86,52 @@ def degraded(decode: Decode) -> Path:
     return decode("after", "worse")
 
 
-def test_an_identical_rerun_passes(decode, baseline):
+def test_an_identical_rerun_passes_if_a_drop_would_have_been_seen(decode, baseline):
     again = decode("again", "good")
-    result = stride("gate", again, "--baseline", baseline, "--json")
-    assert (result.code, result.document["verdict"]) == (0, "pass")
-    rows = result.document["rows"]
-    assert {(row["verdict"], row["why"]) for row in rows if row["metric"] != "e-value"} == {("pass", "identical")}
-    assert {row["verdict"] for row in rows if row["metric"] == "e-value"} == {"pass"}
-    assert "# Gate: pass" in stride("gate", again, "--baseline", baseline).out
+    result = stride("gate", "check", again, "--baseline", baseline, "--json")
+    rows = [row for row in result.document["rows"] if row["metric"] != "e-value"]
+    assert all(row["why"].startswith("identical") for row in rows)
+    drafts = [(row["verdict"], row["why"]) for row in rows if row["label"].startswith("speculative")]
+    assert drafts and set(drafts) == {("pass", "identical")}
+    # 32 prompts are too few for the rare drafts of prompt_lookup
+    assert (result.code, result.document["verdict"]) == (4, "inconclusive")
+    assert {row["verdict"] for row in result.document["rows"] if row["metric"] == "e-value"} == {"pass"}
 
 
 def test_a_degraded_drafter_fails_and_its_cell_is_named(baseline, degraded):
-    result = stride("gate", degraded, "--baseline", baseline, "--json")
+    result = stride("gate", "check", degraded, "--baseline", baseline, "--json")
     assert (result.code, result.document["verdict"]) == (1, "fail")
     failed_rows = [row for row in result.document["rows"] if row["verdict"] == "fail"]
     assert failed_rows and all(row["label"] == "speculative drafter=gate-drafter gamma=4" for row in failed_rows)
     acceptance = next(row for row in result.document["rows"] if row["metric"] == "acceptance")
     assert -0.16 < acceptance["change"] < -0.05  # a drafter about a tenth worse, not a broken one
     others = [row for row in result.document["rows"] if row["label"] == "prompt_lookup"]
-    assert others and all(row["verdict"] == "pass" for row in others)
+    assert others and all(row["verdict"] != "fail" for row in others)
 
 
 def test_a_replay_sees_a_loss_of_about_one_percent(decode, tmp_path):
     path, baseline = decode("texts", "good", limit=24), tmp_path / "baseline.json"
-    assert stride("baseline", "make", path, "--replay", "--out", baseline).code == 0
-    same = stride("gate", "--replay", "--baseline", baseline, "--json")
+    assert stride("gate", "make", path, "--replay", "--out", baseline).code == 0
+    same = stride("gate", "replay", "--baseline", baseline, "--json")
     assert (same.code, [row["why"] for row in same.document["rows"]]) == (0, ["identical"])
     assert "prompt_lookup: it has neither a drafter nor trained components" in same.document["notes"][0]
     slight = decode("slightly", "slight", limit=24)  # the preset names the worse drafter from here on
-    replayed = stride("gate", "--replay", "--baseline", baseline, "--json")
+    replayed = stride("gate", "replay", "--baseline", baseline, "--json")
     (row,) = replayed.document["rows"]
     assert (replayed.code, row["verdict"]) == (1, "fail") and -0.025 < row["change"] < -0.005
     assert row["visible"] < 0.01
-    both = stride("gate", slight, "--replay", "--baseline", baseline, "--json")
+    both = stride("gate", "replay", slight, "--baseline", baseline, "--json")
     assert both.code == 1 and [row["metric"] for row in both.document["rows"] if row["verdict"] == "fail"] == ["replay"]
 
 
 def test_a_replay_needs_texts_and_a_gate_without_it_a_run(baseline):
-    assert "baseline make RUN --replay" in refused("gate", "--replay", "--baseline", baseline)
-    assert "name a run to test" in refused("gate", "--baseline", baseline)
+    assert "gate make RUN --replay" in refused("gate", "replay", "--baseline", baseline)
+    assert "Missing argument 'RUN'" in stride("gate", "check", "--baseline", baseline).err
 
 
 def test_a_failed_gate_is_written_to_the_files(baseline, degraded, tmp_path):
     words = ("--baseline", baseline, "--markdown", tmp_path / "gate.md", "--junit", tmp_path / "gate.xml")
-    result = stride("gate", degraded, *words)
+    result = stride("gate", "check", degraded, *words)
     assert result.code == 1 and "# Gate: fail" in result.out and "gate-drafter" in result.out
     assert "gate-drafter" in (tmp_path / "gate.md").read_text()
     suite = ET.parse(tmp_path / "gate.xml").getroot()
@@ -139,15 +141,17 @@ def test_a_failed_gate_is_written_to_the_files(baseline, degraded, tmp_path):
 
 
 def test_a_wide_margin_tolerates_the_drop(baseline, degraded):
-    assert stride("gate", degraded, "--baseline", baseline, "--margin", 0.5).code == 0
+    result = stride("gate", "check", degraded, "--baseline", baseline, "--margin", 0.5, "--json")
+    drafts = [row["verdict"] for row in result.document["rows"] if row["label"].startswith("speculative")]
+    assert result.code == 4 and drafts and set(drafts) == {"pass"}
 
 
 def test_three_prompts_are_inconclusive(decode):
     first, second = decode("few", "good", limit=3), decode("few-again", "worse", limit=3)
     baseline = first / "baseline.json"
-    assert stride("baseline", "make", first, "--out", baseline).code == 0
+    assert stride("gate", "make", first, "--out", baseline).code == 0
     for run in (first, second):
-        result = stride("gate", run, "--baseline", baseline, "--json")
+        result = stride("gate", "check", run, "--baseline", baseline, "--json")
         assert (result.code, result.document["verdict"]) == (4, "inconclusive")
         tested = [row for row in result.document["rows"] if row["metric"] != "e-value"]
         assert tested and all("prompts" in row["why"] for row in tested)
@@ -155,7 +159,7 @@ def test_three_prompts_are_inconclusive(decode):
 
 def test_the_error_of_another_suites_baseline_names_the_key(decode, baseline):
     other = decode("other", "good", limit=6, tokens=12)
-    message = refused("gate", other, "--baseline", baseline)
+    message = refused("gate", "check", other, "--baseline", baseline)
     assert "another suite" in message and "max_new_tokens" in message
 
 
@@ -176,7 +180,7 @@ def test_a_wrong_baseline_file_is_one_message(baseline, degraded, tmp_path, case
     change = WRONG[case]
     if change is not None:
         path.write_text(change(baseline.read_text()))
-    assert "stride baseline make" in refused("gate", degraded, "--baseline", path) or case == "edited"
+    assert "stride gate make" in refused("gate", "check", degraded, "--baseline", path) or case == "edited"
 
 
 def test_a_run_with_a_missing_cell_is_an_error(baseline, degraded, tmp_path):
@@ -185,12 +189,12 @@ def test_a_run_with_a_missing_cell_is_an_error(baseline, degraded, tmp_path):
         if path.is_file() and not path.parent.name.startswith("speculative"):
             (copy / path.relative_to(degraded)).parent.mkdir(parents=True, exist_ok=True)
             (copy / path.relative_to(degraded)).write_bytes(path.read_bytes())
-    result = stride("gate", copy, "--baseline", baseline, "--json")
+    result = stride("gate", "check", copy, "--baseline", baseline, "--json")
     assert (result.code, result.document["verdict"]) == (2, "error")
 
 
 def test_a_run_without_drafts_makes_no_baseline(tmp_path):
     words = ("--method", "autoregressive", "--backbone", "tabular", "--task", "tabular", "--limit", 2)
     assert stride("run", *words, "--set", "prove=false", "--out", tmp_path / "run", "--json").code == 0
-    assert "drafts" in refused("baseline", "make", tmp_path / "run", "--out", tmp_path / "baseline.json")
+    assert "drafts" in refused("gate", "make", tmp_path / "run", "--out", tmp_path / "baseline.json")
     assert not (tmp_path / "baseline.json").exists()

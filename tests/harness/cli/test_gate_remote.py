@@ -26,19 +26,19 @@ def test_a_run_at_a_url_is_gated_and_the_table_lies_beside_it(tmp_path: Path, mo
     with s3_server() as objects:
         url, baseline = objects.url("bucket/run"), tmp_path / "baseline.json"
         assert stride(*RUN, "--out", url).code == 0
-        assert stride("baseline", "make", url, "--out", baseline).code == 0
-        result = stride("gate", url, "--baseline", baseline)
+        assert stride("gate", "make", url, "--out", baseline).code == 0
+        result = stride("gate", "check", url, "--baseline", baseline)
         assert result.code == 0 and "# Gate: pass" in result.out, result
         assert objects.there["bucket/run/gate/gate.md"].startswith(b"# Gate: pass")
         assert b"<testsuite" in objects.there["bucket/run/gate/gate.xml"]
 
 
 LOCAL = {
-    "a baseline to write": ("baseline", "make", "runs/x", "--out", "s3://bucket/baseline.json"),
-    "a baseline to read": ("gate", "runs/x", "--baseline", "s3://bucket/baseline.json"),
-    "a history of nights": ("nightly", "quick", "--history", "s3://bucket/nights"),
-    "a history to show": ("history", "s3://bucket/nights"),
-    "the runs of a comparison": ("ab", "a", "b", "quick", "--out", "s3://bucket/ab"),
+    "a baseline to write": ("gate", "make", "runs/x", "--out", "s3://bucket/baseline.json"),
+    "a baseline to read": ("gate", "check", "runs/x", "--baseline", "s3://bucket/baseline.json"),
+    "a history of nights": ("gate", "nightly", "quick", "--history", "s3://bucket/nights"),
+    "a history to show": ("gate", "history", "s3://bucket/nights"),
+    "the runs of a comparison": ("gate", "ab", "a", "b", "quick", "--out", "s3://bucket/ab"),
 }
 
 

@@ -18,7 +18,6 @@ from stridebench.harness.core.capabilities import Requirement
 from stridebench.harness.plan import presets
 from stridebench.harness.plan.compatibility import WORDS, incompatibility
 from stridebench.harness.registry import BACKBONES, METHODS
-from tests.support.cli import stride
 
 WIDTH = 100
 
@@ -86,12 +85,6 @@ def test_a_named_entry_has_its_parameters_and_requirements(monkeypatch: pytest.M
     assert "needs: GRID, HIDDEN, TREE_MASK" in text
     assert "    features: eagle1\n" in text and "    nodes: 16\n" in text
     assert "licence: Apache-2.0" in printed(monkeypatch, "backbones", "embedded-image")
-
-
-def test_an_unknown_entry_is_an_error_with_the_nearest_name() -> None:
-    outcome = stride("list", "methods", "sjdd")
-    assert outcome.code == 2
-    assert "there is no method 'sjdd'; did you mean 'sjd'" in outcome.err
 
 
 def test_a_template_in_use_is_shown_as_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,10 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
 from stridebench.harness.cli.main import VERBS
@@ -33,10 +35,26 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_has_examples_in_its_help(verb):
-    result = stride(verb, "--help")
-    assert result.code == 0 and f"stride {verb}" in result.out
+def verbs(group: click.Group, before: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Every verb with the groups that it stands in."""
+    for name in group.list_commands(click.Context(group)):
+        command = group.get_command(click.Context(group), name)
+        yield (*before, name)
+        if isinstance(command, click.Group):
+            yield from verbs(command, (*before, name))
+
+
+def test_every_verb_has_examples_in_its_help_and_the_first_help_fits_one_screen():
+    for words in verbs(stride_group):
+        result = stride(*words, "--help")
+        assert result.code == 0 and f"stride {' '.join(words)}" in result.out, words
+    assert len(VERBS) <= 16 and 24 <= len(stride("--help").out.splitlines()) <= 40
+
+
+def test_a_wrong_verb_of_a_group_proposes_another_and_engines_have_a_suite():
+    assert "did you mean 'replay'" in stride("gate", "reply").err
+    cells = stride("engine", "run", "--dry-run", "--json").document
+    assert cells == stride("run", "servers", "--dry-run", "--json").document and cells["engines"]
 
 
 @pytest.mark.slow
@@ -71,15 +89,6 @@ def test_list_alone_gives_all_but_the_matrix():
     assert {row["kind"] for row in stride("list", "--json").document} == {word for word, _ in LISTED.values()}
 
 
-def test_the_matrix_has_a_row_a_pair_and_no_third_outcome():
-    rows = stride("list", "matrix", "--json").document
-    backbones = {row["name"] for row in stride("list", "backbones", "--json").document}
-    assert {(row["name"], row["backbone"]) for row in rows} == {(m, b) for m in METHODS for b in backbones}
-    assert all((row["outcome"] == "runs") == (row["reason"] is None) for row in rows)
-    assert {row["outcome"] for row in rows} <= {"runs", "needs a part", "needs weights", "cannot"}
-    assert "runs" in stride("list", "matrix").out
-
-
 UNKNOWN = {
     "suite": ("run", "quikc"),
     "method": ("run", "--method", "sdj", *SMALL),
@@ -90,6 +99,7 @@ UNKNOWN = {
     "verified method": ("verify", "sdj"),
     "verified parameter": ("verify", "sjd", "-p", "windw=3"),
     "fetched": ("fetch", "smollm2-135n"),
+    "listed": ("list", "methods", "sjdd"),
 }
 
 
@@ -111,9 +121,9 @@ USAGE = {
     "a temperature below 0": ("run", "--method", "sjd", *SMALL, "-t", "-1"),
     "no run": ("report", "absent"),
     "no run to show": ("show", "absent"),
-    "no run to compare": ("compare", "absent", "absent"),
-    "no run to keep": ("baseline", "make", "absent"),
-    "no run to gate": ("gate", "absent", "--baseline", "absent.json"),
+    "no run to compare": ("report", "absent", "--against", "absent"),
+    "no run to keep": ("gate", "make", "absent"),
+    "no run to gate": ("gate", "check", "absent", "--baseline", "absent.json"),
 }
 
 
@@ -252,11 +262,11 @@ def test_report_gives_a_row_a_cell(run, tmp_path):
 
 
 def test_compare_reports_no_difference_of_a_run_to_itself(run, tmp_path):
-    document = stride("compare", run, run, "--json", "--out", tmp_path / "compare.md").document
+    document = stride("report", run, "--against", run, "--json", "--out", tmp_path / "compare.md").document
     assert document["rows"] and not document["only_a"] and not document["only_b"]
     assert all(row["difference"] == 0 and row["equal"] == row["pairs"] for row in document["rows"])
     assert (tmp_path / "compare.md").stat().st_size > 0
-    assert "sjd" in stride("compare", run, run).out
+    assert "sjd" in stride("report", run, "--against", run).out
 
 
 def test_show_goes_from_the_run_to_one_output(run):
@@ -371,8 +381,8 @@ def test_verify_truncates_no_setting_or_verdict_on_a_narrow_terminal(stride_env)
     "words",
     [
         ("report", "RUN", "--out", "FILE/below"),
-        ("compare", "RUN", "RUN", "--out", "FILE/below"),
-        ("baseline", "make", "RUN", "--out", "FILE/below"),
+        ("report", "RUN", "--against", "RUN", "--out", "FILE/below"),
+        ("gate", "make", "RUN", "--out", "FILE/below"),
     ],
 )
 def test_an_output_that_cannot_be_written_is_one_message(run, tmp_path, words):
@@ -427,8 +437,8 @@ def test_a_truncated_file_of_a_store_is_named(run, tmp_path, file, verb):
     )
     words = {
         "report": ("report", tmp_path / "copy"),
-        "compare": ("compare", tmp_path / "copy", run),
-        "baseline": ("baseline", "make", tmp_path / "copy", "--out", tmp_path / "b.json"),
+        "compare": ("report", run, "--against", tmp_path / "copy"),
+        "baseline": ("gate", "make", tmp_path / "copy", "--out", tmp_path / "b.json"),
         "resume": ("run", *options[:-1], tmp_path / "copy", "--resume"),
     }
     result = stride(*words[verb])
@@ -452,7 +462,7 @@ def test_a_current_folder_that_is_gone_is_one_message(monkeypatch):
         raise FileNotFoundError
 
     monkeypatch.setattr(os, "getcwd", gone)
-    assert "the current folder is no longer there" in refused("list", "methods")
+    assert "the current folder was removed" in refused("list", "methods")
 
 
 def test_a_library_without_room_is_out_of_memory(monkeypatch):

@@ -13,9 +13,9 @@ from tests.support.nights import line, noisy, write
 SUITE = """\
 methods: [{name: speculative, drafter: "self:layers=1", gamma: 3}]
 backbones: [tabular]
-tasks: [{name: tabular, limit: 6}]
+tasks: [{name: tabular, prompts_count: 24}]
 temperature: 1
-max_new_tokens: 6
+max_new_tokens: 12
 prove: false
 """
 
@@ -30,7 +30,7 @@ def test_the_worst_exit_code_counts(codes: tuple[int, int], code: int) -> None:
 @pytest.mark.slow
 def test_two_equal_nights_pass_and_a_changed_verdict_fails(tmp_path, monkeypatch):
     (tmp_path / "toy.yaml").write_text(SUITE)
-    words = ("nightly", tmp_path / "toy.yaml", "--history", tmp_path / "nights", "--reruns", 1)
+    words = ("gate", "nightly", tmp_path / "toy.yaml", "--history", tmp_path / "nights", "--reruns", 1)
     clock = iter(range(100))
     monkeypatch.setattr("stridebench.harness.cli.nightly.stamp", lambda: f"night-{next(clock)}")
     first = stride(*words, "--json")
@@ -43,32 +43,34 @@ def test_two_equal_nights_pass_and_a_changed_verdict_fails(tmp_path, monkeypatch
     path = tmp_path / "nights" / "baseline.json"
     document = json.loads(path.read_text())
     path.write_text(json.dumps({**document, "schema": 99}))
-    assert "baseline make" in refused(*words)
-    assert stride("history", tmp_path / "nights").code == 0
+    assert "gate make" in refused(*words)
+    assert stride("gate", "history", tmp_path / "nights").code == 0
     assert (tmp_path / "nights" / "history.png").is_file()
 
 
 def test_options_that_a_night_sets_are_refused(tmp_path):
-    assert "--out is set by the night" in refused("nightly", "quick", "--history", tmp_path, "--out", tmp_path / "x")
+    assert "--out is set by the night" in refused(
+        "gate", "nightly", "quick", "--history", tmp_path, "--out", tmp_path / "x"
+    )
 
 
 def test_history_prints_changes_as_json_and_as_a_table(tmp_path):
     values = noisy(50, 3, step=-0.04)
     write(tmp_path / "history.jsonl", [line(night, value) for night, value in enumerate(values)])
-    (one,) = stride("history", tmp_path, "--json").document["series"]
+    (one,) = stride("gate", "history", tmp_path, "--json").document["series"]
     assert len(one["changes"]) == 1 and one["changes"][0]["relative"] < -0.02
-    page = stride("history", tmp_path, "--metric", "acceptance", "--out", tmp_path / "pages")
+    page = stride("gate", "history", tmp_path, "--metric", "acceptance", "--out", tmp_path / "pages")
     assert page.code == 0 and "eagle2" in page.out and (tmp_path / "pages" / "history.md").is_file()
-    none = stride("history", tmp_path, "--metric", "scr", "--json")
+    none = stride("gate", "history", tmp_path, "--metric", "scr", "--json")
     assert (none.code, none.document) == (4, {"series": []})
-    assert "no metric 'acceptence'; there are scr, " in refused("history", tmp_path, "--metric", "acceptence")
+    assert "no metric 'acceptence'; there are scr, " in refused("gate", "history", tmp_path, "--metric", "acceptence")
 
 
 @pytest.mark.parametrize(("values", "code"), [([0.6], 0), ([float("nan")] * 9, 4)], ids=["one night", "NaN"])
 def test_a_history_that_can_show_no_change_is_inconclusive(values: list[float], code: int, tmp_path):
     """A history that began tonight is no failure of a workflow."""
     write(tmp_path / "history.jsonl", [line(night, value) for night, value in enumerate(values)])
-    page = stride("history", tmp_path)
+    page = stride("gate", "history", tmp_path)
     assert page.code == code and "Inconclusive" in page.out, page
 
 
@@ -80,10 +82,10 @@ def test_a_history_that_can_show_no_change_is_inconclusive(values: list[float], 
 def test_damage_of_a_history_is_told_before_the_night_runs(name: str, text: str, tmp_path):
     (tmp_path / "toy.yaml").write_text(SUITE)
     (tmp_path / name).write_text(text)
-    message = refused("nightly", tmp_path / "toy.yaml", "--history", tmp_path)
-    assert name in message or "baseline make" in message
+    message = refused("gate", "nightly", tmp_path / "toy.yaml", "--history", tmp_path)
+    assert name in message or "gate make" in message
     assert not (tmp_path / "runs").exists() and (tmp_path / name).read_text() == text
 
 
 def test_a_history_that_is_not_there_is_one_message(tmp_path):
-    assert "holds no history" in refused("history", tmp_path)
+    assert "holds no history" in refused("gate", "history", tmp_path)

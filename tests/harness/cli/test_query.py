@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -207,13 +206,6 @@ def test_an_unfinished_run_says_so(runs, tmp_path):
     assert "1 of 2 cells are not finished" in outcome.err
 
 
-def test_columns_that_an_older_run_lacks_are_null(runs, tmp_path):
-    path = tmp_path / "old"
-    shutil.copytree(runs / "b", path)
-    _without_column(path / "cells" / "ar", "steps.parquet", "levels")
-    assert asked("select distinct levels, nfe from steps", path) == [{"levels": None, "nfe": 1}]
-
-
 def test_a_damaged_table_is_named(runs, tmp_path):
     path = tmp_path / "damaged"
     shutil.copytree(runs / "b", path)
@@ -236,21 +228,3 @@ def test_text_that_is_not_utf8_is_one_line(runs, tmp_path):
 def test_a_query_that_never_ends_has_a_limit(runs):
     endless = "select sum(a.range * b.range) from range(1000000000) a, range(1000000000) b"
     assert "took over 0.2 s" in refused("query", endless, runs / "a", "--time-limit", 0.2)
-
-
-def _without_column(folder: Path, file: str, column: str) -> None:
-    import hashlib
-
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    from stridebench.harness.record.files import encode
-
-    sink = pa.BufferOutputStream()
-    pq.write_table(pq.read_table(folder / file).drop_columns([column]), sink)
-    data = sink.getvalue().to_pybytes()
-    (folder / file).write_bytes(data)
-    body = json.loads((folder / "cell.json").read_text())
-    del body["sha256"]
-    body["files"][file] = hashlib.sha256(data).hexdigest()
-    (folder / "cell.json").write_bytes(encode(body, indent=1))

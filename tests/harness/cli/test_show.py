@@ -9,8 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from stridebench.harness.cli.show import match_cell, match_name
-from stridebench.harness.cli.show_prompt import match_prompt, show_prompt
+from stridebench.harness.cli.show import match_cell, match_name, match_prompt, show_prompt
 from stridebench.harness.errors import UnknownNameError, UsageError
 from stridebench.harness.record.store import Cell
 

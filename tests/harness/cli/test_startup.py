@@ -24,7 +24,7 @@ VERBS = {
     "matrix": ("list", "matrix", "--json"),
     "dry run": ("run", "quick", "--dry-run", "--json"),
     "tiny": ("run", "quick", "--tiny", "--dry-run"),
-    "papers": ("papers", "--json"),
+    "papers": ("paper", "list", "--json"),
     "help": ("verify", "--help"),
 }
 
@@ -60,7 +60,12 @@ def test_lists_are_the_same_when_every_module_is_imported(verb, stride_env):
 
 
 def test_command_lines_that_only_list_are_recognised():
-    assert only_lists(["list"]) and only_lists(["run", "quick", "--dry-run"]) and only_lists(["doctor", "-h"])
+    assert (
+        only_lists(["list"])
+        and only_lists(["paper", "list"])
+        and only_lists(["run", "quick", "--dry-run"])
+        and only_lists(["doctor", "-h"])
+    )
     assert not only_lists([]) and not only_lists(["run", "quick"]) and not only_lists(["report", "list"])
 
 

@@ -87,7 +87,7 @@ def test_two_trainings_on_different_data_are_two_adapters_and_two_cards(tmp_path
 def test_wrong_names_kinds_and_parts_are_one_error(point, tmp_path):
     assert "did you mean 'point'" in refused("train", "backbone", "pont")
     assert "of kind 'backbone', not 'scorer'" in refused("train", "scorer", "point")
-    assert "no kind of recipe 'bone'" in refused("train", "bone")
+    assert "'bone' is not a kind of recipe" in refused("train", "bone")
     assert "write NAME=FOLDER" in refused("train", "backbone", "point", "--part", "emoji-vq")
     missing = refused("train", "backbone", "point", "--part", f"emoji-vq={tmp_path / 'no'}")
     assert "builds on 'emoji-vq'" in missing and "train it first" in missing

@@ -129,7 +129,7 @@ def test_a_wrong_method_is_left_out_of_lists_with_a_warning(wrong: str) -> None:
 
 def test_other_commands_go_on_beside_a_wrong_method(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     register(monkeypatch, METHODS, "wrong", with_attribute("taps", 3))
-    for words in (("list", "methods"), ("list", "matrix"), ("cost",)):
+    for words in (("list", "methods"), ("list", "matrix"), ("paper", "cost")):
         outcome = stride(*words, "--json")
         assert outcome.code == 0 and outcome.document
         assert "'wrong' of this test has taps 3" in outcome.err and "Traceback" not in outcome.err

@@ -63,10 +63,10 @@ BOMB = "\n".join(["a0: &a0 [1, 1]", *(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] *
 @pytest.mark.parametrize(
     "words",
     [
-        ("import", "FILE"),
-        ("gate", "RUN", "--golden", "FILE"),
-        ("cost", "--cards", "FILE"),
-        ("predict", "RUN", "--machine", "FILE"),
+        ("exchange", "import", "FILE"),
+        ("gate", "check", "RUN", "--golden", "FILE"),
+        ("paper", "cost", "--cards", "FILE"),
+        ("paper", "predict", "RUN", "--machine", "FILE"),
         ("run", "FILE", "--dry-run"),
         ("run", "--method", "sjd", "--backbone", "tabular:x=&a [*a]", "--task", "tabular", "--dry-run"),
     ],

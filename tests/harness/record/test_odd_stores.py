@@ -43,7 +43,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def baseline(sound: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The counts of the sound run."""
     file = tmp_path_factory.mktemp("baseline") / "baseline.json"
-    assert stride("baseline", "make", sound, "--out", file).code == 0
+    assert stride("gate", "make", sound, "--out", file).code == 0
     return file
 
 
@@ -220,10 +220,15 @@ def test_every_command_ends_with_one_message(
     sound: Path, baseline: Path, tmp_path: Path, odd: Callable[[Change], Path], name: str
 ) -> None:
     run = odd(CHANGES[name][0])
-    for words in (("report", run), ("show", run, "sjd"), ("compare", sound, run), ("compare", run, sound)):
+    for words in (
+        ("report", run),
+        ("show", run, "sjd"),
+        ("report", run, "--against", sound),
+        ("report", sound, "--against", run),
+    ):
         assert str(run) in refused(*words)
-    assert str(run) in refused("baseline", "make", run, "--out", tmp_path / "baseline.json")
-    assert str(run) in refused("gate", run, "--baseline", baseline)
+    assert str(run) in refused("gate", "make", run, "--out", tmp_path / "baseline.json")
+    assert str(run) in refused("gate", "check", run, "--baseline", baseline)
     assert str(run) in refused("run", *WORDS, "--resume", "--out", run)
 
 

@@ -29,7 +29,7 @@ ABSENT = object()
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("store") / "run"
     assert stride("run", *WORDS, "--out", folder).code == 0
-    assert stride("baseline", "make", folder, "--out", folder.with_name("baseline.json")).code == 0
+    assert stride("gate", "make", folder, "--out", folder.with_name("baseline.json")).code == 0
     return folder
 
 
@@ -98,9 +98,9 @@ class Changes:
         for verb in self.verbs:
             words = {
                 "show": ("show", self.run, self.cell.name),
-                "compare": ("compare", self.sound, self.run),
-                "baseline": ("baseline", "make", self.run, "--out", self.run / "baseline.json"),
-                "gate": ("gate", self.run, "--baseline", self.sound.with_name("baseline.json")),
+                "compare": ("report", self.run, "--against", self.sound),
+                "baseline": ("gate", "make", self.run, "--out", self.run / "baseline.json"),
+                "gate": ("gate", "check", self.run, "--baseline", self.sound.with_name("baseline.json")),
                 "report": ("report", self.run),
                 "resume": ("run", *WORDS, "--resume", "--out", self.run),
             }[verb]

@@ -76,11 +76,11 @@ def test_every_view_of_a_run_shows_escapes(run: Path, tmp_path: Path) -> None:
         (("show", run, cell, "--prompt", f"0{SHOWN}", "--json"), 0),
         (("show", run, cell, "--prompt", f"1{ODD}"), 0),
         (("show", run, cell, "--prompt", ODD), 2),
-        (("compare", run, run, "--out", tmp_path / "compare.md"), 0),
-        (("compare", run, run, "--json"), 0),
-        (("baseline", "make", run, "--out", baseline), 0),
-        (("gate", run, "--baseline", baseline), 4),
-        (("gate", run, "--baseline", baseline, "--json"), 4),
+        (("report", run, "--against", run, "--out", tmp_path / "compare.md"), 0),
+        (("report", run, "--against", run, "--json"), 0),
+        (("gate", "make", run, "--out", baseline), 0),
+        (("gate", "check", run, "--baseline", baseline), 4),
+        (("gate", "check", run, "--baseline", baseline, "--json"), 4),
     ]
     for words, code in views:
         outcome = stride(*words)
@@ -96,7 +96,7 @@ def test_names_of_files_are_shown_with_escapes(tmp_path: Path) -> None:
     commands = (
         words,
         ("report", folder / "run"),
-        ("baseline", "make", folder / "run", "--out", folder / "baseline.json"),
+        ("gate", "make", folder / "run", "--out", folder / "baseline.json"),
         ("show", folder / "run"),
         words,  # refused: the folder holds a run
         ("report", folder / "none"),
@@ -110,8 +110,8 @@ def test_names_of_files_are_shown_with_escapes(tmp_path: Path) -> None:
 
 
 def test_every_file_of_a_report_shows_escapes(run: Path, tmp_path: Path) -> None:
-    stride("baseline", "make", run, "--out", tmp_path / "baseline.json")
-    stride("gate", run, "--baseline", tmp_path / "baseline.json")
+    stride("gate", "make", run, "--out", tmp_path / "baseline.json")
+    stride("gate", "check", run, "--baseline", tmp_path / "baseline.json")
     files = [path for path in run.rglob("*") if path.suffix in (".md", ".csv", ".tex", ".json", ".xml", ".svg")]
     assert {path.suffix for path in files} == {".md", ".csv", ".tex", ".json", ".xml", ".svg"}
     for path in files:

@@ -223,7 +223,9 @@ def test_unmeasurable_combinations_are_refused(
 ) -> None:
     monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
     backbone, adapter, task = words
-    assert message in refused("layers", backbone, "--adapter", adapter, "--task", task, "--out", tmp_path / "out")
+    assert message in refused(
+        "paper", "layers", backbone, "--adapter", adapter, "--task", task, "--out", tmp_path / "out"
+    )
     assert not (tmp_path / "out" / "layers.csv").exists()
 
 

@@ -107,7 +107,7 @@ def test_a_run_may_have_more_prompts_than_the_baseline_and_must_have_all_of_its_
     if limit < 24:
         assert (result.verdict, result.exit_code) == ("error", 2)
         assert "lacks 17 of the baseline's 24 samples: p007 (0), p008 (0)" in result.rows[0].why
-        assert "stride baseline make" in result.rows[0].why
+        assert "stride gate make" in result.rows[0].why
     else:
         assert (result.verdict, {row.prompts for row in result.rows}) == ("pass", {24})
 
@@ -127,7 +127,7 @@ def test_damaged_baselines_are_refused() -> None:
     edited["cells"]["c0"]["samples"][0][2] += 1
     with pytest.raises(StoreError, match="checksum"):
         gate(store, edited)
-    with pytest.raises(StoreError, match="stride baseline make"):
+    with pytest.raises(StoreError, match="stride gate make"):
         gate(store, {"schema": 1})
 
 

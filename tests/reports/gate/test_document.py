@@ -85,4 +85,4 @@ def test_wrong_content_with_a_right_checksum_is_refused(case: str) -> None:
     changed["sha256"] = digest(changed)
     with pytest.raises(StoreError) as error:
         check_content(changed)
-    assert words in str(error.value) and str(error.value).endswith("make it again with `stride baseline make RUN`")
+    assert words in str(error.value) and str(error.value).endswith("make it again with `stride gate make RUN`")

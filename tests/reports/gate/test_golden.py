@@ -31,22 +31,26 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def test_records_and_golden_lengths_are_written_and_read_again(run: Path, tmp_path: Path) -> None:
     records, golden = tmp_path / "a.jsonl", tmp_path / "g.yaml"
-    assert stride("export", run, "--layout", "aiperf", "--out", records).code == 0
+    assert stride("exchange", "export", run, "--layout", "aiperf", "--out", records).code == 0
     result = read(records)
     assert len(result.requests) == 8 and (result.length, result.rate, result.flaws) == (2.0, 0.5, ())
-    assert stride("export", run, "--layout", "golden-al", "--drafts", 2, "--out", golden).code == 0
+    assert stride("exchange", "export", run, "--layout", "golden-al", "--drafts", 2, "--out", golden).code == 0
     assert read(golden).golden == {("drafts, T = 0, 1", 2): 2.0}
-    assert "is there already" in refused("export", run, "--layout", "aiperf", "--out", records)
-    assert "add --drafts" in refused("export", run, "--layout", "golden-al")
-    assert stride("gate", run, "--golden", golden).code == stride("gate", run, "--golden", records).code == 0
+    assert "is there already" in refused("exchange", "export", run, "--layout", "aiperf", "--out", records)
+    assert "add --drafts" in refused("exchange", "export", run, "--layout", "golden-al")
+    assert (
+        stride("gate", "check", run, "--golden", golden).code
+        == stride("gate", "check", run, "--golden", records).code
+        == 0
+    )
 
 
 def test_a_baseline_holds_engines_and_the_gate_sees_drafts_that_are_lost(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     baseline = tmp_path / "b.json"
-    assert stride("baseline", "make", run, "--out", baseline).code == 0
-    same = stride("gate", run, "--baseline", baseline)
+    assert stride("gate", "make", run, "--out", baseline).code == 0
+    same = stride("gate", "check", run, "--baseline", baseline)
     assert same.code == 0 and "drafts, load 1" in same.out
     generate = TableEngine.generate
 
@@ -57,19 +61,19 @@ def test_a_baseline_holds_engines_and_the_gate_sees_drafts_that_are_lost(
 
     monkeypatch.setattr(TableEngine, "generate", fewer)
     assert stride("run", run.parent / "suite.yaml", "--out", tmp_path / "worse").code == 0
-    worse = stride("gate", tmp_path / "worse", "--baseline", baseline)
+    worse = stride("gate", "check", tmp_path / "worse", "--baseline", baseline)
     assert worse.code == 1 and "tau - 1" in worse.out
 
 
 def test_a_longer_reference_fails_and_a_near_one_passes_within_its_margin(run: Path, tmp_path: Path) -> None:
     path = tmp_path / "g.yaml"
     path.write_text(yaml.safe_dump({"m": {"on": {2: 2.04, 3: 2.5}, "off": {2: 1.5}}}))
-    asked = ("gate", run, "--golden", path, "--setting", "on", "--drafts")
+    asked = ("gate", "check", run, "--golden", path, "--setting", "on", "--drafts")
     assert stride(*asked, 2).code == 0
     failed = stride(*asked, 3, "--json")
     assert failed.code == 1 and failed.document["verdict"] == "fail"
     assert failed.document["rows"][0]["length"] == 2.0
     assert stride(*asked, 2, "--margin", 0.01).code == 1
-    assert "name one of its settings" in refused("gate", run, "--golden", path)
+    assert "name one of its settings" in refused("gate", "check", run, "--golden", path)
     assert "name a draft length" in refused(*asked, 9)
-    assert "one of them" in refused("gate", run)
+    assert "one of them" in refused("gate", "check", run)

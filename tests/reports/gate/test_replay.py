@@ -59,7 +59,7 @@ def test_what_cannot_be_replayed_is_an_error_and_what_is_no_number_inconclusive(
     assert replay_gate(baseline(scores()), {"c": undefined}, {}).verdict == "inconclusive"
     few = scores(prompts=5)
     assert replay_gate(baseline(few), {"c": few}, {}).verdict == "inconclusive"
-    with pytest.raises(UsageError, match="baseline make RUN --replay"):
+    with pytest.raises(UsageError, match="gate make RUN --replay"):
         replay_gate({"cells": {}}, {}, {})
 
 

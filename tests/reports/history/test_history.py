@@ -137,7 +137,7 @@ def test_bytes_that_are_no_line_are_an_error_that_names_it(text: bytes, tmp_path
 
 
 def test_a_folder_without_lines_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="stride nightly SUITE --history"):
+    with pytest.raises(UsageError, match="stride gate nightly SUITE --history"):
         read(tmp_path)
     (tmp_path / "history.jsonl").write_bytes(b"\n")
     with pytest.raises(UsageError, match="no line is in it"):

@@ -130,7 +130,7 @@ def test_a_foreign_name_is_refused(view: View) -> None:
 
 def test_a_port_that_is_taken_and_a_missing_folder_are_one_message(view: View, tmp_path: Path) -> None:
     assert f"port {view.port} cannot be served" in refused("view", tmp_path, "--port", view.port)
-    assert "there is no folder" in refused("view", tmp_path / "absent")
+    assert "is not a folder" in refused("view", tmp_path / "absent")
 
 
 def test_an_interrupt_is_how_a_view_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -149,11 +149,11 @@ def test_a_byte_order_mark_is_no_content(tmp_path: Path) -> None:
 
 def test_the_verb_prints_a_table_and_the_flaws(tmp_path: Path) -> None:
     path = write(tmp_path / "b.json", {**BENCH, "failed": 1})
-    out = stride("import", path).out
+    out = stride("exchange", "import", path).out
     assert "| b.json | vLLM bench | m | 3 | 2.000 |" in out and "b.json: 1 requests failed" in out
-    (row,) = stride("import", path, "--json").document["results"]
+    (row,) = stride("exchange", "import", path, "--json").document["results"]
     assert row["length_per_draft_pooled"] == 2.0
-    assert "cannot be read" in refused("import", tmp_path / "none.json")
+    assert "cannot be read" in refused("exchange", "import", tmp_path / "none.json")
 
 
 @pytest.mark.parametrize(
@@ -170,11 +170,11 @@ def test_the_verb_prints_a_table_and_the_flaws(tmp_path: Path) -> None:
 def test_figures_that_no_step_has_are_one_message(tmp_path: Path, name: str, document: dict[str, Any]) -> None:
     text = json.dumps(document)  # JSON is YAML too
     (tmp_path / name).write_text(text)
-    assert "is of no layout that can be read" in refused("import", tmp_path / name)
+    assert "is of no layout that can be read" in refused("exchange", "import", tmp_path / name)
 
 
 def test_control_characters_of_a_file_are_not_printed(tmp_path: Path) -> None:
     record = {**RECORD, "request": "\x1b[31mred", "num_accepted_draft_tokens": 9}
     (tmp_path / "a.jsonl").write_text(json.dumps(record))
-    done = stride("import", tmp_path / "a.jsonl")
+    done = stride("exchange", "import", tmp_path / "a.jsonl")
     assert done.code == 0 and "request" in done.out and "\x1b" not in done.out

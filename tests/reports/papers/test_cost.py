@@ -102,7 +102,7 @@ def test_the_frameworks_come_from_the_cards() -> None:
 
 def test_the_verb_prints_and_writes_both_tables(tmp_path: Path) -> None:
     page, table = tmp_path / "cost.md", tmp_path / "cost.csv"
-    result = stride("cost", "--markdown", page, "--csv", table)
+    result = stride("paper", "cost", "--markdown", page, "--csv", table)
     assert result.code == 0 and "151,067" in result.out and "no: locked by schedule" in result.out
     assert "Cross-Regression, Table 1: 20 h printed" in result.out
     sheets = [cost_table(BOOK, BOOK.utilisation), framework_table(BOOK, {})]
@@ -110,13 +110,13 @@ def test_the_verb_prints_and_writes_both_tables(tmp_path: Path) -> None:
     written = list(csv.DictReader(table.open()))
     assert len(written) == 8 and float(written[-1]["hours"]) == pytest.approx(5.66678, rel=1e-5)
     assert "20 h printed" in written[-1]["flags"]
-    document = stride("cost", "--utilisation", "406e12", "--json").document
+    document = stride("paper", "cost", "--utilisation", "406e12", "--json").document
     assert document["cost"][1]["hours"] == pytest.approx(151067.32 / 2, rel=1e-5) and len(document["frameworks"]) == 3
 
 
 def test_a_user_can_give_cards(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(MINE)
-    (row,) = stride("cost", "--cards", tmp_path / "mine.yaml", "--json").document["cost"]
+    (row,) = stride("paper", "cost", "--cards", tmp_path / "mine.yaml", "--json").document["cost"]
     assert (row["tflop"], row["steps"], row["hours"], row["follows"]) == (1.8e7, 1500, pytest.approx(5000), "yes")
 
 
@@ -141,9 +141,9 @@ def test_cards_that_cannot_be_read_are_one_message(tmp_path: Path, old: str, new
     with pytest.raises(UsageError) as raised:
         read(file)
     assert message in str(raised.value) and str(file) in str(raised.value)
-    assert stride("cost", "--cards", file).code == 2
+    assert stride("paper", "cost", "--cards", file).code == 2
 
 
 def test_a_missing_file_is_named() -> None:
-    result = stride("cost", "--cards", "nowhere.yaml")
+    result = stride("paper", "cost", "--cards", "nowhere.yaml")
     assert result.code == 2 and "cannot read the cards nowhere.yaml" in result.err and str(CARDS) in result.err

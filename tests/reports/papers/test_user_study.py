@@ -107,10 +107,12 @@ def test_votes_are_counted_by_hand(exported: tuple[str, Path], tmp_path: Path) -
 
 def test_export_and_tally_run_from_the_command_line(run: Store, tmp_path: Path) -> None:
     out = ["--out", str(tmp_path), "--cases", "2"]
-    done = CliRunner().invoke(stride, ["study", "export", str(run.path), "alph", "beta", *out], catch_exceptions=False)
+    done = CliRunner().invoke(
+        stride, ["paper", "study", "export", str(run.path), "alph", "beta", *out], catch_exceptions=False
+    )
     assert done.exit_code == 0 and (tmp_path / "questionnaire.html").exists()
     file = answers(tmp_path, tmp_path / "key.json", "one", {1: "alpha", 2: "beta"})
-    words = ["study", "tally", str(tmp_path / "key.json"), str(file)]
+    words = ["paper", "study", "tally", str(tmp_path / "key.json"), str(file)]
     done = CliRunner().invoke(stride, words, catch_exceptions=False)
     assert "the alpha on mesh" in done.output and "0.500 (n=1)" in done.output
     done = CliRunner().invoke(stride, [*words, "--json"], catch_exceptions=False)

@@ -323,7 +323,7 @@ def test_two_runs_of_engines_are_compared_request_by_request(tmp_path: Path) -> 
     path = suite(tmp_path, PLAIN, {"label": "lookup", "plain": "plain"}, tasks=[{"name": "tabular", "limit": 8}])
     assert run(path).code == 0
     assert stride("run", path, "--out", tmp_path / "other").code == 0
-    compared = stride("compare", tmp_path / "run", tmp_path / "other", "--json").document
+    compared = stride("report", tmp_path / "other", "--against", tmp_path / "run", "--json").document
     rows = {(row["label"], row["metric"]): row for row in compared["rows"]}
     metrics = {"tau_minus_1", "acceptance", "length_per_pass", "ms_per_token", "ttft_ms"}
     assert set(rows) == {(f"{label}, load 1", metric) for label in ("plain", "lookup") for metric in metrics}
@@ -331,7 +331,7 @@ def test_two_runs_of_engines_are_compared_request_by_request(tmp_path: Path) -> 
     assert (same["a"], same["b"], same["difference"], same["pairs"], same["equal"]) == (0.5, 0.5, 0, 8, 8)
     only = stride("run", suite(tmp_path, PLAIN), "--out", tmp_path / "third")
     assert only.code == 0
-    text = stride("compare", tmp_path / "run", tmp_path / "third").out
+    text = stride("report", tmp_path / "third", "--against", tmp_path / "run").out
     assert "only in a: lookup, load 1 (tabular, T = 1)" in text
 
 
@@ -384,13 +384,15 @@ def test_a_history_gets_lines_of_methods_and_engines(tmp_path: Path) -> None:
     labels = [line["label"] for line in lines if line["role"] != "floor"]
     assert labels == 2 * ["autoregressive", "prompt_lookup", "plain", "drafts"]
     assert [line["length_per_draft"] for line in lines if line["label"] == "drafts"] == [2.0, 2.0]
-    drawn = stride("history", history, "--out", tmp_path).out
+    drawn = stride("gate", "history", history, "--out", tmp_path).out
     assert "drafts" in drawn and "prompt_lookup" in drawn
 
 
 def test_an_engines_cell_is_refused_by_a_layout_of_outputs(tmp_path: Path) -> None:
     assert run(suite(tmp_path, PLAIN)).code == 0
-    assert "is of an engine; human-eval takes" in refused("export", tmp_path / "run", "plain", "--layout", "human-eval")
+    assert "is of an engine; human-eval takes" in refused(
+        "exchange", "export", tmp_path / "run", "plain", "--layout", "human-eval"
+    )
 
 
 def test_a_refuted_engine_ends_the_audit_of_a_mixed_run_and_its_report_still_has_the_methods(tmp_path: Path) -> None:

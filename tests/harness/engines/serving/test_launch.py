@@ -1,4 +1,4 @@
-"""`stride serve`: a declared server is started, answers, and ends with its children."""
+"""`stride engine serve`: a declared server is started, answers, and ends with its children."""
 
 from __future__ import annotations
 
@@ -128,19 +128,19 @@ def test_each_shipped_server_is_of_an_engine_and_takes_a_model(name: str) -> Non
 
 
 def test_the_servers_are_listed_and_a_wrong_name_or_file_is_one_message(tmp_path: Path) -> None:
-    assert "llama_cpp: ngram" in stride("serve").out
+    assert "llama_cpp: ngram" in stride("engine", "serve").out
     for method in ("synthetic", "synthetic=0.5", "synthetic=much", "ngram=2"):
         assert (
-            "synthetic=LENGTH" in (text := refused("serve", "vllm", "--model", "x", "--method", method))
+            "synthetic=LENGTH" in (text := refused("engine", "serve", "vllm", "--model", "x", "--method", method))
             or "from 1" in text
         )
     variables = declared("tensorrt_llm").variables("synthetic=2.5", {})
     assert variables == {"TLLM_SPEC_DECODE_FORCE_NUM_ACCEPTED_TOKENS": "1.5"}
-    assert "did you mean 'vllm'" in refused("serve", "vlm")
-    assert "no method of the server 'eagle'" in refused("serve", "vllm", "--model", "x", "--method", "eagle")
+    assert "did you mean 'vllm'" in refused("engine", "serve", "vlm")
+    assert "no method of the server 'eagle'" in refused("engine", "serve", "vllm", "--model", "x", "--method", "eagle")
     path = tmp_path / "bad.yaml"
     path.write_text("engine: vllm\n")
-    assert "declares no server" in refused("serve", path)
+    assert "declares no server" in refused("engine", "serve", path)
 
 
 def test_a_plain_server_of_vllm_is_not_asked_for_the_acceptance_of_requests() -> None:

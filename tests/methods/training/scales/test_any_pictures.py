@@ -55,7 +55,7 @@ def built(backbone: str, folder: Path, **settings: object) -> AnySamplers:
 
 @pytest.mark.slow
 def test_samplers_of_a_folder_serve_a_decode(folder: Path, tmp_path: Path) -> None:
-    """The command that the matrix and `stride papers` print, two steps, and a run that finds its result."""
+    """The command that the matrix and `stride paper list` print, two steps, and a run that finds its result."""
     method = MuLoSD(drafter="tiny:tar-1.5b-256")
     before = Outcomes().of(method, presets.resolve(TAR))
     assert before.word == "needs a part" and before.command == f"stride train mulo-2x --backbone {TAR} --data FILE"

@@ -1,14 +1,14 @@
-"""Heads, drafters and adapters of stand-ins for `stride run --tiny`, trained for two steps."""
+"""Trains heads, drafters and adapters of stand-ins for two steps, for `stride run --tiny`."""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 from stridebench.harness import discover
 from stridebench.harness.backbones.tiny import PREFIX
-from stridebench.harness.cli.main import say
 from stridebench.harness.plan import presets
 from stridebench.harness.plan.cells import Cell, Plan
 from stridebench.harness.train import loop
@@ -28,28 +28,32 @@ SMALL["mulo-2x"] = SMALL["mulo-4x"] = {"batch": 2, "width": 16, "blocks": 1}
 SMALL["xspecmesh-cross-lora"] = SMALL["xspecmesh-mlp-lora"] = {"together": 1}
 
 
-def make(plan: Plan) -> None:
-    """Train what cells of stand-ins lack."""
+def make(plan: Plan, tell: Callable[[str], None]) -> None:
+    """Train the components that cells of stand-ins lack.
+
+    Args:
+        tell: gets a line before each training.
+    """
     cells = [cell for cell in plan.runnable if cell.backbone.startswith(PREFIX)]
     for (kind, name), backbone in dict.fromkeys((part, cell.backbone) for cell in cells for part in _parts(cell)):
         tuned = discover.tunes(name)
         base = discover.plain(backbone)
         _forget_other_weights(name, base, tuned)
         if not discover.is_here(kind, name, base) and (part := discover.general(kind, name)):
-            _train(*part, name, base)
+            _train(*part, name, base, tell)
 
 
 def _parts(cell: Cell) -> list[tuple[str, str]]:
-    """The components of a cell, and the recipe that tuned its backbone."""
+    """Return the components of a cell, and the recipe that tuned its backbone."""
     lora = str(presets.resolve(cell.backbone).params.get("lora", ""))
     return [*([("heads", lora)] if discover.tunes(lora) else ()), *cell.planned.components]
 
 
 def _forget_other_weights(name: str, backbone: str, tuned: bool) -> None:
-    """Delete what was trained for another stand-in of this name; it takes seconds to make.
+    """Delete a component that was trained for another stand-in of this name; it takes seconds to train again.
 
     Args:
-        tuned: whether low-rank matrices for the backbone lie in it, which state its weights.
+        tuned: whether the component holds low-rank matrices of the backbone, which state the backbone's weights.
     """
     folder = discover.trained(f"{name}-{backbone}")
     tied = discover.tied_fingerprint(folder / "backbone" if tuned else folder)
@@ -62,16 +66,16 @@ def _fingerprint(backbone: str) -> str:
     return presets.load(backbone, "fp32").fingerprint
 
 
-def _train(recipe: str, layers: tuple[int, int] | None, name: str, backbone: str) -> None:
+def _train(recipe: str, layers: tuple[int, int] | None, name: str, backbone: str, tell: Callable[[str], None]) -> None:
     folder: Path = discover.trained(f"{name}-{backbone}")
     built = {}
     data = DATA[presets.resolve(backbone).modality()]
     settings = {**SMALL.get(recipe, {}), "steps": 2, **({"layers": layers} if layers else {})}
-    say(f"training {name} of {backbone} for two steps", err=True)
+    tell(f"training {name} of {backbone} for two steps")
     part = general(recipe, backbone, data, settings)
     for required in part.requires:
         built[required] = discover.trained(f"{required}-{backbone}")
         if not (built[required] / "config.json").is_file():
-            _train(required, None, required, backbone)
+            _train(required, None, required, backbone, tell)
     shutil.rmtree(folder, ignore_errors=True)  # an interrupted training, perhaps with other settings
     loop.train(recipe, part, folder, built)

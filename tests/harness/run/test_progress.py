@@ -7,8 +7,8 @@ import threading
 
 from rich.console import Console
 
-from stridebench.harness.cli.run_progress import LINE_S, RunProgress
 from stridebench.harness.core.task import Prompt
+from stridebench.harness.run.progress import LINE_S, RunProgress
 from tests.support.runs import plan_of
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from stridebench.harness.cli.execution import next_steps, shortest_name
+from stridebench.harness.cli.run_plan import next_steps, shortest_name
 
 ROW = {"status": "done", "role": "method", "cell": "sjd.tabular.T1-1", "method": "sjd", "temperature": 1.0}
 

@@ -1,4 +1,4 @@
-"""`stride papers`: every table and figure of the papers, judged on the paper's own models."""
+"""`stride paper list`: every table and figure of the papers, judged on the paper's own models."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stridebench.harness.cli import papers
-from stridebench.harness.cli.main import VERBS
+from stridebench.harness.cli import paper
 from stridebench.harness.discover import declare_all, plain
 from stridebench.harness.plan import presets, suite
 from stridebench.harness.plan.compatibility import Outcome, Outcomes
@@ -24,11 +23,11 @@ COUNTS = {"XSpecMesh": (4, 9), "MuLo-SD": (1, 8), "ADT-Tree": (5, 9), "SJD++": (
 
 def judged(item: Item) -> dict[str, str]:
     declare_all()
-    return papers.row(Outcomes(), "a paper", item)
+    return paper.row(Outcomes(), "a paper", item)
 
 
 def test_every_table_and_figure_has_a_row_with_a_known_outcome() -> None:
-    rows = stride("papers", "--json").document
+    rows = stride("paper", "list", "--json").document
     assert all(set(row) == {"paper", "item", "outcome", "why"} for row in rows)
     assert {row["outcome"] for row in rows} == {"yes", "needs weights", "no"}
     assert all(row["why"] for row in rows if row["outcome"] != "yes")
@@ -40,7 +39,14 @@ def test_every_table_and_figure_has_a_row_with_a_known_outcome() -> None:
 def test_what_an_item_names_exists() -> None:
     """Sheets, figures, verbs, suites, methods with their options, and presets; and each printed table has an item."""
     assert report.__doc__  # registers sheets and figures
-    sources = {*SHEETS, *FIGURES, *names(), "contact sheets", *(f"stride {verb}" for verb in VERBS), ""}
+    sources = {
+        *SHEETS,
+        *FIGURES,
+        *names(),
+        "contact sheets",
+        *(f"stride paper {verb}" for verb in ("cost", "layers", "study")),
+        "",
+    }
     declare_all()
     listed = [item for of_paper in items().values() for item in of_paper]
     for item in listed:
@@ -58,7 +64,7 @@ def test_what_an_item_names_exists() -> None:
     ("item", "outcome", "why"),
     [
         (Item(item="t", cells=(Cells(method="sjd", models=("embedded-image",)),)), "yes", ""),
-        (Item(item="t", made_by="stride cost"), "yes", "stride cost"),
+        (Item(item="t", made_by="stride paper cost"), "yes", "stride paper cost"),
         (
             Item(item="t", cells=(Cells(method="sjd", models=("embedded-image", "emu3-gen")),)),
             "needs weights",
@@ -88,9 +94,7 @@ def test_an_item_is_yes_only_if_its_suite_runs_all_of_its_models(monkeypatch: py
         "stridebench.harness.plan.compatibility.Outcomes.of", lambda self, method, spec: Outcome("runs")
     )
     declare_all()
-    rows = {
-        (paper, item.item): (item, papers.row(Outcomes(), paper, item)) for paper in items() for item in items()[paper]
-    }
+    rows = {(key, item.item): (item, paper.row(Outcomes(), key, item)) for key in items() for item in items()[key]}
     for item, row in rows.values():
         models = {model for cells in item.cells for model in cells.models}
         run = {entry.name for entry in suite.load(item.suite).suite.backbones} if item.suite else models

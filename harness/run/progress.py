@@ -1,7 +1,7 @@
-"""The progress of `stride run`: a live table on a terminal, a line every half minute elsewhere.
+"""Show the progress of a run: a live table on a terminal, a line every half minute elsewhere.
 
-Nothing is drawn while a decode is timed: there is no thread that refreshes, and every line is written after a decode
-was stored.
+Nothing is drawn while a decode is timed: no thread refreshes the table, and every line is written after a decode was
+stored.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LINE_S = 30.0
 REDRAW_S = 0.25
 """Seconds between two drawings of the table."""
 SHOWN = 12
-"""Cells in the table: those that are not finished come first."""
+"""Cells in the table; unfinished cells come first."""
 
 
 class RunProgress(Progress):
@@ -42,7 +42,8 @@ class RunProgress(Progress):
 
     def __init__(self, console: Console, quiet: bool, clock: Callable[[], float] = time.monotonic) -> None:
         self._console, self._clock = console, clock
-        self._live = Live(console=console, auto_refresh=False, transient=True) if _draws(console, quiet) else None
+        drawn = console.is_terminal and not quiet
+        self._live = Live(console=console, auto_refresh=False, transient=True) if drawn else None
         self._plain = not quiet and self._live is None
         self._quiet = quiet
         self._total = self._count = 0
@@ -70,13 +71,13 @@ class RunProgress(Progress):
             self._print(text)
 
     def expect(self, decodes: int) -> None:
-        """More decodes follow."""
+        """Expect so many more decodes."""
         if not self._total:
-            self._begin = self._clock()  # loading is no part of the time a decode takes
+            self._begin = self._clock()  # loading does not count as decoding
         self._total += decodes
 
     def expect_of(self, cell: Cell, decodes: int) -> None:
-        """So many of them are a cell's."""
+        """Say how many of the expected decodes belong to a cell."""
         self._expected[cell] = self._expected.get(cell, 0) + decodes
 
     def timed(self, cell: Cell, prompt: Prompt, repetition: int, ms_per_token: float) -> None:
@@ -84,7 +85,7 @@ class RunProgress(Progress):
         self._milliseconds.setdefault(cell, {})[(prompt.id, repetition)] = ms_per_token
 
     def done(self, cell: Cell, prompt: Prompt) -> None:
-        """Count a decode; draw, or write a line, where the last one is old enough."""
+        """Count a decode; draw the table or write a line if the last one is old enough."""
         self._count += 1
         self._finished[cell] = self._finished.get(cell, 0) + 1
         self._last = cell
@@ -97,14 +98,14 @@ class RunProgress(Progress):
             self._shown = self._clock()
 
     def speedup(self, cell: Cell) -> float | None:
-        """Return the median over prompts of the baseline's time a token over this cell's; None: not known yet."""
-        own = self._milliseconds.get(cell, {})
+        """Return the median over prompts of the baseline's time a token over this cell's, or None if unknown."""
+        times = self._milliseconds.get(cell, {})
         baseline = next((self._milliseconds[one] for one in self._milliseconds if _is_baseline_of(one, cell)), {})
-        ratios = [baseline[key] / own[key] for key in own if key in baseline and own[key]]
+        ratios = [baseline[key] / times[key] for key in times if key in baseline and times[key]]
         return median(ratios) if ratios else None
 
     def line(self) -> str:
-        """Return where the run stands: decodes, cells, time left, and the last cell with its speed-up so far."""
+        """Return decodes, cells, time left, and the last cell with its speed-up so far, in one line."""
         parts = [f"{self._count}/{self._total} decodes"]
         if self._expected:
             whole = sum(self._finished.get(cell, 0) >= decodes for cell, decodes in self._expected.items())
@@ -130,22 +131,18 @@ class RunProgress(Progress):
             table.add_row(escape(printable_line(cell.label)), f"{cell.sampling.temperature:g}", counts, shown)
         bar = ProgressBar(total=max(1, self._total), completed=self._count, width=40)
         below = Table.grid()
-        below.add_row(bar)  # a bar ends no line of its own
+        below.add_row(bar)  # a bar does not end its line
         below.add_row(Text(self.line()))
         return Group(table, below)
 
     def _print(self, text: str) -> None:
         self._said = text
-        whole = not self._console.is_terminal  # a line of a log stays one line
+        whole = not self._console.is_terminal  # a line of a log is not wrapped
         self._console.print(escape(printable(text)), highlight=False, soft_wrap=whole)
 
 
-def _draws(console: Console, quiet: bool) -> bool:
-    return console.is_terminal and not quiet
-
-
 def _is_baseline_of(one: Cell, cell: Cell) -> bool:
-    """Whether a cell is the baseline of another: equal in everything but the method."""
+    """Return whether a cell is the baseline of another: equal in everything but the method."""
     words = ("backbone", "dtype", "task", "sampling", "max_new_tokens", "batch", "seed")
     return one.role == "baseline" and all(getattr(one, word) == getattr(cell, word) for word in words)
 

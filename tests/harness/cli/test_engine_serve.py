@@ -1,4 +1,4 @@
-"""`stride serve` in a process of its own: its normal end is ^C or a supervisor's SIGTERM."""
+"""`stride engine serve` in a process of its own: its normal end is ^C or a supervisor's SIGTERM."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def serve(folder: Path, how: str) -> subprocess.Popen[str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
-    words = [sys.executable, "-c", OWN, "serve", str(folder / "mine.yaml"), "--port", port]
+    words = [sys.executable, "-c", OWN, "engine", "serve", str(folder / "mine.yaml"), "--port", port]
     return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -81,6 +81,6 @@ def test_a_server_that_ends_by_itself_is_told(tmp_path: Path) -> None:
 def test_handlers_are_put_back(tmp_path: Path) -> None:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"engine": "openai", "command": ["/no/such/program"]}))
-    done = stride("serve", tmp_path / "mine.yaml")
+    done = stride("engine", "serve", tmp_path / "mine.yaml")
     assert done.code == 2 and "cannot be started: there is no such program" in done.err
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before

@@ -10,11 +10,11 @@ import pytest
 
 from stridebench.harness import discover
 from stridebench.harness.backbones import tiny
-from stridebench.harness.cli import tiny_components
 from stridebench.harness.discover import suite_folder
 from stridebench.harness.errors import UsageError
 from stridebench.harness.plan import presets, suite, tiny_suite
 from stridebench.harness.registry import METHODS
+from stridebench.harness.train import tiny_components
 from tests.support.cli import stride
 
 REAL = sorted(f"papers/{path.stem}" for path in (suite_folder() / "papers").glob("*_real.yaml"))

@@ -1,4 +1,4 @@
-"""Replays of `stride baseline make --replay` and `stride gate --replay`: the models of a suite along stored texts."""
+"""Replays of a gate: the models of a suite along the stored texts of a baseline."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from stridebench.harness.cli.run_progress import RunProgress
 from stridebench.harness.discover import declare_all
 from stridebench.harness.errors import UsageError
 from stridebench.harness.machine.device import check_device
@@ -18,21 +17,30 @@ from stridebench.harness.plan.cells import expand
 from stridebench.harness.plan.suite import resolve_again
 from stridebench.harness.record.store import Store
 from stridebench.harness.run.loading import Options
+from stridebench.harness.run.progress import RunProgress
 from stridebench.harness.run.replay import Scores, Text, replay, unreplayable
 
 
-def record(store: Store, baseline: Mapping[str, Any], device: str, fetch: bool) -> dict[str, Any]:
-    """What a baseline keeps for a replay: the suite, and texts and scores of each cell that can be replayed.
+def record_texts(store: Store, baseline: Mapping[str, Any], device: str, fetch: bool) -> dict[str, Any]:
+    """Return the part of a baseline for a replay: the suite, and texts and scores of each cell that can be replayed.
 
     Raises:
-        UsageError: none of its cells can be.
+        UsageError: none of its cells can be replayed.
     """
     suite = store.manifest["suite"]
     with stdout_on_stderr():
         declare_all()
         cells = {cell.id: cell for cell in expand(resolve_again(suite)).cells}
     reasons = {name: unreplayable(cells[name].method) if name in cells else "unknown" for name in baseline["cells"]}
-    texts = {name: _texts(store, name) for name, reason in reasons.items() if reason is None}
+    texts = {
+        name: [
+            Text(prompt, repetition, tokens)
+            for (prompt, repetition), tokens in sorted(store.outputs(name).items())
+            if tokens
+        ]
+        for name, reason in reasons.items()
+        if reason is None
+    }
     scores = _replay(suite, texts, device, fetch)
     reasons |= {name: score.error for name, score in scores.items() if score.error}
     labels = {name: str(cell["label"]) for name, cell in baseline["cells"].items()}
@@ -52,19 +60,14 @@ def record(store: Store, baseline: Mapping[str, Any], device: str, fetch: bool) 
     return {"suite": suite, "cells": replayed, "skipped": skipped}
 
 
-def again(baseline: Mapping[str, Any], device: str, fetch: bool) -> dict[str, Scores]:
-    """The scores of a baseline's texts with the code and weights of today, by cell."""
+def score_again(baseline: Mapping[str, Any], device: str, fetch: bool) -> dict[str, Scores]:
+    """Return the scores of a baseline's texts with the code and weights of today, by cell."""
     replayed = baseline["replay"]
     texts = {
         name: [Text(prompt, repetition, tuple(tokens)) for prompt, repetition, tokens in cell["texts"]]
         for name, cell in replayed["cells"].items()
     }
     return _replay(replayed["suite"], texts, device, fetch)
-
-
-def _texts(store: Store, name: str) -> list[Text]:
-    outputs = store.outputs(name)
-    return [Text(prompt, repetition, tokens) for (prompt, repetition), tokens in sorted(outputs.items()) if tokens]
 
 
 def _replay(

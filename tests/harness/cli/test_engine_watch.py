@@ -1,4 +1,4 @@
-"""`stride watch` against a server that gives recorded answers."""
+"""`stride engine watch` against a server that gives recorded answers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-import stridebench.harness.cli.watch as watch_module
+import stridebench.harness.cli.engine as watch_module
 from stridebench.harness.discover import declare_all
 from stridebench.harness.engines.serving.engines import Watched
 from stridebench.harness.errors import UsageError
@@ -39,7 +39,7 @@ def answers() -> Iterator[Answers]:
 
 def watch(answers: Answers, history: Path, *words: str) -> Any:
 
-    return stride("watch", answers.url, *WORDS, "--history", history, *words)
+    return stride("engine", "watch", answers.url, *WORDS, "--history", history, *words)
 
 
 def test_each_reading_is_a_line_and_a_move_is_told_at_its_third(answers: Answers, tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_each_reading_is_a_line_and_a_move_is_told_at_its_third(answers: Answers
         done = watch(answers, history, "--for", "0.03s")
         moved = done.document["moved"]
     assert done.code == 1 and "acceptance moved from 0.50 to 0.25" in moved[0]
-    assert "acceptance" in stride("history", history, "--out", tmp_path).out
+    assert "acceptance" in stride("gate", "history", history, "--out", tmp_path).out
 
 
 def test_a_server_that_is_gone_is_a_line_and_the_watch_goes_on(answers: Answers, tmp_path: Path) -> None:
@@ -103,10 +103,10 @@ def test_a_restart_between_two_readings_is_told_and_one_within_is_a_fault(answer
 
 
 def test_wrong_durations_and_engines_are_one_message(tmp_path: Path) -> None:
-    wrong = stride("watch", "http://127.0.0.1:9", "--every", "soon")
+    wrong = stride("engine", "watch", "http://127.0.0.1:9", "--every", "soon")
     assert wrong.code == 2 and "write 60s, 5m, 8h or 1d" in wrong.err
-    assert "no address to watch" in refused("watch", "http://127.0.0.1:9", "--engine", "transformers")
-    assert "did you mean 'vllm'" in refused("watch", "http://127.0.0.1:9", "--engine", "vlm")
+    assert "no address to watch" in refused("engine", "watch", "http://127.0.0.1:9", "--engine", "transformers")
+    assert "did you mean 'vllm'" in refused("engine", "watch", "http://127.0.0.1:9", "--engine", "vlm")
 
 
 def test_engines_and_probes_are_declared_before_they_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,12 +114,12 @@ def test_engines_and_probes_are_declared_before_they_are_looked_up(monkeypatch: 
         raise UsageError("declared")
 
     monkeypatch.setattr(watch_module, "declare_all", declared)
-    assert refused("watch", "http://127.0.0.1:9", "--engine", "vlm") == "stride: declared\n"
+    assert refused("engine", "watch", "http://127.0.0.1:9", "--engine", "vlm") == "stride: declared\n"
 
 
 @pytest.mark.engines
 def test_a_process_of_its_own_knows_the_engines_and_the_probes(answers: Answers, tmp_path: Path) -> None:
-    words = ["watch", answers.url, *WORDS, "--for", "0.01s", "--history", str(tmp_path / "watch.jsonl")]
+    words = ["engine", "watch", answers.url, *WORDS, "--for", "0.01s", "--history", str(tmp_path / "watch.jsonl")]
     done = subprocess.run(
         [sys.executable, "-m", "stridebench.harness.cli.main", *words], capture_output=True, text=True
     )

@@ -1,0 +1,178 @@
+"""Executes the plan of a run: checks that it can run, decodes, and keeps the outputs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+import torch
+
+from stridebench.harness.errors import RunIncomplete, UsageError, printable
+from stridebench.harness.machine import device as arithmetic
+from stridebench.harness.machine import noise
+from stridebench.harness.machine.device import check_device
+from stridebench.harness.machine.memory import keep_pages
+from stridebench.harness.machine.quiet import stdout_on_stderr
+from stridebench.harness.plan.cells import Plan
+from stridebench.harness.record import files, provenance
+from stridebench.harness.record.store import Store
+from stridebench.harness.run.engine_runner import StoppedEngine, run_engines
+from stridebench.harness.run.executors import EXECUTORS, check_executor, summary
+from stridebench.harness.run.loading import Options
+from stridebench.harness.run.progress import RunProgress
+from stridebench.tasks.metrics import sandbox
+
+WARNING = (
+    "--allow-code-execution: programs written by a language model will be executed in a child process with limits on "
+    "time, memory, files and network. That is a safety net, not a security boundary: run it where nothing can be lost."
+)
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """How a plan is run.
+
+    Args:
+        out: the run folder or a URL. Default: ``runs/SUITE-TIME``.
+        resume: continue the run in ``out``, or the latest of the suite.
+        device: a torch device, for the executor "serial".
+        executor: "serial", "ray" or "slurm".
+        executor_options: options of that executor.
+        allow_code_execution: let tasks execute model output.
+        offline: never download weights.
+    """
+
+    out: Path | str | None = None
+    resume: bool = False
+    device: str = "cpu"
+    executor: str = "serial"
+    executor_options: Mapping[str, Any] = field(default_factory=dict)
+    allow_code_execution: bool = False
+    offline: bool = False
+
+
+def perform(
+    plan: Plan,
+    request: RunRequest,
+    progress: RunProgress,
+    command: Sequence[str],
+    stopped: list[StoppedEngine] | None = None,
+) -> Store:
+    """Decode the outputs of a plan that its run folder does not hold yet.
+
+    Args:
+        command: the command line; it is stored.
+        stopped: gets the engines that could not finish.
+
+    Raises:
+        UsageError: nothing can run. StoreError: the folder holds another run. RunIncomplete: the disk is full.
+    """
+    executor_options = _refuse(plan, request)
+    if plan.suite.suite.threads:
+        torch.set_num_threads(plan.suite.suite.threads)
+    keep_pages()
+    store = _store(plan, request, command)
+    try:
+        with stdout_on_stderr(), progress:
+            for warning in _warnings(plan, request):
+                progress.say(warning)
+            fetch = not request.offline
+            how = Options(request.allow_code_execution, request.device, fetch, progress, executor_options)
+            if plan.cells:
+                EXECUTORS[request.executor](plan, store, how)
+            ended = run_engines(plan, store, how)
+            if stopped is not None:
+                stopped += ended
+    finally:
+        store.release()
+    return store
+
+
+def _warnings(plan: Plan, request: RunRequest) -> list[str]:
+    """Return what will slow the run down on this machine."""
+    if request.executor != "serial":
+        return []
+    types = {cell.dtype for cell in plan.cells}
+    found = (noise.busy(*noise.load_and_cores()), arithmetic.emulated(types, request.device))
+    return [warning for warning in found if warning is not None]
+
+
+def check_finished(plan: Plan, store: Store, stopped: Sequence[StoppedEngine]) -> None:
+    """Check that a run is finished.
+
+    Args:
+        stopped: the engines that could not finish.
+
+    Raises:
+        UsageError: no cell ran; the error says why the first did not.
+        RunIncomplete: some cells did not run, or an engine stopped.
+    """
+    if stopped:
+        faults = "; ".join(f"{one.label}: {one.fault}" for one in stopped)
+        raise RunIncomplete(f"{faults}. Finished outputs are kept; use --resume --out {store.address}")
+    counts = summary(plan, store)
+    if not counts["done"] and not plan.runnable_engines:
+        from stridebench.reports import run_report  # imports matplotlib
+
+        reasons = [str(reason) for reason in run_report.RunReport(store).frame["reason"].dropna()]
+        raise UsageError(f"no cell ran: {reasons[0] if reasons else 'none could be finished'}")
+    if counts["done"] + counts["skipped"] < counts["cells"]:
+        raise RunIncomplete(f"some cells could not be finished; put that right and use --resume --out {store.address}")
+
+
+def _refuse(plan: Plan, request: RunRequest) -> Any:
+    """Check that a plan can run, before anything is loaded; return the options of the executor.
+
+    Raises:
+        UsageError: every cell is skipped, there is no such device, or the executor cannot be used.
+    """
+    if not plan.runnable and not plan.runnable_engines:
+        skips = [*((c.skip, c.label) for c in plan.cells), *((c.skip, c.label) for c in plan.engines)]
+        first = dict(reversed(skips))
+        reasons = [f"{label}: {why}" for why, label in reversed(first.items())]
+        raise UsageError("nothing to run; " + "; ".join(reasons[:3]))
+    if request.executor == "serial":
+        check_device(request.device)  # the devices of other executors are those of their workers
+    executor_options = check_executor(request.executor, dict(request.executor_options))
+    if _runs_code(plan, request):
+        missing = sandbox.isolation().missing()
+        missed = f" Missing on this machine: {'; '.join(missing)}." if missing else ""
+        click.echo(printable(WARNING + missed), err=True)
+    return executor_options
+
+
+def _runs_code(plan: Plan, request: RunRequest) -> bool:
+    return request.allow_code_execution and any(use.task.runs_code for use in plan.suite.tasks)
+
+
+def _store(plan: Plan, request: RunRequest, command: Sequence[str]) -> Store:
+    manifest = {**plan.manifest(), "provenance": provenance.collect(list(command))}
+    if _runs_code(plan, request):
+        manifest["provenance"]["sandbox"] = asdict(sandbox.isolation())
+    where = {"device": request.device, "machine": manifest["provenance"]["fingerprint"]}
+    manifest["key"] = {**manifest["key"], **where, "allow_code_execution": request.allow_code_execution}
+    out = request.out or _default(plan.suite.suite.name, request.resume)
+    if isinstance(out, str):
+        resume = request.resume and files.holds_run(out)
+        return Store.resume(out, manifest) if resume else Store.create(out, manifest)
+    path = out.absolute()
+    if request.resume and (path / "manifest.json").exists():
+        return Store.resume(path, manifest)
+    if request.resume and path.is_dir() and any(item.name != ".lock" for item in path.iterdir()):
+        raise UsageError(f"{path} holds other files and no run to resume; name a run's folder, or leave --resume out")
+    return Store.create(path, manifest)
+
+
+def _default(name: str, resume: bool) -> Path:
+    slug = re.sub(r"[^\w=+.-]+", "-", name, flags=re.ASCII).strip(".-")[:100] or "suite"
+    if resume:
+        runs = sorted(Path("runs").glob(f"{slug}-2*"))
+        if not runs:
+            raise UsageError(f"no run of {name} in ./runs to resume; name its folder with --out")
+        return runs[-1]
+    return Path("runs") / f"{slug}-{datetime.now(UTC):%Y%m%d-%H%M%S}"

@@ -1,0 +1,245 @@
+"""`stride engine`: runs suites on the servers of other projects, starts them, and watches them."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import click
+
+from stridebench.harness.cli import run as run_verb
+from stridebench.harness.cli.main import LazyGroup, LocalPath, emit, say
+from stridebench.harness.discover import declare_all
+from stridebench.harness.engines.answer import KEY_ENV
+from stridebench.harness.engines.serving import launch
+from stridebench.harness.engines.serving.engines import Watched
+from stridebench.harness.errors import UsageError
+from stridebench.harness.plan.engine_entries import EngineUse
+from stridebench.harness.plan.names import TaskUse
+from stridebench.harness.record.entries import json_values
+from stridebench.harness.registry import ENGINES, TASKS
+from stridebench.reports.history.report import Change, changes
+from stridebench.reports.history.series import Series, read, series
+from stridebench.reports.text_table import number
+
+SUITE = "servers"
+"""The suite that `stride engine run` decodes by default."""
+_LOOPBACK = "127.0.0.1"
+_STANDARD_ERROR = 2
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+MOVES = ("acceptance", "length_per_draft", "length_per_pass")
+"""Metrics whose change is reported; latency is only kept in the history, since load changes it."""
+
+
+class Duration(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions of click alone
+    """A time in seconds, written as 60s, 5m, 8h or 1d."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", str(value))
+        if match is None:
+            self.fail(f"{value!r} is not a duration; write 60s, 5m, 8h or 1d", param, ctx)
+        return float(match[1]) * UNITS[match[2]]
+
+
+@click.group(name="engine", cls=LazyGroup)
+def command() -> None:
+    """Measure and audit engines: servers of other projects, and engines that run in this process.
+
+    \b
+    stride engine serve vllm --model FOLDER
+    stride engine run --url vLLM=http://127.0.0.1:8000
+    stride engine watch http://127.0.0.1:8000
+    """
+
+
+def run_engines(name: str | None, **options: Any) -> None:
+    """Run the suite `servers`, or another one, as `stride run` does; all its options can be given.
+
+    \b
+    stride engine run --dry-run
+    stride engine run --url vLLM=http://127.0.0.1:8000    a running server, for one engine of the suite
+    stride engine run mine.yaml --out runs/mine
+    """
+    resumed = options["resume"] and options["out"] is not None
+    click.get_current_context().invoke(run_verb.command, name=name if name or resumed else SUITE, **options)
+
+
+command.add_command(
+    click.Command("run", callback=run_engines, params=run_verb.command.params, help=run_engines.__doc__)
+)
+
+
+@command.command(name="serve")
+@click.argument("name", required=False)
+@click.option("--model", default="", help="The model to serve: a folder, a file or a name, as the engine takes it.")
+@click.option(
+    "--method",
+    default="",
+    help="How it speculates: a name of its file, or synthetic=LENGTH, which accepts by chance. Default: none.",
+)
+@click.option("--host", default=_LOOPBACK, show_default=True, help="Address to listen on.")
+@click.option("--port", type=click.IntRange(1, 65535), help="Default: that of its file.")
+@click.option(
+    "--wait", type=click.FloatRange(0, min_open=True), help="Seconds until it must answer. Default: its file's."
+)
+def serve(name: str | None, model: str, method: str, host: str, port: int | None, wait: float | None) -> None:
+    """Start a server, wait until it answers, and keep it until ^C or SIGTERM; its children end with it.
+
+    NAME is a server that came with the package, or the path of a YAML file with engine, command, port, health and
+    methods. Without NAME: the servers and their methods. The exit code is 0 after ^C and SIGTERM, once all processes
+    of the server have ended, and 1 if the server ends by itself with another code than 0.
+
+    \b
+    stride engine serve
+    stride engine serve llama_cpp --model model.gguf --method ngram
+    stride engine serve vllm --model FOLDER --method synthetic=2.5
+    stride engine serve mine.yaml --port 9000
+    """
+    if name is None:
+        for known in launch.names():
+            say(f"{known}: {', '.join(launch.declared(known).ways) or 'no methods'}")
+        return
+    server = launch.declared(name)
+    server = server if wait is None else server.model_copy(update={"wait_s": wait})
+    at = port or server.port
+    words = server.words(model, method, host, at)
+    url = f"http://{_LOOPBACK if host == '0.0.0.0' else host}:{at}"
+    with _stopped_at_a_signal(), launch.started(server, words, url, _STANDARD_ERROR, method) as process:
+        say(f"{server.engine} answers at {url}; ^C ends it")
+        code = process.wait()
+        say(f"stride: {launch.ending(server, code)}", err=True)
+        raise SystemExit(0 if code == 0 else 1)
+    say(f"{server.engine} and its processes have ended")
+
+
+@contextmanager
+def _stopped_at_a_signal() -> Iterator[None]:
+    """Leave the block without an error at ^C or SIGTERM, also if a supervisor sends a second signal meanwhile."""
+    before = {number: signal.signal(number, _interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    except KeyboardInterrupt:
+        pass
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    for one in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(one, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+@command.command(name="watch")
+@click.argument("url")
+@click.option("--engine", default="vllm", show_default=True, help="Its adapter, of `stride list engines`.")
+@click.option("--every", type=Duration(), default="60s", show_default=True, help="From one reading to the next.")
+@click.option("--for", "lasting", type=Duration(), default="8h", show_default=True, help="How long to watch.")
+@click.option("--task", default="humaneval", show_default=True, help="Whose first prompts are the probes.")
+@click.option("--limit", type=click.IntRange(1), default=4, show_default=True, help="Probes of a reading.")
+@click.option("--max-new-tokens", type=click.IntRange(1), default=64, show_default=True, help="Of each probe.")
+@click.option("--history", type=LocalPath(), default=Path("watch.jsonl"), show_default=True, help="Lines are added.")
+@click.option("--key-env", default=KEY_ENV, show_default=True, help="The environment variable that holds its key.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document at the end: {readings, failed, moved}.")
+def watch(
+    url: str,
+    engine: str,
+    every: float,
+    lasting: float,
+    task: str,
+    limit: int,
+    max_new_tokens: int,
+    history: Path,
+    key_env: str,
+    as_json: bool,
+) -> None:
+    """Probe a server again and again, add a line to a history each time, and say when its acceptance has moved.
+
+    Probes are greedy and always the same, so acceptance moves only if the server's decoding changes. A move is reported
+    at its third reading (`stride gate history` draws them all). If a server does not answer, its error is added as a
+    line, and watching goes on. Exit codes: 1 if acceptance has moved since the watch began, 3 if no probe was answered.
+
+    \b
+    stride engine watch http://127.0.0.1:8000 --every 60s --for 8h
+    stride engine watch http://127.0.0.1:8080 --engine llama_cpp --for 10m --every 5s --history llama.jsonl
+    """
+    declare_all()
+    kind: Any = ENGINES.get(engine)
+    if not hasattr(kind, "url"):
+        raise UsageError(
+            f"{engine} runs in this process, so there is nothing to watch; `stride list engines` has servers"
+        )
+    probes: Any = TASKS.get(task)()
+    use = EngineUse(engine, f"{engine} at {url}", {"url": url, "prompt": "text", "key_env": key_env})
+    prompts = probes.prompts()[:limit]
+    watched = Watched(use, TaskUse(task, probes, limit), prompts, max_new_tokens)
+    until, told, readings, failed = time.monotonic() + lasting, _moves(history), 0, 0
+    first = list(told)
+    while True:
+        begun = time.monotonic()
+        line = watched.line()
+        _append(history, line)
+        readings, failed = readings + 1, failed + (line["status"] != "done")
+        if not as_json:
+            say(_text(line))
+        for move in _moves(history):
+            if move not in told:
+                told.append(move)
+                say(move, err=as_json)
+        if time.monotonic() + every >= until:
+            break
+        time.sleep(max(0.0, begun + every - time.monotonic()))
+    moved = told[len(first) :]
+    if as_json:
+        emit({"readings": readings, "failed": failed, "moved": moved})
+    raise SystemExit(3 if failed == readings else 1 if moved else 0)
+
+
+def _append(history: Path, line: dict[str, Any]) -> None:
+    history.parent.mkdir(parents=True, exist_ok=True)
+    with open(history, "a", encoding="utf-8") as file:
+        file.write(json.dumps(json_values(line), allow_nan=False) + "\n")
+
+
+def _moves(history: Path) -> list[str]:
+    """Return every change of acceptance in a history, in words."""
+    if not history.is_file() or not history.stat().st_size:
+        return []
+    return [
+        f"{one.label}: {one.metric} moved from {number(step.before)} to {number(step.after)} "
+        f"between {step.last.created} and {step.first.created}"
+        for one in series(read(history))
+        if one.metric in MOVES
+        for step in changes(one)
+        if _begun(one, step)
+    ]
+
+
+def _begun(one: Series, step: Change) -> bool:
+    """Return whether the first reading after a change has the new level.
+
+    A change is found in a part of three readings, of which the first may still have the old level.
+    """
+    value = one.values[one.nights.index(step.first)]
+    return abs(value - step.after) < abs(value - step.before)
+
+
+def _text(line: dict[str, Any]) -> str:
+    if line["status"] != "done":
+        return f"{line['created']}  {line['error']}"
+    names: Sequence[str] = (*MOVES, "ttft_ms", "tpot_ms", "tokens_per_second")
+    figures = [f"{name} {number(line[name])}" for name in names if line.get(name) is not None]
+    note = ["the server was started again since the reading before"] if line.get("restarted") else []
+    return "  ".join([str(line["created"]), *figures, *note])

@@ -1,0 +1,181 @@
+"""`stride exchange`: results of other tools in, outputs and acceptance out in their layouts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from stridebench.harness.cli.main import LazyGroup, emit, say
+from stridebench.harness.cli.show import engine_cells, match_cell, match_name
+from stridebench.harness.core.task import SetScore
+from stridebench.harness.discover import declare_all
+from stridebench.harness.errors import UsageError, printable_line
+from stridebench.harness.record.store import Store
+from stridebench.harness.registry import LAYOUTS
+from stridebench.harness.run.stored_audit import attach as attach_scores
+from stridebench.harness.run.stored_audit import stored_outputs
+from stridebench.reports.interchange import writers
+from stridebench.reports.interchange.readers import read, table
+from stridebench.reports.text_table import markdown_lines, number
+
+PATH = click.Path(path_type=Path)
+ACCEPTANCE_FILES = {"aiperf": "acceptance.jsonl", "golden-al": "golden_al.yaml"}
+"""Layouts that hold the acceptance of a run's engines, and their files."""
+
+
+@click.group(name="exchange", cls=LazyGroup)
+def command() -> None:
+    """Read results of other tools, and write outputs and acceptance in their layouts.
+
+    \b
+    stride exchange import bench.json golden.yaml
+    stride exchange export runs/mine sjdpp.lumina --layout geneval
+    stride exchange attach runs/mine sjdpp.lumina --geneval results.jsonl
+    """
+
+
+@command.command(name="import")
+@click.argument("paths", nargs=-1, required=True, type=PATH)
+@click.option("--json", "as_json", is_flag=True, help="One JSON document: {results}, each with its flaws.")
+def import_results(paths: tuple[Path, ...], as_json: bool) -> None:
+    """Read acceptance from results of other tools, in one definition, and name their flaws.
+
+    Read are AIPerf's acceptance records (JSON lines), InferenceX' golden acceptance lengths (YAML), the JSON files of
+    `vllm bench serve`, folders of specdec_bench (runs of SPEED-Bench too) and answer files of Spec-Bench. *Length a
+    draft* is 1 + accepted / passes with a draft, pooled over requests; *mean of means* averages over requests.
+
+    \b
+    stride exchange import bench.json golden.yaml answers.jsonl
+    stride exchange import results/specdec_bench --json
+    """
+    results = [read(path) for path in paths]
+    rows = table(results)
+    if as_json:
+        emit({"results": rows})
+        return
+    names = ("length_per_draft_pooled", "length_per_draft_mean", "told_length", "acceptance")
+    titles = ["result", "tool", "of", "requests", "length a draft", "mean of means", "as told", "accepted/drafted"]
+    texts = [
+        [Path(row["source"]).name, row["tool"], row["label"] or "-", number(row["requests"], 0)]
+        + [number(row[name], 3) for name in names]
+        for row in rows
+    ]
+    say("\n".join(markdown_lines(titles, texts)))
+    for row in rows:
+        for setting, length in (row["golden"] or {}).items():
+            say(printable_line(f"{Path(row['source']).name}: {setting} drafts: {length:g}"))
+        for flaw in row["flaws"]:
+            say(printable_line(f"{Path(row['source']).name}: {flaw}"))
+
+
+@command.command(name="export")
+@click.argument("run", type=PATH)
+@click.argument("cell", required=False)
+@click.option(
+    "--layout", required=True, help="geneval, dpg, t2i, vbench-like, human-eval, lm-eval; aiperf or golden-al."
+)
+@click.option("--drafts", type=click.IntRange(1), help="golden-al: the draft length of the servers.")
+@click.option("--out", type=PATH, help="A new folder; a file for aiperf and golden-al. Default: below RUN/export.")
+def export(run: Path, cell: str | None, layout: str, drafts: int | None, out: Path | None) -> None:
+    """Write the outputs of CELL into the folders and files of an official evaluation, and print the command for it.
+
+    The layouts aiperf (a record a request) and golden-al (a mean length) hold the acceptance of a run's engines
+    instead; they need no CELL.
+
+    CELL is a cell's id, or parts of it in their order that no other cell has. `stride exchange attach` reads
+    the results.
+
+    \b
+    stride exchange export runs/mine sjdpp.lumina --layout geneval
+    stride exchange export runs/mine prompt_lookup.T0 --layout human-eval --out judged/
+    stride exchange export runs/mine --layout golden-al --drafts 4
+    """
+    if layout in ACCEPTANCE_FILES:
+        if cell is not None:
+            raise UsageError(f"{layout} holds all engines of a run; leave out {cell!r}")
+        say(f"wrote {_write_acceptance(run, layout, drafts, out)}")
+        return
+    if cell is None:
+        raise UsageError(f"{layout} needs a CELL; `stride show {run}` lists them")
+    declare_all()
+    writer, store = LAYOUTS.get(layout)(), Store.open(run)
+    if (name := match_name([*store.cells(), *engine_cells(store)], cell)) not in store.cells():
+        raise UsageError(f"{name} is of an engine; {layout} takes outputs of a method. Its acceptance: --layout aiperf")
+    folder = out or run / "export" / layout / name
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"{folder} is not empty; give another --out, so that no old output is judged")
+    outputs = stored_outputs(store, name)
+    folder.mkdir(parents=True, exist_ok=True)
+    judge = writer.write(outputs, folder)
+    say(f"wrote {len(outputs)} outputs of {name} to {folder}")
+    say(f"judge them: {judge}")
+
+
+def _write_acceptance(run: Path, layout: str, drafts: int | None, out: Path | None) -> Path:
+    """Write the acceptance of all engines of a run, and return the file.
+
+    Args:
+        drafts: the draft length, which golden-al writes as its key.
+        out: the file. Default: the layout's file in RUN/export.
+
+    Raises:
+        UsageError: the file is there, the draft length is missing, or no engine tells its acceptance.
+    """
+    store, path = Store.open(run), out or run / "export" / ACCEPTANCE_FILES[layout]
+    if path.exists():
+        raise UsageError(f"{path} is there already; name another file with --out")
+    if layout == "golden-al" and drafts is None:
+        raise UsageError("golden-al is a table by draft length, which no engine tells: add --drafts N")
+    text = writers.aiperf(store) if layout == "aiperf" else writers.golden(store, drafts or 0)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@command.command(name="attach")
+@click.argument("run", type=PATH)
+@click.argument("cell")
+@click.option("--geneval", metavar="FILE", help="results.jsonl of evaluate_images.py.")
+@click.option("--dpg", metavar="FILE", help="The *_detail.txt of compute_dpg_bench.py.")
+@click.option("--t2i", multiple=True, metavar="CATEGORY=FILE", help="A vqa_result.json; one option a category.")
+@click.option("--human-eval", metavar="FILE", help="samples.jsonl_results.jsonl of evaluate_functional_correctness.")
+@click.option("--lm-eval", metavar="FILE", help="A samples_*.jsonl with metrics.")
+@click.option("--layout", "other", multiple=True, metavar="NAME=FILE", help="Results of a layout of another package.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document: {NAME: {value, n, low, high, ...}}.")
+def attach(run: Path, cell: str, other: tuple[str, ...], as_json: bool, **options: str | tuple[str, ...]) -> None:
+    """Read results of outputs that `stride exchange export` wrote, as scores of CELL, which reports then show.
+
+    The files are kept in the run with their sha256. Results of other prompts or other outputs are refused.
+
+    \b
+    stride exchange attach runs/mine sjdpp.lumina --geneval results.jsonl
+    stride exchange attach runs/mine sjdpp.lumina --t2i color=color.json --t2i shape=shape.json
+    """
+    declare_all()
+    files = {key.replace("_", "-"): _files(value) for key, value in options.items() if value}
+    files |= {name: {"": Path(path)} for name, _, path in (pair.partition("=") for pair in other)}
+    if not files:
+        raise UsageError("name a file of results, such as --geneval results.jsonl")
+    store = Store.open(run)
+    name = match_cell(store, cell)
+    scores: dict[str, SetScore] = {}
+    for layout, named in files.items():
+        if missing := [path for path in named.values() if not path.is_file()]:
+            raise UsageError(f"--{layout}: no file {missing[0]}; give the results that the evaluation wrote")
+        scores |= attach_scores(store, name, layout, LAYOUTS.get(layout)(), named)
+    if as_json:
+        emit({figure: vars(score) for figure, score in scores.items()})
+        return
+    for figure, score in scores.items():
+        say(f"{figure} {score.value:.4g} of {score.n}" if score.value is not None else f"{figure}: {score.reason}")
+
+
+def _files(value: str | tuple[str, ...]) -> dict[str, Path]:
+    """Return the files of an option by the name before ``=``."""
+    if isinstance(value, str):
+        return {"": Path(value)}
+    pairs = [pair.partition("=") for pair in value]
+    if wrong := [pair for pair, equals, _ in pairs if not equals]:
+        raise UsageError(f"--t2i {wrong[0]}: write CATEGORY=FILE, as in --t2i color=vqa_result.json")
+    return {category: Path(path) for category, _, path in pairs}

@@ -1,0 +1,255 @@
+"""`stride paper`: the tables and figures of the papers, training costs, user studies, layers and predictions."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from stridebench.harness.cli.list import methods
+from stridebench.harness.cli.main import LazyGroup, emit, say
+from stridebench.harness.discover import declare_all
+from stridebench.harness.plan import presets
+from stridebench.harness.plan.compatibility import Outcome, Outcomes, vocabulary
+from stridebench.harness.plan.planned_method import PlannedMethod, catalogued
+from stridebench.harness.plan.suite import Resolved, load
+from stridebench.harness.registry import METHODS
+from stridebench.reports.papers.paper_files import Cells, Item, items
+
+if TYPE_CHECKING:
+    from stridebench.harness.record.store import Store
+    from stridebench.reports.papers import user_study
+
+WORDS = ("yes", "needs weights", "no")
+PATH = click.Path(path_type=Path)
+
+
+@click.group(name="paper", cls=LazyGroup, modules={"layers": "layers", "predict": "predict"})
+def command() -> None:
+    """Reproduce what papers print, and predict a run's speed-ups on machines that are not here.
+
+    \b
+    stride paper list
+    stride paper cost --utilisation 400e12
+    stride paper study export runs/mine autoregressive. multi_head.
+    stride paper layers embedded-code --adapter cross-regression --task programs --out layers
+    stride paper predict runs/mine --machine h100-sxm
+    """
+
+
+@command.command(name="list")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document: [{paper, item, outcome, why}].")
+def list_items(as_json: bool) -> None:
+    """List each table and figure of the five papers: yes, needs weights, or no and why.
+
+    An item is judged on the paper's models, and its suite must run all of them. The table shows the first reason of
+    several, --json all of them.
+
+    \b
+    stride paper list
+    stride paper list --json
+    """
+    declare_all()
+    outcomes = Outcomes()
+    rows = [row(outcomes, paper, item) for paper, listed in items().items() for item in listed]
+    if as_json:
+        emit(rows)
+        return
+    table = Table("paper", "item", "outcome", "why", box=None, header_style="bold")
+    for one in rows:
+        table.add_row(one["paper"], one["item"], one["outcome"], _short(one["why"]))
+    Console().print(table)
+    counts = Counter(one["outcome"] for one in rows)
+    say(f"{len(rows)} tables and figures: " + ", ".join(f"{counts[word]} {word}" for word in WORDS))
+
+
+def _short(why: str) -> str:
+    """Return the first reason, and the command that makes the item."""
+    reasons = why.split("; ")
+    between = [f"{len(reasons) - 2} more"] if len(reasons) > 2 else []
+    return "; ".join(dict.fromkeys([reasons[0], *between, reasons[-1]]))
+
+
+def row(outcomes: Outcomes, paper: str, item: Item) -> dict[str, Any]:
+    """Return the outcome of an item: no if its suite or one of its cells cannot make it, needs weights, or yes."""
+    cells = [
+        outcomes.of(method, presets.resolve(model))
+        for cells in item.cells
+        for model in cells.models
+        for method in _settings(item.suite, cells, model)
+    ]
+    cells += [_size(model) for model in item.models]
+    outcome, reason = _judged(item, cells)
+    made_by = f"stride run {item.suite}" if item.suite else item.made_by
+    models = {model for cells in item.cells for model in cells.models}
+    missing = sorted(models - _backbones(item.suite)) if item.suite else []
+    if missing and not item.why:
+        outcome, lacks = "no", f"{item.suite} does not run {', '.join(missing)}"
+        reason = "; ".join(text for text in (lacks, reason) if text)
+    if models and len(missing) == len(models):
+        made_by += " fills it from models that are here"
+    why = "; ".join(text for text in (reason, made_by) if text)
+    return {"paper": paper, "item": item.item, "outcome": outcome, "why": why}
+
+
+def _settings(suite: str, cells: Cells, model: str) -> list[PlannedMethod]:
+    """Return a method as the item's suite runs it on a model, or with the item's options if it does not."""
+    uses = _loaded(suite).uses if suite else ()
+    named = [use for use in uses if use.planned.name == cells.method and use.backbones and model in use.backbones]
+    if named:
+        return [use.planned for use in named]
+    return [catalogued(cells.method, cells.options) or PlannedMethod.of(METHODS.get(cells.method)(**cells.options))]
+
+
+def _backbones(suite: str) -> set[str]:
+    return {entry.name for entry in _loaded(suite).suite.backbones}
+
+
+@cache
+def _loaded(suite: str) -> Resolved:
+    return load(suite)
+
+
+def _judged(item: Item, cells: list[Outcome]) -> tuple[str, str]:
+    """Return the outcome, and the reason if it is not yes."""
+    if item.why:
+        return "no", item.why
+    if reasons := [str(cell.reason) for cell in cells if cell.word == "cannot"]:
+        return "no", "; ".join(dict.fromkeys(reasons))
+    lacking = [cell for cell in cells if cell.word in ("needs weights", "needs a part")]
+    commands = dict.fromkeys(command for cell in lacking for command in cell.commands or (cell.command,))
+    return ("needs weights", "; ".join(commands)) if commands else ("yes", "")
+
+
+def _size(model: str) -> Outcome:
+    """Return whether a model's number of token ids is known, from its preset or its weights."""
+    spec = presets.resolve(model)
+    known = vocabulary(spec) is not None or spec.ready()
+    return Outcome("runs") if known else Outcome("needs weights", None, f"stride fetch {model}")
+
+
+@command.command(name="cost")
+@click.option("--cards", type=click.Path(path_type=Path), help="Your cards, in the form of the shipped ones.")
+@click.option(
+    "--utilisation",
+    type=click.FloatRange(0, min_open=True),
+    help="FLOP/s a GPU sustains. Default: the paper's.",
+)
+@click.option("--markdown", type=click.Path(path_type=Path), help="Also write both tables and the notes to this file.")
+@click.option("--csv", "csv_file", type=click.Path(path_type=Path), help="Also write the cost table to this file.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document: {cost: [...], frameworks: [...]}.")
+def cost(
+    cards: Path | None, utilisation: float | None, markdown: Path | None, csv_file: Path | None, as_json: bool
+) -> None:
+    """Compute training costs: C = 6 P D, or 2 P_base D + 6 P_aux D if the base is frozen; GPU hours are C / (3600 U).
+
+    P: parameters, D: tokens, U: FLOP/s of a GPU. Notes name printed values that differ from their formula.
+
+    \b
+    stride paper cost                                   the tables of the paper on Cross-Regression
+    stride paper cost --utilisation 400e12 --csv cost.csv
+    stride paper cost --cards mine.yaml --markdown cost.md
+    """
+    from stridebench.reports import text_table  # imports pandas, which `stride paper list` does not need
+    from stridebench.reports.papers import cost
+
+    book = cost.read(cards or cost.CARDS)
+    rate = utilisation or book.utilisation
+    rows, sheets = cost.rows(book, rate), [cost.cost_table(book, rate)]
+    if book.frameworks:
+        declare_all()
+        sheets.append(cost.framework_table(book, {row["name"]: row["claim"] for row in methods()}))
+    if markdown:
+        markdown.write_text(cost.markdown(sheets), encoding="utf-8")
+    if csv_file:
+        with csv_file.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows({**row, "flags": "; ".join(row["flags"])} for row in rows)
+    if as_json:
+        emit({"cost": rows, "frameworks": [vars(framework) for framework in book.frameworks.values()]})
+        return
+    text_table.print_table(sheets[0], Console())
+    for sheet in sheets[1:]:
+        table = Table(*(column.title for column in sheet.columns), title=sheet.title, title_justify="left")
+        for row in sheet.rows:
+            table.add_row(*row)
+        Console().print(table, *sheet.notes, sep="\n")
+
+
+@command.group(name="study", cls=LazyGroup)
+def study() -> None:
+    """Ask people which meshes are best, in a questionnaire that names no method.
+
+    \b
+    stride paper study export runs/mine autoregressive.embedded-mesh. autoregressive.embedded-mesh-truncated multi_head.
+    stride paper study tally runs/mine/study/key.json answers-*.json
+    """
+
+
+@study.command(name="export")
+@click.argument("run", type=PATH)
+@click.argument("cells", nargs=-1, required=True, metavar="CELL...")
+@click.option("--cases", default=20, show_default=True, type=click.IntRange(1), help="Number of shapes.")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Of the shapes and their order.")
+@click.option("--out", type=PATH, help="Folder of both files. Default: RUN/study.")
+def export(run: Path, cells: tuple[str, ...], cases: int, seed: int, out: Path | None) -> None:
+    """Write questionnaire.html, which needs no other file, and key.json, which you keep.
+
+    CELL is any part of a cell's id. Name two or more; the paper has three. Participants save their answers as files.
+
+    \b
+    stride paper study export runs/mine autoregressive.embedded-mesh. multi_head. --cases 20 --seed 1
+    """
+    from stridebench.harness.cli.show import match_cell
+    from stridebench.harness.record.store import Store
+    from stridebench.reports.papers import user_study
+
+    store = Store.open(run)
+    ids = [match_cell(store, cell) for cell in cells]
+    paths = user_study.export(store, ids, out or run / "study", cases, seed)
+    say("\n".join(f"wrote {path}" for path in paths))
+
+
+@study.command(name="tally")
+@click.argument("key", type=PATH)
+@click.argument("answers", nargs=-1, required=True, type=PATH, metavar="ANSWERS...")
+@click.option("--run", type=PATH, help="The run: its cells get their percent of the votes as the score user_study.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document: {participants, unanswered, votes: [...]}.")
+def tally(key: Path, answers: tuple[Path, ...], run: Path | None, as_json: bool) -> None:
+    """Count the votes of all participants, one file each. With --run, reports of the run show them (US in XSpecMesh).
+
+    \b
+    stride paper study tally runs/mine/study/key.json answers-*.json --run runs/mine
+    """
+    from stridebench.harness.record.store import Store
+    from stridebench.reports import text_table
+    from stridebench.reports.papers import user_study
+
+    votes = user_study.tally(key, answers)
+    if run is not None:
+        _keep(Store.open(run), votes)
+    if as_json:
+        emit(asdict(votes))
+        return
+    text_table.print_table(user_study.table(votes), Console())
+
+
+def _keep(store: Store, votes: user_study.VoteTally) -> None:
+    """Store the shares of the votes as scores of the run's cells."""
+    from stridebench.harness.core.task import SetScore
+
+    for one in votes.votes:
+        if one.share is not None:
+            low, high = (None if bound is None else 100 * bound for bound in (one.share.low, one.share.high))
+            count = sum(other.votes for other in votes.votes)
+            score = SetScore(100 * one.share.estimate, count, votes.unanswered, low, high)
+            scores = store.meta(one.cell).get("set_scores") or {}
+            store.update(one.cell, set_scores={**scores, "user_study": asdict(score)})

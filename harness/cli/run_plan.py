@@ -1,0 +1,155 @@
+"""Runs the plan of `stride run`, and writes and prints its reports."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+from rich.console import Console
+
+from stridebench.execution import RunRequest, check_finished, perform
+from stridebench.harness.cli.main import emit, say
+from stridebench.harness.errors import NAMED
+from stridebench.harness.machine.extras import typed
+from stridebench.harness.plan.cells import Plan
+from stridebench.harness.record.columns import SCORER_FAILED
+from stridebench.harness.record.store import Store
+from stridebench.harness.run.engine_runner import StoppedEngine
+from stridebench.harness.run.executors import summary
+from stridebench.harness.run.progress import RunProgress
+
+if TYPE_CHECKING:
+    from stridebench.reports import run_report
+
+
+def execute(plan: Plan, request: RunRequest, options: Mapping[str, Any]) -> None:
+    """Run a plan, and write and print its reports.
+
+    Args:
+        options: of `stride run`; ``append`` and ``as_json`` are read.
+
+    Raises:
+        UsageError: nothing can run. RunIncomplete: some cells could not be finished.
+        SystemExit: with 1 if a claim is broken, a sample failed, or an error ended the check of a claim.
+    """
+    if options["append"]:
+        options["append"].open("a").close()  # an error now rather than after the run
+    stopped: list[StoppedEngine] = []
+    progress = RunProgress(Console(stderr=True), quiet=options["as_json"])
+    store = perform(plan, request, progress, sys.argv, stopped)
+    code = _report(plan, store, options)
+    check_finished(plan, store, stopped)
+    if code:
+        raise SystemExit(code)
+
+
+def _report(plan: Plan, store: Store, options: Mapping[str, Any]) -> int:
+    """Write and print the reports of engines and methods; return the exit code that their rows ask for."""
+    from stridebench.harness.cli.report import engine_rows, report_engines
+    from stridebench.reports import run_report  # imported after the decode, since they import matplotlib
+
+    engines = report_engines(store, options["as_json"]) if plan.engines else pd.DataFrame()
+    for cell in plan.engines:
+        if cell.skip and not options["as_json"]:
+            say(f"skipped: {cell.label}, load {cell.load}: {cell.skip}")
+    counts = {**(summary(plan, store) if plan.cells else {"run": store.address})}
+    if plan.engines:
+        skipped = [{"label": cell.label, "load": cell.load, "reason": cell.skip} for cell in plan.engines if cell.skip]
+        counts |= {"engines": engine_rows(engines), "engines_skipped": skipped}
+    failed = engines.get("n_failed", pd.Series(dtype=float)).fillna(0).sum()
+    code = int(bool(failed) or "broken" in set(engines.get("verdict", [])))
+    report = run_report.RunReport(store) if counts.get("done") else None
+    lines: list[Mapping[Any, Any]] = [*engine_history(engines)]
+    if report is not None:
+        lines = [*report.frame.to_dict("records"), *lines]
+    if options["append"] and lines:
+        run_report.append(options["append"], lines, store)
+    if report is not None:
+        code = max(code, _report_methods(report, counts, options))
+    if options["as_json"] and (plan.engines or counts["done"]):
+        emit(counts)
+    return code
+
+
+HISTORY = {
+    **{f"length_per_{unit}": f"length_per_{unit}_pooled" for unit in ("draft", "pass")},
+    **{f"{time}_ms": f"{time}_ms_p50" for time in ("ttft", "tpot")},
+    **{name: name for name in ("acceptance", "speedup", "tokens_per_second", "audit_log_e", "n_ok", "n_failed")},
+}
+"""Figures of an engine's cell in a history, by the names that `stride engine watch` writes, and their columns."""
+
+
+def engine_history(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return lines of a history (`stridebench.reports.history.series`), one for each finished cell of an engine."""
+    facts = ("cell", "label", "load", "backbone", "dtype", "temperature", "task", "role", "status", "verdict")
+    finished = frame[frame["status"] == "done"] if len(frame) else frame
+    return [
+        {**{name: row[name] for name in facts}, **{name: row.get(column) for name, column in HISTORY.items()}}
+        for _, row in finished.iterrows()
+    ]
+
+
+def _report_methods(report: run_report.RunReport, counts: Mapping[str, Any], options: Mapping[str, Any]) -> int:
+    """Write and print the methods' reports; return 1 if a claim is broken or something failed."""
+    store = report.store
+    written = report.write(store.path / "report")
+    store.publish("report")
+    if not options["as_json"]:
+        report.print()
+        say("\n".join(f"wrote {path}" for path in written))
+        counted = f"{counts['done']} cells done, {counts['skipped']} skipped, {counts['failed']} failed samples"
+        malformed = f", {counts['malformed']} malformed outputs" if counts["malformed"] else ""
+        say(f"run: {store.address} ({counted}{malformed})")
+        say("\n".join(next_steps(report.frame, store.address)))
+    unscored = _failed_scorers(store)
+    for line in unscored[:NAMED]:
+        say(f"stride: {line}", err=True)
+    # an error that ended the check of a claim stands in the cell's verdict
+    unchecked = any((store.cell(name).meta.get("verdict") or {}).get("error") for name in store.cells())
+    return int("broken" in set(report.frame["verdict"]) or bool(counts["failed"] or unscored) or unchecked)
+
+
+def shortest_name(cell: str, cells: Sequence[str]) -> str:
+    """Return the first words of a cell's id that suffice for `stride show`."""
+    words = cell.split(".")
+    for count in range(1, len(words)):
+        short = ".".join(words[:count])
+        if sum(other.startswith(f"{short}.") for other in cells) == 1:
+            return short
+    return cell
+
+
+def next_steps(frame: pd.DataFrame, address: str) -> list[str]:
+    """Return commands that a user may give next, with their purposes."""
+    done = frame[frame["status"] == "done"]
+    methods = done[done["role"] == "method"]
+    row = (methods if len(methods) else done).iloc[0]
+    cell = shortest_name(str(row["cell"]), list(frame["cell"]))
+    place = Path(address)
+    stride = typed("stride")
+    run = shlex.quote(str(place.relative_to(Path.cwd())) if place.is_relative_to(Path.cwd()) else address)
+    steps = {
+        f"{stride} show {run} {shlex.quote(cell)}": "one cell, its outputs and acceptance by depth",
+        f"{stride} report {run}": "this table and its plots again",
+    }
+    if (done["temperature"] > 0).any():
+        steps[f"{stride} audit {run}"] = "were these tokens drawn from the model's distribution"
+    if len(methods):
+        steps[f"{stride} verify {row['method']}"] = "the proof behind a verdict"
+    return ["next:", *(f"  {command}    {purpose}" for command, purpose in steps.items())]
+
+
+def _failed_scorers(store: Store) -> list[str]:
+    """Return a line for each cell whose outputs a task's scorer could not score together."""
+    lines = []
+    for name in store.cells():
+        scores = (store.meta(name).get("set_scores") or {}).items()
+        failed = {metric: str(score.get("reason") or "") for metric, score in scores}
+        failed = {metric: reason for metric, reason in failed.items() if reason.startswith(SCORER_FAILED)}
+        if failed:
+            lines.append(f"no {', '.join(failed)} of {name}: {next(iter(failed.values()))}")
+    return lines
