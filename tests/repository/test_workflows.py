@@ -83,7 +83,7 @@ def test_commands_name_verbs_and_options_that_exist(name: str) -> None:
             command = command.get_command(click.Context(command), words.pop(0))
         assert command is not None
         options = options_of(command)
-        if verb == "nightly":  # takes the options of `stride run` too
+        if command.name == "nightly":  # takes the options of `stride run` too
             options |= options_of(stride.get_command(click.Context(stride), "run"))
         assert {word.split("=")[0] for word in words if word.startswith("--")} <= options
 

@@ -105,7 +105,7 @@ def test_a_restart_between_two_readings_is_told_and_one_within_is_a_fault(answer
 def test_wrong_durations_and_engines_are_one_message(tmp_path: Path) -> None:
     wrong = stride("engine", "watch", "http://127.0.0.1:9", "--every", "soon")
     assert wrong.code == 2 and "write 60s, 5m, 8h or 1d" in wrong.err
-    assert "no address to watch" in refused("engine", "watch", "http://127.0.0.1:9", "--engine", "transformers")
+    assert "nothing to watch" in refused("engine", "watch", "http://127.0.0.1:9", "--engine", "transformers")
     assert "did you mean 'vllm'" in refused("engine", "watch", "http://127.0.0.1:9", "--engine", "vlm")
 
 

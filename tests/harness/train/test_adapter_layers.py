@@ -43,7 +43,7 @@ LINEAR = {"self_attn.q_proj": (16, 16), "self_attn.v_proj": (16, 8), "mlp.down_p
 """Inputs and outputs of the linear layers that the adapters here change."""
 PASSAGE = Passage((3, 14, 15, 9, 26, 5, 35, 8, 9, 7), 4)
 READINGS = get_args(layers.Reading)
-SHIPPED = ("layers", "embedded-code", "--adapter", "cross-regression-embedded-code")
+SHIPPED = ("paper", "layers", "embedded-code", "--adapter", "cross-regression-embedded-code")
 
 
 def tiny(forward: str = "fused", context: int = 48) -> HFCausal:
@@ -231,7 +231,7 @@ def test_unmeasurable_combinations_are_refused(
 
 def test_an_adapter_of_other_weights_is_refused(tmp_path: Path) -> None:
     folder = write(tmp_path / "other", "0" * 64, products())
-    words = ("layers", "embedded-code", "--adapter", folder, "--task", "programs", "--out", tmp_path / "out")
+    words = ("paper", "layers", "embedded-code", "--adapter", folder, "--task", "programs", "--out", tmp_path / "out")
     assert "was trained for other weights (000000000000)" in refused(*words)
 
 
