@@ -29,7 +29,6 @@ from stridebench.harness.errors import (
 )
 from stridebench.harness.machine.exits import exits_are_told
 from stridebench.harness.machine.quiet import open_closed_streams
-from stridebench.harness.record.entries import json_values
 
 GROUPS = {
     "Run and look": {
@@ -139,6 +138,8 @@ def say(text: str, err: bool = False) -> None:
 
 def emit(document: Any) -> None:
     """Print one strict JSON document on standard output."""
+    from stridebench.harness.record.entries import json_values  # imports pandas, which lists do not need
+
     click.echo(json.dumps(json_values(document), indent=1, allow_nan=False))
 
 

@@ -1,4 +1,4 @@
-"""CLIP of a local checkpoint, and the CLIP-Score.
+"""CLIP of a local checkpoint, the CLIP-Score, and two scores of its embeddings: the aesthetic predictor and HPSv2.
 
 Source: Hessel et al. 2021, arXiv:2104.08718, eq. 1, with the factor 100 that reports of generated pictures use
 instead of 2.5; open_clip for the nets.
@@ -13,7 +13,7 @@ from typing import Any, final
 import numpy as np
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from stridebench.harness.core.task import SetScore
 from stridebench.harness.errors import UsageError
@@ -110,3 +110,78 @@ def _float_transform(size: Any) -> Any:
     steps = [transforms.ToTensor(), transforms.Resize(side, interpolation=bicubic), transforms.CenterCrop(side)]
     normal = transforms.Normalize(constants.OPENAI_DATASET_MEAN, constants.OPENAI_DATASET_STD)
     return transforms.Compose([*steps, normal])
+
+
+# LAION's improved aesthetic predictor: linear maps of the embedding of OpenAI's CLIP ViT-L/14; about 1 to 10.
+# Source: christophschuhmann/improved-aesthetic-predictor, simple_inference.py.
+
+
+WIDTH = 768
+
+
+class Head(nn.Module):
+    """768 -> 1024 -> 128 -> 64 -> 16 -> 1 without activations. Layers are numbered as in the checkpoint."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        first = (nn.Linear(WIDTH, 1024), nn.Dropout(0.2), nn.Linear(1024, 128), nn.Dropout(0.2))
+        self.layers = nn.Sequential(*first, nn.Linear(128, 64), nn.Dropout(0.1), nn.Linear(64, 16), nn.Linear(16, 1))
+
+    def forward(self, embedding: Float[Tensor, "N 768"]) -> Float[Tensor, " N"]:
+        """Return a score for each unit embedding."""
+        scores: Tensor = self.layers(embedding)
+        return scores[:, 0]
+
+
+def open_head(folder: str) -> Head:
+    """Open the published head.
+
+    Raises:
+        WeightsError: its file is missing or has another layout.
+    """
+    return load_head(weights.find(weights.AESTHETIC, folder))
+
+
+def load_head(path: Path) -> Head:
+    """Read a head from a file.
+
+    Raises:
+        WeightsError: the file cannot be read or does not fit.
+    """
+    head = Head()
+    weights.fill(head, weights.read(path), path)
+    return head.eval()
+
+
+def aesthetic(picture_set: PictureSet, clip: Clip, head: Head) -> SetScore:
+    """Return the mean predicted score of the pictures; prompts are not used."""
+    if not picture_set.pictures:
+        return mean((), (), picture_set.failures)
+    with torch.inference_mode():
+        scores = head(torch.from_numpy(clip.pictures(picture_set.pictures)).float())
+    return mean(picture_set.ids, scores.tolist(), picture_set.failures)
+
+
+# Human Preference Score v2: the cosine of a picture and its prompt under a CLIP ViT-H/14 tuned on preferences.
+# Source: Wu et al. 2023, arXiv:2306.09341; tgxs002/HPSv2, hpsv2/img_score.py, which returns the cosine (its
+# benchmark table prints 100 times that).
+
+
+MODEL = "ViT-H-14"
+
+
+def open_hps(published: weights.Weights, folder: str, model: str = MODEL) -> Clip:
+    """Open the scorer: an open_clip checkpoint whose tensors lie under ``state_dict``.
+
+    Raises:
+        UsageError: open_clip is not installed.
+        WeightsError: the file is missing, damaged or has another layout.
+    """
+    return Clip(model, weights.find(published, folder), tensor_resize=True)
+
+
+def hpsv2(picture_set: PictureSet, clip: Clip) -> SetScore:
+    """Return the mean cosine of pictures and prompts."""
+    if not picture_set.pictures:
+        return mean((), (), picture_set.failures)
+    return mean(picture_set.ids, clip.cosines(picture_set.pictures, picture_set.texts).tolist(), picture_set.failures)

@@ -9,16 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-import torch
-from jaxtyping import Float
-from torch import Tensor, nn
 
 from stridebench.harness.core.task import Scored, SetScore
 from stridebench.harness.errors import StrideError, UnknownNameError, UsageError
 from stridebench.harness.record.outputs import Picture
 from stridebench.harness.registry import PICTURE_SCORERS
 from stridebench.tasks.metrics import image_weights as weights
-from stridebench.tasks.metrics.clip import Clip
 from stridebench.tasks.metrics.features import EffLite0, FeatureNet, Inception, PictureSet, mean, sorted_pictures
 from stridebench.tasks.metrics.frechet import Gaussian, frechet, statistics
 from stridebench.tasks.metrics.image_weights import OPENAI
@@ -153,14 +149,13 @@ def _clip(picture_set: PictureSet, settings: Settings) -> SetScore:
 
 
 def _hps(picture_set: PictureSet, settings: Settings, published: weights.Weights) -> SetScore:
-    pass
+    from stridebench.tasks.metrics.clip import hpsv2, open_hps
 
     return hpsv2(picture_set, open_hps(published, settings.weights))
 
 
 def _aesthetic(picture_set: PictureSet, settings: Settings) -> SetScore:
-    pass
-    from stridebench.tasks.metrics.clip import open_clip
+    from stridebench.tasks.metrics.clip import aesthetic, open_clip, open_head
 
     head = open_head(settings.weights)
     return aesthetic(picture_set, open_clip(OPENAI, "", settings.weights), head)
@@ -287,78 +282,3 @@ def picture(file: Path) -> Picture:
             return Picture(np.asarray(image.convert("RGB")))
     except OSError as error:
         raise UsageError(f"{file} cannot be read as a picture: {error}") from error
-
-
-# LAION's improved aesthetic predictor: linear maps of the embedding of OpenAI's CLIP ViT-L/14; about 1 to 10.
-# Source: christophschuhmann/improved-aesthetic-predictor, simple_inference.py.
-
-
-WIDTH = 768
-
-
-class Head(nn.Module):
-    """768 -> 1024 -> 128 -> 64 -> 16 -> 1 without activations. Layers are numbered as in the checkpoint."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        first = (nn.Linear(WIDTH, 1024), nn.Dropout(0.2), nn.Linear(1024, 128), nn.Dropout(0.2))
-        self.layers = nn.Sequential(*first, nn.Linear(128, 64), nn.Dropout(0.1), nn.Linear(64, 16), nn.Linear(16, 1))
-
-    def forward(self, embedding: Float[Tensor, "N 768"]) -> Float[Tensor, " N"]:
-        """Return a score for each unit embedding."""
-        scores: Tensor = self.layers(embedding)
-        return scores[:, 0]
-
-
-def open_head(folder: str) -> Head:
-    """Open the published head.
-
-    Raises:
-        WeightsError: its file is missing or has another layout.
-    """
-    return load_head(weights.find(weights.AESTHETIC, folder))
-
-
-def load_head(path: Path) -> Head:
-    """Read a head from a file.
-
-    Raises:
-        WeightsError: the file cannot be read or does not fit.
-    """
-    head = Head()
-    weights.fill(head, weights.read(path), path)
-    return head.eval()
-
-
-def aesthetic(picture_set: PictureSet, clip: Clip, head: Head) -> SetScore:
-    """Return the mean predicted score of the pictures; prompts are not used."""
-    if not picture_set.pictures:
-        return mean((), (), picture_set.failures)
-    with torch.inference_mode():
-        scores = head(torch.from_numpy(clip.pictures(picture_set.pictures)).float())
-    return mean(picture_set.ids, scores.tolist(), picture_set.failures)
-
-
-# Human Preference Score v2: the cosine of a picture and its prompt under a CLIP ViT-H/14 tuned on preferences.
-# Source: Wu et al. 2023, arXiv:2306.09341; tgxs002/HPSv2, hpsv2/img_score.py, which returns the cosine (its
-# benchmark table prints 100 times that).
-
-
-MODEL = "ViT-H-14"
-
-
-def open_hps(published: weights.Weights, folder: str, model: str = MODEL) -> Clip:
-    """Open the scorer: an open_clip checkpoint whose tensors lie under ``state_dict``.
-
-    Raises:
-        UsageError: open_clip is not installed.
-        WeightsError: the file is missing, damaged or has another layout.
-    """
-    return Clip(model, weights.find(published, folder), tensor_resize=True)
-
-
-def hpsv2(picture_set: PictureSet, clip: Clip) -> SetScore:
-    """Return the mean cosine of pictures and prompts."""
-    if not picture_set.pictures:
-        return mean((), (), picture_set.failures)
-    return mean(picture_set.ids, clip.cosines(picture_set.pictures, picture_set.texts).tolist(), picture_set.failures)

@@ -18,6 +18,7 @@ from stridebench.harness.errors import ContractError, UnknownNameError, UsageErr
 from stridebench.harness.machine import extras
 from stridebench.harness.machine.extras import install_command
 from stridebench.harness.record.outputs import Picture
+from stridebench.tasks.metrics import clip as clip_scores
 from stridebench.tasks.metrics import clip as clips
 from stridebench.tasks.metrics import frechet, images
 from stridebench.tasks.metrics import image_weights as weights
@@ -293,17 +294,17 @@ class TestClip:
             [noise(1), plain(250, 0, 0, size=8), plain(0, 0, 250, size=8)], ["snow", "a red wall", "the sea"]
         )
         straight, mixed = sorted_pictures(outputs), sorted_pictures(shuffled(outputs))
-        assert images.hpsv2(straight, clip) == images.hpsv2(mixed, clip)
+        assert clip_scores.hpsv2(straight, clip) == clip_scores.hpsv2(mixed, clip)
         swapped = [
             replace(one, output=other.output) for one, other in zip(outputs, outputs[1:] + outputs[:1], strict=True)
         ]
-        assert images.hpsv2(sorted_pictures(swapped), clip).value != images.hpsv2(straight, clip).value
+        assert clip_scores.hpsv2(sorted_pictures(swapped), clip).value != clip_scores.hpsv2(straight, clip).value
 
     def test_hps_reads_a_checkpoint_with_a_state_dict_and_returns_the_cosine(self, random_clip, tmp_path):
         torch.save({"epoch": 1, "state_dict": torch.load(random_clip)}, tmp_path / weights.HPS_21.file)
-        scorer = images.open_hps(weights.HPS_21, str(tmp_path), model=TINY)
+        scorer = clip_scores.open_hps(weights.HPS_21, str(tmp_path), model=TINY)
         picture_set = sorted_pictures(cell([noise(1), noise(2)]))
-        score = images.hpsv2(picture_set, scorer)
+        score = clip_scores.hpsv2(picture_set, scorer)
         assert score.value == pytest.approx(scorer.cosines(picture_set.pictures, picture_set.texts).mean())
         assert -1 <= score.low <= score.value <= score.high <= 1
 
@@ -356,7 +357,7 @@ class TestAesthetic:
         tensors = {f"layers.{i}.weight": torch.randn(shape) / shape[1] ** 0.5 for i, shape in shapes.items()}
         tensors |= {f"layers.{i}.bias": torch.randn(shape[0]) for i, shape in shapes.items()}
         torch.save(tensors, tmp_path / weights.AESTHETIC.file)
-        head = images.open_head(str(tmp_path))
+        head = clip_scores.open_head(str(tmp_path))
         x = torch.randn(4, 768)
         by_hand = x
         for i in shapes:
@@ -367,13 +368,13 @@ class TestAesthetic:
             def pictures(self, pictures):
                 return x[: len(pictures)].double().numpy()
 
-        score = images.aesthetic(sorted_pictures(cell([noise(i) for i in range(4)])), Embedder(), head)
+        score = clip_scores.aesthetic(sorted_pictures(cell([noise(i) for i in range(4)])), Embedder(), head)
         assert score.value == pytest.approx(float(by_hand.mean()), rel=1e-4) and score.n == 4
 
     def test_a_head_of_another_layout_is_refused(self, tmp_path):
         torch.save({"layers.0.weight": torch.zeros(1024, 768)}, tmp_path / "x.pth")
         with pytest.raises(WeightsError, match="does not fit Head"):
-            images.load_head(tmp_path / "x.pth")
+            clip_scores.load_head(tmp_path / "x.pth")
 
 
 class TestDiversity:
