@@ -12,13 +12,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import pandas as pd
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from stridebench.harness.errors import UnknownNameError
 from stridebench.harness.plan.yaml_lines import load as load_yaml
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 STAND_IN = "tiny:"
 """Before the name of a model that a stand-in of random weights plays."""
@@ -374,6 +376,8 @@ def printed(name: str) -> Printed:
     """
     for key, paper in papers().items():
         if name in paper.tables:
+            import pandas as pd  # `stride paper list` does not need it
+
             rows = pd.read_csv(FOLDER / f"{name}.csv", dtype=str, keep_default_na=False)
             return Printed(name, key, paper, paper.tables[name], rows)
     raise UnknownNameError("printed table", name, names())
