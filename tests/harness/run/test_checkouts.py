@@ -74,7 +74,7 @@ def test_an_interpreter_runs_what_is_installed_in_it(tmp_path: Path) -> None:
         pass
 
 
-WRONG = {"no-such-branch": "no revision 'no-such-branch'", "--help": "no revision '--help'", "./docs": "no version"}
+WRONG = {"no-such-branch": "no revision 'no-such-branch'", "--help": "no revision '--help'", "./docs": "not a version"}
 
 
 @pytest.mark.parametrize("name", WRONG)
