@@ -37,7 +37,8 @@ INJECTED = {
     "rooms-of-the-harness": ("harness/core/injected.py", "from stridebench.harness.plan import presets"),
     "methods-see-the-contract": ("methods/injected.py", "from stridebench.harness.plan import presets"),
     "tasks-see-the-task": ("tasks/injected.py", "from stridebench.harness.core.draft import Draft"),
-    "reports-see-the-record": ("reports/injected.py", "import stridebench.harness.registry"),
+    "reports-see-the-record": ("reports/injected.py", "import stridebench.harness.core.draft"),
+    "no-guest-in-the-base": ("reports/injected.py", "import stridebench.reports.papers.measured"),
 }
 
 
@@ -290,4 +291,5 @@ METHOD_FILES = [path for path in modules("methods") if "training" not in path.pa
 @pytest.mark.parametrize("path", METHOD_FILES, ids=lambda path: path.name)
 def test_a_method_file_has_at_most_400_lines(path):
     lines = len(path.read_text().splitlines())
-    assert lines <= METHOD_CEILING, f"{path.name} has {lines} lines; move a part to drafters or verifiers"
+    ceiling = 450 if "training" in path.parts else METHOD_CEILING  # recipes are ordinary modules
+    assert lines <= ceiling, f"{path.name} has {lines} lines; move a part to drafters or verifiers"
