@@ -11,7 +11,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from stridebench.reports.pareto import DASHES, STYLE
-from stridebench.reports.tables import text
 from stridebench.reports.text_table import Column, TextTable
 
 COLUMNS = (
@@ -37,7 +36,7 @@ def table(frame: pd.DataFrame, title: str) -> TextTable:
         frame: column ``layer``, and for each key in ``COLUMNS`` a mean with ``_low``, ``_high`` and ``_n``.
         title: above the table.
     """
-    rows = [[text(row, column) for column in COLUMNS] for _, row in frame.iterrows()]
+    rows = [[column.text(row) for column in COLUMNS] for _, row in frame.iterrows()]
     return TextTable(title, COLUMNS, rows, NOTES)
 
 

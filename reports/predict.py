@@ -28,8 +28,7 @@ from stridebench.harness.plan.yaml_lines import load as load_yaml
 from stridebench.reports.pareto import COLOURS, STYLE
 from stridebench.reports.pareto import STYLE_MARKERS as MARKERS
 from stridebench.reports.summary import FinishedCell, measure, reader
-from stridebench.reports.tables import text
-from stridebench.reports.text_table import Column
+from stridebench.reports.tables import COLUMN
 
 if TYPE_CHECKING:
     from stridebench.harness.record.store import Store
@@ -322,7 +321,7 @@ def predict(
         base, floor = (read(other) if other in sealed else None for other in (meta.get("baseline"), meta.get("floor")))
         told = measure(cell, base, floor)
         row = {key: told[key] for key in ("cell", "label", "backbone", "dtype", "task", "temperature", "flags")}
-        row["verdict"] = text(pd.Series(told), Column("verdict", "verdict"))
+        row["verdict"] = COLUMN["verdict"].text(told)
         row |= dict.fromkeys(
             ("predicted", "predicted_median", "predicted_no_host", "host_share", "gains", "gains_no_host", "outputs")
         )

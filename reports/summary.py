@@ -307,24 +307,23 @@ def disturbed_share(steps: pd.DataFrame) -> float:
     highest of the cell.
     """
     counted = steps[~steps["warmup"].astype(bool)]
-    if "wait_ns" not in counted or counted.empty:
+    if counted.empty:
         return 0.0
     slowed = counted["wait_ns"] > WAITED * counted["wall_ns"]
-    if "gpu_mhz" in counted:
-        slowed |= (counted["foreign"] > 0) | (counted["gpu_mhz"] < SLOW_CLOCK * counted["gpu_mhz"].max())
+    slowed |= (counted["foreign"] > 0) | (counted["gpu_mhz"] < SLOW_CLOCK * counted["gpu_mhz"].max())
     return float(slowed.mean())
 
 
 def _cause(steps: pd.DataFrame) -> str:
     """Return what disturbed steps may have met."""
-    on_gpu = "gpu_mhz" in steps and len(steps) and steps["gpu_mhz"].max() > 0
+    on_gpu = len(steps) and steps["gpu_mhz"].max() > 0
     return "threads waited, or the GPU was shared or slow," if on_gpu else "threads waited for a core"
 
 
 def _stopped(steps: pd.DataFrame) -> str:
     """Return in how many counted steps the process was stopped, and for how long together; "" if it never was."""
     counted = steps[~steps["warmup"].astype(bool)]
-    stops = counted["stopped_ns"] if "stopped_ns" in counted else pd.Series(dtype=int)
+    stops = counted["stopped_ns"]
     if not stops.sum():
         return ""
     return f"{(stops > 0).sum()} of {len(counted)} steps, for {stops.sum() / 1e9:.1f} s together"
@@ -415,7 +414,7 @@ def _flags(row: Row, samples: pd.DataFrame, frame: pd.DataFrame) -> list[str]:
 def _unread_flags(samples: pd.DataFrame) -> list[str]:
     """Return the flag of prompts that the model read in part, with the first of them."""
     counted = samples[~samples["warmup"].astype(bool)]
-    cut = counted[counted["unread"].fillna("") != ""] if "unread" in counted else counted[:0]
+    cut = counted[counted["unread"] != ""]
     if not len(cut):
         return []
     first = cut.iloc[0]

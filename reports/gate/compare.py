@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from string import ascii_lowercase
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ from stridebench.reports.text_table import Column, TextTable, markdown_lines, nu
 
 if TYPE_CHECKING:
     from stridebench.harness.record.store import Cell, Store
+    from stridebench.reports.text_table import CellRow
 
 
 # Which cells of two runs have one configuration, and why the others have no partner.
@@ -268,17 +269,33 @@ def _differences(before: pd.DataFrame, after: pd.DataFrame, left_out: set[str]) 
             yield row
 
 
+def _line(key: str) -> Callable[[CellRow], str]:
+    """Return the formatter of a column of words."""
+    return lambda row: printable_line(str(row[key]))
+
+
+def _figure(key: str) -> Callable[[CellRow], str]:
+    """Return the formatter of a metric's value, with the decimals of the metric."""
+    return lambda row: number(row[key], DIGITS.get(row["metric"], 3))
+
+
+def _difference(row: CellRow) -> str:
+    gap, low, high = (_figure(key)(row) for key in ("difference", "low", "high"))
+    bounds = f" [{low}, {high}]" if low != high else " (too few prompts)" if low == "-" else ""
+    return gap + ("*" if significant(row) else "") + bounds
+
+
 COLUMNS = (
-    Column("label", "cell", rank=0),
-    Column("run", "run", rank=0),
-    Column("dtype", "dtype", rank=6),
-    Column("temperature", "T", rank=3),
-    Column("metric", "metric", rank=1),
-    Column("a", "a", rank=2),
-    Column("b", "b", rank=2),
-    Column("difference", "b - a", rank=1),
-    Column("prompts", "prompts", rank=5),
-    Column("equal", "equal outputs", rank=4),
+    Column("label", "cell", rank=0, formatter=_line("label")),
+    Column("run", "run", rank=0, formatter=_line("run")),
+    Column("dtype", "dtype", rank=6, formatter=_line("dtype")),
+    Column("temperature", "T", rank=3, formatter=lambda row: f"{row['temperature']:g}"),
+    Column("metric", "metric", rank=1, formatter=lambda row: str(TITLES.get(row["metric"], row["metric"]))),
+    Column("a", "a", rank=2, formatter=_figure("a")),
+    Column("b", "b", rank=2, formatter=_figure("b")),
+    Column("difference", "b - a", rank=1, formatter=_difference),
+    Column("prompts", "prompts", rank=5, formatter=_line("prompts")),
+    Column("equal", "equal outputs", rank=4, formatter=lambda row: f"{row['equal']}/{row['pairs']}"),
 )
 
 
@@ -292,23 +309,8 @@ def table(comparison: Comparison, names: Sequence[str] = ()) -> TextTable:
     titles = {"b": "other", "difference": "other - a"} if several else {}
     columns = [replace(column, title=titles.get(column.key, column.title)) for column in COLUMNS]
     columns = [column for column in columns if several or column.key != "run"]
-    rows = [[_text(row, column.key) for column in columns] for _, row in comparison.frame.iterrows()]
+    rows = [[column.text(row) for column in columns] for _, row in comparison.frame.iterrows()]
     return TextTable("Comparison", tuple(columns), rows, _remarks(comparison, names))
-
-
-def _text(row: pd.Series[Any], key: str) -> str:
-    digits = DIGITS.get(row["metric"], 3)
-    if key == "difference":
-        gap, low, high = (number(row[name], digits) for name in (key, "low", "high"))
-        bounds = f" [{low}, {high}]" if low != high else " (too few prompts)" if low == "-" else ""
-        return gap + ("*" if significant(row) else "") + bounds
-    if key in ("a", "b"):
-        return number(row[key], digits)
-    if key == "metric":
-        return str(TITLES.get(row[key], row[key]))
-    if key == "equal":
-        return f"{row['equal']}/{row['pairs']}"
-    return f"{row[key]:g}" if key == "temperature" else printable_line(str(row[key]))
 
 
 def _remarks(comparison: Comparison, names: Sequence[str] = ()) -> list[str]:
@@ -348,7 +350,7 @@ def _chance(comparison: Comparison) -> list[str]:
     ]
 
 
-def significant(row: Mapping[str, Any] | pd.Series[Any]) -> bool:
+def significant(row: CellRow) -> bool:
     """Return whether the interval of a row excludes zero."""
     return bool(pd.notna(row["low"]) and not row["low"] <= 0 <= row["high"])
 

@@ -11,7 +11,7 @@ import pandas as pd
 
 from stridebench.harness.errors import printable_line
 from stridebench.harness.record.request_store import EngineCell
-from stridebench.reports.engines import COLUMNS, SETTING, notes_of, text_of
+from stridebench.reports.engines import COLUMNS, SETTING, notes_of
 from stridebench.reports.html.text import e_value, figure_of, signed, visible
 from stridebench.reports.text_table import number
 
@@ -118,7 +118,7 @@ def engine_facts(row: pd.Series[Any], cell: EngineCell, paired: str) -> EngineFa
     meta, verdict = cell.meta, cell.meta.get("verdict")
     word = str((verdict or {}).get("verdict") or "")
     kind, meaning = WORDS.get(word, ("unverified", PLAIN if verdict is not None else "The run has not judged it yet."))
-    shown = {column: text_of(row, column) for column in COLUMNS if column.key not in ("label", "verdict", "load")}
+    shown = {column: column.text(row) for column in COLUMNS if column.key not in ("label", "verdict", "load")}
     titles = {column.key: (column.title, signed(text)) for column, text in shown.items() if text != "-"}
     measures = [(title, text, HELP.get(key, "")) for key, (title, text) in titles.items()]
     if paired:

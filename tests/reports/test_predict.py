@@ -204,8 +204,8 @@ class TestProfiles:
     @pytest.mark.parametrize(
         ("text", "says"),
         [
-            ("machine: 2024-13-45", "is not YAML: month must be in 1..12"),
-            ("a: " + "[" * 3000, "nested too deep"),
+            ("machine: 2024-13-45", "is not YAML: '2024-13-45' is no value: month must be in 1..12"),
+            ("a: " + "[" * 3000, "nested deeper than 40 levels"),
             ("a: [unclosed", "is not YAML: while parsing a flow sequence in"),
             (f"launch_us: {{value: {'9' * 400}, source: x}}", "lacks bandwidth_gb_s, launch_us (its value is 9999"),
             (f"launch_us: {{value: {'9' * 5000}, source: x}}", "is not YAML"),
@@ -361,7 +361,7 @@ def test_guidance_reads_every_row_once_a_branch() -> None:
 
 
 def test_the_record_of_a_cell_says_how_often_guidance_reads_a_row() -> None:
-    backbone = SimpleNamespace(capabilities=Capabilities(9, 9, branches=2), fingerprint="", forward_kind="")
+    backbone = SimpleNamespace(capabilities=Capabilities(9, 9, branches=2), fingerprint="", forward_kind="", notes=())
     group: Any = SimpleNamespace(backbone=backbone, options=SimpleNamespace(device="cpu"))
     cell: Any = SimpleNamespace(method=SimpleNamespace(drafters=lambda: ()))
     assert facts_of(group, cell)["branches"] == 2
