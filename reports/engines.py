@@ -115,7 +115,7 @@ def _row(cells: RequestStore, name: str, objective: Mapping[str, Any]) -> dict[s
 
 
 def notes_of(requests: pd.DataFrame, meta: Mapping[str, Any], verdict: Mapping[str, Any]) -> Iterator[str]:
-    """What a reader must know of a cell beside its figures."""
+    """Yield the notes on a cell that its figures do not show."""
     failed = requests[requests["status"] != "ok"]
     for fault, rows in failed.groupby("fault"):
         yield f"{len(rows)} x {fault}: {rows['error'].iloc[0]}"
@@ -133,7 +133,7 @@ def notes_of(requests: pd.DataFrame, meta: Mapping[str, Any], verdict: Mapping[s
 
 
 def _drafted(requests: pd.DataFrame, counters: Mapping[str, Any]) -> float | None:
-    """Tokens that were drafted, as the requests tell them, else the server's counters; None: neither does."""
+    """Return the drafted tokens that the requests tell, else the server's counters, or None if neither tells them."""
     told = requests["drafted"].dropna()
     counted = (counters.get("growth") or {}).get("drafted")
     return float(told.sum()) if len(told) else None if counted is None else float(counted)
@@ -205,7 +205,7 @@ def audits(frame: pd.DataFrame, console: Console) -> None:
 
 
 def write(frame: pd.DataFrame, folder: Path, more: Sequence[TextTable] = ()) -> list[Path]:
-    """Write engines.md, with further tables, and engines.csv; returns the files, none where there is no engine."""
+    """Write engines.md, with further tables, and engines.csv; returns the files, none if there is no engine."""
     if frame.empty:
         return []
     folder.mkdir(parents=True, exist_ok=True)

@@ -28,8 +28,8 @@ class Mended:
     """A figure with both definitions.
 
     Args:
-        title: what it is, before and now.
-        printed: where a paper prints it, and its value.
+        title: its names, before and now.
+        printed: the place in a paper that prints it, and its value.
         before: from the totals of an output (see `harness.record.metrics.totals`) and its scores, summed over outputs.
         now: the same.
         shown: whether a cell's totals can show the difference.
@@ -67,7 +67,7 @@ MENDED = (
         ratio("levels_built", "steps"),
     ),
     Mended(
-        "accepted / tested: with ends of rows, which are no choice; without",
+        "accepted / tested: with ends of rows, which leave no choice; without",
         "alpha of eq. 2 (ADT-Tree)",
         ratio("accepted", "tested"),
         ratio("free_accepted", "free_tested"),

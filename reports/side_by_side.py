@@ -1,4 +1,4 @@
-"""Engines beside our own methods: one table and one picture of a run that has engines.
+"""Engines and methods of one run: a table and a picture.
 
 Seconds are those of whole requests, the reading of the prompt included, one request at a time. ``x plain`` compares
 them with the same engine's plain decode, or with autoregressive decoding here, paired by prompt and repetition: the

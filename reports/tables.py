@@ -129,7 +129,7 @@ COLUMN = {column.key: column for column in COLUMNS}
 def text_tables(frame: pd.DataFrame) -> Iterator[TextTable]:
     """Yield a table for each backbone, dtype, temperature, task and budget, in the summary's order.
 
-    The batch size has a column only where it differs, and throughput only where a batch is larger than one.
+    The batch size has a column only if it differs, and throughput only if a batch is larger than one.
     """
     keys = [str(key) for key in frame if str(key).startswith(("score.", "set.")) and f"{key}_low" in frame]
     candidates = [*COLUMNS, *(Column(key, key.partition(".")[2], 2, 3) for key in keys)]
@@ -219,7 +219,7 @@ def html_tables(tables: Iterable[TextTable]) -> Iterator[str]:
 
 
 def markdown(frame: pd.DataFrame, categories: pd.DataFrame | None = None) -> str:
-    """Return all tables, the table by category where there is one, and the legend."""
+    """Return all tables, the table by category if there is one, and the legend."""
     parts = ["# Results", ""]
     for table in text_tables(frame):
         lines = markdown_lines([column.title for column in table.columns], table.rows) if table.rows else []
@@ -241,7 +241,7 @@ _BY_CATEGORY = ("label", "speedup", "scr", "tau", "acceptance")
 
 
 def legend() -> list[str]:
-    """Return one line a column that says what it means. The formulas are those of `METRICS`."""
+    """Return one line a column with its meaning. The formulas are those of `METRICS`."""
     metrics = ("scr", "tau", "acceptance", "acceptance_per_node", "ms_per_token", "logprob")
     return [
         *(f"{column.title}: {METRICS[column.key].formula}" for column in COLUMNS if column.key in metrics),
@@ -261,7 +261,7 @@ def legend() -> list[str]:
         "TV to AR (floor), p: of cells without e; between token histograms of this cell and of an autoregressive set "
         "of other seeds; the floor is that set and the baseline; p by swapping the two within prompts",
         "drafter TV (acceptance lost): total variation between the drafter's distributions and those that it gives "
-        "when it reads the same text anew, and the acceptance that the difference costs; flagged where it exceeds "
+        "when it reads the same text anew, and the acceptance that the difference costs; flagged if it exceeds "
         "what rounding gives; -: no drafter, or its drafts cannot be made again (drafter_reason in the CSV)",
         "verdict: exact (proved by enumeration), approximate (by design; TV: the largest on small models; differs from "
         "AR: the interval of log-prob - AR excludes 0), broken (claims exactness and fails), unverified",
@@ -327,8 +327,8 @@ def write(
     Args:
         store: the run.
         outdir: the folder of the files.
-        frame: of ``summarise``, where the caller has it.
-        read: of ``summary.reader``, where the caller has read cells already.
+        frame: of ``summarise``, if the caller has it.
+        read: of ``summary.reader``, if the caller has read cells already.
     """
     frame = summarise(store, read) if frame is None else frame
     outdir.mkdir(parents=True, exist_ok=True)

@@ -81,14 +81,14 @@ class TextTable:
 
 
 def number(value: Any, digits: int = 2) -> str:
-    """Format a number with fixed decimals; a dash where there is none."""
+    """Format a number with fixed decimals; a dash if there is none."""
     if value is None or not isinstance(value, Real) or not math.isfinite(value):
         return "-"
     return f"{value:.{digits}f}"
 
 
 def interval(row: pd.Series[Any] | Mapping[str, Any], key: str, digits: int = 2) -> str:
-    """Format an estimate as ``1.42 [1.31, 1.55]``, or ``1.42 (n=3)`` where the prompts are too few for an interval."""
+    """Format an estimate as ``1.42 [1.31, 1.55]``, or ``1.42 (n=3)`` if the prompts are too few for an interval."""
     value, low, high = (number(row.get(key + suffix), digits) for suffix in ("", "_low", "_high"))
     if value != "-" and low == "-" and number(row.get(f"{key}_n")) != "-":
         return f"{value} (n={row[f'{key}_n']:.0f})"

@@ -53,7 +53,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Key:
-    """What the questionnaire hides.
+    """The answers that the questionnaire hides.
 
     Args:
         study: digest of the rest, which the answers name.
@@ -214,7 +214,9 @@ def _read_key(path: Path) -> Key:
         cases = tuple(Case(case["prompt"], dict(case["cells"])) for case in data.pop("cases"))
         return Key(cases=cases, **data)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UsageError(f"{path} is no key of a study: {error}; give the key.json of `stride study export`") from error
+        raise UsageError(
+            f"{path} is not a key of a study: {error}; give the key.json of `stride study export`"
+        ) from error
 
 
 def _read_answers(path: Path, key: Key) -> tuple[str, dict[int, str]]:

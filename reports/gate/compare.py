@@ -71,7 +71,7 @@ def configuration(meta: Mapping[str, Any]) -> str:
 
 
 def name_of(cell: Cell) -> str:
-    """Return the label of a cell with what it ran on."""
+    """Return the label of a cell with its backbone and setting."""
     meta = cell.meta
     where = f"{meta.get('backbone')} {meta.get('dtype')}, T = {temperature(meta):g}"
     return f"{meta.get('label', cell.name)} ({where})"
@@ -83,7 +83,7 @@ def temperature(meta: Mapping[str, Any]) -> float:
 
 
 def why_alone(key: str, cell: Cell, other: Planned) -> str:
-    """Return why the other run has no finished cell of this configuration, or "" where it has nothing like it."""
+    """Return why the other run has no finished cell of this configuration, or "" if it has nothing like it."""
     if key in other.missing:
         return other.missing[key]
     near = [one.meta for one in other.finished.values() if all(one.meta.get(w) == cell.meta.get(w) for w in NEAR)]
@@ -130,9 +130,9 @@ class Comparison:
             backbone, dtype, temperature, task, metric, a, b (the other run's), difference (b - a), low, high,
             evidence (standard errors between the difference and zero; NaN without an interval), prompts, pairs,
             equal (pairs whose outputs are the same tokens).
-        only_a: finished cells of a that no other run has, with the reason where one is known.
+        only_a: finished cells of a that no other run has, with the reason if one is known.
         only_b: the same of the other runs, which a lacks.
-        notes: what was not compared, and why.
+        notes: cells and figures that were not compared, and why.
         runs: the other runs.
     """
 
@@ -219,7 +219,7 @@ def _alone(run: Planned, other: Planned) -> list[str]:
 
 
 def _compare_cells(a: Cell, b: Cell, left_out: set[str]) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return a row a metric, and what is to be said of the pair."""
+    """Return a row a metric, and remarks on the pair."""
     sides = [FinishedCell.of(cell) for cell in (a, b)]
     shared = sides[0].totals.index.intersection(sides[1].totals.index)
     shared, changed = _of_equal_prompts(sides, shared)
@@ -325,7 +325,7 @@ def _remarks(comparison: Comparison, names: Sequence[str] = ()) -> list[str]:
 
 
 def _of_other(comparison: Comparison, name: str) -> str:
-    """Return the end of a remark on a cell of a: ", not in c: NAME" where there are several runs."""
+    """Return the end of a remark on a cell of a: ", not in c: NAME" if there are several runs."""
     if not comparison.several:
         return f": {name}"
     letter, _, text = name.partition(": ")
@@ -337,7 +337,7 @@ def _only_in_other(comparison: Comparison, name: str) -> str:
 
 
 def _chance(comparison: Comparison) -> list[str]:
-    """Return how many rows exclude zero, and how many would by chance; nothing where no row has an interval."""
+    """Return how many rows exclude zero, and how many would by chance; nothing if no row has an interval."""
     if not len(comparison.frame):
         return []
     rows = comparison.frame[comparison.frame["low"].notna()]

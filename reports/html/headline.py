@@ -39,12 +39,12 @@ HELP = {
 SCORES = 3
 """Columns of scores that the table has at most; the page of a cell has all."""
 FACETS = ("run", "modality", "backbone", "task", "temperature", "verdict")
-"""What the rows are filtered by."""
+"""Attributes that filter the rows."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One cell of the table: the estimate, its interval, and what it is sorted by ("" sorts last)."""
+    """One cell of the table: the estimate, its interval, and its sort key ("" sorts last)."""
 
     text: str
     interval: str
@@ -56,12 +56,12 @@ class Row:
     """One row of the table.
 
     Args:
-        link: the address of the cell's page; "" where it has none.
+        link: the address of the cell's page; "" if it has none.
         pick: names the cell to `stride view`: its run's folder and its id.
         label: the method.
         setting: backbone, type, temperature and task in words.
         role: method, baseline or floor.
-        verdict: the word, and in ``variation`` the total variation where it is not exact.
+        verdict: the word, and in ``variation`` the total variation if it is not exact.
         samples: finished, failed and skipped samples.
         flags: what makes the row doubtful.
         facets: the values of ``FACETS``.
