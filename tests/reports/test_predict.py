@@ -123,12 +123,12 @@ class TestProfiles:
 
     def test_other_files_and_names_are_one_error(self, tmp_path: Path) -> None:
         (tmp_path / "list.yaml").write_text("- 1")
-        for name, says in ((str(tmp_path / "list.yaml"), "lacks"), ("h200", "h100-sxm"), ("../m.yaml", "no machine")):
+        for name, says in ((str(tmp_path / "list.yaml"), "lacks"), ("h200", "h100-sxm"), ("../m.yaml", "is not known")):
             with pytest.raises(UsageError, match=says):
                 predict.machine(name)
 
     def test_a_type_without_a_rate_is_one_error(self) -> None:
-        with pytest.raises(UsageError, match="no rate of fp16"):
+        with pytest.raises(UsageError, match="lacks a rate of fp16"):
             SLOW.pass_s(1e6, "fp16", "fp16", 1, 0)
 
     def test_a_measured_profile_is_read(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -370,7 +370,7 @@ def test_the_record_of_a_cell_says_how_often_guidance_reads_a_row() -> None:
 def test_a_cell_that_cannot_be_predicted_has_the_reason_in_its_row(tmp_path: Path) -> None:
     store = toy().add(meta("fp16", dtype="fp16"), GOOD)
     frame = predict.predict(store, WIDE, kernels=0).set_index("cell")  # type: ignore[arg-type]
-    assert "no rate of fp16" in frame.loc["fp16", "reason"] and frame.loc["m", "reason"] is None
+    assert "lacks a rate of fp16" in frame.loc["fp16", "reason"] and frame.loc["m", "reason"] is None
     outcome = stride("predict", stored(toy().add(meta("x", dtype="int3"), GOOD), tmp_path).path, "--machine", "l4")
     assert outcome.code == 0 and "! x: the profile l4 lacks a rate of int3" in outcome.out
 
