@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 ROWS, COLUMNS = 8, 10
 """Prompts and methods on one sheet at most; the sheet says how many were left out."""
 CAPTION = 80
-"""Characters of a prompt that stands beside its pictures."""
+"""Characters of a prompt that labels its pictures."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Group:
 
 
 def sample(cell: Cell, prompt: str, repetition: int | None = None) -> pd.Series[Any] | None:
-    """Return a counted repetition of a prompt in a cell; the first one where no number is given."""
+    """Return a counted repetition of a prompt in a cell; the first one if no number is given."""
     samples = cell.samples[(cell.samples["prompt"] == prompt) & ~cell.samples["warmup"].astype(bool)]
     if repetition is not None:
         samples = samples[samples["repetition"] == repetition]
@@ -118,7 +118,7 @@ def _sheet(store: Store, group: Group, path: Path) -> None:
 
 
 def row_name(sample: pd.Series[Any] | None, prompt: str) -> str:
-    """The text of a prompt where it is short, such as a caption; else its id."""
+    """Return the text of a prompt if it is short, such as a caption; else its id."""
     text = None if sample is None else sample.get("prompt_text")
     return text if isinstance(text, str) and 0 < len(text) <= CAPTION else prompt
 
@@ -136,7 +136,7 @@ def tile(store: Store, figure: Figure, place: tuple[int, int, int], sample: pd.S
         store: the run.
         figure: gets the axes.
         place: rows, columns and number of the axes, from 1.
-        sample: the sample; None where the cell has none.
+        sample: the sample, or None if the cell lacks it.
 
     Returns:
         The axes.

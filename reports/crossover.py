@@ -1,4 +1,4 @@
-"""Where the speed-up of speculation ends as more requests are under way: from the cells of a closed loop.
+"""The number of concurrent requests at which speculation stops to gain, from the cells of a closed loop.
 
 ``x plain`` is the ratio of the sums of seconds a token, over the same requests. A request's seconds count from when its
 place in the loop was free, so that a client which sends late is not counted in favour of what delays it. While the loop
@@ -34,12 +34,12 @@ RESAMPLES = 10_000
 
 @dataclass(frozen=True)
 class Crossover:
-    """The concurrency where the speed-up falls to 1.
+    """The concurrency at which the speed-up falls to 1.
 
     Args:
         at: between two measured ones by a straight line of log speed-up over log concurrency; infinite: above 1 at all
             measured ones; the lowest measured one: at or below 1 there already.
-        low: 2.5 % quantile over resampled prompts; None: fewer than six prompts.
+        low: 2.5 % quantile over resampled prompts, or None if there are fewer than six.
         high: 97.5 % quantile.
     """
 
@@ -100,11 +100,11 @@ WAVES = 3
 
 @dataclass(frozen=True)
 class Comparison:
-    """An entry beside its plain decode.
+    """An entry and its plain decode.
 
     Args:
         tables: their requests by concurrency.
-        rates: tokens a second by concurrency, the plain decode's first; None: not known.
+        rates: tokens a second by concurrency, the plain decode's first; None if not known.
     """
 
     tables: Tables
@@ -112,7 +112,7 @@ class Comparison:
 
 
 def compared(store: Store) -> dict[str, Comparison]:
-    """By title: each entry that was measured at two concurrencies or more beside its plain decode."""
+    """Return, by title, each entry that was measured at two concurrencies or more, with its plain decode."""
     cells = RequestStore.of(store.path, store.manifest)
     frame = engines.summarise(store)
     if frame.empty:
@@ -172,7 +172,7 @@ def write(store: Store, folder: Path) -> list[Path]:
 
 
 def _draw(axes: Any, title: str, tables: Tables) -> None:
-    """Speed-up with its interval at each concurrency, and where it falls to 1."""
+    """Return the speed-up with its interval at each concurrency, and the concurrency at which it falls to 1."""
     levels = sorted(tables)
     gains = [(level, gain) for level in levels if (gain := times(*tables[level])) is not None]
     axes.plot([level for level, _ in gains], [gain.estimate for _, gain in gains], "o-", color=COLOURS[0])
@@ -194,7 +194,7 @@ def _draw(axes: Any, title: str, tables: Tables) -> None:
 
 
 def speed_up_table(title: str, comparison: Comparison) -> TextTable:
-    """Tokens a second and speed-up at each concurrency, and where the speed-up ends."""
+    """Return tokens a second and speed-up at each concurrency, and the end of the speed-up."""
     columns = (
         Column("load", "concurrency", rank=0),
         Column("plain", "plain tokens/s", 1, rank=0),
@@ -216,7 +216,7 @@ def speed_up_table(title: str, comparison: Comparison) -> TextTable:
 
 
 def _told(end: Crossover, highest: int) -> str:
-    """Where the speed-up ends, in words."""
+    """Return the concurrency at which the speed-up ends, in words."""
     if end.at == np.inf and end.low in (None, np.inf):
         return f"the speed-up has not ended at a concurrency of {highest}"
     return f"the speed-up ends at a concurrency of {_span(end.at, end.low, end.high)}"

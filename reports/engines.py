@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 from rich.console import Console
@@ -13,14 +12,48 @@ from rich.console import Console
 from stridebench.harness.record.request_store import RequestStore
 from stridebench.harness.record.requests import measures
 from stridebench.harness.record.store import Store
-from stridebench.reports.text_table import Column, TextTable, markdown_lines, number, print_table
+from stridebench.reports.text_table import (
+    Column,
+    TextTable,
+    counts,
+    e_value,
+    markdown_lines,
+    number,
+    print_table,
+    word,
+)
+
+if TYPE_CHECKING:
+    from stridebench.reports.text_table import CellRow
 
 SETTING = ("backbone", "temperature", "top_k", "top_p", "task", "max_new_tokens")
+
+
+def _samples(row: CellRow) -> str:
+    return counts(row, "ok", "failed")
+
+
+def _latency(key: str, digits: int, *ranks: int) -> Callable[[CellRow], str]:
+    """Return the formatter of some percentiles of a latency."""
+
+    def formatted(row: CellRow) -> str:
+        numbers = [number(row.get(f"{key}_ms_p{rank}"), digits) for rank in ranks]
+        return "-" if set(numbers) == {"-"} else " / ".join(numbers)
+
+    return formatted
+
+
+def _same(row: CellRow) -> str:
+    """Return the share of outputs that equal those of the plain decode, and the share that was compared."""
+    share = number(row.get("visible_share"))
+    return number(row.get("same"), 3) + (f" ({share})" if share != "-" else "")
+
+
 COLUMNS = (
-    Column("label", "engine", rank=0),
-    Column("load", "load", rank=1),
-    Column("verdict", "verdict", rank=1),
-    Column("samples", "ok/fail", rank=6),
+    Column("label", "engine", rank=0, formatter=word("label")),
+    Column("load", "load", rank=1, formatter=word("load")),
+    Column("verdict", "verdict", rank=1, formatter=word("verdict")),
+    Column("samples", "ok/fail", rank=6, formatter=_samples),
     Column("tokens_per_second", "tokens/s", 1, rank=2),
     Column("speedup", "x plain", 2, rank=2),
     Column("length_per_draft_pooled", "length a draft", 2, rank=2),
@@ -29,13 +62,13 @@ COLUMNS = (
     Column("length_per_pass_mean", "length a pass, mean of means", 2, rank=9),
     Column("told_length_mean", "length, as told", 2, rank=9),
     Column("acceptance", "accepted/drafted", 2, rank=5),
-    Column("ttft", "TTFT p50/p95 ms", 0, rank=4),
-    Column("tpot", "TPOT p50/p95 ms", 1, rank=4),
-    Column("itl", "ITL p50/p95/p99 ms", 1, rank=5),
+    Column("ttft", "TTFT p50/p95 ms", rank=4, formatter=_latency("ttft", 0, 50, 95)),
+    Column("tpot", "TPOT p50/p95 ms", rank=4, formatter=_latency("tpot", 1, 50, 95)),
+    Column("itl", "ITL p50/p95/p99 ms", rank=5, formatter=_latency("itl", 1, 50, 95, 99)),
     Column("goodput", "good requests/s", 2, rank=6),
-    Column("same", "same as plain (visible share)", 3, rank=3),
+    Column("same", "same as plain (visible share)", rank=3, formatter=_same),
     Column("floor", "plain again", 3, rank=7),
-    Column("audit", "e (visible TV)", rank=3),
+    Column("audit", "e (visible TV)", rank=3, formatter=e_value),
 )
 
 
@@ -82,7 +115,7 @@ def _row(cells: RequestStore, name: str, objective: Mapping[str, Any]) -> dict[s
 
 
 def notes_of(requests: pd.DataFrame, meta: Mapping[str, Any], verdict: Mapping[str, Any]) -> Iterator[str]:
-    """What a reader must know of a cell beside its figures."""
+    """Yield the notes on a cell that its figures do not show."""
     failed = requests[requests["status"] != "ok"]
     for fault, rows in failed.groupby("fault"):
         yield f"{len(rows)} x {fault}: {rows['error'].iloc[0]}"
@@ -100,7 +133,7 @@ def notes_of(requests: pd.DataFrame, meta: Mapping[str, Any], verdict: Mapping[s
 
 
 def _drafted(requests: pd.DataFrame, counters: Mapping[str, Any]) -> float | None:
-    """Tokens that were drafted, as the requests tell them, else the server's counters; None: neither does."""
+    """Return the drafted tokens that the requests tell, else the server's counters, or None if neither tells them."""
     told = requests["drafted"].dropna()
     counted = (counters.get("growth") or {}).get("drafted")
     return float(told.sum()) if len(told) else None if counted is None else float(counted)
@@ -122,28 +155,6 @@ def _speedups(frame: pd.DataFrame) -> list[float | None]:
     return out
 
 
-def text_of(row: pd.Series[Any], column: Column) -> str:
-    """Return one cell of a table; "-" where nothing was told."""
-    key, digits = column.key, column.digits
-    if key in ("label", "load", "verdict"):
-        return str(row.get(key) or "-")
-    if key == "samples":
-        return "/".join(number(row.get(f"n_{status}"), 0) for status in ("ok", "failed"))
-    if key in ("ttft", "tpot", "itl"):
-        ranks = (50, 95, 99) if key == "itl" else (50, 95)
-        numbers = [number(row.get(f"{key}_ms_p{rank}"), digits) for rank in ranks]
-        return "-" if set(numbers) == {"-"} else " / ".join(numbers)
-    if key == "same" and number(share := row.get("visible_share")) != "-":
-        return f"{number(row.get(key), digits)} ({number(share)})"
-    if key == "audit":
-        log_e: Any = row.get("audit_log_e")
-        if number(log_e) == "-":
-            return "-"
-        e_value = f"{math.exp(log_e):.2g}" if abs(log_e) < math.log(1e4) else f"1e{log_e / math.log(10):+.0f}"
-        return f"{e_value} ({number(row.get('audit_visible_tv'), 3)})"
-    return number(row.get(key), digits)
-
-
 def groups(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
     """Yield the title and the rows of each backbone, sampling, task and budget."""
     if frame.empty:
@@ -163,7 +174,7 @@ def text_tables(frame: pd.DataFrame) -> Iterator[TextTable]:
     """A table for each group."""
     for title, rows in groups(frame):
         done = finished(rows)
-        cells = {column: [text_of(row, column) for _, row in done.iterrows()] for column in COLUMNS}
+        cells = {column: [column.text(row) for _, row in done.iterrows()] for column in COLUMNS}
         columns = tuple(column for column in COLUMNS if set(cells[column]) - {"-"} or column.rank == 0)
         table = [list(row) for row in zip(*(cells[column] for column in columns), strict=True)]
         notes = [f"{row['label']}, load {row['load']}: {row['note']}" for _, row in rows.iterrows() if row["note"]]
@@ -182,22 +193,19 @@ def terminal(frame: pd.DataFrame, console: Console) -> None:
 def audits(frame: pd.DataFrame, console: Console) -> None:
     """Print the audit of each cell: its verdict, its e-value, its tokens and what would have been seen."""
     columns = (
-        Column("label", "engine", rank=0),
-        Column("load", "load", rank=5),
-        Column("verdict", "verdict", rank=0),
-        Column("audit", "e (visible TV)", rank=0),
+        Column("label", "engine", rank=0, formatter=word("label")),
+        Column("load", "load", rank=5, formatter=word("load")),
+        Column("verdict", "verdict", rank=0, formatter=word("verdict")),
+        Column("audit", "e (visible TV)", rank=0, formatter=e_value),
         Column("audit_tokens", "tokens", 0, rank=1),
-        Column("audit_best", "best bet", rank=4),
+        Column("audit_best", "best bet", rank=4, formatter=word("audit_best")),
     )
-    rows = [
-        [str(row.get(c.key) or "-") if c.key == "audit_best" else text_of(row, c) for c in columns]
-        for _, row in frame.iterrows()
-    ]
+    rows = [[column.text(row) for column in columns] for _, row in frame.iterrows()]
     print_table(TextTable("audit of the engines' tokens", columns, rows, []), console)
 
 
 def write(frame: pd.DataFrame, folder: Path, more: Sequence[TextTable] = ()) -> list[Path]:
-    """Write engines.md, with further tables, and engines.csv; returns the files, none where there is no engine."""
+    """Write engines.md, with further tables, and engines.csv; returns the files, none if there is no engine."""
     if frame.empty:
         return []
     folder.mkdir(parents=True, exist_ok=True)

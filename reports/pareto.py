@@ -2,7 +2,7 @@
 
 A panel for each group of comparable cells and each quality measured there: agreement with the baseline at
 T = 0, log-probability less the baseline's at T > 0, and the task's scores, of each output and of all together. A score
-of fewer than six prompts has no panel where the speed-up is of more. Neither has one that is the same for all cells.
+of fewer than six prompts gets no panel if the speed-up is of more. Neither has one that is the same for all cells.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#666666", "#8
 STYLE_MARKERS = dict(zip(COLOURS, "os^Dv<>p", strict=True))
 """The marker of a curve of each colour."""
 BROKEN = "#D55E00"
-"""Vermilion, which is kept for what is broken."""
+"""Vermilion, which is kept for broken cells."""
 OFFSET: Any = "offset points"
 
 
@@ -84,7 +84,7 @@ def is_quality(key: str) -> bool:
 
 
 def lower_is_better(key: str) -> bool:
-    """Whether less of a score is better; agreement and log-probability are better where they are higher."""
+    """Return whether less of a score is better; higher agreement and log-probability are better."""
     return _name(key) in LOWER_IS_BETTER
 
 
@@ -157,7 +157,7 @@ def front(x: Sequence[float], y: Sequence[float]) -> list[int]:
 
 
 def best(panel: Panel) -> pd.DataFrame:
-    """The cells on the front, from slow to fast; none where the quality of all is equal by exactness.
+    """The cells on the front, from slow to fast; none if the quality of all is equal by exactness.
 
     Exact cells have the target's distribution, so that they differ in quality by chance alone: the fastest stands for
     them. Broken cells are left out.
@@ -181,7 +181,7 @@ def _size(panel: Panel) -> str:
 
 
 def write(frame: pd.DataFrame, outdir: Path) -> list[Path]:
-    """Write pareto.png and pareto.svg; returns their paths, or none where no cell has a speed-up.
+    """Write pareto.png and pareto.svg; returns their paths, or none if no cell has a speed-up.
 
     Args:
         frame: of ``summary.summarise``.
@@ -201,7 +201,7 @@ def write(frame: pd.DataFrame, outdir: Path) -> list[Path]:
 
 
 def draw(frame: pd.DataFrame) -> Figure | None:
-    """Draw a panel for each group and quality; None where no cell has a speed-up.
+    """Draw a panel for each group and quality; return None if no cell has a speed-up.
 
     Args:
         frame: of ``summary.summarise``.
@@ -264,7 +264,7 @@ def _bar(row: pd.Series[Any], key: str) -> list[list[float]] | None:
 
 
 def _colours(methods: pd.Series[Any]) -> dict[str, Any]:
-    """A colour a method; never that of what is broken."""
+    """Return a colour a method; never that of broken cells."""
     names = sorted(set(methods) - {"autoregressive"})
     return {"autoregressive": "0.25"} | {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}
 
@@ -298,7 +298,7 @@ def _show_only(figure: Figure, axes: Axes) -> None:
 
 
 def _label(axes: Axes, panel: Panel) -> None:
-    """Write a name beside every point. Names cover no point and no other name; a line leads to each."""
+    """Write a name next to every point. Names cover no point and no other name; a line leads to each."""
     x, y = (panel.cells[key].to_numpy(dtype=float) for key in ("speedup", panel.quality))
     axes.autoscale(False)
     textalloc.allocate(
@@ -322,7 +322,7 @@ def _label(axes: Axes, panel: Panel) -> None:
 
 
 def _keys(drawn: Sequence[Panel]) -> list[Artist]:
-    """Return the legend of what the panels show."""
+    """Return the legend of the panels."""
     looks: dict[str, dict[str, Any]] = {
         "AR baseline": {"marker": "D", "mfc": "0.25", "mec": "0.25"},
         "exact": {"marker": "o", "mfc": "0.4", "mec": "0.4"},

@@ -1,10 +1,10 @@
-"""What a stored run would gain on another machine: its counts, a model of each pass, and its host's time or none.
+"""Predict the gain of a stored run on another machine, from its counts and a model of each pass.
 
 By a data sheet a pass takes max(bytes / bandwidth, operations / rate) + launches (a roofline): a sheet has peaks, and a
 GPU reads the next weights while it multiplies. By the passes of a measured CPU it takes the sum of both, and a time for
 each layer and each row of a layer. Counts (passes, rows, tokens) are the run's; they do not depend on the machine. The
-time of the host is the run's too, and is of the run's machine: each figure stands beside one without it. Everything
-else is an assumption of ``ASSUMPTIONS``, which `stride paper predict` prints.
+time of the host is that of the run's machine: each figure comes with one that leaves it out. Everything else is an
+assumption of ``ASSUMPTIONS``, which `stride paper predict` prints.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ from stridebench.harness.plan.yaml_lines import load as load_yaml
 from stridebench.reports.pareto import COLOURS, STYLE
 from stridebench.reports.pareto import STYLE_MARKERS as MARKERS
 from stridebench.reports.summary import FinishedCell, measure, reader
-from stridebench.reports.tables import text
-from stridebench.reports.text_table import Column
+from stridebench.reports.tables import COLUMN
 
 if TYPE_CHECKING:
     from stridebench.harness.record.store import Store
@@ -53,7 +52,7 @@ ASSUMPTIONS = (
     "By a data sheet it takes the longer of the two. By measured passes: their sum, and a time for each layer and each "
     "row of a layer.",
     "A pass of the target launches {kernels}; one of a drafter its share of them by size.",
-    "A drafter's size beside its target is the time of its pass beside that of a baseline's pass in the run.",
+    "A drafter's size relative to its target is the time of its pass relative to that of a baseline's pass in the run.",
     "A drafter reads one row a pass. Guidance reads every row once a branch, those of a drafter too.",
     "The host takes as long a step as in the run, for each decode of a batch; `no host` leaves its time out.",
     "The host's time is of the run's machine. On a CPU it holds the sampler's arithmetic on logits, which a GPU does.",
@@ -69,7 +68,7 @@ class Measured:
     Args:
         bandwidth: bytes of weights a second.
         rate: operations a second.
-        layer_s: seconds of a layer beside its products.
+        layer_s: seconds of a layer outside of its products.
         row_s: those of each row of a layer.
     """
 
@@ -108,7 +107,7 @@ class Machine:
             kernels: launches of a roofline. layers: of a measured sum.
 
         Raises:
-            UsageError: the profile has no rate of that type, or the type's bytes are not known.
+            UsageError: the profile lacks a rate of that type, or the type's bytes are not known.
         """
         rows = np.asarray(rows)
         if known := self.measured.get(stored):
@@ -116,7 +115,7 @@ class Machine:
             return products + layers * (known.layer_s + known.row_s * rows)
         if computed not in self.rates:
             raise UsageError(
-                f"the profile {self.name} has no rate of {computed} ({', '.join(self.rates)} only); "
+                f"the profile {self.name} lacks a rate of {computed} ({', '.join(self.rates)} only); "
                 f"add `tflops: {{{computed}: {{value: ..., source: ...}}}}` to it, or take another run"
             )
         if stored not in BYTES:
@@ -138,7 +137,7 @@ def machine(name: str) -> Machine:
     """
     path = Path(name) if name.endswith((".yaml", ".yml")) else MACHINES / f"{name}.yaml"
     if not path.is_file():
-        raise UsageError(f"there is no machine {name!r}; there are {', '.join(machines())}, or name a .yaml file")
+        raise UsageError(f"the machine {name!r} is not known; known are {', '.join(machines())}, or name a .yaml file")
     try:
         body = load_yaml(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, ValueError) as error:  # dates and numbers that are none, and bytes that are no text
@@ -187,7 +186,7 @@ def _is_figure(entry: Any) -> bool:
 
 
 def _hint(entry: Any) -> str:
-    """What is wrong with an entry that is there, such as 1e3, which is text in YAML 1.1."""
+    """Return the problem of an entry that is there, such as 1e3, which is text in YAML 1.1."""
     value, source = (entry.get(key) if isinstance(entry, dict) else None for key in ("value", "source"))
     if value is None:
         return ""
@@ -198,16 +197,16 @@ def _hint(entry: Any) -> str:
     if number is not None:
         return f" (its value {value!r:.40} is text in YAML 1.1; write it as 1000 or 1.0e+3)"
     unnamed = _is_figure({"value": value, "source": "one"}) and not (isinstance(source, str) and source.strip())
-    return " (it has no source)" if unnamed else f" (its value is {value!r:.40})"
+    return " (its source is missing)" if unnamed else f" (its value is {value!r:.40})"
 
 
 @dataclass(frozen=True)
 class Counts:
-    """What a cell did, a row a step.
+    """The counts of a cell, a row a step.
 
     Args:
         parameters: of the target.
-        draft_share: size of the drafter beside the target.
+        draft_share: size of the drafter relative to the target.
         tokens: output tokens of all steps.
         branches: how often guidance reads each row.
         layers: of the target.
@@ -236,7 +235,7 @@ class Counts:
             host: whether the host takes time.
 
         Raises:
-            UsageError: the profile has no rate of the type.
+            UsageError: the profile lacks a rate of the type.
         """
         copies = batch * self.branches
         rows = self.rows / np.maximum(self.passes, 1) * copies
@@ -247,7 +246,7 @@ class Counts:
 
 
 def parameters_of(size: str | None) -> float | None:
-    """Parameters that the text of a preset begins with, such as "135 M; 93 MB"; None: it states none."""
+    """Parameters that the text of a preset begins with, such as "135 M; 93 MB", or None if it states none."""
     found = re.match(r"([\d.]+) ([kMB])\b", size or "")
     return float(found[1]) * _UNITS[found[2]] if found else None
 
@@ -257,7 +256,7 @@ def counts_of(cell: FinishedCell, outputs: pd.Index[Any], one_row_s: float | Non
 
     Args:
         outputs: (prompt, repetition) of each.
-        one_row_s: mean seconds of the baseline's passes over the same outputs; None: nothing was timed.
+        one_row_s: mean seconds of the baseline's passes over the same outputs, or None if nothing was timed.
 
     Raises:
         UsageError: an output has no token; the record does not tell whether pictures are guided; or a drafter's size
@@ -283,7 +282,7 @@ def counts_of(cell: FinishedCell, outputs: pd.Index[Any], one_row_s: float | Non
 
 
 def _by_output(cell: FinishedCell, outputs: pd.Index[Any], seconds: Any) -> Any:
-    """Seconds a token of each output, of those of its counted steps; NaN where an output has no token."""
+    """Seconds a token of each output, of those of its counted steps; NaN if an output has no token."""
     steps = _steps(cell, outputs)
     numbers = outputs.get_indexer(pd.MultiIndex.from_frame(steps[["prompt", "repetition"]]))
     tokens = np.bincount(numbers, weights=steps["emitted"] - steps["overshoot"], minlength=len(outputs))
@@ -302,15 +301,15 @@ def predict(
     """One row a finished cell of a method: its predicted speed-up, and the batches that gain.
 
     Args:
-        kernels: launches of a pass; None: ``KERNELS`` a layer.
-        measured: the run's own speed-up too; none where the run was not timed (``timing: off``).
+        kernels: launches of a pass, or None for ``KERNELS`` a layer.
+        measured: the run's speed-up too; none if the run was not timed (``timing: off``).
 
     Returns:
         Columns cell, label, backbone, dtype, task, temperature, verdict (as a report words it), flags, predicted (with
-        the host's time; None where the run was not timed), predicted_median (of the outputs, which a measured speed-up
+        the host's time; None if the run was not timed), predicted_median (of the outputs, which a measured speed-up
         is too; predicted itself is of all tokens), predicted_no_host, host_share (of the predicted time), gains and
         gains_no_host (ranges of batches, each [first, last]), outputs (how many are counted), measured, and reason
-        where a cell cannot be predicted.
+        if a cell cannot be predicted.
     """
     read, sealed = reader(store), set(store.cells())
     rows = []
@@ -322,7 +321,7 @@ def predict(
         base, floor = (read(other) if other in sealed else None for other in (meta.get("baseline"), meta.get("floor")))
         told = measure(cell, base, floor)
         row = {key: told[key] for key in ("cell", "label", "backbone", "dtype", "task", "temperature", "flags")}
-        row["verdict"] = text(pd.Series(told), Column("verdict", "verdict"))
+        row["verdict"] = COLUMN["verdict"].text(told)
         row |= dict.fromkeys(
             ("predicted", "predicted_median", "predicted_no_host", "host_share", "gains", "gains_no_host", "outputs")
         )
@@ -336,7 +335,7 @@ def predict(
 
 
 def _parameters(store: Store, cell: FinishedCell) -> float:
-    """The parameters of a cell's backbone; raises a UsageError where the run does not state them."""
+    """The parameters of a cell's backbone; raises a UsageError if the run does not state them."""
     sizes = store.manifest.get("sizes")
     if sizes is None:
         raise UsageError("its run is older than the sizes of backbones in a run's record; run it again")
@@ -349,7 +348,7 @@ def _parameters(store: Store, cell: FinishedCell) -> float:
 def _figures(
     cell: FinishedCell, base: FinishedCell | None, parameters: float, on: Machine, batch: int, kernels: float | None
 ) -> dict[str, Any]:
-    """The figures of a row; raises a UsageError where there are none."""
+    """The figures of a row; raises a UsageError if there are none."""
     if base is None:
         raise UsageError("its baseline is not finished")
     outputs = cell.samples.index.intersection(base.samples.index)
@@ -382,7 +381,7 @@ def _figures(
 
 
 def gains(gain: Callable[[int], float]) -> list[tuple[int, int]]:
-    """Ranges of batches, first and last, at which something is gained, up to ``LARGEST``; none: an empty list.
+    """Return ranges of batches, first and last, with a gain, up to ``LARGEST``; an empty list if there is none.
 
     All powers of two are tried. The ends of a range lie between them, where the gain is taken to pass 1 once.
     """
@@ -406,10 +405,10 @@ def gains(gain: Callable[[int], float]) -> list[tuple[int, int]]:
 
 
 def why_nothing(store: Store, frame: pd.DataFrame) -> str | None:
-    """Why no cell of ``predict``'s rows has a figure; None: one has."""
+    """Return why no cell of ``predict``'s rows has a figure, or None if one has."""
     if frame.empty:
         engines = " (engines count no passes)" if store.manifest.get("engines") else ""
-        return f"it has no finished cell of a method{engines}"
+        return f"it lacks a finished cell of a method{engines}"
     reasons = frame["reason"]
     return "; ".join(reasons.unique()) if reasons.notna().all() else None
 
@@ -428,7 +427,7 @@ class Scatter:
 
 
 def scatter(frame: pd.DataFrame) -> Scatter | None:
-    """How far predictions are from measurements; None: no cell has both."""
+    """Return how far predictions are from measurements, or None if no cell has both."""
     both = frame.dropna(subset=["predicted_median", "measured"]) if len(frame) else frame
     if not len(both):
         return None

@@ -35,11 +35,11 @@ def write_pdf(store: Store, name: str, cells: Sequence[str], path: Path) -> Path
     Args:
         store: the run.
         name: one of ``figure_names``.
-        cells: ids or labels of cells, with * and ? as wildcards; none: all.
+        cells: ids or labels of cells, with * and ? as wildcards; all if there are none.
         path: of the file.
 
     Raises:
-        UnknownNameError: there is no such figure.
+        UnknownNameError: the figure is not known.
         UsageError: a pattern fits no cell, or the cells have nothing to draw.
     """
     if name not in figure_names():

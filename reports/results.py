@@ -65,7 +65,7 @@ class Results:
         """Return the table of that name.
 
         Raises:
-            UsageError: there is no such table.
+            UsageError: the table is not known.
         """
         for table in self.tables:
             if table.name == name:

@@ -16,10 +16,10 @@ def run_folders(paths: Iterable[str | Path]) -> list[str | Path]:
     """Return the run folders and URLs that these paths name, each once.
 
     Args:
-        paths: run folders, URLs of runs, or folders that hold some; none: ``runs``.
+        paths: run folders, URLs of runs, or folders that hold some; ``runs`` if there are none.
 
     Raises:
-        StoreError: a folder neither is nor holds a run. UsageError: there is no such folder.
+        StoreError: a folder neither is nor holds a run. UsageError: the folder does not exist.
     """
     folders: dict[str | Path, str | Path] = {}
     for name in list(paths) or [DEFAULT]:
@@ -28,7 +28,7 @@ def run_folders(paths: Iterable[str | Path]) -> list[str | Path]:
             folders[str(name)] = name
             continue
         if not path.is_dir():
-            raise UsageError(f"there is no folder {path}; name a run folder, or a folder that holds some")
+            raise UsageError(f"the folder {path} does not exist; name a run folder, or a folder that holds some")
         runs = [path] if (path / "manifest.json").exists() else _runs_in(path)
         if not runs:
             raise StoreError(f"{path} holds no run (no manifest.json in it or in its folders); check the path")

@@ -85,7 +85,7 @@ class RunReport:
             report.print(Console())
 
     def html(self) -> str:
-        """The run's own tables for a notebook; every text of them is escaped."""
+        """Return the tables of the run for a notebook; every text of them is escaped."""
         return "".join(tables.html(self.frame))
 
 
@@ -110,7 +110,7 @@ def append(path: Path, cells: Sequence[Mapping[Any, Any]], store: Store) -> None
 def _of_run(line: bytes, stamp: Mapping[str, Any], cells: Set[str]) -> bool:
     """Whether a line is of a run, or of the same cell of it before its folder was moved.
 
-    One that is no JSON object is nobody's and stays.
+    A file that is not a JSON object stays.
     """
     try:
         entry = json.loads(line.decode())

@@ -1,4 +1,4 @@
-"""Engines beside our own methods: one table and one picture of a run that has engines.
+"""Engines and methods of one run: a table and a picture.
 
 Seconds are those of whole requests, the reading of the prompt included, one request at a time. ``x plain`` compares
 them with the same engine's plain decode, or with autoregressive decoding here, paired by prompt and repetition: the
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -24,16 +24,25 @@ from stridebench.harness.record.store import Store
 from stridebench.reports import engines
 from stridebench.reports.pareto import BROKEN, COLOURS, STYLE
 from stridebench.reports.summary import reader, summarise
-from stridebench.reports.text_table import Column, TextTable, markdown_lines, number
+from stridebench.reports.text_table import Column, TextTable, markdown_lines, number, word
+
+if TYPE_CHECKING:
+    from stridebench.reports.text_table import CellRow
+
+
+def _times(row: CellRow) -> str:
+    low, high = (number(row[f"times_{end}"]) for end in ("low", "high"))
+    return number(row["times_estimate"]) + ("" if low == "-" else f" [{low}, {high}]")
+
 
 COLUMNS = (
-    Column("label", "decoder", rank=0),
+    Column("label", "decoder", rank=0, formatter=word("label")),
     Column("temperature", "T", 0, rank=0),
     Column("tokens_per_second", "tokens/s", 1, rank=1),
-    Column("times", "x plain", 2, rank=1),
+    Column("times", "x plain", rank=1, formatter=_times),
     Column("length_per_draft", "length a draft", 2, rank=2),
     Column("length_per_pass", "length a pass", 2, rank=2),
-    Column("verdict", "verdict", rank=1),
+    Column("verdict", "verdict", rank=1, formatter=word("verdict")),
 )
 SECONDS, TOKENS = "seconds", "tokens"
 
@@ -120,18 +129,9 @@ def _row(
     }
 
 
-def _text(row: Mapping[Any, Any], column: Column) -> str:
-    if column.key in ("label", "verdict"):
-        return str(row[column.key] or "-")
-    if column.key != "times":
-        return number(row[column.key], column.digits)
-    low, high = (number(row[f"times_{end}"]) for end in ("low", "high"))
-    return number(row["times_estimate"]) + ("" if low == "-" else f" [{low}, {high}]")
-
-
 def table(frame: pd.DataFrame) -> TextTable:
     """The rows as text."""
-    lines = [[_text(row, column) for column in COLUMNS] for row in frame.to_dict("records")]
+    lines = [[column.text(row) for column in COLUMNS] for row in frame.to_dict("records")]
     return TextTable("engines and methods, one request at a time", COLUMNS, lines, [])
 
 

@@ -1,7 +1,7 @@
 """The summary of a run: one row a cell, with every number that a table, a figure or a comparison shows.
 
 Metrics are defined in ``metrics.METRICS`` alone. An estimate ``x`` has the columns x, x_low, x_high and x_n, the number
-of prompts behind it. x_low is missing where there are fewer than six prompts (four for agreement). Speed is compared
+of prompts behind it. x_low is missing if there are fewer than six prompts (four for agreement). Speed is compared
 with the autoregressive baseline of the same run, paired by prompt and seed. It is compared per output token, because
 sampled outputs differ in length.
 """
@@ -33,7 +33,7 @@ PLAIN = (
 )
 """Metrics shown without an interval."""
 FAILED_SHARE = 0.1
-"""A cell is invalid where a larger share of its samples failed."""
+"""A cell is invalid if a larger share of its samples failed."""
 DEAD, DEAD_TESTED = 0.01, 200
 """A drafter is called dead below this acceptance rate, once so many tokens were tested."""
 MISMATCH = 0.15
@@ -41,11 +41,11 @@ MISMATCH = 0.15
 DISTURBED = 1.25
 """Autoregressive decoding this many times faster or slower than itself is flagged: other work disturbed the timing."""
 WAITED, WAITING_STEPS = 0.05, 0.1
-"""A step is disturbed where threads waited for a core for this share of its time; a cell, where so many steps are."""
+"""A step is disturbed if threads waited for a core for this share of its time; a cell, if so many steps are."""
 SLOW_CLOCK = 0.9
-"""A step is disturbed where the GPU's clock is below this share of the highest clock of the cell's steps."""
+"""A step is disturbed if the GPU's clock is below this share of the highest clock of the cell's steps."""
 UNEQUAL = 1.05
-"""Autoregressive decoding against itself is flagged where the interval lies this far from 1."""
+"""Autoregressive decoding against itself is flagged if the interval lies this far from 1."""
 SIGNIFICANT = 0.001
 """A two-sample test is flagged at this p-value: with 20 sampled cells, one run in 25 flags one by chance."""
 
@@ -63,7 +63,7 @@ DRAFTER = (
 """Entries of a cell's meta on drafts that were made anew; None if the method drafts nothing."""
 
 QUANTISATION = ("quantisation_kl", "quantisation_agreement")
-"""Entries of a cell's meta on what the rounding of its weights costs; None where they are not quantised."""
+"""Entries of a cell's meta on the cost of rounded weights; None if they are not quantised."""
 
 _OF_TIME = (
     "speedup",
@@ -75,7 +75,7 @@ _OF_TIME = (
     "gpu_joules",
     "drafter_c",
 )
-"""Columns that hold seconds, or energy that other work has a part in, beside those that end in _ms."""
+"""Columns that hold seconds, or energy that other work has a part in, as have those that end in _ms."""
 _FLAGS_OF_TIME = ("disturbed", "mismatch")
 
 Row = dict[str, Any]
@@ -90,7 +90,7 @@ class FinishedCell:
 
     @staticmethod
     def of(cell: Cell) -> FinishedCell:
-        """With the samples that ended well and are no warm-up."""
+        """Return it with the samples that ended well and are not warm-ups."""
         samples = cell.samples
         return FinishedCell(
             cell, samples[(samples["status"] == "ok") & ~samples["warmup"]].set_index(["prompt", "repetition"])
@@ -98,7 +98,7 @@ class FinishedCell:
 
     @cached_property
     def totals(self) -> pd.DataFrame:
-        """``metrics.totals``; the log-probability is missing where not every token of the output has one."""
+        """``metrics.totals``; the log-probability is missing if not every token of the output has one."""
         sums = totals(self.cell.samples, self.cell.steps)
         measured = self.samples["logprobs"].map(len).eq(self.samples["tokens"].map(len))
         return sums.assign(logprob=sums["logprob"].astype(float).where(measured))
@@ -110,7 +110,7 @@ class FinishedCell:
 
     @property
     def scores(self) -> pd.DataFrame:
-        """The task's scores of each sample, one column a name; no column where the score of a sample failed."""
+        """The task's scores of each sample, one column a name; no column if the score of a sample failed."""
         if self.unscored:
             return pd.DataFrame(index=self.samples.index)
         rows = [json.loads(scores) if scores else {} for scores in self.samples["scores"]]
@@ -118,7 +118,7 @@ class FinishedCell:
 
     @cached_property
     def unscored(self) -> int:
-        """How many counted samples have no score because the task's scorer failed."""
+        """Return how many counted samples lack a score because the task's scorer failed."""
         errors = self.cell.samples.loc[~self.cell.samples["warmup"].astype(bool), "error"]
         return int(errors.fillna("").str.startswith(SCORER_FAILED).sum())
 
@@ -137,7 +137,7 @@ def summarise(store: Store, read: Callable[[str], FinishedCell] | None = None) -
     """Return one row a cell of the manifest, in its order. Skipped and unfinished cells have a reason.
 
     Args:
-        read: of ``reader``, where the caller goes on with the cells.
+        read: of ``reader``, if the caller goes on with the cells.
     """
     sealed = set(store.cells())
     read = reader(store) if read is None else read
@@ -154,10 +154,10 @@ def summarise(store: Store, read: Callable[[str], FinishedCell] | None = None) -
 
 
 def by_category(store: Store, read: Callable[[str], FinishedCell] | None = None) -> pd.DataFrame:
-    """Return one row a cell and category of its prompts; empty where the tasks name no category.
+    """Return one row a cell and category of its prompts; empty if the tasks name no category.
 
     Args:
-        read: of ``reader``, where the caller goes on with the cells.
+        read: of ``reader``, if the caller goes on with the cells.
     """
     sealed = set(store.cells())
     read = reader(store) if read is None else read
@@ -301,30 +301,29 @@ def _step_ms(frame: pd.DataFrame) -> float | None:
 
 
 def disturbed_share(steps: pd.DataFrame) -> float:
-    """Return the share of counted steps that something else slowed; 0 where the run did not measure it.
+    """Return the share of counted steps that something else slowed.
 
     In such a step threads waited for a core, another process computed on the GPU, or its clock was a tenth below the
     highest of the cell.
     """
     counted = steps[~steps["warmup"].astype(bool)]
-    if "wait_ns" not in counted or counted.empty:
+    if counted.empty:
         return 0.0
     slowed = counted["wait_ns"] > WAITED * counted["wall_ns"]
-    if "gpu_mhz" in counted:
-        slowed |= (counted["foreign"] > 0) | (counted["gpu_mhz"] < SLOW_CLOCK * counted["gpu_mhz"].max())
+    slowed |= (counted["foreign"] > 0) | (counted["gpu_mhz"] < SLOW_CLOCK * counted["gpu_mhz"].max())
     return float(slowed.mean())
 
 
 def _cause(steps: pd.DataFrame) -> str:
     """Return what disturbed steps may have met."""
-    on_gpu = "gpu_mhz" in steps and len(steps) and steps["gpu_mhz"].max() > 0
+    on_gpu = len(steps) and steps["gpu_mhz"].max() > 0
     return "threads waited, or the GPU was shared or slow," if on_gpu else "threads waited for a core"
 
 
 def _stopped(steps: pd.DataFrame) -> str:
     """Return in how many counted steps the process was stopped, and for how long together; "" if it never was."""
     counted = steps[~steps["warmup"].astype(bool)]
-    stops = counted["stopped_ns"] if "stopped_ns" in counted else pd.Series(dtype=int)
+    stops = counted["stopped_ns"]
     if not stops.sum():
         return ""
     return f"{(stops > 0).sum()} of {len(counted)} steps, for {stops.sum() / 1e9:.1f} s together"
@@ -367,9 +366,9 @@ def _unmeasured(meta: Mapping[str, Any]) -> list[str]:
 def _two_sample(finished: FinishedCell, base: FinishedCell, floor: FinishedCell) -> Row:
     """Test whether tokens and log-probabilities follow that of autoregressive decoding, for a cell without an audit.
 
-    The cell is compared with the autoregressive set of other seeds, because it shares its own seeds with the baseline:
+    The cell is compared with the autoregressive set of other seeds, because it shares its seeds with the baseline:
     outputs of shared seeds resemble each other more than two sets of samples do. The baseline against that set is the
-    floor: what a different seed alone gives.
+    floor: the effect of a different seed alone.
     """
     row: Row = {}
     unigrams = stats.unigram_test(floor.samples["tokens"], finished.samples["tokens"])
@@ -382,7 +381,7 @@ def _two_sample(finished: FinishedCell, base: FinishedCell, floor: FinishedCell)
 
 
 def _most_frequent_error(samples: pd.DataFrame) -> str:
-    """Return the most frequent error after a colon; "" where no failed sample has a reason."""
+    """Return the most frequent error after a colon; "" if no failed sample has a reason."""
     errors = samples.loc[~samples["warmup"] & (samples["status"] != "ok"), "error"].dropna()
     counts = errors.value_counts(sort=False).sort_values(ascending=False, kind="stable")
     if counts.empty:
@@ -415,7 +414,7 @@ def _flags(row: Row, samples: pd.DataFrame, frame: pd.DataFrame) -> list[str]:
 def _unread_flags(samples: pd.DataFrame) -> list[str]:
     """Return the flag of prompts that the model read in part, with the first of them."""
     counted = samples[~samples["warmup"].astype(bool)]
-    cut = counted[counted["unread"].fillna("") != ""] if "unread" in counted else counted[:0]
+    cut = counted[counted["unread"] != ""]
     if not len(cut):
         return []
     first = cut.iloc[0]
@@ -469,7 +468,7 @@ def unlike_itself(ratio: stats.Interval) -> bool:
 
 
 def _mismatch(row: Row) -> list[str]:
-    """Return a flag where step times and tokens a step predict another speed-up; of undisturbed seconds only."""
+    """Return a flag if step times and tokens a step predict another speed-up; of undisturbed seconds only."""
     low, high, predicted = (row.get(key) for key in ("speedup_low", "speedup_high", "predicted"))
     if low is None or high is None or predicted is None:
         return []

@@ -18,8 +18,9 @@ from stridebench.reports.summary import by_category, summarise
 from stridebench.reports.text_table import (
     Column,
     TextTable,
+    counts,
+    e_value,
     escape_markdown,
-    interval,
     markdown_lines,
     number,
     print_table,
@@ -28,6 +29,7 @@ from stridebench.reports.text_table import (
 if TYPE_CHECKING:
     from stridebench.harness.record.store import Store
     from stridebench.reports.summary import FinishedCell
+    from stridebench.reports.text_table import CellRow
 
 SETTING = ("backbone", "dtype", "temperature", "top_k", "task", "max_new_tokens")
 GROUP = (*SETTING, "batch")
@@ -40,71 +42,23 @@ SMALL = 0.01
 """Total variation on small models that says nothing if a cell's log-probabilities differ from the baseline's."""
 
 
-COLUMNS = (
-    Column("label", "cell", rank=0),
-    Column("batch", "B", 0, rank=1),
-    Column("verdict", "verdict", rank=1),
-    Column("samples", "ok/fail/skip", rank=6),
-    Column("speedup", "speed-up", rank=2),
-    Column("predicted", "predicted", rank=2),
-    Column("scr", "SCR", rank=6, narrow=3),
-    Column("tau", "tau", rank=3, narrow=6),
-    Column("acceptance", "accept/path", rank=5),
-    Column("acceptance_per_node", "accept/node", rank=9),
-    Column("nfe", "NFE", 0, rank=8),
-    Column("drafter_c", "c", rank=9),
-    Column("ms_per_token", "ms/token", 1, rank=8),
-    Column("throughput", "tokens/s of the batch", 1, rank=3),
-    Column("step", "step p50/p95 ms", 1, rank=8),
-    Column("split", "draft/target/verify/host ms", 1, rank=10),
-    Column("agreement", "agreement", 3, rank=2),
-    Column("logprob", "log-prob", 3, rank=7),
-    Column("logprob_std", "log-prob sd", rank=10),
-    Column("logprob_diff", "log-prob - AR", 3, rank=4),
-    Column("audit", "e (visible TV)", rank=3),
-    Column("test", "TV to AR (floor), p", rank=8),
-    Column("drafter", "drafter TV (acceptance lost)", rank=8),
-    Column("peak_mb", "peak MB", 0, rank=9),
-    Column("cpu_joules_per_token", "CPU J/token", 2, rank=9),
-    Column("gpu_joules_per_token", "GPU J/token", 2, rank=9),
-)
+def _label(row: CellRow) -> str:
+    return str(row["label"])
 
 
-def text(row: pd.Series[Any], column: Column) -> str:
-    """Return the text of one cell of a table."""
-    key, digits = column.key, column.digits
-    if key == "label":
-        return str(row["label"])
-    if key == "verdict":
-        variation, word = row.get("total_variation"), row["verdict"]
-        if not isinstance(word, str):  # a cell without a good sample has none
-            return "-"
-        if word == "broken" and variation is not None and variation < ROUNDING:
-            return f"broken ({'greedy output differs' if 'differ' in str(row.get('note')) else 'enumerated as exact'})"
-        if word == "approximate":
-            return f"{word} ({_distance_to_target(row)})"
-        lossy = word != "exact" and number(variation) != "-"
-        return f"{word} (TV {variation:.2g})" if lossy else word or "-"
-    if key == "samples":
-        return "/".join(number(row.get(f"n_{status}"), 0) for status in ("ok", "failed", "skipped"))
-    if key == "step":
-        return f"{number(row.get('step_p50_ms'), 1)} / {number(row.get('step_p95_ms'), 1)}"
-    if key == "split":
-        phases = ("draft", "target", "verify", "host")
-        return " / ".join(number(row.get(f"{phase}_ms"), 1) for phase in phases)
-    if key == "audit":
-        return _audit(row)
-    if key == "drafter":
-        lost = number(row.get("drafter_acceptance_anew")) != "-"
-        return f"{row['drafter_tv']:.2g} ({_lost(row):.3f})" if lost else "-"
-    if key == "test":
-        if number(row.get("tv")) == "-":
-            return "-"
-        return f"{number(row.get('tv'), 3)} ({number(row.get('tv_floor'), 3)}), {number(row.get('tv_p'), 3)}"
-    return interval(row, key, digits) if f"{key}_low" in row.index else number(row.get(key), digits)
+def _verdict(row: CellRow) -> str:
+    variation, word = row.get("total_variation"), row["verdict"]
+    if not isinstance(word, str):  # a cell without a good sample has none
+        return "-"
+    if word == "broken" and variation is not None and variation < ROUNDING:
+        return f"broken ({'greedy output differs' if 'differ' in str(row.get('note')) else 'enumerated as exact'})"
+    if word == "approximate":
+        return f"{word} ({_distance_to_target(row)})"
+    lossy = word != "exact" and number(variation) != "-"
+    return f"{word} (TV {variation:.2g})" if lossy else word or "-"
 
 
-def _distance_to_target(row: pd.Series[Any]) -> str:
+def _distance_to_target(row: CellRow) -> str:
     """Return the total variation of an approximate cell; a small one is left out if the cell's log-probs differ."""
     variation: Any = row.get("total_variation")
     low, high = (row.get(f"logprob_diff_{end}", math.nan) for end in ("low", "high"))
@@ -116,25 +70,66 @@ def _distance_to_target(row: pd.Series[Any]) -> str:
     return "differs from AR" if measured and variation < SMALL else f"{distance}, differs from AR"
 
 
-def _audit(row: pd.Series[Any]) -> str:
-    """Return the e-value of the bets against a cell, and the bias that they would have seen."""
-    log_e: Any = row.get("audit_log_e")
-    if number(log_e) == "-":
+def _samples(row: CellRow) -> str:
+    return counts(row, "ok", "failed", "skipped")
+
+
+def _step(row: CellRow) -> str:
+    return " / ".join(number(row.get(f"step_{rank}_ms"), 1) for rank in ("p50", "p95"))
+
+
+def _split(row: CellRow) -> str:
+    return " / ".join(number(row.get(f"{phase}_ms"), 1) for phase in ("draft", "target", "verify", "host"))
+
+
+def _test(row: CellRow) -> str:
+    if number(row.get("tv")) == "-":
         return "-"
-    small = abs(log_e) < math.log(1e4)
-    e_value = f"{math.exp(log_e):.2g}" if small else f"1e{log_e / math.log(10):+.0f}"
-    return f"{e_value} ({number(row.get('audit_visible_tv'), 3)})"
+    return f"{number(row.get('tv'), 3)} ({number(row.get('tv_floor'), 3)}), {number(row.get('tv_p'), 3)}"
 
 
-def _lost(row: pd.Series[Any]) -> float:
-    """Return how much acceptance a drafter loses against one that reads the same text anew."""
-    return float(row["drafter_acceptance_anew"] - row["drafter_acceptance"])
+def _drafter(row: CellRow) -> str:
+    """Return how far a drafter is from one that reads the same text anew, and the acceptance that it loses by that."""
+    if number(row.get("drafter_acceptance_anew")) == "-":
+        return "-"
+    return f"{row['drafter_tv']:.2g} ({row['drafter_acceptance_anew'] - row['drafter_acceptance']:.3f})"
+
+
+COLUMNS = (
+    Column("label", "cell", rank=0, formatter=_label),
+    Column("batch", "B", 0, rank=1),
+    Column("verdict", "verdict", rank=1, formatter=_verdict),
+    Column("samples", "ok/fail/skip", rank=6, formatter=_samples),
+    Column("speedup", "speed-up", rank=2, whole=True),
+    Column("predicted", "predicted", rank=2),
+    Column("scr", "SCR", rank=6, narrow=3),
+    Column("tau", "tau", rank=3, narrow=6),
+    Column("acceptance", "accept/path", rank=5),
+    Column("acceptance_per_node", "accept/node", rank=9),
+    Column("nfe", "NFE", 0, rank=8),
+    Column("drafter_c", "c", rank=9),
+    Column("ms_per_token", "ms/token", 1, rank=8),
+    Column("throughput", "tokens/s of the batch", 1, rank=3),
+    Column("step", "step p50/p95 ms", 1, rank=8, formatter=_step),
+    Column("split", "draft/target/verify/host ms", 1, rank=10, formatter=_split),
+    Column("agreement", "agreement", 3, rank=2),
+    Column("logprob", "log-prob", 3, rank=7),
+    Column("logprob_std", "log-prob sd", rank=10),
+    Column("logprob_diff", "log-prob - AR", 3, rank=4),
+    Column("audit", "e (visible TV)", rank=3, formatter=e_value, whole=True),
+    Column("test", "TV to AR (floor), p", rank=8, formatter=_test, whole=True),
+    Column("drafter", "drafter TV (acceptance lost)", rank=8, formatter=_drafter),
+    Column("peak_mb", "peak MB", 0, rank=9),
+    Column("cpu_joules_per_token", "CPU J/token", 2, rank=9),
+    Column("gpu_joules_per_token", "GPU J/token", 2, rank=9),
+)
+COLUMN = {column.key: column for column in COLUMNS}
 
 
 def text_tables(frame: pd.DataFrame) -> Iterator[TextTable]:
     """Yield a table for each backbone, dtype, temperature, task and budget, in the summary's order.
 
-    The batch size has a column only where it differs, and throughput only where a batch is larger than one.
+    The batch size has a column only if it differs, and throughput only if a batch is larger than one.
     """
     keys = [str(key) for key in frame if str(key).startswith(("score.", "set.")) and f"{key}_low" in frame]
     candidates = [*COLUMNS, *(Column(key, key.partition(".")[2], 2, 3) for key in keys)]
@@ -147,7 +142,7 @@ def text_tables(frame: pd.DataFrame) -> Iterator[TextTable]:
         title = f"{backbone} {dtype}, {sampling}, {task}, {budget:g} tokens"
         title += f", batch {batches[0]:g}" if len(batches) == 1 else ""
         done = rows[rows["status"] == "done"]
-        cells = {column: [text(row, column) for _, row in done.iterrows()] for column in candidates}
+        cells = {column: [column.text(row) for _, row in done.iterrows()] for column in candidates}
         columns = tuple(column for column in candidates if set(cells[column]) - {"-"} or column.rank == 0)
         columns = tuple(column for column in columns if column.key not in redundant)
         table = [list(row) for row in zip(*(cells[column] for column in columns), strict=True)]
@@ -224,7 +219,7 @@ def html_tables(tables: Iterable[TextTable]) -> Iterator[str]:
 
 
 def markdown(frame: pd.DataFrame, categories: pd.DataFrame | None = None) -> str:
-    """Return all tables, the table by category where there is one, and the legend."""
+    """Return all tables, the table by category if there is one, and the legend."""
     parts = ["# Results", ""]
     for table in text_tables(frame):
         lines = markdown_lines([column.title for column in table.columns], table.rows) if table.rows else []
@@ -234,7 +229,7 @@ def markdown(frame: pd.DataFrame, categories: pd.DataFrame | None = None) -> str
         columns = [column for column in COLUMNS if column.key in _BY_CATEGORY]
         rows = [
             [f"{row['backbone']} {row['dtype']} T={row['temperature']:g}", str(row["category"])]
-            + [text(row, column) for column in columns]
+            + [column.text(row) for column in columns]
             for _, row in categories.iterrows()
         ]
         titles = ["group", "category", *(column.title for column in columns)]
@@ -246,7 +241,7 @@ _BY_CATEGORY = ("label", "speedup", "scr", "tau", "acceptance")
 
 
 def legend() -> list[str]:
-    """Return one line a column that says what it means. The formulas are those of `METRICS`."""
+    """Return one line a column with its meaning. The formulas are those of `METRICS`."""
     metrics = ("scr", "tau", "acceptance", "acceptance_per_node", "ms_per_token", "logprob")
     return [
         *(f"{column.title}: {METRICS[column.key].formula}" for column in COLUMNS if column.key in metrics),
@@ -266,7 +261,7 @@ def legend() -> list[str]:
         "TV to AR (floor), p: of cells without e; between token histograms of this cell and of an autoregressive set "
         "of other seeds; the floor is that set and the baseline; p by swapping the two within prompts",
         "drafter TV (acceptance lost): total variation between the drafter's distributions and those that it gives "
-        "when it reads the same text anew, and the acceptance that the difference costs; flagged where it exceeds "
+        "when it reads the same text anew, and the acceptance that the difference costs; flagged if it exceeds "
         "what rounding gives; -: no drafter, or its drafts cannot be made again (drafter_reason in the CSV)",
         "verdict: exact (proved by enumeration), approximate (by design; TV: the largest on small models; differs from "
         "AR: the interval of log-prob - AR excludes 0), broken (claims exactness and fails), unverified",
@@ -332,8 +327,8 @@ def write(
     Args:
         store: the run.
         outdir: the folder of the files.
-        frame: of ``summarise``, where the caller has it.
-        read: of ``summary.reader``, where the caller has read cells already.
+        frame: of ``summarise``, if the caller has it.
+        read: of ``summary.reader``, if the caller has read cells already.
     """
     frame = summarise(store, read) if frame is None else frame
     outdir.mkdir(parents=True, exist_ok=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from stridebench.harness.record.stats import Interval
 
+    CellRow = pd.Series[Any] | Mapping[Any, Any]
+
 UNMEASURED = "not measured"
 NARROW = 100
 """Columns of a terminal below which few figures fit, so that those that a run's first lines speak of come first."""
@@ -35,7 +37,9 @@ class Column:
         title: the heading.
         digits: decimals.
         rank: columns of high rank are left out first on a narrow terminal.
-        narrow: the rank below `NARROW` columns of the terminal; None: the same.
+        narrow: the rank below `NARROW` columns of the terminal, or None if it is the same.
+        formatter: returns the text of a row; without one, the figure of ``key`` is shown with its interval.
+        whole: the part of a cell in brackets stays if the terminal is narrow.
     """
 
     key: str
@@ -43,6 +47,16 @@ class Column:
     digits: int = 2
     rank: int = 9
     narrow: int | None = None
+    formatter: Callable[[CellRow], str] | None = None
+    whole: bool = False
+
+    def text(self, row: CellRow) -> str:
+        """Return the text of a row's cell; "-" if it has no figure."""
+        if self.formatter is not None:
+            return self.formatter(row)
+        return (
+            interval(row, self.key, self.digits) if f"{self.key}_low" in row else number(row.get(self.key), self.digits)
+        )
 
     def rank_at(self, width: int) -> int:
         """Its rank on a terminal of this width."""
@@ -67,18 +81,38 @@ class TextTable:
 
 
 def number(value: Any, digits: int = 2) -> str:
-    """Format a number with fixed decimals; a dash where there is none."""
+    """Format a number with fixed decimals; a dash if there is none."""
     if value is None or not isinstance(value, Real) or not math.isfinite(value):
         return "-"
     return f"{value:.{digits}f}"
 
 
 def interval(row: pd.Series[Any] | Mapping[str, Any], key: str, digits: int = 2) -> str:
-    """Format an estimate as ``1.42 [1.31, 1.55]``, or ``1.42 (n=3)`` where the prompts are too few for an interval."""
+    """Format an estimate as ``1.42 [1.31, 1.55]``, or ``1.42 (n=3)`` if the prompts are too few for an interval."""
     value, low, high = (number(row.get(key + suffix), digits) for suffix in ("", "_low", "_high"))
     if value != "-" and low == "-" and number(row.get(f"{key}_n")) != "-":
         return f"{value} (n={row[f'{key}_n']:.0f})"
     return value if low == high else f"{value} [{low}, {high}]"
+
+
+def e_value(row: CellRow) -> str:
+    """Return the e-value of the bets against a cell, and the bias that they would have seen."""
+    log_e: Any = row.get("audit_log_e")
+    if number(log_e) == "-":
+        return "-"
+    small = abs(log_e) < math.log(1e4)
+    shown = f"{math.exp(log_e):.2g}" if small else f"1e{log_e / math.log(10):+.0f}"
+    return f"{shown} ({number(row.get('audit_visible_tv'), 3)})"
+
+
+def word(key: str) -> Callable[[CellRow], str]:
+    """Return the formatter of a column of words."""
+    return lambda row: str(row.get(key) or "-")
+
+
+def counts(row: CellRow, *words: str) -> str:
+    """Return how many samples ended in each of these ways, such as 2/0/1."""
+    return "/".join(number(row.get(f"n_{word}"), 0) for word in words)
 
 
 def estimate_text(estimate: Interval | None, digits: int = 2) -> str:
@@ -145,7 +179,7 @@ def _folded(title: str, cells: Sequence[str]) -> str:
 
 
 def _brief(cell: str, column: Column) -> str:
-    if column.key in ("speedup", "audit", "test"):
+    if column.whole:
         return cell
     return "-" if cell == UNMEASURED else cell.split(" [")[0].split(" (")[0]
 

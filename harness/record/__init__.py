@@ -1,1 +1,1 @@
-"""What a run leaves behind: its tables (`columns`), metrics, store, statistics, provenance. Imports no torch."""
+"""Columns, metrics, store, statistics and provenance of a run. Imports no torch."""

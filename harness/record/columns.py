@@ -9,7 +9,7 @@ from typing import Any
 from stridebench.harness.errors import ContractError
 
 SCORER_FAILED = "scoring: "
-"""Prefix of a sample's error, or of the reason of a set's score, where a task's scorer failed or broke its contract."""
+"""Prefix of a sample's error, or of the reason of a set's score, if a task's scorer failed or broke its contract."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Step:
         expected: mean of accepted given the draft, over the acceptance tests alone.
         emitted: tokens emitted:
             - accepted + 1 in general: the last is the bonus or the correction token;
-            - accepted, where the last accepted draft is one that no pass has computed;
+            - accepted, if no pass has computed the last accepted draft;
             - the number of positions filled, on a canvas.
         forced: emitted tokens for which only one value was allowed.
         overshoot: emitted past the budget or the end of text, cut off the output.
@@ -34,7 +34,7 @@ class Step:
         forced_drafted: drafted tokens for which only one value was allowed; acceptance leaves them out.
         forced_tested: the same of tested.
         forced_accepted: the same of accepted.
-        levels: depth of the deepest drafted node, from 1; 0 where nothing is drafted.
+        levels: depth of the deepest drafted node, from 1; 0 if nothing is drafted.
         levels_built: levels that the drafter built before the best nodes were chosen, which may leave a level without a
             node.
         resampled: positions filled by a draw from the target instead of the draft.
@@ -44,7 +44,7 @@ class Step:
         target_ns: inside target passes.
         verify_ns: from the end of the target's pass to the acceptance on the host.
         host_ns: the rest.
-        served: decodes that its last target pass served, its own included; 1 where it decodes alone.
+        served: decodes that its last target pass served, this one included; 1 if it decodes alone.
         wait_ns: time that threads of the process could have run and had no core, added up over threads.
         switches: involuntary context switches of the process.
         gpu_mhz: clock of the GPU at the end of the step; 0: not known.
@@ -94,35 +94,35 @@ class Sample:
 
     Args:
         prompt: the prompt's id.
-        repetition: 0, 1, ...; each has a seed of its own.
+        repetition: 0, 1, ...; each has another seed.
         warmup: stored, never counted.
         status: "ok" or "failed".
         error: the failure in one line.
         prompt_tokens: ids of the prompt.
         tokens: output ids, end-of-text included, cut at the budget.
-        text: the output as text, where there is a tokenizer.
+        text: the output as text, if there is a tokenizer.
         prefill_ns: time of reading the prompt, drafters included, and of loading them; not in any step.
         start_ns: the rest of the method's ``start``: it counts as the steps do. Of a batch, this decode's share.
         start_nfe: target passes made there.
         start_draft_nfe: drafter passes made there.
         open_ns: time of the prompt's encoder, before the prefill.
-        output: the file of a picture or mesh, below the run folder; "" where the output is a text.
+        output: the file of a picture or mesh, below the run folder; "" if the output is a text.
         logprobs: log p(token) of the target at T = 1 without top-k or top-p, one a token (natural log).
         agreement: longest common prefix with the baseline's output / the longer length; T = 0 only.
-        diverged_at: first index that differs from the baseline's output; None: equal, or T > 0.
+        diverged_at: first index that differs from the baseline's output, or None if they are equal or T > 0.
         margin: the target's logit of the baseline's token less that of this output's token, at ``diverged_at``.
         scores: the task's scores by name.
         category: the prompt's, for tables by category.
-        regions: what the task says lies in each cell of a picture, in raster order.
+        regions: the task's name for each cell of a picture, in raster order.
         stages: nanoseconds of the stages that a method names (`Run.timed`), over all steps.
         leading: the largest probabilities at T = 1, equally many a token; only of a baseline's picture.
-        completion: tokens up to the first end-of-text id, which is included: fewer than ``tokens`` where a canvas is
+        completion: tokens up to the first end-of-text id, which is included: fewer than ``tokens`` if a canvas is
             filled behind it.
-        prompt_text: what the model was asked, for views; "" where the prompt is no text.
+        prompt_text: the prompt as text, for views; "" if it is not text.
         pieces: the text that each token adds to the output (`stridebench.harness.record.outputs`); none if there is no
             tokenizer.
-        audit: the bets on the output at T > 0 (`harness.audit.bets.Bets`), or the reason why there are none.
-        drafter: what drafts of some steps, made anew, say of the drafter (`harness.run.auditing`), or the reason
+        audit: the bets on the output at T > 0 (`stridebench.harness.audit.bets.Bets`), or the reason if there are none.
+        drafter: some drafts compared with those made anew (`stridebench.harness.run.auditing`), or the reason
             why there are none; only of a task's first prompts.
         held_bytes: memory in use before the decode: of the CUDA allocator, else resident memory of the process. None
             if the machine does not tell.
@@ -219,7 +219,7 @@ STEP_FIELDS = tuple(f.name for f in fields(Step))
 LISTS = ("ranks", "energies")
 """Fields that hold several numbers a step."""
 STARTS = ("start_ns", "start_nfe", "start_draft_nfe")
-"""Columns of samples for what a method does in ``start``."""
+"""Columns of samples that measure a method's ``start``."""
 CONSUMPTION = ("held_bytes", "peak_bytes", "cpu_uj", "gpu_uj")
 """Columns of samples that are empty if the machine does not tell."""
 FORCED = ("forced_drafted", "forced_tested", "forced_accepted")

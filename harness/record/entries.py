@@ -1,6 +1,6 @@
-"""The types of what a store's JSON files and tables hold, checked when they are read.
+"""Types of the entries in a store's JSON files and tables, checked when they are read.
 
-A checksum shows that a file is what was written. These checks show that what was written is a run's.
+A checksum shows that a file was not altered. These checks show that it holds a run.
 Entries that are not named here are free.
 """
 
@@ -73,7 +73,7 @@ class GridEntry(TypedDict):
 
 @with_config(STRICT)
 class Facts(TypedDict, total=False):
-    """What is known of any cell."""
+    """Facts about any cell."""
 
     method: str
     role: str
@@ -107,7 +107,7 @@ class PlannedMeta(Facts, total=False):
 
 @with_config(STRICT)
 class SealedMeta(Facts):
-    """A finished or skipped cell, which says what it is."""
+    """A finished or skipped cell, with its label and setting."""
 
     status: Literal["done", "skipped"]
     label: str
@@ -141,14 +141,14 @@ class Key(TypedDict, total=False):
 
 @with_config(STRICT)
 class Provenance(TypedDict, total=False):
-    """Where a run comes from."""
+    """The machine and versions of a run."""
 
     fingerprint: str | None
 
 
 @with_config(STRICT)
 class Manifest(TypedDict):
-    """What a run is."""
+    """The manifest of a run: its cells, and the key that two runs must share."""
 
     created: str
     key: Key
@@ -182,7 +182,7 @@ _NUMBERS: TypeAdapter[Any] = TypeAdapter(dict[str, float | None], config=ConfigD
 
 
 def problem(body: Any, kind: TypeAdapter[Any]) -> str | None:
-    """What is wrong with a JSON body; None: nothing. ``kind``: MANIFEST, SEALED or MARK."""
+    """Return the first problem of a JSON body, or None if it is valid. ``kind``: MANIFEST, SEALED or MARK."""
     try:
         kind.validate_python(body)
     except ValidationError as error:
@@ -211,7 +211,7 @@ def parquet_table(data: bytes) -> pa.Table:
 
 
 def problem_of_rows(table: pa.Table, schema: pa.Schema) -> str | None:
-    """What is wrong with the columns of a cell's table; None: nothing.
+    """Return the first problem of the columns of a cell's table, or None if they are valid.
 
     Args:
         table: as read.
@@ -234,7 +234,7 @@ def problem_of_rows(table: pa.Table, schema: pa.Schema) -> str | None:
 
 
 def _problem_of_values(column: pa.ChunkedArray, name: str) -> str | None:
-    """What is wrong with the values of a column whose type is right."""
+    """Return the problem of the values of a column whose type is right, or None."""
     if pa.types.is_list(column.type) and pc.list_flatten(column).null_count:
         return "has a gap"
     if name in _WORDS and not pc.all(pc.is_in(column, _WORDS[name]), min_count=0).as_py():

@@ -1,4 +1,4 @@
-"""Files that are complete or absent: written beside, synced, renamed. JSON carries its own checksum."""
+"""Files that are complete or absent: written under another name, synced, renamed. JSON carries its own checksum."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def load(path: Path, remedy: str) -> dict[str, Any]:
         StoreError: it is of another schema version, or damaged; the message ends in ``remedy``.
     """
     if path.exists() and not path.is_file():
-        raise DamagedError(f"{path} is no regular file. {remedy}")
+        raise DamagedError(f"{path} is not a regular file. {remedy}")
     try:
         body = json.loads(path.read_bytes())
         schema = body["schema"]
@@ -104,7 +104,7 @@ def put_folder(path: Path, files: Mapping[str, bytes]) -> None:
 
 
 def partial_of(path: Path) -> Path:
-    """Where a file or folder is written before it gets its name; every process of every machine has its own."""
+    """Return the path that a file or folder has until it is complete; it differs between processes and machines."""
     return path.with_name(f"{path.name}-{_HOST}-{os.getpid()}{PARTIAL}")
 
 
@@ -181,13 +181,13 @@ def lock(run: Path) -> None:
 
 
 def unlock(run: Path) -> None:
-    """Let other processes write to a run; nothing where this process does not lock it."""
+    """Let other processes write to a run, if this process locks it."""
     handle = _LOCKS.pop(run.absolute(), None)
     if handle is not None:
         os.close(handle)
 
 
-# A run at a URL, such as s3://bucket/run: what is finished lies there, and each machine works in a copy of its own.
+# A run at a URL, such as s3://bucket/run: what is finished lies there, and each machine works in another copy.
 #     URL/manifest.json      written first, once
 #     URL/cells/CELL.zip     a sealed cell with its outputs and conditions: one object, there completely or not at all
 #     URL/engines/CELL/...   a sealed cell of an engine
@@ -198,11 +198,11 @@ def unlock(run: Path) -> None:
 
 _URL = re.compile(r"([a-z][a-z0-9+]+):/+(.+)", re.IGNORECASE)
 _PARTS = ("outputs", "conditions")
-"""Folders beside ``cells`` that hold files of a cell."""
+"""Further folders that hold files of a cell."""
 
 
 def remote_run(path: str | Path) -> RemoteRun | None:
-    """The run at a URL; None where ``path`` is that of a folder. A `Path` of a URL has lost one of its slashes."""
+    """Return the run at a URL, or None if ``path`` is that of a folder. A `Path` lacks one of a URL's slashes."""
     match = _URL.fullmatch(str(path))
     if match is None or (isinstance(path, Path) and path.exists()):
         return None
@@ -239,11 +239,11 @@ class RemoteRun:
         return self._copy_of(manifest)
 
     def manifest(self) -> bytes | None:
-        """The manifest; None where no run was started."""
+        """Return the manifest, or None if no run was started."""
         return self._read("manifest.json")
 
     def working_copy(self) -> Path:
-        """The copy on this machine, made where there is none.
+        """Return the copy on this machine, and make it if there is none.
 
         Raises:
             StoreError: the URL holds no run.
@@ -297,7 +297,7 @@ class RemoteRun:
                     self._write(file.relative_to(copy).as_posix(), file.read_bytes())
 
     def restore(self, copy: Path, folder: str, names: Sequence[str]) -> None:
-        """Bring a folder that was published to the copy, where all of its files are at the URL and it is not here."""
+        """Bring a published folder to the copy if all of its files are at the URL and the copy lacks it."""
         if (copy / folder).is_dir():
             return
         files = {name: self._read(f"{folder}/{name}") for name in names}
@@ -386,7 +386,7 @@ class RemoteRun:
 
     @contextmanager
     def _access(self) -> Iterator[None]:
-        """Raise StoreError where the URL cannot be used."""
+        """Raise StoreError if the URL cannot be used."""
         try:
             yield
         except (OSError, ValueError, ImportError) as error:

@@ -83,9 +83,9 @@ def totals(samples: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     Returns:
         Columns output, completion (tokens up to the end of text), outputs (1), steps, nfe,
         draft_nfe, drafted, tested, accepted, expected, emitted, forced, overshoot, reused, resampled, levels,
-        levels_built (NaN where a step did not store it), unique_drafted (drafted and not reused), wall_ms, wall_s,
+        levels_built (NaN if a step did not store it), unique_drafted (drafted and not reused), wall_ms, wall_s,
         share_s (the output's share of its batch's time), step_wall_ms, start_ms, start_nfe, logprob, agreement,
-        prefill_ms, peak_mb, cpu_joules and gpu_joules (NaN where the machine does not tell); and drafted, tested,
+        prefill_ms, peak_mb, cpu_joules and gpu_joules (NaN if the machine does not tell); and drafted, tested,
         accepted and expected without the forced ones as free_drafted and so on. The method's start is in nfe,
         draft_nfe, wall_ms, wall_s and share_s.
     """
@@ -136,7 +136,7 @@ def totals(samples: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def _levels_built(steps: pd.DataFrame) -> pd.Series[float]:
-    """Levels built by output; NaN where a step of it has none stored."""
+    """Return the levels built by output; NaN if a step of it has none stored."""
     steps = steps[~steps["warmup"]]
     built = steps.get("levels_built", pd.Series(np.nan, steps.index)).astype(float)
     by_output = built.groupby([steps[key] for key in ("prompt", "repetition")])
@@ -144,7 +144,7 @@ def _levels_built(steps: pd.DataFrame) -> pd.Series[float]:
 
 
 def value(metric: Metric, frame: pd.DataFrame) -> float | None:
-    """The metric over the rows of ``totals`` that have its numerator; None where its denominator is 0 there."""
+    """Return the metric over the rows of ``totals`` that have its numerator, or None if its denominator is 0 there."""
     frame = frame[frame[metric.numerator].notna()]
     below = float(frame[metric.denominator].sum())
     return float(frame[metric.numerator].sum()) / below - metric.minus if below else None

@@ -154,7 +154,7 @@ ORIGINS = {
     FORCED: "the only token that could stand there",
     DECODED: "drawn without a draft",
 }
-"""What a token was, and what that means."""
+"""The origins of a token, and their meaning."""
 UNREADABLE = "\N{REPLACEMENT CHARACTER}"
 
 
@@ -166,7 +166,7 @@ class Decoder(Protocol):
 
 
 def origins(steps: Iterable[Any], tokens: int) -> list[str] | None:
-    """The origin of each of the output's ``tokens`` tokens, one of ``ORIGINS``; None: a canvas is filled in any order.
+    """Return the origin of each output token, one of ``ORIGINS``, or None if a canvas is filled in any order.
 
     Args:
         steps: of one decode, in order, with the attributes of `Step`.
@@ -188,7 +188,7 @@ def pieces(decode: Decoder, tokens: Sequence[int]) -> tuple[str, ...]:
     """The text that each token adds to the output; several tokens of one character add it with the last of them.
 
     A token is decoded behind the one before it, because some tokenizers leave out the space of a first token.
-    Nothing is returned where there is no tokenizer, or the tokens cannot be decoded one by one.
+    Nothing is returned if there is no tokenizer, or the tokens cannot be decoded one by one.
     """
     out: list[str] = []
     before: list[int] = []

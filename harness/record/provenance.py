@@ -56,14 +56,14 @@ def fingerprint(machine: Mapping[str, Any]) -> str:
 
 
 def versions() -> dict[str, str | None]:
-    """Versions of Python and of each of ``PACKAGES``; None: not installed."""
+    """Return the versions of Python and of each of ``PACKAGES``, or None if one is not installed."""
     return {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES}
 
 
 def git_commit() -> dict[str, Any] | None:
     """``commit`` (hex) and ``dirty`` (the packages were changed since) of the tree that this runs from.
 
-    None where that is not a checkout (an installed wheel), or git cannot read it.
+    None if that is not a checkout (an installed wheel), or git cannot read it.
     """
     return _commit_of(Path(__file__).resolve().parents[2])
 
@@ -112,7 +112,7 @@ def digest(obj: Any) -> str:
 
 
 def _cpu() -> str:
-    """The processor's name, or what the platform calls it."""
+    """Return the processor's name, or the platform's word for it."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -137,7 +137,7 @@ def _commit_of(root: Path) -> dict[str, Any] | None:
 
 
 def _git(root: Path, *words: str) -> str | None:
-    """Standard output of a git command that writes nothing, or None where it fails."""
+    """Return the standard output of a git command that writes nothing, or None if it fails."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     command = ["git", "--no-optional-locks", "-C", str(root), *words]
     try:

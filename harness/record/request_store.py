@@ -1,4 +1,4 @@
-"""The cells of engines in a run folder, beside those of methods. A run that is killed resumes and repeats nothing.
+"""The cells of engines in a run folder. A run that is killed resumes and repeats nothing.
 
     RUN/requests/CELL/PROMPT-HASH--REP.json  one finished request each
     RUN/engines/CELL/                        a sealed cell: requests.parquet and cell.json
@@ -43,7 +43,7 @@ FILE = "requests.parquet"
 
 @dataclass(frozen=True)
 class EngineCell:
-    """A sealed cell of an engine: what is known of it, and its requests (columns ``REQUESTS``)."""
+    """A sealed cell of an engine: its facts, and its requests (columns ``REQUESTS``)."""
 
     name: str
     meta: dict[str, Any]
@@ -68,7 +68,7 @@ class RequestStore:
         return cls(path, dict(manifest.get("engines") or {}))
 
     def clear(self) -> None:
-        """Remove what a kill left unfinished."""
+        """Remove unfinished files of a run that was killed."""
         for pattern in ("engines/*", "engines/*/*", "requests/*/*"):
             for path in filter(is_abandoned, self.path.glob(pattern + PARTIAL)):
                 drop(path)
@@ -91,7 +91,7 @@ class RequestStore:
             put(folder / _file_name(request), encode({"schema": SCHEMA, "payload": asdict(request)}))
         except OSError as error:
             raise RunIncomplete(
-                f"{self.path} cannot be written: {error}. What was finished is kept; make room and use --resume."
+                f"{self.path} cannot be written: {error}. Finished requests are kept; make room and use --resume."
             ) from error
 
     def requests(self, cell: str) -> list[Request]:
@@ -143,7 +143,7 @@ class RequestStore:
             )
 
     def sealed(self, cell: str) -> bool:
-        """Whether the cell is finished. UnknownNameError: the manifest has no such cell."""
+        """Return whether the cell is finished. UnknownNameError: the manifest lacks the cell."""
         return self._folder(cell).is_dir()
 
     def cells(self) -> list[str]:
@@ -171,7 +171,7 @@ class RequestStore:
         return EngineCell(name, body["meta"], frame)
 
     def meta(self, name: str) -> dict[str, Any]:
-        """What is known of a sealed cell, without its requests. StoreError: it is not finished, or damaged."""
+        """Return the facts about a sealed cell, without its requests. StoreError: it is not finished, or damaged."""
         meta: dict[str, Any] = self._body(name)["meta"]
         return meta
 

@@ -21,10 +21,10 @@ class Request:
 
     Args:
         prompt: the prompt's id.
-        repetition: 0, 1, ...; each has a seed of its own.
+        repetition: 0, 1, ...; each has another seed.
         warmup: stored, never counted.
         status: "ok" or "failed".
-        fault: the kind of a failure (`stridebench.harness.core.engine.FAULTS`); None: none.
+        fault: the kind of a failure (`stridebench.harness.core.engine.FAULTS`), or None if there was none.
         error: the failure in one line.
         category: the prompt's.
         session: 0, 1, ...: which start of the run made it. Times of two sessions are not compared.
@@ -48,8 +48,8 @@ class Request:
         histogram: entry i is the number of steps that kept i drafts.
         per_position: entry i is the number of steps that kept a draft at position i.
         target_passes: passes of the target.
-        told_length: the engine's own mean acceptance length.
-        told_rate: the engine's own acceptance rate.
+        told_length: the mean acceptance length that the engine tells.
+        told_rate: the acceptance rate that the engine tells.
     """
 
     prompt: str
@@ -114,12 +114,12 @@ def table(requests: list[Request]) -> pa.Table:
 
 
 def counted(frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows that succeeded and are no warm-up."""
+    """Return the rows that succeeded and are not warm-ups."""
     return frame[(frame["status"] == "ok") & ~frame["warmup"]]
 
 
 def identities(request: Request, rounding: float = 0.006) -> list[str]:
-    """Identities that an engine's own numbers break; empty: none, or too little is told.
+    """Return the identities that an engine's numbers break; empty if there are none, or too little is told.
 
     Args:
         rounding: by how much its means may differ, since engines print two decimals.
@@ -177,7 +177,7 @@ def measures(frame: pd.DataFrame, counters: Mapping[str, Any], objective: Mappin
     Args:
         frame: rows of requests.parquet.
         counters: growth of the server's counters by field, for what requests do not tell; empty: none.
-        objective: ``ttft_ms`` and ``tpot_ms`` of a good request; None: no limit.
+        objective: ``ttft_ms`` and ``tpot_ms`` of a good request, or None if there is no limit.
     """
     rows = counted(frame)
     times = timings(rows)
@@ -221,7 +221,7 @@ def acceptance(rows: pd.DataFrame, counters: Mapping[str, Any]) -> dict[str, flo
 
 
 def timings(rows: pd.DataFrame) -> pd.DataFrame:
-    """``ttft_ms`` and ``tpot_ms`` of each request; NaN where the engine does not tell enough."""
+    """Return ``ttft_ms`` and ``tpot_ms`` of each request; NaN if the engine does not tell enough."""
     out = {"ttft_ms": [], "tpot_ms": []}  # type: dict[str, list[float]]
     for arrivals, parts, tokens in zip(rows["arrivals_ns"], rows["chunk_tokens"], rows["output_tokens"], strict=True):
         out["ttft_ms"].append(arrivals[0] / 1e6 if arrivals is not None and len(arrivals) else np.nan)
@@ -257,7 +257,7 @@ def percentiles(name: str, values: FloatArray) -> dict[str, float | None]:
 
 
 def _total(column: pd.Series[Any]) -> float | None:
-    """The sum of a column; None where a request does not tell it."""
+    """Return the sum of a column, or None if a request does not tell it."""
     return float(column.sum()) if len(column) and bool(column.notna().all()) else None
 
 

@@ -6,7 +6,7 @@ are indexed by (prompt, repetition), as in ``metrics.totals``. The same data and
 
 Intervals are percentile intervals widened to Student's t (Hesterberg 2015, "expanded percentile"): the plain
 percentile interval is too short for the 6 to 40 prompts of a suite. Fewer than six prompts give none. A resample of
-equal values has no spread, so values between 0 and 1 have the interval of `bounded_mean` instead.
+equal values does not spread, so values between 0 and 1 have the interval of `bounded_mean` instead.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Bootstrap:
         """One-sided p-value of "the truth is at least ``bound``"; a small one means confidently below.
 
         It is the larger of two: by the resamples, and by Student's t with the bootstrap's standard error. The first
-        alone is too small for skew figures of few prompts, and says nothing where no resample reaches ``bound``.
+        alone is too small for skew figures of few prompts, and says nothing if no resample reaches ``bound``.
         """
         error = self.error
         if error is None:
@@ -112,7 +112,7 @@ def bootstrap(frame: pd.DataFrame, statistic: Statistic, resamples: int = RESAMP
             missing value are left out.
 
     Returns:
-        None where no row is left, or the statistic of all rows is not finite (nothing was tested, for example).
+        None if no row is left, or the statistic of all rows is not finite (nothing was tested, for example).
     """
     table = _by_cluster(frame)
     n = len(table)
@@ -142,7 +142,7 @@ def _by_cluster(frame: pd.DataFrame) -> FloatArray:
 
 
 def _finite(values: FloatArray) -> FloatArray:
-    """Sorted finite values; none where one in twenty is not finite, because the others would be biased."""
+    """Return the sorted finite values; none if one in twenty is not finite, because the others would be biased."""
     finite = np.sort(values[np.isfinite(values)])
     return finite if len(finite) > 0.95 * len(values) else np.empty(0)
 
@@ -170,7 +170,7 @@ def score(values: pd.Series[float], seed: int = 0) -> Interval | None:
 def bounded_mean(values: pd.Series[float], seed: int = 0) -> Interval | None:
     """Mean of values between 0 and 1, with an interval that has a width even where all of them are equal.
 
-    It is Clopper and Pearson's exact interval where the mean of each cluster is 0 or 1. Elsewhere it is Gaffke's bound,
+    It is Clopper and Pearson's exact interval if the mean of each cluster is 0 or 1. Elsewhere it is Gaffke's bound,
     which extends theirs to any distribution on [0, 1] (Learned-Miller and Thomas 2019, arXiv:1905.06208, section 3).
 
     Raises:
@@ -270,7 +270,7 @@ def equivalence(a: pd.Series[float], b: pd.Series[float], margin: float, alpha: 
     Rows in only one of the two, or without a value, are left out.
 
     Returns:
-        None where no row is left.
+        None if no row is left.
 
     Raises:
         UsageError: the margin is not above 0, or alpha not between 0 and 0.5.
@@ -308,7 +308,7 @@ def holm(p: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True)
 class TwoSample:
-    """A two-sample statistic over n pairs; ``p`` is None where there are too few clusters."""
+    """A two-sample statistic over n pairs; ``p`` is None if there are too few clusters."""
 
     statistic: float
     p: float | None
@@ -323,7 +323,7 @@ def unigram_test(a: pd.Series[Any], b: pd.Series[Any], seed: int = 0) -> TwoSamp
         b: as ``a``.
 
     Returns:
-        p by swapping the labels of pairs. It is valid where the two outputs are exchangeable given the prompt. The
+        p by swapping the labels of pairs. It is valid if the two outputs are exchangeable given the prompt. The
         statistic's noise grows with the vocabulary used, so compare it with that of two autoregressive sets.
     """
     shared = a.index.intersection(b.index)

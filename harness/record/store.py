@@ -1,13 +1,13 @@
 """The run folder: atomic, versioned, checksummed. A run killed at any moment resumes and repeats nothing.
 
-    RUN/manifest.json                       written first, once: what the run is
+    RUN/manifest.json                       written first, once: suite, key and planned cells
     RUN/records/CELL/PROMPT-HASH--REP.json  one finished decode each (``-warmup`` before the dot)
     RUN/cells/CELL/                         a sealed cell: samples.parquet, steps.parquet, cell.json
-    RUN/conditions/CELL/PROMPT-HASH-0.npy   what a baseline's meshes were made from
-    RUN/conditions/CELL/PROMPT-HASH-0.wav   what a speech model heard, of a baseline's first prompts; .txt: its words
-    RUN/started/CELL.json                   what a worker process began in a cell and has not finished
+    RUN/conditions/CELL/PROMPT-HASH-0.npy   the points that a baseline's meshes were made from
+    RUN/conditions/CELL/PROMPT-HASH-0.wav   the sound of a baseline's first prompts; .txt: its words
+    RUN/started/CELL.json                   the decode that a worker process began in a cell
     RUN/passes/BACKBONE-DTYPE.json          what passes of a backbone took, and the threads chosen by that
-    RUN/workers/BACKBONE-DTYPE-N.log        what the N-th worker process of a backbone printed
+    RUN/workers/BACKBONE-DTYPE-N.log        output of the N-th worker process of a backbone
 
 A file gets its name by a rename, after its bytes are on the disk. So does the folder of a sealed cell; its records are
 removed after that. Whatever a kill leaves behind ends in ``~partial``.
@@ -116,7 +116,7 @@ class Cell:
 
 
 class Start(NamedTuple):
-    """What was begun in a cell and not finished: the reason in words, and in how many runs that ended there.
+    """A decode that was begun in a cell and not finished: the reason in words, and in how many runs that ended there.
 
     Without a number of runs the cell itself failed.
     """
@@ -127,14 +127,14 @@ class Start(NamedTuple):
 
 @dataclass(frozen=True)
 class Store:
-    """A run folder. One process at a time writes to it, beside the workers of its pool; any number may read.
+    """A run folder. One process and the workers of its pool write to it at a time; any number may read.
 
     A reader sees all records of a cell or its tables, also while a worker seals it.
 
     Args:
         path: the folder; of a run at a URL, the working copy on this machine (`stridebench.harness.record.files`).
         manifest: as stored: schema, created, key, cells and the other entries that ``create`` got.
-        remote: where sealed cells are sent to and fetched from; None: the folder is all there is.
+        remote: where sealed cells are sent to and fetched from, or None if there is only the folder.
     """
 
     path: Path
@@ -143,7 +143,7 @@ class Store:
 
     @property
     def address(self) -> str:
-        """What the run is opened by: the URL, or the path from the root."""
+        """Return the URL of the run, or its path from the root."""
         return str(self.path.absolute()) if self.remote is None else self.remote.url
 
     @classmethod
@@ -202,7 +202,7 @@ class Store:
 
     @classmethod
     def resume(cls, path: str | Path, manifest: Mapping[str, Any]) -> Store:
-        """Open a run to continue it, and remove what a kill left unfinished.
+        """Open a run to continue it, and remove files that a killed run did not finish.
 
         Raises:
             StoreError: as ``open``; or the keys differ (each is named), another process writes there,
@@ -215,7 +215,7 @@ class Store:
             unlike += _machine_differences(store.manifest, manifest)
             raise StoreError(
                 f"{store.path} holds another run, which cannot be mixed with this one: {'; '.join(unlike)}. "
-                f"Ask for what is there, or name another folder."
+                f"Ask for the same, or name another folder."
             )
         with store._room():
             lock(store.path)
@@ -232,8 +232,8 @@ class Store:
 
         Raises:
             ContractError: the record breaks an identity of `columns.check`.
-            RunIncomplete: the disk is full or read-only; what was finished before is kept.
-            SealedError: the cell is sealed. UnknownNameError: the manifest has no such cell.
+            RunIncomplete: the disk is full or read-only; all that was finished before is kept.
+            SealedError: the cell is sealed. UnknownNameError: the manifest lacks the cell.
         """
         self._refuse_sealed(cell)
         _check(cell, record)
@@ -289,7 +289,7 @@ class Store:
         return "" if path is None else path.relative_to(self.path).as_posix()
 
     def keep_condition(self, cell: str, prompt: str, condition: npt.NDArray[Any]) -> None:
-        """Write a prompt's condition to ``condition_file``; reports show it beside the output.
+        """Write a prompt's condition to ``condition_file``; reports show it with the output.
 
         Raises:
             RunIncomplete: the disk is full or read-only.
@@ -303,7 +303,7 @@ class Store:
                 put(path, data.getvalue())
 
     def keep_sound(self, cell: str, prompt: str, samples: npt.NDArray[np.floating[Any]], rate: int, words: str) -> None:
-        """Write what a speech model heard to ``sound_file``, with the words that were spoken beside it.
+        """Write the sound that a speech model heard to ``sound_file``, with the words that were spoken.
 
         Nothing is written for further prompts once ``SOUNDS`` are there: a corpus would fill the disk.
 
@@ -413,11 +413,11 @@ class Store:
             self.remote.publish(self.path, folder)
 
     def mark_started(self, cell: str, reason: str, runs: int | None = None) -> None:
-        """Say, durably, what was begun in the cell and is not finished. Its seal unmarks it too.
+        """Record, durably, that a decode of the cell was begun. Its seal unmarks it too.
 
         Args:
             reason: in the words of a failed sample.
-            runs: how many runs will have ended in the cell if this one does; None: the cell itself has failed.
+            runs: how many runs will have ended in the cell if this one does, or None if the cell itself has failed.
 
         Raises:
             RunIncomplete: the disk is full or read-only.
@@ -429,11 +429,11 @@ class Store:
             put(path, encode({"schema": SCHEMA, **entry}))
 
     def unmark_started(self, cell: str) -> None:
-        """What was started in the cell is finished."""
+        """Record that the started decode is finished."""
         drop(self._mark(cell))
 
     def started(self, cell: str) -> Start | None:
-        """The cell's mark; None: it has none.
+        """Return the cell's mark, or None if it has none.
 
         Raises:
             StoreError: the mark is damaged.
@@ -448,7 +448,7 @@ class Store:
         return Start(body["reason"], body.get("runs"))
 
     def keep_passes(self, backbone: str, dtype: str, body: Mapping[str, Any]) -> None:
-        """Keep what passes of a backbone took (`stridebench.harness.core.costs.Passes`), for the cells that follow.
+        """Keep the times of a backbone's passes (`stridebench.harness.core.costs.Passes`), for the cells that follow.
 
         Raises:
             RunIncomplete: the disk is full or read-only.
@@ -459,7 +459,7 @@ class Store:
             put(path, encode({"schema": SCHEMA, "passes": dict(body)}))
 
     def passes(self, backbone: str, dtype: str) -> dict[str, Any] | None:
-        """What was kept; None: nothing.
+        """Return the kept times, or None if there are none.
 
         Raises:
             StoreError: the file is damaged.
@@ -474,7 +474,7 @@ class Store:
         return self.path / "passes" / f"{quote(backbone, safe='')[:160]}-{dtype}.json"
 
     def log_of_worker(self, backbone: str, dtype: str) -> Path:
-        """A new empty file for what a worker process prints.
+        """Create an empty file for the output of a worker process.
 
         Raises:
             RunIncomplete: the disk is full or read-only.
@@ -497,7 +497,7 @@ class Store:
                     self.remote.forget(cell)
 
     def sealed(self, cell: str) -> bool:
-        """Whether the cell is finished. UnknownNameError: the manifest has no such cell."""
+        """Return whether the cell is finished. UnknownNameError: the manifest lacks the cell."""
         return self._folder(cell).is_dir()
 
     def cells(self) -> list[str]:
@@ -509,7 +509,7 @@ class Store:
 
         Raises:
             StoreError: it is not finished, or a file is missing, damaged or of another version.
-            UnknownNameError: the manifest has no such cell.
+            UnknownNameError: the manifest lacks the cell.
         """
         body = self._body(name)
         tables = {file: self._table(name, file, digest) for file, digest in body["files"].items()}
@@ -518,10 +518,10 @@ class Store:
         return Cell(name, body["meta"], samples, frames["steps.parquet"])
 
     def arrow(self, name: str, file: str) -> pa.Table | None:
-        """A table of a sealed cell as it is stored, such as steps.parquet; None: the cell has no such table.
+        """A table of a sealed cell as it is stored, such as steps.parquet, or None if the cell lacks it.
 
         Raises:
-            StoreError: the cell is not finished, or the table is damaged. UnknownNameError: there is no such cell.
+            StoreError: the cell is not finished, or the table is damaged. UnknownNameError: there is none of that name.
         """
         digest = self._body(name)["files"].get(file)
         return None if digest is None else self._table(name, file, digest)
@@ -531,7 +531,7 @@ class Store:
 
         Raises:
             StoreError: it is not finished, or its cell.json is missing, damaged or of another version.
-            UnknownNameError: the manifest has no such cell.
+            UnknownNameError: the manifest lacks the cell.
         """
         meta: dict[str, Any] = self._body(name)["meta"]
         return meta
@@ -566,10 +566,10 @@ class Store:
             return []
 
     def _unsealed(self, cell: str, damaged: Callable[[Path, DamagedError], None] | None = None) -> list[Record] | None:
-        """The records of a cell; None: it is sealed, maybe while they were read, and its tables hold them all.
+        """Return the records of a cell, or None if it is sealed (maybe while they were read): its tables hold them all.
 
         Args:
-            damaged: what to do with a record that is; None: raise.
+            damaged: called with a damaged record and its error; None raises the error.
         """
         if self.sealed(cell):
             return None
@@ -591,7 +591,7 @@ class Store:
             os.replace(path, path.with_name(f"{path.name}.corrupt"))
 
     def _refuse_sealed(self, cell: str) -> tuple[()]:
-        """Nothing, where the cell is not sealed.
+        """Return no record if the cell is not sealed.
 
         Raises:
             SealedError: it is.
@@ -654,12 +654,12 @@ class Store:
 
 
 def condition_file(run: Path, cell: str, prompt: str) -> Path:
-    """The file of the points that a mesh was made from. The baseline's cell holds it for all cells paired with it."""
+    """Return the file of the points that a mesh was made from. The baseline's cell holds it for all of its pairs."""
     return run / "conditions" / cell / f"{file_name(prompt, 0)}.npy"
 
 
 def sound_file(run: Path, cell: str, prompt: str) -> Path:
-    """The file of what a speech model heard; a .txt beside it has the words. The baseline's cell holds it for all."""
+    """Return the file of the sound that a speech model heard; a .txt of the same name has the words."""
     return condition_file(run, cell, prompt).with_suffix(".wav")
 
 

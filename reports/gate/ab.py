@@ -72,7 +72,7 @@ class Difference:
 
     @property
     def verdict(self) -> str:
-        """The word with what it rests on; of seconds it names the faster side."""
+        """Return the word with its evidence; of seconds it names the faster side."""
         if self.word == "no difference seen" and self.visible is not None:
             return f"no difference seen; would have seen {self.visible:.1%}"
         of_seconds = {"faster": "b is faster", "slower": "a is faster"}
@@ -82,7 +82,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What two versions differ in: rows by cell, cells that one side alone has, and what was not compared."""
+    """The difference of two versions: rows by cell, cells that one side alone has, and remarks."""
 
     rows: tuple[Difference, ...]
     only_a: tuple[str, ...]
@@ -194,7 +194,7 @@ def _numbered(frame: pd.DataFrame, turn: int) -> pd.DataFrame:
 
 
 def _count(row: Difference, a: pd.DataFrame, b: pd.DataFrame) -> Difference | None:
-    """A count, with an interval over prompts; None where the first side has nothing of it."""
+    """Return a count with an interval over prompts, or None if the first side has nothing of it."""
     metric = METRICS[row.metric]
     values = [value(metric, side) for side in (a, b)]
     if values[0] is None or values[1] is None or not values[0]:

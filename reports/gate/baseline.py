@@ -1,4 +1,4 @@
-"""What a gate compares with: a run's counts by prompt and seed, its verdicts, and its noise between equal runs.
+"""The baseline of a gate: a run's counts by prompt and seed, its verdicts, and its noise between equal runs.
 
 A baseline may hold reruns of the same suite with other seeds (A/A reruns). Nothing but chance separates them from the
 run, so they say how far a figure of an unchanged system moves: that is the margin within which a cell passes.
@@ -47,7 +47,7 @@ class Tested:
         denominator: as ``numerator``.
         minus: subtracted from the ratio.
         sign: 1 where more is better, -1 where less is.
-        noise: whether the run's own spread over prompts says how far the figure moves between equal runs. Seconds move
+        noise: whether the spread over the run's prompts says how far the figure moves between equal runs. Seconds move
             with the machine too, so only A/A reruns say that.
     """
 
@@ -84,7 +84,7 @@ class Tested:
         return stats.bootstrap(paired, gain, resamples=10_000)
 
     def value(self, frame: pd.DataFrame) -> float | None:
-        """The figure over all rows that have it; None: nothing was counted."""
+        """Return the figure over all rows that have it, or None if nothing was counted."""
         rows = frame.assign(one=1.0)[[self.numerator, self.denominator]].dropna()
         below = float(rows[self.denominator].sum())
         return float(rows[self.numerator].sum()) / below - self.minus if below else None
@@ -101,7 +101,7 @@ TESTED = {
 
 
 def tested(before: pd.DataFrame, after: pd.DataFrame) -> dict[str, Tested]:
-    """The figures to test in a cell: those of drafts where it drafts, SCR where that is not tau, and its quality."""
+    """Return the figures to test in a cell: those of drafts if it drafts, SCR if that is not tau, and its quality."""
     shared = [name for name in before.columns if name in after.columns]
     drafts = bool(before["drafted"].sum())
     names = ["tau_minus_1", "acceptance"] if drafts else []
@@ -187,7 +187,7 @@ def make_baseline(store: Store, again: Sequence[Store] = ()) -> dict[str, Any]:
 
 
 def failed_samples(store: Store, name: str) -> int:
-    """Return how many counted samples of a cell failed, and are no part of its figures; 0 for a cell of an engine."""
+    """Return how many counted samples of a cell failed, which its figures leave out; 0 for a cell of an engine."""
     if name not in store.cells():
         return 0
     samples = store.cell(name).samples
@@ -235,7 +235,7 @@ def _rerun(run: Store, cell: Cell) -> pd.DataFrame:
         other = run.cell(name)
         if configuration(other) == configuration(cell):
             return figures_of(run, other)
-    raise UsageError(f"{run.path} has no cell like {cell.meta.get('label', cell.name)}; rerun the same suite")
+    raise UsageError(f"{run.path} lacks a cell like {cell.meta.get('label', cell.name)}; rerun the same suite")
 
 
 def configuration(cell: Cell) -> str:
@@ -261,7 +261,9 @@ def _refuse_unlike(store: Store, rerun: Store) -> None:
     seeds = [key.pop("seed", None) for key in (first, second)]
     unlike = list(differences(first, second))
     if unlike:
-        raise UsageError(f"{rerun.path} is no rerun of {store.path}: {'; '.join(unlike)}. Change nothing but --seed.")
+        raise UsageError(
+            f"{rerun.path} is not a rerun of {store.path}: {'; '.join(unlike)}. Change nothing but --seed."
+        )
     if seeds[0] == seeds[1]:
         raise UsageError(
             f"{rerun.path} has the seed of {store.path}, so it shows no noise; run the suite again with --seed N"
@@ -269,7 +271,7 @@ def _refuse_unlike(store: Store, rerun: Store) -> None:
 
 
 def verdict_of(cell: Cell) -> str | None:
-    """Return the word of a cell's verdict; None where no sample succeeded."""
+    """Return the word of a cell's verdict, or None if no sample succeeded."""
     word: str | None = (cell.meta.get("verdict") or {}).get("word")
     return word
 
@@ -314,7 +316,7 @@ def check(store: Store, baseline: Mapping[str, Any]) -> None:
 
 
 def check_content(baseline: Mapping[str, Any]) -> None:
-    """Refuse a document that is no baseline.
+    """Refuse a document that is not a baseline.
 
     Raises:
         StoreError: it is damaged, has another schema, or holds what no baseline does.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from string import ascii_lowercase
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ from stridebench.reports.text_table import Column, TextTable, markdown_lines, nu
 
 if TYPE_CHECKING:
     from stridebench.harness.record.store import Cell, Store
+    from stridebench.reports.text_table import CellRow
 
 
 # Which cells of two runs have one configuration, and why the others have no partner.
@@ -70,7 +71,7 @@ def configuration(meta: Mapping[str, Any]) -> str:
 
 
 def name_of(cell: Cell) -> str:
-    """Return the label of a cell with what it ran on."""
+    """Return the label of a cell with its backbone and setting."""
     meta = cell.meta
     where = f"{meta.get('backbone')} {meta.get('dtype')}, T = {temperature(meta):g}"
     return f"{meta.get('label', cell.name)} ({where})"
@@ -82,7 +83,7 @@ def temperature(meta: Mapping[str, Any]) -> float:
 
 
 def why_alone(key: str, cell: Cell, other: Planned) -> str:
-    """Return why the other run has no finished cell of this configuration, or "" where it has nothing like it."""
+    """Return why the other run has no finished cell of this configuration, or "" if it has nothing like it."""
     if key in other.missing:
         return other.missing[key]
     near = [one.meta for one in other.finished.values() if all(one.meta.get(w) == cell.meta.get(w) for w in NEAR)]
@@ -129,9 +130,9 @@ class Comparison:
             backbone, dtype, temperature, task, metric, a, b (the other run's), difference (b - a), low, high,
             evidence (standard errors between the difference and zero; NaN without an interval), prompts, pairs,
             equal (pairs whose outputs are the same tokens).
-        only_a: finished cells of a that no other run has, with the reason where one is known.
+        only_a: finished cells of a that no other run has, with the reason if one is known.
         only_b: the same of the other runs, which a lacks.
-        notes: what was not compared, and why.
+        notes: cells and figures that were not compared, and why.
         runs: the other runs.
     """
 
@@ -218,7 +219,7 @@ def _alone(run: Planned, other: Planned) -> list[str]:
 
 
 def _compare_cells(a: Cell, b: Cell, left_out: set[str]) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return a row a metric, and what is to be said of the pair."""
+    """Return a row a metric, and remarks on the pair."""
     sides = [FinishedCell.of(cell) for cell in (a, b)]
     shared = sides[0].totals.index.intersection(sides[1].totals.index)
     shared, changed = _of_equal_prompts(sides, shared)
@@ -268,17 +269,33 @@ def _differences(before: pd.DataFrame, after: pd.DataFrame, left_out: set[str]) 
             yield row
 
 
+def _line(key: str) -> Callable[[CellRow], str]:
+    """Return the formatter of a column of words."""
+    return lambda row: printable_line(str(row[key]))
+
+
+def _figure(key: str) -> Callable[[CellRow], str]:
+    """Return the formatter of a metric's value, with the decimals of the metric."""
+    return lambda row: number(row[key], DIGITS.get(row["metric"], 3))
+
+
+def _difference(row: CellRow) -> str:
+    gap, low, high = (_figure(key)(row) for key in ("difference", "low", "high"))
+    bounds = f" [{low}, {high}]" if low != high else " (too few prompts)" if low == "-" else ""
+    return gap + ("*" if significant(row) else "") + bounds
+
+
 COLUMNS = (
-    Column("label", "cell", rank=0),
-    Column("run", "run", rank=0),
-    Column("dtype", "dtype", rank=6),
-    Column("temperature", "T", rank=3),
-    Column("metric", "metric", rank=1),
-    Column("a", "a", rank=2),
-    Column("b", "b", rank=2),
-    Column("difference", "b - a", rank=1),
-    Column("prompts", "prompts", rank=5),
-    Column("equal", "equal outputs", rank=4),
+    Column("label", "cell", rank=0, formatter=_line("label")),
+    Column("run", "run", rank=0, formatter=_line("run")),
+    Column("dtype", "dtype", rank=6, formatter=_line("dtype")),
+    Column("temperature", "T", rank=3, formatter=lambda row: f"{row['temperature']:g}"),
+    Column("metric", "metric", rank=1, formatter=lambda row: str(TITLES.get(row["metric"], row["metric"]))),
+    Column("a", "a", rank=2, formatter=_figure("a")),
+    Column("b", "b", rank=2, formatter=_figure("b")),
+    Column("difference", "b - a", rank=1, formatter=_difference),
+    Column("prompts", "prompts", rank=5, formatter=_line("prompts")),
+    Column("equal", "equal outputs", rank=4, formatter=lambda row: f"{row['equal']}/{row['pairs']}"),
 )
 
 
@@ -292,23 +309,8 @@ def table(comparison: Comparison, names: Sequence[str] = ()) -> TextTable:
     titles = {"b": "other", "difference": "other - a"} if several else {}
     columns = [replace(column, title=titles.get(column.key, column.title)) for column in COLUMNS]
     columns = [column for column in columns if several or column.key != "run"]
-    rows = [[_text(row, column.key) for column in columns] for _, row in comparison.frame.iterrows()]
+    rows = [[column.text(row) for column in columns] for _, row in comparison.frame.iterrows()]
     return TextTable("Comparison", tuple(columns), rows, _remarks(comparison, names))
-
-
-def _text(row: pd.Series[Any], key: str) -> str:
-    digits = DIGITS.get(row["metric"], 3)
-    if key == "difference":
-        gap, low, high = (number(row[name], digits) for name in (key, "low", "high"))
-        bounds = f" [{low}, {high}]" if low != high else " (too few prompts)" if low == "-" else ""
-        return gap + ("*" if significant(row) else "") + bounds
-    if key in ("a", "b"):
-        return number(row[key], digits)
-    if key == "metric":
-        return str(TITLES.get(row[key], row[key]))
-    if key == "equal":
-        return f"{row['equal']}/{row['pairs']}"
-    return f"{row[key]:g}" if key == "temperature" else printable_line(str(row[key]))
 
 
 def _remarks(comparison: Comparison, names: Sequence[str] = ()) -> list[str]:
@@ -323,7 +325,7 @@ def _remarks(comparison: Comparison, names: Sequence[str] = ()) -> list[str]:
 
 
 def _of_other(comparison: Comparison, name: str) -> str:
-    """Return the end of a remark on a cell of a: ", not in c: NAME" where there are several runs."""
+    """Return the end of a remark on a cell of a: ", not in c: NAME" if there are several runs."""
     if not comparison.several:
         return f": {name}"
     letter, _, text = name.partition(": ")
@@ -335,7 +337,7 @@ def _only_in_other(comparison: Comparison, name: str) -> str:
 
 
 def _chance(comparison: Comparison) -> list[str]:
-    """Return how many rows exclude zero, and how many would by chance; nothing where no row has an interval."""
+    """Return how many rows exclude zero, and how many would by chance; nothing if no row has an interval."""
     if not len(comparison.frame):
         return []
     rows = comparison.frame[comparison.frame["low"].notna()]
@@ -348,7 +350,7 @@ def _chance(comparison: Comparison) -> list[str]:
     ]
 
 
-def significant(row: Mapping[str, Any] | pd.Series[Any]) -> bool:
+def significant(row: CellRow) -> bool:
     """Return whether the interval of a row excludes zero."""
     return bool(pd.notna(row["low"]) and not row["low"] <= 0 <= row["high"])
 

@@ -1,8 +1,8 @@
 """Did a change make decoding worse? Compares a run with a stored baseline, paired by prompt and seed.
 
 Counts do not depend on hardware. Relative changes are tested in each cell: of tau - 1, acceptance and the drafts
-expected to be accepted where it drafts, of SCR where that says more, of log-probability and scores, and of the speed-up
-where the machines are equal and the baseline knows its noise. Raw tau is not tested, because every step emits one
+expected to be accepted if it drafts, of SCR if that says more, of log-probability and scores, and of the speed-up
+if the machines are equal and the baseline knows its noise. Raw tau is not tested, because every step emits one
 token whatever it accepts.
 
 - fail: a verdict got worse, an e-value refutes the claim, or a figure dropped significantly. The test is a one-sided
@@ -54,7 +54,7 @@ NEGLIGIBLE = 0.002
 """A drop below this never fails: rounding on another machine moves figures as much."""
 EXIT = {"pass": 0, "fail": 1, "error": 2, "inconclusive": 4}
 ORDER = ("exact", "approximate", "unverified", None, "broken")
-"""Verdicts from the best to the worst; None: no sample succeeded."""
+"""Verdicts from the best to the worst; None if no sample succeeded."""
 
 
 @dataclass(frozen=True)
@@ -106,14 +106,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Result:
-    """What a gate found.
+    """The decision of a gate.
 
     Args:
         verdict: the worst verdict of the rows: error, fail, inconclusive, pass.
         rows: one a cell and metric.
         removed: cells of the baseline whose method the run's suite does not have.
         added: cells that the baseline does not have.
-        notes: what was not compared, and why.
+        notes: cells and figures that were not compared, and why.
     """
 
     verdict: str
@@ -136,8 +136,8 @@ def gate(
     Args:
         store: the run.
         baseline: a document of ``make_baseline``.
-        tolerated: relative drop that never fails and always passes; None: the A/A reruns say.
-        min_prompts: a cell with fewer prompts is inconclusive, even where it is identical.
+        tolerated: relative drop that never fails and always passes; the A/A reruns decide if it is None.
+        min_prompts: a cell with fewer prompts is inconclusive, even if it is identical.
 
     Raises:
         StoreError: the baseline is damaged, has another schema.
@@ -241,7 +241,7 @@ class Measured:
 
 
 def _measured(store: Store, name: str, finished: Collection[str]) -> Measured | None:
-    """A cell of a method or of an engine; None: it is not finished."""
+    """Return a cell of a method or of an engine, or None if it is not finished."""
     if name in finished:
         cell = store.cell(name)
         failures = cell.samples[(cell.samples["status"] != "ok") & ~cell.samples["warmup"]]
@@ -256,7 +256,7 @@ def _cell_rows(
 ) -> list[Row]:
     """Return the tests of one cell; a row with an empty verdict awaits Holm's adjustment."""
     if measured is None:
-        return [replace(row, verdict="error", why="the run has no such finished cell")]
+        return [replace(row, verdict="error", why="the run lacks this cell, or did not finish it")]
     failures = measured.failures
     failed = before.index.intersection(pd.MultiIndex.from_frame(failures[["prompt", "repetition"]]))
     if len(failed):
@@ -320,7 +320,7 @@ def _from_zero(row: Row, figure: Tested, before: pd.DataFrame, after: pd.DataFra
     paired = sides[0].add_suffix("_a").join(sides[1].add_suffix("_b"), how="inner")
     gain = stats.bootstrap(paired, lambda s: s[..., 0] / s[..., 1] - s[..., 2] / s[..., 3])
     p = gain.p_below(0.0) if gain is not None else None
-    why = f"was 0 and is {row.after:.3g}, so there is no relative change"
+    why = f"was 0 and is {row.after:.3g}, and a relative change does not exist"
     return replace(row, verdict="fail" if p is not None and p < FAIL_ALPHA else "inconclusive", why=why)
 
 
@@ -340,9 +340,9 @@ def decide(
     """Give a verdict to the rows that have none yet, with Holm's adjustment over these.
 
     Args:
-        tolerated: the drop that is asked for; None: none is.
-        hand_set: the drop within which a row passes where A/A reruns do not say.
-        source: where that comes from, in words.
+        tolerated: the drop that is asked for, or None.
+        hand_set: the drop within which a row passes if there are no A/A reruns.
+        source: the origin of that figure, in words.
     """
     undecided = [i for i, row in enumerate(rows) if not row.verdict]
     adjusted = stats.holm([rows[i].p or 0.0 for i in undecided])

@@ -1,6 +1,6 @@
-"""The types of what a baseline's file holds, checked when it is read.
+"""Types of the entries of a baseline's file, checked when it is read.
 
-A checksum shows that a file is what was written. These checks show that what was written is a baseline.
+A checksum shows that a file was not altered. These checks show that it holds a baseline.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Text = Annotated[tuple[str, Count, list[Count]], Field(strict=False)]
 
 @with_config(STRICT)
 class Key(TypedDict, total=False):
-    """What a run must share with the baseline's."""
+    """The setting that a run must share with the baseline's."""
 
     tasks: list[dict[str, Any]]
 
@@ -57,7 +57,7 @@ class SuiteEntry(TypedDict):
 
 @with_config(STRICT)
 class ReplayEntry(TypedDict):
-    """What a replay needs."""
+    """The entries that a replay reads."""
 
     suite: SuiteEntry
     cells: dict[str, ReplayedCell]
@@ -80,7 +80,7 @@ DOCUMENT: TypeAdapter[Any] = TypeAdapter(Document)
 
 
 def fault(baseline: Mapping[str, Any]) -> str | None:
-    """What is wrong with the content of a baseline, in words; None: nothing."""
+    """Return the first problem of a baseline's content, or None if it is valid."""
     if words := problem(dict(baseline), DOCUMENT):
         return words
     for name, cell in baseline["cells"].items():
@@ -103,7 +103,7 @@ def _fault_of_columns(columns: list[str]) -> str | None:
 
 
 def _fault_of_rows(columns: list[str], rows: list[list[Any]]) -> str | None:
-    """What is wrong with the rows of a cell whose columns are right."""
+    """Return the problem of the rows of a cell whose columns are right, or None."""
     if not rows:
         return "holds no sample"
     if wrong := [row for row in rows if len(row) != len(columns)]:

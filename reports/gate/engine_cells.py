@@ -30,7 +30,7 @@ def names(store: Store) -> list[str]:
 
 
 def broken(store: Store) -> list[str]:
-    """Cells whose tokens were refuted where the plain decode's were not."""
+    """Return the cells whose tokens were refuted while the plain decode's were not."""
     cells = RequestStore.of(store.path, store.manifest)
     return [name for name in names(store) if (cells.cell(name).meta.get("verdict") or {}).get("verdict") == "broken"]
 
@@ -72,7 +72,7 @@ def rerun(store: Store, name: str, again: Store) -> pd.DataFrame:
     for other in names(again):
         if _configuration(again.manifest["engines"][other]) == configuration:
             return figures(again, other)
-    raise UsageError(f"{again.path} has no finished cell like {label(store, name)}; rerun the same suite")
+    raise UsageError(f"{again.path} lacks a finished cell like {label(store, name)}; rerun the same suite")
 
 
 def _configuration(planned: dict[str, Any]) -> str:
@@ -107,7 +107,7 @@ def configuration(planned: Mapping[str, Any]) -> str:
 
 
 def name_of(cell: EngineCell) -> str:
-    """Its label with what it ran on."""
+    """Return its label with its backbone and temperature."""
     meta = cell.meta
     return f"{meta['label']}, load {meta['load']} ({meta['backbone']}, T = {meta['sampling']['temperature']:g})"
 
@@ -145,7 +145,7 @@ def rows(a: EngineCell, b: EngineCell, seconds: bool) -> Iterator[dict[str, Any]
 
 
 def _values(cell: EngineCell) -> pd.DataFrame:
-    """What the metrics are made of, and each output as a text, by (prompt, repetition)."""
+    """Return the terms of the metrics, and each output as a text, by (prompt, repetition)."""
     requests = counted(cell.requests)
     frame = requests[["output_tokens", "accepted", "drafted", "draft_steps", "target_passes"]].astype(float)
     passes = frame["target_passes"].fillna(frame["output_tokens"] - frame["accepted"])

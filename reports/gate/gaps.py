@@ -13,13 +13,13 @@ from stridebench.harness.record import stats
 def row_of(
     metric: str, before: pd.DataFrame, after: pd.DataFrame, ratio: tuple[str, str], minus: float = 0.0
 ) -> dict[str, Any] | None:
-    """Metric, a, b, difference with its bounds, prompts and evidence; None where the runs share no value.
+    """Return metric, a, b, difference with its bounds, prompts and evidence, or None if the runs share no value.
 
     Args:
         before: of run a, by (prompt, repetition).
         after: of the other run.
         ratio: the columns of numerator and denominator.
-        minus: what the metric's level leaves out.
+        minus: subtracted from the metric's level.
     """
     gap = stats.difference(before, after, *ratio)
     if gap is None:
@@ -31,9 +31,9 @@ def row_of(
 
 
 def evidence(gap: stats.Interval) -> float | None:
-    """Return how many standard errors the difference is from zero, as its 95 % interval has them; None: no interval.
+    """Return how many standard errors the difference is from zero, by its 95 % interval, or None if it lacks one.
 
-    A difference that is the same for every prompt has no standard error, and is infinitely far from zero.
+    A difference that is the same for every prompt has standard error zero, and is infinitely far from zero.
     """
     if gap.low is None or gap.high is None:
         return None

@@ -15,7 +15,7 @@ from stridebench.reports.interchange.readers import Result, read
 from stridebench.reports.interchange.writers import lengths
 
 MARGIN = 0.05
-"""Tolerated drop of the length less 1, where none is named."""
+"""Tolerated drop of the length less 1, if none is named."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Held:
 
     Args:
         reference: mean tokens of a pass with a draft.
-        length: of the cell, with its interval over prompts; None: too few prompts.
+        length: of the cell, with its interval over prompts, or None if these are too few.
         verdict: pass: the interval lies above the reference less the margin; fail: below; else inconclusive.
     """
 

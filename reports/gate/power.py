@@ -29,7 +29,7 @@ REPLAYS = 10
 """Replays a run of the simulation, which are a tenth of the work: a false alarm in 200 needs a thousand to show."""
 FIGURES = ("tau_minus_1", "acceptance", "expected")
 NIGHTLY = {"text, programs": (24, 48), "speech": (12, 64), "pictures": (8, 272), "meshes": (6, 600)}
-"""Prompts and tokens of the cells of the suite `nightly` by what they decode."""
+"""Prompts and tokens of the cells of the suite `nightly` by modality."""
 NIGHTLY_RERUNS = 2
 """A/A reruns of the first night."""
 
@@ -49,7 +49,7 @@ def drafters(
 
     Args:
         size: of the noise that the change adds to the drafter's logits.
-        again: the changed drafter has noise of its own in place of the sound one's: another drafter, equally good.
+        again: the changed drafter has other noise than the sound one: another drafter, equally good.
     """
     shape = (prompts, positions, VOCABULARY)
     spread = rng.lognormal(0.0, 0.3, size=(prompts, 1, 1))
@@ -144,7 +144,7 @@ def table(runs: int, prompts: int = PROMPTS) -> Iterator[list[str]]:
 
 
 def nightly(runs: int) -> Iterator[list[str]]:
-    """Yield rows of: what is decoded, prompts, tokens, unchanged systems that pass, losses of 1, 3, 10 % that fail."""
+    """Yield rows of: modality, prompts, tokens, unchanged systems that pass, losses of 1, 3, 10 % that fail."""
     sizes = {drop: size_of(drop) for drop in (0.01, 0.03, 0.10)}
     for name, (prompts, length) in NIGHTLY.items():
         words: dict[float, list[str]] = {}

@@ -1,4 +1,4 @@
-"""What a gate found, as Markdown, JUnit XML and annotations of GitHub."""
+"""The decision of a gate as Markdown, JUnit XML and annotations of GitHub."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from stridebench.reports.gate.decision import Result, Row, decide, worst
 
 REPLAYED = Tested("replayed acceptance", "expected", "positions")
 MARGIN = 0.005
-"""A replayed cell passes where a drop beyond this is excluded."""
+"""A replayed cell passes if a drop beyond this is excluded."""
 COLUMNS = ["prompt", "repetition", "positions", "expected"]
 
 ReplayRow = tuple[str, int, int, float]
@@ -38,7 +38,7 @@ def replay_gate(
         baseline: a checked document that holds ``replay``.
         scores: prompt, repetition, positions and the sum of their values, by cell.
         errors: why a cell could not be replayed, by cell.
-        tolerated: relative drop that never fails and always passes; None: 0.2 % never fails, 0.5 % passes.
+        tolerated: relative drop that never fails and always passes; if it is None, 0.2 % never fails and 0.5 % passes.
 
     Raises:
         UsageError: the baseline holds no texts.
@@ -78,7 +78,7 @@ def _test(row: Row, before: pd.DataFrame, after: pd.DataFrame, min_prompts: int)
         needed = max(min_prompts, stats.FEWEST)
         return replace(row, verdict="inconclusive", why=f"{prompts} prompts; {needed} are needed")
     if not after["expected"].notna().all():
-        return replace(row, verdict="inconclusive", why="some values are no numbers")
+        return replace(row, verdict="inconclusive", why="some values are not numbers")
     if before["expected"].equals(after.loc[before.index, "expected"]):
         row = replace(row, change=0.0, low=0.0, high=0.0, identical=len(shared))
         return replace(row, verdict="pass", why="identical")

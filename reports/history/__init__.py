@@ -1,1 +1,1 @@
-"""A series of runs of one suite, night by night: where a figure changed, and between which commits."""
+"""A series of runs of one suite, night by night: the figures that changed, and between which commits."""

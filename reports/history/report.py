@@ -53,7 +53,7 @@ class Change:
 
     @property
     def relative(self) -> float | None:
-        """The step as a share of the size before; None where that is 0."""
+        """Return the step as a share of the size before, or None if that is 0."""
         return (self.after - self.before) / abs(self.before) if self.before else None
 
     @property
@@ -107,7 +107,7 @@ class Finding:
 
     @property
     def verdict(self) -> str:
-        """`changed`, `no change`, or `inconclusive`: fewer than six nights, or the latest nights have no value."""
+        """`changed`, `no change`, or `inconclusive`: fewer than six nights, or the latest nights lack a value."""
         if self.changes:
             return "changed"
         return "inconclusive" if self.reason else "no change"
@@ -162,7 +162,7 @@ def table(results: Sequence[Finding]) -> list[str]:
 
 
 def _none(results: Sequence[Finding]) -> str:
-    """What a history without a change says."""
+    """Return the text of a history without a change."""
     if not results:
         return "Inconclusive: no figure has a value in two nights, so no change can be found."
     open_ones = sum(finding.verdict == "inconclusive" for finding in results)
@@ -175,7 +175,7 @@ def _notes(results: Sequence[Finding]) -> list[str]:
     machines = {finding.series.machine for finding in results} - {None}
     notes = []
     if len(machines) > 1:
-        notes.append("- speed-ups of different machines are series of their own")
+        notes.append("- speed-ups of different machines are different series")
     return notes
 
 
@@ -190,7 +190,7 @@ def document(results: Sequence[Finding]) -> list[dict[str, Any]]:
 
 
 def figure(results: Sequence[Finding], path: Path) -> Path | None:
-    """Draw the series, those with changes first; None where there is none."""
+    """Draw the series, those with changes first; return None if there is none."""
     drawn = sorted(results, key=lambda finding: not finding.changes)[:PANELS]
     if not drawn:
         return None

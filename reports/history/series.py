@@ -17,10 +17,10 @@ METRICS = (
     *("scr", "tau", "acceptance", "expected_per_node", "agreement", "logprob", "speedup"),
     *("length_per_draft", "length_per_pass", "ttft_ms", "tpot_ms"),
 )
-"""Metrics of a history, in the order of its tables; beside them the scores, ``score.NAME`` and ``set.NAME``."""
+"""Metrics of a history, in the order of its tables; followed by the scores, ``score.NAME`` and ``set.NAME``."""
 SECONDS = ("speedup", "ttft_ms", "tpot_ms")
 """Metrics that are compared between equal machines alone."""
-"""Metrics that depend on what a version of the store counts."""
+"""Metrics that depend on the counts of a version of the store."""
 TYPES: Mapping[str, tuple[type, ...]] = {
     **{"temperature": (int, float), "machine": (str,), "git": (dict,)},
     **dict.fromkeys(("status", "role", "label", "suite", "run", "backbone", "dtype", "task"), (str,)),
@@ -28,7 +28,7 @@ TYPES: Mapping[str, tuple[type, ...]] = {
 }
 """Types of what else is read, which are those of scores too; each may be null."""
 INFINITE = ("inf", "-inf")
-"""How `stride run --append` writes an infinity, which is no value."""
+"""How `stride run --append` writes an infinity, which is not a value."""
 REMEDY = "remove the line, or restore the file from a copy"
 LARGEST = 1e15
 """No figure is larger; a number above it is damage, and its square would leave the range of a float."""
@@ -41,7 +41,7 @@ class Night:
     Args:
         created: when it began, in ISO 8601.
         run: its folder.
-        commit: of the tree that it ran from, with ``+`` where that was changed; None: not known.
+        commit: of the tree that it ran from, with ``+`` if that was changed, or None if it is not known.
     """
 
     created: str
@@ -80,7 +80,7 @@ def read(path: Path) -> list[dict[str, Any]]:
     """The lines of a history's file, or of every ``*.jsonl`` of its folder. A line that stands twice counts once.
 
     Raises:
-        UsageError: there is none, a line is no JSON object with a cell and a time, it has another type or a damaged
+        UsageError: there is none, a line is not a JSON object with a cell and a time, it has another type or a damaged
             number elsewhere, or two lines tell different things of one cell and time.
     """
     files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path] if path.is_file() else []
@@ -162,7 +162,7 @@ def series(lines: Sequence[Mapping[str, Any]]) -> list[Series]:
 
 
 def _without(valued: set[str], suites: Mapping[str, Any]) -> set[str]:
-    """The nights of the same suites that have no value of a cell's metric, in whichever series."""
+    """Return the nights of the same suites that lack a cell's metric, in whichever series."""
     own = {suites[created] for created in valued}
     return {created for created, suite in suites.items() if suite in own and created not in valued}
 

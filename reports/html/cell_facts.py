@@ -1,4 +1,4 @@
-"""What the page of a cell says in words and numbers: claim, source, verdict, parameters, metrics."""
+"""Words and numbers of the page of a cell: claim, source, verdict, parameters, metrics."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WORDS = {
     "approximate": "The method states another distribution. TV: its largest distance on small models.",
     "broken": "The method claims exactness and fails.",
     "unverified": "Neither exactness nor a distance could be shown.",
-    "-": "No sample ended well, so there is no verdict.",
+    "-": "No sample ended well, so the cell was not judged.",
 }
 _ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})(?!\d)")
 _GITHUB = re.compile(r"(?:^|\s)(github\.com/[\w.-]+/[\w.-]+)")
@@ -46,10 +46,10 @@ class CellFacts:
     Args:
         label, setting: as in the table of all cells.
         role: method, baseline or floor.
-        claim, source: what the method says of itself.
-        source_link: address of a paper or repository that the source names; "" where it names none.
-        verdict, variation, meaning: the word, its distance, and what the word means.
-        evidence: what the verdict rests on.
+        claim, source: as the method states them.
+        source_link: address of a paper or repository that the source names; "" if it names none.
+        verdict, variation, meaning: the word, its distance, and the meaning of the word.
+        evidence: the enumerations, comparisons and bets behind the verdict.
         params: of the method.
         settings: of the cell.
         figures: title, help and estimate of the main metrics.
@@ -79,7 +79,7 @@ def cell_facts(row: pd.Series[Any], finished: FinishedCell, no_curve: str = "") 
 
     Args:
         row: of the summary.
-        no_curve: why the page has no curve of the e-value; "" where it has one or there was no audit.
+        no_curve: why the page has no curve of the e-value; "" if it has one or there was no audit.
     """
     meta, (word, variation) = finished.cell.meta, verdict_of(row)
     source = printable_line(str(meta.get("source") or ""))
@@ -175,7 +175,7 @@ class RunFacts:
         name: of the suite, or of the folder of a run without one.
         created: when it began.
         facts: pairs of a name and a text.
-        command: what it was started with; secrets are already taken out. "" where it is not known.
+        command: the command line that started it, without secrets; "" if it is not known.
         manifest: the manifest as JSON, without its cells.
     """
 

@@ -1,4 +1,4 @@
-"""What the page of an engine's cell says in words and numbers: verdict, engine, setting, measures."""
+"""Words and numbers of the page of an engine's cell: verdict, engine, setting, measures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pandas as pd
 
 from stridebench.harness.errors import printable_line
 from stridebench.harness.record.request_store import EngineCell
-from stridebench.reports.engines import COLUMNS, SETTING, notes_of, text_of
+from stridebench.reports.engines import COLUMNS, SETTING, notes_of
 from stridebench.reports.html.text import e_value, figure_of, signed, visible
 from stridebench.reports.text_table import number
 
@@ -20,7 +20,7 @@ WORDS = {
     "not refuted": ("approximate", "The audit bet against the tokens, and they refute nothing."),
     "near ties": (
         "approximate",
-        "Some outputs differ from the plain decode's. Where they first differ, the reference's two logits are so close "
+        "Some outputs differ from the plain decode's. At the first difference, the reference's two logits are so close "
         "that rounding decides.",
     ),
     "as its plain decode again": (
@@ -33,7 +33,10 @@ WORDS = {
         "broken",
         "The audit refutes the tokens, and has nothing against the plain decode: drafts change the distribution.",
     ),
-    "refuted": ("broken", "The audit refutes the tokens. There is no plain decode to tell the engine from its drafts."),
+    "refuted": (
+        "broken",
+        "The audit refutes the tokens. Without a plain decode, the fault may be the engine's or its drafts'.",
+    ),
     "other arithmetic": (
         "unverified",
         "The audit refutes these tokens and those of the plain decode, or, of greedy outputs, both depart from the "
@@ -48,16 +51,16 @@ WORDS = {
     "unverified": ("unverified", "Nothing could be compared: the engine tells no ids, or there was no reference."),
     "synthetic acceptance": ("unverified", "The server accepts drafts by chance, so its tokens are not looked at."),
 }
-"""Verdicts of an engine: the colour, and what the word means."""
+"""Verdicts of an engine: the colour, and the meaning of the word."""
 PLAIN = "A plain greedy decode. Decodes with drafts are compared with it."
 HELP = {
     "tokens_per_second": "output tokens over the wall time from the first sending to the last answer",
     "speedup": "tokens/s over those of its plain decode at the same setting and load",
     "length_per_draft_pooled": "1 + accepted / passes with a draft, over all requests",
     "length_per_pass_pooled": "output tokens / passes of the target, over all requests",
-    "length_per_draft_mean": "the mean of the requests' own lengths a draft",
-    "length_per_pass_mean": "the mean of the requests' own lengths a pass",
-    "told_length_mean": "the mean acceptance length in the engine's own words",
+    "length_per_draft_mean": "the mean over requests of the length a draft",
+    "length_per_pass_mean": "the mean over requests of the length a pass",
+    "told_length_mean": "the mean acceptance length that the engine tells",
     "acceptance": "accepted over drafted tokens",
     "ttft": "from sending a request to the first part of its output",
     "tpot": "from the first to the last part of an output, over the tokens after the first part",
@@ -70,7 +73,7 @@ HELP = {
     "load": "requests under way at once, or requests a second",
     "samples": "requests that were answered, and that failed",
 }
-"""What the columns of the engines' tables mean."""
+"""Meaning of the columns of the engines' tables."""
 TILES = ("tokens_per_second", "speedup", "length_per_draft_pooled", "length_per_pass_pooled", "ttft", "tpot", "audit")
 DIFFERENCES = 20
 """First differences that a page lists."""
@@ -83,9 +86,9 @@ class EngineFacts:
     Args:
         label: of the engine in the suite.
         setting: backbone, temperature, task, budget and load in words.
-        verdict, kind, meaning: the word, its colour, and what it means.
-        evidence: what the verdict rests on.
-        engine: which it is, and what it says of itself.
+        verdict, kind, meaning: the word, its colour, and its meaning.
+        evidence: the comparisons and bets behind the verdict.
+        engine: its name, version and settings.
         settings: of the cell.
         tiles: title and text of the main measures.
         measures: title, text and meaning of all.
@@ -118,7 +121,7 @@ def engine_facts(row: pd.Series[Any], cell: EngineCell, paired: str) -> EngineFa
     meta, verdict = cell.meta, cell.meta.get("verdict")
     word = str((verdict or {}).get("verdict") or "")
     kind, meaning = WORDS.get(word, ("unverified", PLAIN if verdict is not None else "The run has not judged it yet."))
-    shown = {column: text_of(row, column) for column in COLUMNS if column.key not in ("label", "verdict", "load")}
+    shown = {column: column.text(row) for column in COLUMNS if column.key not in ("label", "verdict", "load")}
     titles = {column.key: (column.title, signed(text)) for column, text in shown.items() if text != "-"}
     measures = [(title, text, HELP.get(key, "")) for key, (title, text) in titles.items()]
     if paired:
@@ -182,7 +185,7 @@ def _evidence(verdict: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "strongest bet", str(audit.get("best") or "")
         yield "bias that 9 of 10 audits refute", visible(audit.get("visible_tv"))
     if checked := verdict.get("identities_checked"):
-        yield "requests whose own numbers were held against each other", str(checked)
+        yield "requests whose numbers were compared with each other", str(checked)
     for line in verdict.get("broken_identities") or []:
         yield "contradiction", str(line)
 
@@ -209,7 +212,7 @@ def _engine(meta: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _drafts(meta: Mapping[str, Any]) -> str:
     if meta.get("role") == "speculative":
         return f"yes; its plain decode is {meta.get('plain')}"
-    return "none: this is the plain decode" + (", made again in another order" if meta.get("role") == "floor" else "")
+    return "this is the plain decode" + (", made again in another order" if meta.get("role") == "floor" else "")
 
 
 def _value(item: Any) -> str:

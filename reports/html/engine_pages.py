@@ -42,11 +42,11 @@ QUANTILES = 200
 
 
 def engine_charts(requests: pd.DataFrame, plain: pd.DataFrame | None, meta: Mapping[str, Any]) -> Iterator[Chart]:
-    """Yield the charts of a cell; what the engine does not tell is left out.
+    """Yield the charts of a cell; figures that the engine does not tell are left out.
 
     Args:
         requests: rows of requests.parquet.
-        plain: of its plain decode under the same load; None: it is that, or it is not finished.
+        plain: of its plain decode under the same load, or None if this is the plain decode or it is not finished.
         meta: of the cell.
     """
     rows = counted(requests)
@@ -150,7 +150,7 @@ def _in_time(rows: pd.DataFrame) -> Chart:
 
 COLUMNS = (
     ("prompt", "id of the prompt; its link opens the output"),
-    ("repetition", "each has a seed of its own"),
+    ("repetition", "each has another seed"),
     ("category", "the prompt's"),
     ("status", "ok, or the kind of the failure"),
     ("tokens", "of the output"),
@@ -228,7 +228,7 @@ class Engines:
 
         Args:
             templates: of the pages.
-            run: what the pages say of the run.
+            run: the facts about the run.
             folder: of all pages.
             prompts: texts of prompts that cells of methods have stored, by id.
         """
@@ -311,7 +311,7 @@ def _rows(requests: pd.DataFrame) -> Iterator[list[Any]]:
 
 
 def _document(row: pd.Series[Any], prompts: Mapping[str, str]) -> dict[str, Any]:
-    """What the view of one output needs."""
+    """Return the data for the view of one output."""
     ok, text, tokens = row["status"] == "ok", _text_of(row["text"]), row["tokens"]
     told = bool(text)
     facts = [f"repetition {row['repetition']}", printable_line(str(row["category"] or "")), f"seed {row['seed']}"]

@@ -1,4 +1,4 @@
-"""The figures of a page, as data and layout for plotly; a table of the same numbers stands beside each.
+"""The figures of a page, as data and layout for plotly; each has a table of the same numbers.
 
 Colours of text, grid and background belong to the page's theme, and its script fills them in. Text of a figure is
 escaped, because plotly reads tags in it.
@@ -30,7 +30,7 @@ QUIET = {"hoverinfo": "skip"}
 PHASES = {"draft": "#d9822b", "target": "#2f7fc1", "verify": "#1f9e77", "host": "#7b8494"}
 SYMBOLS = {"exact": "circle", "approximate": "circle-open", "broken": "x", "unverified": "square-open"}
 LONG = 26
-"""Characters of a name from which on each name of a legend has a line of its own."""
+"""Characters of a name from which on each name of a legend has a separate line."""
 BASE = "speed-up over the baseline"
 FEWEST = 12
 """Passes of a number of rows that a point of the line of window costs needs."""
@@ -74,7 +74,7 @@ class Passes:
         self.times.append(single["target_ns"].to_numpy(dtype=float))
 
     def costs(self) -> dict[int, float]:
-        """Median time of a pass by its rows, over that of one row; empty where one row was never timed."""
+        """Median time of a pass by its rows, over that of one row; empty if one row was never timed."""
         if not self.rows:
             return {}
         frame = pd.DataFrame({"rows": np.concatenate(self.rows), "time": np.concatenate(self.times)})
@@ -140,7 +140,7 @@ def speed_charts(frame: pd.DataFrame, passes: dict[tuple[Any, ...], Passes]) -> 
             data.append(_ceiling(costs))
             caption += (
                 " Line: w / c(w), the most that passes of w rows can give on this machine. c(w) is the median time of "
-                "a target pass of w rows over that of one row, measured in this run. What is missing below the line "
+                "a target pass of w rows over that of one row, measured in this run. The part missing below the line "
                 "is rejected drafts, drafting and overhead."
             )
         right, top = 1.25 * _most(cells, "scr"), 1.25 * max(_most(cells, "speedup"), 1.0)
@@ -231,7 +231,7 @@ def _emitted(counted: pd.DataFrame) -> Chart:
 
 
 def _times(finished: FinishedCell, base: FinishedCell | None) -> Chart:
-    """Return where the time of an output token goes, beside the baseline's on the same prompts."""
+    """Return the phases of an output token's time, and the baseline's on the same prompts."""
     pairs = [("this cell", finished, finished.totals)]
     if base is not None and base.cell.name != finished.cell.name:
         pairs.append(("the baseline", base, base.totals[base.totals.index.isin(finished.totals.index)]))
@@ -364,7 +364,7 @@ def bar_or_line(x: Sequence[Any], y: Sequence[Any], name: str, colour: str, kind
 
 
 def spec_of(data: list[Spec], layout: Spec) -> Spec:
-    """Return data and layout, with a legend below where there are several names."""
+    """Return data and layout, with a legend below if there are several names."""
     names = [trace for trace in data if trace.get("name")]
     width = 0.48 if _columns(data) == 2 else 1
     below = {
@@ -379,7 +379,7 @@ def spec_of(data: list[Spec], layout: Spec) -> Spec:
 
 
 def _colours(cells: pd.DataFrame) -> list[str]:
-    """Return a colour a cell. Red is kept for what is broken, grey for the baseline."""
+    """Return a colour a cell. Red is kept for broken cells, grey for the baseline."""
     colours: list[str] = []
     for _, row in cells.iterrows():
         others = [colour for colour in colours if colour not in (GREY, RED)]
@@ -389,7 +389,7 @@ def _colours(cells: pd.DataFrame) -> list[str]:
 
 
 def _most(cells: pd.DataFrame, key: str) -> float:
-    """Return the largest estimate, or upper bound where it is no more than twice that."""
+    """Return the largest estimate, or the upper bound if it is at most twice that."""
     most = float(cells[key].max())
     high = cells[f"{key}_high"].max() if f"{key}_high" in cells else most
     return most if pd.isna(high) else min(max(most, float(high)), 2 * most)

@@ -7,10 +7,10 @@ from typing import Any
 
 import pandas as pd
 
-from stridebench.reports import tables
 from stridebench.reports.html.text import figure_of, signed
 from stridebench.reports.pareto import is_quality, title_of
-from stridebench.reports.text_table import Column, number
+from stridebench.reports.tables import COLUMN
+from stridebench.reports.text_table import Column, e_value, number
 
 COLUMNS = (
     Column("speedup", "speed-up"),
@@ -22,7 +22,7 @@ COLUMNS = (
     Column("ms_per_token", "ms/token", 1),
     Column("agreement", "agreement", 3),
     Column("logprob_diff", "log-prob − AR", 3),
-    Column("audit", "e-value"),
+    Column("audit", "e-value", formatter=e_value),
 )
 HELP = {
     "speedup": "median over pairs of prompt and seed of the baseline's ms/token over this cell's, with its interval",
@@ -39,12 +39,12 @@ HELP = {
 SCORES = 3
 """Columns of scores that the table has at most; the page of a cell has all."""
 FACETS = ("run", "modality", "backbone", "task", "temperature", "verdict")
-"""What the rows are filtered by."""
+"""Attributes that filter the rows."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One cell of the table: the estimate, its interval, and what it is sorted by ("" sorts last)."""
+    """One cell of the table: the estimate, its interval, and its sort key ("" sorts last)."""
 
     text: str
     interval: str
@@ -56,12 +56,12 @@ class Row:
     """One row of the table.
 
     Args:
-        link: the address of the cell's page; "" where it has none.
+        link: the address of the cell's page; "" if it has none.
         pick: names the cell to `stride view`: its run's folder and its id.
         label: the method.
         setting: backbone, type, temperature and task in words.
         role: method, baseline or floor.
-        verdict: the word, and in ``variation`` the total variation where it is not exact.
+        verdict: the word, and in ``variation`` the total variation if it is not exact.
         samples: finished, failed and skipped samples.
         flags: what makes the row doubtful.
         facets: the values of ``FACETS``.
@@ -114,7 +114,7 @@ def headline(frame: pd.DataFrame) -> Headline:
 def entry(row: pd.Series[Any], column: Column) -> Entry:
     """Build one cell of the table."""
     if column.key == "audit":
-        text, log_e = tables.text(row, column), row.get("audit_log_e")
+        text, log_e = column.text(row), row.get("audit_log_e")
         e_value, _, rest = text.replace(" (-)", "").partition(" ")
         return Entry(signed(e_value), rest, "" if text == "-" or log_e is None else f"{log_e:.6g}")
     value = row.get(column.key)
@@ -128,7 +128,7 @@ def entry(row: pd.Series[Any], column: Column) -> Entry:
 
 def verdict_of(row: pd.Series[Any]) -> tuple[str, str]:
     """The word of a verdict, and what stands in brackets behind it."""
-    word, _, rest = tables.text(row, Column("verdict", "verdict")).partition(" (")
+    word, _, rest = COLUMN["verdict"].text(row).partition(" (")
     return word, rest.rstrip(")")
 
 
@@ -150,7 +150,7 @@ def _row(row: pd.Series[Any], entries: tuple[Entry, ...], run: str) -> Row:
         role=str(row["role"] or "method"),
         verdict=word,
         variation=variation,
-        samples=tables.text(row, Column("samples", "samples")),
+        samples=COLUMN["samples"].text(row),
         flags=tuple(flag for flag in str(row["flags"]).split("; ") if flag),
         facets=facets | {"verdict": word},
         entries=entries,

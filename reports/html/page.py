@@ -47,13 +47,13 @@ class Picked:
 
 @dataclass(frozen=True)
 class Beside:
-    """A cell beside the first.
+    """A cell that is compared with the first.
 
     Args:
         label, link: as in the table of all cells.
         pairs: outputs of equal prompt and repetition.
         figures: speed, tokens a pass and share of equal outputs, with intervals.
-        notes: what is not compared, and why.
+        notes: figures that are not compared, and why.
     """
 
     label: str
@@ -64,7 +64,7 @@ class Beside:
 
 
 def beside_first(cells: Sequence[Picked]) -> list[Beside]:
-    """Every further cell beside the first."""
+    """Return the comparison of every further cell with the first."""
     return [_beside(cells[0], other) for other in cells[1:]]
 
 
@@ -116,14 +116,14 @@ TEMPLATES = Path(__file__).parent / "templates"
 CACHED = 4
 """Cells in memory at once."""
 MISSING = 200
-"""Rows of the table of cells that are missing; what is beyond is counted."""
+"""Return the rows of the table of missing cells; those beyond its limit are counted."""
 
 REASONS = 20
 """Reasons of failures of one cell; samples with further ones are counted."""
 WORDS = {"samples": "Samples", "opens": "A prompt opens its output, token by token."}
 
 Curve = Callable[["Cell"], Chart | str | None]
-"""Returns the chart of the e-value after each audited output of a cell, or why there is none; None: no audit."""
+"""Return the chart of the e-value after each audited output, the reason why it is missing, or None without an audit."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class Missing:
 
     Args:
         what: skipped, unfinished or failed.
-        cells: what it is about.
+        cells: the cells that it shows.
         count: cells or samples.
         reason: in words.
     """
@@ -191,11 +191,11 @@ class _Run:
 
 @dataclass(frozen=True)
 class Served:
-    """What a page of `stride view` has beside one on the disk.
+    """The parts that only a page of `stride view` has.
 
     Args:
         names: of the runs, in addresses.
-        follow: the address that tells the state of the runs; "" where they are finished.
+        follow: the address that tells the state of the runs; "" if they are finished.
         state: of the runs when the page was written.
         picked: runs by number, and cells, that the page is about; empty: all.
         known: whether the pages of finished cells that are there already are right.
@@ -213,7 +213,7 @@ def write(stores: Sequence[Store], folder: Path, curve: Curve | None = None, ser
 
     Args:
         stores: the runs; one may still be written.
-        folder: it is made where it does not exist.
+        folder: made if it does not exist.
         curve: of the e-value of a cell.
         served: None for pages on the disk.
     """
@@ -339,7 +339,7 @@ def _write_cell(
 
 
 def finished_baseline(read: Callable[[str], FinishedCell], store: Store, name: str) -> FinishedCell | None:
-    """The baseline of a cell, where it is finished."""
+    """Return the baseline of a cell, if it is finished."""
     baseline = read(name).cell.meta.get("baseline")
     return read(baseline) if baseline in set(store.cells()) else None
 

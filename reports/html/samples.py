@@ -31,7 +31,7 @@ DECIMALS = 4
 
 
 def sound_of(source: Path, run: Path, folder: Path, prefix: str) -> dict[str, Any]:
-    """What a speech model heard, copied beside the page, and the words that were spoken; nothing where none is kept.
+    """Copy the sound that a speech model heard to the page, with the words that were spoken, if they are kept.
 
     Args:
         source: `stridebench.harness.record.store.sound_file`.
@@ -54,12 +54,12 @@ def _copied(source: Path, folder: Path, prefix: str) -> str:
 
 
 def media_of(sample: pd.Series[Any] | dict[str, Any], run: Path, folder: Path, prefix: str) -> dict[str, Any]:
-    """The picture or mesh of a sample for the page; nothing where its output is a text.
+    """Return the picture or mesh of a sample for the page; nothing if its output is a text.
 
     Args:
         sample: a row of samples.parquet.
         run: the run's folder.
-        folder: the page's, where a picture is copied to.
+        folder: the page's folder, which gets a copy of the picture.
         prefix: folder of the pictures, below ``folder``.
 
     Returns:
@@ -115,8 +115,8 @@ class Table:
 
     Args:
         columns: headings, with a description each.
-        rows: values, first the number of the sample and its prompt; None where there is no value.
-        inline: all documents, where they are small enough to stand in the page.
+        rows: values, first the number of the sample and its prompt; None if there is no value.
+        inline: all documents, if they are small enough for the page.
         starts: number of the first sample of each shard.
         pictures: address and prompt of the first pictures.
     """
@@ -139,7 +139,7 @@ class Table:
 
 
 def write_samples(finished: FinishedCell, run: Path, folder: Path, data: str) -> Table:
-    """Write the documents of a cell's samples, and return what its page holds of them.
+    """Write the documents of a cell's samples, and return the part that its page holds.
 
     Args:
         finished: the cell.
@@ -195,7 +195,7 @@ def write_table(
 
 COLUMNS = (
     ("prompt", "id of the prompt; its link opens the output token by token"),
-    ("repetition", "each has a seed of its own"),
+    ("repetition", "each has another seed"),
     ("category", "the prompt's"),
     ("status", "ok or failed"),
     ("tokens", "of the output"),
@@ -214,7 +214,7 @@ def documents(
     scores: Sequence[Mapping[str, Any]],
     places: tuple[Path, Path, str],
 ) -> Iterator[dict[str, Any]]:
-    """Yield what the view of one output needs, sample by sample.
+    """Yield the data for the view of one output, sample by sample.
 
     Args:
         finished: the cell.
@@ -243,9 +243,9 @@ def documents(
 
 
 def _unfinished(tokens: int, budget: Any) -> str:
-    """Why an output is no picture."""
+    """Return why an output is not a picture."""
     cut = ", which is all that the run allows: give --max-new-tokens more" if tokens == budget else ""
-    return f"There is no picture: the output ends after {tokens} tokens{cut}."
+    return f"The picture is missing: the output ends after {tokens} tokens{cut}."
 
 
 def _texts(sample: Mapping[str, Any]) -> dict[str, Any]:
@@ -334,7 +334,7 @@ class _Shards:
         self._count += 1
 
     def close(self) -> list[dict[str, Any]] | None:
-        """Write what is left, or return all documents where they are small; no shard is written then."""
+        """Write the rest, or return all documents if they are small; no shard is written then."""
         if len(self.starts) == 1 and self._size <= INLINE:
             return self._documents
         self._write()

@@ -22,7 +22,7 @@ from stridebench.reports.html.cell_facts import RunFacts
 
 ADDRESS = "127.0.0.1"
 NAMES = ("127.0.0.1", "localhost")
-"""What a browser may call this server; another name in a request means that a foreign page sent it here."""
+"""Names that a browser may use for this server; another name means that a foreign page sent the request."""
 
 
 @dataclass(frozen=True)
@@ -64,10 +64,10 @@ class Library:
         return sorted((_entry(name, path) for name, path in self.runs().items()), key=lambda one: one.created)[::-1]
 
     def pages_of(self, names: tuple[str, ...]) -> str:
-        """Write the pages of runs where they are new or have new cells; returns their folder below the site.
+        """Write the pages of runs if they are new or have new cells; returns their folder below the site.
 
         Raises:
-            StoreError: there is no such run, or it cannot be read.
+            StoreError: the run does not exist, or cannot be read.
         """
         return self._pages("runs/" + "+".join(quote(name, safe="") for name in names), names, ())
 
@@ -75,7 +75,7 @@ class Library:
         """Write the page of picked cells, each as RUN/CELL; returns its folder below the site.
 
         Raises:
-            StoreError: there is no such run or cell, or it cannot be read.
+            StoreError: the run or cell does not exist, or cannot be read.
         """
         pairs = [cell.partition("/")[::2] for cell in cells]
         names = tuple(dict.fromkeys(run for run, _ in pairs))
@@ -187,7 +187,7 @@ class Handler(SimpleHTTPRequestHandler):
         """Print nothing."""
 
     def _refuse(self, reason: str) -> None:
-        """Send a page that says why there is no other."""
+        """Send a page that says why the asked one is missing."""
         page_of = page.environment().get_template("error.html")
         body = page_of.render(title="no such page", root="/", reason=reason).encode()
         self.send_response(HTTPStatus.NOT_FOUND)

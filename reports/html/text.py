@@ -1,7 +1,7 @@
 """Texts and data on their way into a page.
 
 Whatever a model or a file wrote passes through `stridebench.harness.errors.printable`. The templates escape it, and the
-scripts of the page set it as text. JSON inside a page has no ``<``, so that no text of it can end its element.
+scripts of the page set it as text. JSON inside a page never holds ``<``, so that no text of it can end its element.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def plain(value: Any) -> Any:
 
 
 def printed(value: Any) -> Any:
-    """What a template writes: texts with escapes for what cannot be shown."""
+    """The output of a template: texts with escapes for characters that cannot be shown."""
     return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
@@ -88,12 +88,12 @@ def signed(text: str) -> str:
 
 
 def figure_of(value: Any, digits: int = 2) -> str:
-    """A number with fixed decimals; a dash where there is none."""
+    """Return a number with fixed decimals, or a dash if there is none."""
     return signed(number(value, digits))
 
 
 def e_value(log_e: float) -> str:
-    """An e-value from its natural logarithm: a number where it is short, else a power of ten."""
+    """Return an e-value from its natural logarithm: a number if it is short, else a power of ten."""
     tens = log_e / math.log(10)
     return signed(f"{math.exp(log_e):.2g}" if abs(tens) < 4 else f"1e{tens:+.0f}")
 
@@ -129,7 +129,7 @@ def check_folder(folder: Path) -> None:
     """
     page = folder / "index.html"
     if page.exists() and b"assets/page.css" not in page.read_bytes():
-        raise UsageError(f"{page} is no page of stridebench and would be overwritten; name another folder")
+        raise UsageError(f"{page} is not a page of stridebench and would be overwritten; name another folder")
 
 
 def write(folder: Path) -> None:
@@ -154,7 +154,7 @@ def classic_script(module: str, name: str) -> str:
     A browser loads no module from a page on the disk.
 
     Raises:
-        StoreError: the module has no single export with a default.
+        StoreError: the module lacks a single export with a default.
     """
     exports = list(_EXPORT.finditer(module))
     default = re.search(r"([\w$]+)\s+as\s+default\b", exports[0][1]) if len(exports) == 1 else None

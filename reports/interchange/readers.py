@@ -33,11 +33,11 @@ class Result:
         tool: whose layout it is.
         source: its path.
         label: model, method or engine, as the tool says.
-        requests: those that it tells, with fields null where it does not; ``status`` is "failed" where it failed.
-        total: the whole run's numbers, where the tool tells them: draft_steps, drafted, accepted, output_tokens,
-            seconds, told_length, told_rate, and what its flaws are seen by.
+        requests: those that it tells, with fields null if it does not; ``status`` is "failed" if it failed.
+        total: the whole run's numbers, if the tool tells them: draft_steps, drafted, accepted, output_tokens,
+            seconds, told_length, told_rate, and the numbers that show its flaws.
         golden: reference lengths by (mode, draft length), of a golden-acceptance file.
-        flaws: what a reader must know, one line each.
+        flaws: doubts about the numbers, one line each.
     """
 
     tool: str
@@ -49,7 +49,7 @@ class Result:
     flaws: tuple[str, ...] = ()
 
     def sum(self, name: str) -> float | None:
-        """A total: of the tool, else of the requests; None where one of them does not tell it."""
+        """Return a total of the tool, else of the requests, or None if one of them does not tell it."""
         if name in self.total:
             return self.total[name]
         values = [getattr(row, name, None) for row in self.requests if row.status == "ok"]
@@ -64,7 +64,7 @@ class Result:
 
     @property
     def length_of_means(self) -> float | None:
-        """Mean of the requests' own lengths."""
+        """Return the mean of the requests' lengths."""
         own = [
             1 + row.accepted / row.draft_steps
             for row in self.requests
@@ -104,7 +104,7 @@ def checked(result: Result) -> Result:
 def _any(result: Result) -> Iterator[str]:
     length, told = result.length, result.total.get("told_length")
     if result.rate is not None and not 0 <= result.rate <= 1:
-        yield f"it accepted {result.rate:.2f} of its drafts, which is no share"
+        yield f"it accepted {result.rate:.2f} of its drafts, which is not a share"
     if length is not None and length < DEAD:
         yield f"a mean length of {length:.2f}: nothing was drafted, or the drafter is dead; no acceptance was measured"
     if told is not None and length is not None and abs(told - length) > ROUNDING:
@@ -131,7 +131,7 @@ def _golden_lint(result: Result) -> Iterator[str]:
 def _vllm_bench_lint(result: Result) -> Iterator[str]:
     total = result.total
     if total["failed"]:
-        yield f"{total['failed']:.0f} requests failed and are in no figure, beside {total['completed']:.0f} that are"
+        yield f"{total['failed']:.0f} requests failed and are in no figure; {total['completed']:.0f} are"
     if "accepted" not in total:
         yield "it tells no acceptance: the server did not speculate, or its counters were off"
         return
@@ -191,7 +191,7 @@ def _spec_bench_lint(result: Result) -> Iterator[str]:
 NOT_OF_IT = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 """What reading a file as another layout raises."""
 LONGEST_STEP = 100_000
-"""Tokens of one step above which a figure is no length; a histogram holds an entry for each number below."""
+"""Tokens of one step above which a figure is not a length; a histogram holds an entry for each number below."""
 TOOLS = "AIPerf acceptance records, InferenceX golden YAML, vLLM bench JSON, specdec_bench folders, Spec-Bench JSONL"
 
 
@@ -199,7 +199,7 @@ def read(path: Path) -> Result:
     """Read a file or folder of another tool, with its flaws.
 
     Raises:
-        UsageError: it is of no known layout, or a value is not what the layout says.
+        UsageError: its layout is not known, or a value does not fit the layout.
     """
     try:
         result = _folder(path) if path.is_dir() else _file(path)
@@ -212,7 +212,7 @@ def read(path: Path) -> Result:
 
 
 def _what(error: Exception) -> str:
-    """What is wrong with a file, in words."""
+    """Return the problem of a file, in words."""
     if isinstance(error, KeyError):
         return f"it lacks {error}"
     if isinstance(error, TypeError | AttributeError):
@@ -239,7 +239,7 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
 
 def _object(value: Any, place: str = "it") -> dict[Any, Any]:
     if not isinstance(value, dict):
-        raise ValueError(f"{place} holds {value!r:.60} where an object belongs")
+        raise ValueError(f"{place} holds {value!r:.60} instead of an object")
     return value
 
 
@@ -299,7 +299,7 @@ def _folder(path: Path) -> Result:
     """Of specdec_bench: acceptance_rate.json holds a list, one entry a run that wrote into the folder."""
     runs = json.loads((path / "acceptance_rate.json").read_text(encoding="utf-8-sig"))
     if not isinstance(runs, list) or not runs:
-        raise ValueError(f"acceptance_rate.json holds {runs!r:.60} where a list of runs belongs")
+        raise ValueError(f"acceptance_rate.json holds {runs!r:.60} instead of a list of runs")
     last = _object(runs[-1], "the last run")
     histogram = _histogram(last["Acceptance_Length_Histogram"], 1)
     steps = sum(histogram.values())
@@ -358,14 +358,14 @@ def _number(value: Any) -> float:
     """A finite number, of a layout that writes some as texts."""
     number = float(value)
     if isinstance(value, bool) or not math.isfinite(number):
-        raise ValueError(f"found {value!r:.60} where a number belongs")
+        raise ValueError(f"found {value!r:.60} instead of a number")
     return number
 
 
 def _whole(value: Any) -> int:
     number = _number(value)
     if number != int(number) or number < 0:
-        raise ValueError(f"found {value!r:.60} where a count belongs")
+        raise ValueError(f"found {value!r:.60} instead of a count")
     return int(number)
 
 

@@ -16,7 +16,7 @@ from stridebench.harness.record.store import Store
 
 
 def aiperf(store: Store) -> str:
-    """JSON lines, one a request that tells its steps: AIPerf's record, with the cell and the prompt beside its fields.
+    """JSON lines, one a request that tells its steps: AIPerf's record, with the cell and the prompt as further fields.
 
     Raises:
         UsageError: no request tells them.
@@ -78,7 +78,7 @@ def _cells(store: Store) -> Iterator[EngineCell]:
 
 
 def lengths(store: Store) -> dict[str, pd.DataFrame]:
-    """Accepted drafts and steps with a draft of each request, by the label of its cell, where it tells them."""
+    """Accepted drafts and steps with a draft of each request, by the label of its cell, if it tells them."""
     out = {}
     for cell in _cells(store):
         rows = counted(cell.requests).set_index(["prompt", "repetition"])

@@ -11,7 +11,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from stridebench.reports.pareto import DASHES, STYLE
-from stridebench.reports.tables import text
 from stridebench.reports.text_table import Column, TextTable
 
 COLUMNS = (
@@ -37,7 +36,7 @@ def table(frame: pd.DataFrame, title: str) -> TextTable:
         frame: column ``layer``, and for each key in ``COLUMNS`` a mean with ``_low``, ``_high`` and ``_n``.
         title: above the table.
     """
-    rows = [[text(row, column) for column in COLUMNS] for _, row in frame.iterrows()]
+    rows = [[column.text(row) for column in COLUMNS] for _, row in frame.iterrows()]
     return TextTable(title, COLUMNS, rows, NOTES)
 
 
@@ -61,7 +60,7 @@ def draw(frame: pd.DataFrame, title: str, path: Path) -> None:
             _line(panels[0, column], frame, f"norm_{side}", "tab:blue", "norm")
             _line(panels[1, column], frame, f"before_{side}", "tab:orange", "to the layer before")
             panels[0, column].set_title(side)
-            panels[1, column].set_xlabel(f"layer (0: embedding, {frame['layer'].max():.0f}: what the head reads)")
+            panels[1, column].set_xlabel(f"layer (0: embedding, {frame['layer'].max():.0f}: read by the head)")
         behind = frame["norm_vanilla"]
         panels[0, 1].plot(frame["layer"], behind, color="0.5", lw=1, ls=DASHES, label="norm, vanilla")
         _line(panels[1, 1], frame, "cosine", "tab:green", "to the vanilla row of the same layer")
@@ -74,7 +73,7 @@ def draw(frame: pd.DataFrame, title: str, path: Path) -> None:
 
 
 def _line(axes: Axes, frame: pd.DataFrame, key: str, colour: str, label: str) -> None:
-    """Draw the mean of each layer with its 95 % interval, if it has one."""
+    """Draw the mean of each layer with its 95 % interval, if there is one."""
     low, high = (frame[f"{key}_{end}"].astype(float) for end in ("low", "high"))
     axes.fill_between(frame["layer"], low, high, color=colour, alpha=0.2, lw=0)
     axes.plot(frame["layer"], frame[key], color=colour, marker="o", ms=3, lw=1.3, label=label)

@@ -67,7 +67,7 @@ MENDED = (
         ratio("levels_built", "steps"),
     ),
     Mended(
-        "accepted / tested: with ends of rows, which are no choice; without",
+        "accepted / tested: with ends of rows, which leave no choice; without",
         "alpha of eq. 2 (ADT-Tree)",
         ratio("accepted", "tested"),
         ratio("free_accepted", "free_tested"),

@@ -215,7 +215,7 @@ def _read_key(path: Path) -> StudyKey:
         return StudyKey(cases=cases, **data)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(
-            f"{path} is no key of a study: {error}; give the key.json of `stride paper study export`"
+            f"{path} is not a key of a study: {error}; give the key.json of `stride paper study export`"
         ) from error
 
 

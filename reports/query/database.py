@@ -109,7 +109,7 @@ def _check(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
 
 
 def _fill(connection: duckdb.DuckDBPyConnection, sql: str, runs: Sequence[NamedRun]) -> None:
-    """Register the tables, and create the views. A table that the query does not name has no rows."""
+    """Register the tables, and create the views. A table that the query does not name stays empty."""
     every = INDIRECT.search(sql) is not None
     named = {name for name in VIEWS if every or re.search(rf"\b{name}\b", sql, re.IGNORECASE)}
     own: dict[str, Callable[[Sequence[NamedRun]], pa.Table]] = {

@@ -1,4 +1,4 @@
-"""The views that a query reads, with every column and what it means.
+"""The views that a query reads, with every column and its meaning.
 
 Columns of samples and steps are those of the stored tables. Their meaning is the docstring of `Sample` and of `Step`.
 """
@@ -34,7 +34,7 @@ TEXT, INT, REAL, BOOL = SQL_TYPES
 
 @dataclass(frozen=True)
 class ViewColumn:
-    """A column of a view: its name, its type in Arrow, and what it means with its unit."""
+    """A column of a view: its name, its type in Arrow, and its meaning with its unit."""
 
     name: str
     kind: pa.DataType
@@ -50,7 +50,7 @@ class ViewColumn:
 
 @dataclass(frozen=True)
 class View:
-    """A view: its name, what a row is, and its columns."""
+    """A view: its name, the meaning of a row, and its columns."""
 
     name: str
     row: str
@@ -112,20 +112,20 @@ _CELLS = (
         ("status", TEXT, "done, skipped or unfinished"),
         ("reason", TEXT, "why the cell is not done"),
         ("params", TEXT, "parameters of the method, as JSON"),
-        ("claim", TEXT, "what the method promises of its output distribution"),
+        ("claim", TEXT, "the method's promise about its output distribution"),
         ("source", TEXT, "the paper, down to the algorithm"),
         ("max_new_tokens", INT, "output tokens of a prompt, at most"),
         ("batch", INT, "prompts decoded in lock step"),
         ("top_k", INT, "0: no cut"),
         ("verdict", TEXT, "exact, approximate, broken or unverified"),
         ("total_variation", REAL, "of the enumerated output distribution to the target's"),
-        ("greedy", TEXT, "what comparing greedy tokens with the target's own in fp32 gave; null: not compared"),
-        ("note", TEXT, "what the verdict rests on"),
+        ("greedy", TEXT, "comparison of greedy tokens with the target's in fp32; null if not compared"),
+        ("note", TEXT, "evidence of the verdict"),
         ("audit_log_e", REAL, "natural log of the e-value of the bets against the cell"),
         ("audit_tokens", INT, "tokens that were bet on"),
         ("audit_visible_tv", REAL, "bias, in total variation a token, that 9 of 10 such audits refute"),
         ("audit_best", TEXT, "the bet that won most"),
-        ("audit_reason", TEXT, "why there are no bets"),
+        ("audit_reason", TEXT, "the reason if there are no bets"),
         ("drafter_places", INT, "places whose drafts were made again by a drafter that reads the same text anew"),
         ("drafter_tv", REAL, "mean total variation between the drafts' distributions and those made anew"),
         ("drafter_tv_limit", REAL, "what rounding alone may give; the row is flagged above it"),
@@ -179,7 +179,7 @@ _SCORES = (
     *FACTS,
     *_columns(
         ("prompt", TEXT, "id of the prompt"),
-        ("repetition", INT, "0, 1, ...; each has a seed of its own"),
+        ("repetition", INT, "0, 1, ...; each has another seed"),
         ("name", TEXT, "name of the score"),
         ("value", REAL, "the score of this output"),
     ),
@@ -187,7 +187,7 @@ _SCORES = (
 
 
 def _meanings(kind: type) -> dict[str, str]:
-    """What the docstring of a record says of each field, in one line each."""
+    """Return the docstring of each field of a record, in one line each."""
     arguments = (getdoc(kind) or "").partition("Args:\n")[2]
     entries = re.findall(r"^    (\w+): (.*(?:\n     +.*)*)", arguments, re.MULTILINE)
     return {name: " ".join(text.split()) for name, text in entries}
@@ -222,7 +222,7 @@ VIEWS = {
         ),
         View(
             "requests",
-            "a request to an engine; empty where no cell of the runs is an engine's",
+            "a request to an engine; empty if no cell of the runs is an engine's",
             (*FACTS, *_stored(REQUESTS, Request)),
         ),
     )
@@ -356,7 +356,7 @@ def stored_rows(cells: Sequence[CellOfRun], file: str, columns: Sequence[ViewCol
     """Return the rows of a table of all cells, with the number of their cell; absent columns are null.
 
     Args:
-        cells: planned cells; those that are not finished have no rows.
+        cells: planned cells; those that are not finished give none.
         file: of a cell, such as steps.parquet.
         columns: of the view, without those of ``FACTS``.
 
@@ -416,7 +416,7 @@ def scores_rows(samples: pa.Table) -> pa.Table:
 
 
 def _table(view: str, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Return the rows as the view's columns; what a row lacks is null."""
+    """Return the rows as the view's columns; a value that a row lacks is null."""
     columns = VIEWS[view].columns
     arrays = [_array((row.get(column.name) for row in rows), column) for column in columns]
     return pa.table(arrays, schema=pa.schema([(column.name, column.kind) for column in columns]))

@@ -106,7 +106,7 @@ class TestProfiles:
             ({"tflops": {}}, "lacks tflops:"),
             (
                 {"tflops": {"bf16": {"value": 1}}, "launch_us": {"value": -1, "source": "x"}},
-                r"launch_us \(its value is -1\), tflops.bf16 \(it has no source\):",
+                r"launch_us \(its value is -1\), tflops.bf16 \(its source is missing\):",
             ),
             ({"launch_us": {"value": "fast", "source": "x"}}, r"lacks launch_us \(its value is 'fast'\):"),
             ({"launch_us": {"value": 0, "source": "x"}}, r"lacks launch_us \(its value is 0\):"),
@@ -123,12 +123,12 @@ class TestProfiles:
 
     def test_other_files_and_names_are_one_error(self, tmp_path: Path) -> None:
         (tmp_path / "list.yaml").write_text("- 1")
-        for name, says in ((str(tmp_path / "list.yaml"), "lacks"), ("h200", "h100-sxm"), ("../m.yaml", "no machine")):
+        for name, says in ((str(tmp_path / "list.yaml"), "lacks"), ("h200", "h100-sxm"), ("../m.yaml", "is not known")):
             with pytest.raises(UsageError, match=says):
                 predict.machine(name)
 
     def test_a_type_without_a_rate_is_one_error(self) -> None:
-        with pytest.raises(UsageError, match="no rate of fp16"):
+        with pytest.raises(UsageError, match="lacks a rate of fp16"):
             SLOW.pass_s(1e6, "fp16", "fp16", 1, 0)
 
     def test_a_measured_profile_is_read(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +157,7 @@ class TestProfiles:
             ),
             (
                 {"bf16": dict.fromkeys(("bandwidth_gb_s", "tflops", "layer_us", "row_us"), 1.0)},
-                "measured.bf16.row_us (it has no source):",
+                "measured.bf16.row_us (its source is missing):",
             ),
             ({"bf16": 3}, "measured.bf16.bandwidth_gb_s"),
             ([1], "measured.type.bandwidth_gb_s"),
@@ -204,8 +204,8 @@ class TestProfiles:
     @pytest.mark.parametrize(
         ("text", "says"),
         [
-            ("machine: 2024-13-45", "is not YAML: month must be in 1..12"),
-            ("a: " + "[" * 3000, "nested too deep"),
+            ("machine: 2024-13-45", "is not YAML: '2024-13-45' is no value: month must be in 1..12"),
+            ("a: " + "[" * 3000, "nested deeper than 40 levels"),
             ("a: [unclosed", "is not YAML: while parsing a flow sequence in"),
             (f"launch_us: {{value: {'9' * 400}, source: x}}", "lacks bandwidth_gb_s, launch_us (its value is 9999"),
             (f"launch_us: {{value: {'9' * 5000}, source: x}}", "is not YAML"),
@@ -301,7 +301,7 @@ BASE = [record(prompt, [step()] * 10) for prompt in PROMPTS]
 GOOD = [record(prompt, [step(1, 2, ms=12.0)] * 5) for prompt in PROMPTS]
 
 
-def test_a_figure_with_the_time_of_the_host_stands_beside_one_without() -> None:
+def test_a_figure_with_the_time_of_the_host_has_one_without() -> None:
     """A pass takes 2 ms. One of the drafter took 0.6 ms in the run and one of the baseline 7.5: it takes 0.16 ms here.
 
     The host takes 1.5 ms a step of the baseline, 1.8 of the method.
@@ -361,7 +361,7 @@ def test_guidance_reads_every_row_once_a_branch() -> None:
 
 
 def test_the_record_of_a_cell_says_how_often_guidance_reads_a_row() -> None:
-    backbone = SimpleNamespace(capabilities=Capabilities(9, 9, branches=2), fingerprint="", forward_kind="")
+    backbone = SimpleNamespace(capabilities=Capabilities(9, 9, branches=2), fingerprint="", forward_kind="", notes=())
     group: Any = SimpleNamespace(backbone=backbone, options=SimpleNamespace(device="cpu"))
     cell: Any = SimpleNamespace(method=SimpleNamespace(drafters=lambda: ()))
     assert facts_of(group, cell)["branches"] == 2
@@ -370,11 +370,11 @@ def test_the_record_of_a_cell_says_how_often_guidance_reads_a_row() -> None:
 def test_a_cell_that_cannot_be_predicted_has_the_reason_in_its_row(tmp_path: Path) -> None:
     store = toy().add(meta("fp16", dtype="fp16"), GOOD)
     frame = predict.predict(store, WIDE, kernels=0).set_index("cell")  # type: ignore[arg-type]
-    assert "no rate of fp16" in frame.loc["fp16", "reason"] and frame.loc["m", "reason"] is None
+    assert "lacks a rate of fp16" in frame.loc["fp16", "reason"] and frame.loc["m", "reason"] is None
     outcome = stride(
         "paper", "predict", stored(toy().add(meta("x", dtype="int3"), GOOD), tmp_path).path, "--machine", "l4"
     )
-    assert outcome.code == 0 and "! x: the profile l4 has no rate of int3" in outcome.out
+    assert outcome.code == 0 and "! x: the profile l4 lacks a rate of int3" in outcome.out
 
 
 def test_nothing_to_predict_is_one_error(tmp_path: Path) -> None:
@@ -388,7 +388,7 @@ def test_nothing_to_predict_is_one_error(tmp_path: Path) -> None:
         "paper", "predict", stored(store, tmp_path / "toy").path, "--machine", "l4", "--json"
     )
     none = stored(toy(), tmp_path / "none", unsealed=("m",)).path
-    assert "nothing can be predicted: it has no finished cell of a method" in refused(
+    assert "nothing can be predicted: it lacks a finished cell of a method" in refused(
         "paper", "predict", none, "--machine", "l4"
     )
 
@@ -411,7 +411,7 @@ def test_the_table_shows_verdicts_flags_and_both_figures(tmp_path: Path) -> None
 
 
 def test_a_stored_run_on_a_machine_where_rows_are_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without launches, host and drafters a cell gains what it emits a pass, beside its baseline."""
+    """Without launches, host and drafters a cell gains what it emits a pass, relative to its baseline."""
     with tarfile.open(GOLDEN) as archive:
         archive.extractall(tmp_path, filter="data")
     store = Store.open(next(tmp_path.rglob("manifest.json")).parent)

@@ -17,7 +17,9 @@ INTERVAL = re.compile(r"\[([^\]]+)\]")
 @pytest.mark.parametrize("name", results.all_names())
 def test_results_say_what_made_them(name: str) -> None:
     data = results.read(name)
-    assert data.command.startswith(("stride ", "python -m ")) and re.search(r"\b[0-9a-f]{7}\b", data.commit)
+    assert data.command.startswith(("stride ", "python -m ", "tox -e bench")) and re.search(
+        r"\b[0-9a-f]{7}\b", data.commit
+    )
     assert data.tables and all(table.rows for table in data.tables)
 
 

@@ -56,7 +56,7 @@ def test_flags_that_differ_in_a_percentage_are_one_note() -> None:
 def test_a_broken_verdict_says_what_failed(variation: float, note: str | None, words: str) -> None:
     row = pd.Series({"verdict": "broken", "total_variation": variation, "note": note})
     column = next(column for column in tables.COLUMNS if column.key == "verdict")
-    assert tables.text(row, column) == words
+    assert column.text(row) == words
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_no_small_distance_stands_next_to_log_probs_that_differ(
     low, high = interval
     verdict = {"verdict": "approximate", "total_variation": variation, "note": None}
     row = pd.Series({**verdict, "logprob_diff_low": low, "logprob_diff_high": high}, dtype=object)
-    assert tables.text(row, tables.Column("verdict", "verdict")) == words
+    assert tables.COLUMN["verdict"].text(row) == words
 
 
 def test_latex_is_escaped() -> None:
@@ -151,4 +151,4 @@ def test_an_e_value_is_shown_with_the_bias_that_it_would_have_seen(
     log_e: float | None, visible: float | None, shown: str
 ) -> None:
     row = pd.Series({"audit_log_e": log_e, "audit_visible_tv": visible}, dtype=object)
-    assert tables.text(row, tables.Column("audit", "e")) == shown
+    assert tables.COLUMN["audit"].text(row) == shown

@@ -29,6 +29,9 @@ SOLID = Mesh(
 def stored(fake: FakeStore, folder: Path, unsealed: tuple[str, ...] = ()) -> Store:
     """A made-up run as a real one; the cells ``unsealed`` have records and are not finished."""
     planned = {name: {**cell, "status": "planned"} for name, cell in fake.manifest["cells"].items()}
+    for name, records in fake.records.items():
+        if name not in unsealed:
+            planned[name]["expected"] = sum(not one.sample.warmup for one in records)
     store = Store.create(folder, {**fake.manifest, "cells": planned})
     for name, cell in fake.manifest["cells"].items():
         for one in fake.records.get(name, ()):

@@ -18,8 +18,8 @@ from stridebench.reports.papers.drawing import COLOURS, QUALITIES, SCR, figure, 
 from stridebench.reports.papers.measured import CellGroup, MeasuredRun, plain
 from stridebench.reports.papers.paper_files import published
 from stridebench.reports.summary import FinishedCell, token_ms
-from stridebench.reports.tables import text
-from stridebench.reports.text_table import UNMEASURED, Column, TextTable, estimate_text, measured_text
+from stridebench.reports.tables import COLUMN
+from stridebench.reports.text_table import UNMEASURED, TextTable, estimate_text, measured_text
 
 TITLE = "SJD++ beyond the paper: exact reuse"
 NOTES = (
@@ -69,7 +69,7 @@ def _line(group: CellGroup, row: pd.Series[Any], outputs: Mapping[str, FinishedC
     for key in _qualities(group):
         gap = _gap(_values(base, key), _values(finished, key), digits=3) if is_other else "-"
         line |= {QUALITIES[key]: measured_text(row, key, digits=3), f"{QUALITIES[key]}, less SJD": gap}
-    return line | {"histogram TV to AR (floor), p": text(row, Column("test", "test"))}
+    return line | {"histogram TV to AR (floor), p": COLUMN["test"].text(row)}
 
 
 def _qualities(group: CellGroup) -> list[str]:

@@ -350,7 +350,7 @@ def test_a_rerun_is_of_the_same_suite_with_another_seed() -> None:
     other.manifest["key"]["prompts"] = {"toy": "xyz"}
     with pytest.raises(UsageError, match=r"no rerun of .*: prompts.toy is 'abc' there and 'xyz' here"):
         make_baseline(store, [other])
-    with pytest.raises(UsageError, match="has no cell like method 1"):
+    with pytest.raises(UsageError, match="lacks a cell like method 1"):
         make_baseline(run(Sim(), Sim(0.3)), [seeded(run(Sim()), 1)])
 
 

@@ -54,7 +54,7 @@ def test_the_page_of_a_cell_says_verdict_acceptance_and_latencies(made: Path) ->
 
 def test_a_plain_decode_has_no_acceptance(made: Path) -> None:
     text = parsed(made / "engines" / "plain.html").text
-    assert "none: this is the plain decode" in text and "Acceptance by position" not in text
+    assert "this is the plain decode" in text and "Acceptance by position" not in text
 
 
 def test_every_request_has_a_row_and_a_document(made: Path) -> None:

@@ -312,4 +312,4 @@ def test_a_store_of_one_cell_without_a_good_sample_and_one_of_skips_have_pages(t
     text = parsed(page.write([bad, skipped], tmp_path / "out")).text
     assert "no weights" in text and "failed samples" in text
     cell = parsed(cell_pages(tmp_path / "out")["1-ar"]).text
-    assert "No sample ended well, so there is no verdict." in cell and "nan" not in cell.lower()
+    assert "No sample ended well, so the cell was not judged." in cell and "nan" not in cell.lower()

@@ -128,12 +128,12 @@ def test_other_content_is_one_message(tmp_path: Path, content: str, name: str) -
     [
         ("x.json", "", "it is empty"),
         ("x.jsonl", "\n\n", "it is empty"),
-        ("x.yaml", "null", "it holds None where an object belongs"),
-        ("x.json", "3", "it holds 3 where an object belongs"),
-        ("x.jsonl", f"{json.dumps(RECORD)}\n\n[1]\n", r"line 3 holds \[1\] where an object belongs"),
+        ("x.yaml", "null", "it holds None instead of an object"),
+        ("x.json", "3", "it holds 3 instead of an object"),
+        ("x.jsonl", f"{json.dumps(RECORD)}\n\n[1]\n", r"line 3 holds \[1\] instead of an object"),
         ("x.json", '{"a": 1}', "it lacks 'duration'"),
-        ("acceptance_rate.json", "[]", r"holds \[\] where a list of runs belongs"),
-        ("acceptance_rate.json", "[3]", "the last run holds 3 where an object belongs"),
+        ("acceptance_rate.json", "[]", r"holds \[\] instead of a list of runs"),
+        ("acceptance_rate.json", "[3]", "the last run holds 3 instead of an object"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said_in_words(tmp_path: Path, name: str, content: str, said: str) -> None:

@@ -149,5 +149,5 @@ def test_answers_that_cannot_be_counted_are_refused(exported: tuple[str, Path], 
     ):
         with pytest.raises(UsageError, match=message):
             study.tally(key, files)
-    with pytest.raises(UsageError, match="is no key of a study"):
+    with pytest.raises(UsageError, match="is not a key of a study"):
         study.tally(good, [good])
