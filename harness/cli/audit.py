@@ -12,7 +12,7 @@ import click
 import torch
 from rich.console import Console
 
-from stridebench.harness.audit.kernels import Place, check_kernel
+from stridebench.harness.audit.kernels import KernelPosition, check_kernel
 from stridebench.harness.audit.laws import MARGINS
 from stridebench.harness.audit.output import bets_on, drafter_logits, read_outputs, target_logits
 from stridebench.harness.audit.verdict import Audit, audit
@@ -136,7 +136,7 @@ def _audit_kernels(names: list[str], trials: int, options: dict[str, Any], as_js
     raise SystemExit(1 if any(place.biased for places in places_of.values() for place in places) else 0)
 
 
-def _print_kernel(name: str, places: list[Place]) -> None:
+def _print_kernel(name: str, places: list[KernelPosition]) -> None:
     titles = ("drafter", "place", "tokens", "total variation", "interval", "")
     rows = [
         [

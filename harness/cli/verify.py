@@ -17,7 +17,7 @@ from stridebench.harness.errors import UsageError
 from stridebench.harness.plan import contract
 from stridebench.harness.plan.names import build
 from stridebench.harness.proof.catalogue import Piece, Settings, joined, pieces
-from stridebench.harness.proof.kept_laws import Keeper, folder
+from stridebench.harness.proof.kept_laws import LawKeeper, folder
 from stridebench.harness.proof.mutants import CAUGHT
 from stridebench.harness.proof.processes import Done, computed, processors
 from stridebench.harness.proof.prove import EXACT
@@ -89,7 +89,7 @@ def command(
         return
     outputs = QUICK if quick else None
     asked = pieces(settings, not quick and not params, not params, outputs)
-    keeper = Keeper(folder(), fresh, uuid.uuid4().hex)
+    keeper = LawKeeper(folder(), fresh, uuid.uuid4().hex)
     done = _computed(asked, settings, outputs, keeper, processes or processors(), as_json)
     rows = [_row(piece, done) for piece in asked if piece.kind in ("setting", "published")]
     bugs = _bugs(asked, done, rows)
@@ -106,7 +106,7 @@ def command(
 
 
 def _computed(
-    asked: Sequence[Piece], settings: Settings, outputs: int | None, keeper: Keeper, processes: int, quiet: bool
+    asked: Sequence[Piece], settings: Settings, outputs: int | None, keeper: LawKeeper, processes: int, quiet: bool
 ) -> dict[Piece, Done]:
     """Every piece; the terminal shows which was done last."""
     done: dict[Piece, Done] = {}
