@@ -43,10 +43,10 @@ class Outcomes:
         p: probability of each outcome, [N, A]; a row sums to one, or to zero where nothing is bet.
         sizes: ids of the outcome that may be drawn, [N, A]; 0 where p is 0.
         ids: the id of the outcome, [N, A]; -1: the other ids together.
-        q: the drafter's probability of each outcome, [N, A]; None: no drafter's distribution is known.
+        q: the drafter's probability of each outcome, [N, A], or None if it is unknown.
         copies: the outcome that continues the context's last n-gram as before, [N]; -1: there is none.
         top_p: of the sampling.
-        unguided: probability of each outcome where guidance is dropped, [N, A]; None: there is no guidance.
+        unguided: probability of each outcome if guidance is dropped, [N, A], or None if there is no guidance.
         stood: how often the outcome's id stands in the context so far, [N, A]; 0 for the other ids together.
         stood_in_output: the same of the output alone, without the prompt.
     """

@@ -23,7 +23,7 @@ FLIPS = {"fp64": 0.02, "fp32": 0.02, "fp16": 0.05, "bf16": 0.15}
 """The same of point masses, where rounding decides between ids of nearly equal probability."""
 
 
-class Compared(NamedTuple):
+class DraftComparison(NamedTuple):
     """The drafts of one place, as recorded and anew.
 
     Attributes:
@@ -39,7 +39,7 @@ class Compared(NamedTuple):
     points: int
 
 
-def compare(kept: KeptDraft, anew: Draft, p: Float[Tensor, "M V"]) -> list[Compared]:
+def compare(kept: KeptDraft, anew: Draft, p: Float[Tensor, "M V"]) -> list[DraftComparison]:
     """The drafts of every place that the step tested, until the two drafts part.
 
     Of siblings that were drawn, only the first one counts, because the others depend on it. Siblings of two drafts that
@@ -49,7 +49,7 @@ def compare(kept: KeptDraft, anew: Draft, p: Float[Tensor, "M V"]) -> list[Compa
         anew: of the same text and the same draws.
         p: row m is the target's distribution after the first m tokens that the step emitted.
     """
-    places: list[Compared] = []
+    places: list[DraftComparison] = []
     parent = twin = -1
     for depth, row in enumerate(p[: len(kept.path) + 1]):
         children, others = _children(kept.draft, parent), _children(anew, twin)
@@ -75,14 +75,14 @@ def _children(draft: Draft, parent: int) -> list[int]:
 
 def _compared(
     draft: Draft, children: Sequence[int], anew: Draft, others: Sequence[int], p: Float[Tensor, " V"]
-) -> Compared:
+) -> DraftComparison:
     if draft.probs is None or anew.probs is None:
         ids, again_ids = set(draft.tokens[list(children)].tolist()), set(anew.tokens[list(others)].tolist())
         distance = 1 - len(ids & again_ids) / max(len(ids), len(again_ids))
-        return Compared(distance, float(p[sorted(ids)].sum()), float(p[sorted(again_ids)].sum()), 1)
+        return DraftComparison(distance, float(p[sorted(ids)].sum()), float(p[sorted(again_ids)].sum()), 1)
     q, again = (rows[nodes[0]].to(p.dtype) for rows, nodes in ((draft.probs, children), (anew.probs, others)))
     distance, points = float((q - again).abs().sum() / 2), int(bool((draft.probs == 1).any(1).all()))
-    return Compared(distance, float(torch.minimum(p, q).sum()), float(torch.minimum(p, again).sum()), points)
+    return DraftComparison(distance, float(torch.minimum(p, q).sum()), float(torch.minimum(p, again).sum()), points)
 
 
 def limit(dtype: str, places: int, points: int) -> float:

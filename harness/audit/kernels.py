@@ -31,7 +31,7 @@ ALPHA = 0.05
 
 
 @dataclass(frozen=True)
-class Place:
+class KernelPosition:
     """What a kernel emitted at one place.
 
     Args:
@@ -69,7 +69,7 @@ def cases(seed: int = 0) -> Iterator[tuple[str, Tensor, Tensor]]:
     yield "point masses", p, torch.nn.functional.one_hot(p[:DRAFTS].topk(2).indices[:, 1], VOCABULARY).float()
 
 
-def check_kernel(kernel: Kernel, trials: int, seed: int = 0) -> list[Place]:
+def check_kernel(kernel: Kernel, trials: int, seed: int = 0) -> list[KernelPosition]:
     """Every place of every case, after so many trials each.
 
     The interval is the plug-in total variation, plus and minus the bound of Weissman et al. 2003 ("Inequalities for the
@@ -78,7 +78,7 @@ def check_kernel(kernel: Kernel, trials: int, seed: int = 0) -> list[Place]:
     Raises:
         ContractError: the kernel emits no token, too many, or one outside the vocabulary, or raises an error.
     """
-    places: list[Place] = []
+    places: list[KernelPosition] = []
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         for case, p, q in cases(seed):
@@ -103,14 +103,14 @@ def _emitted(kernel: Kernel, p: Tensor, q: Tensor, drafts: Tensor) -> list[int]:
         raise ContractError(f"the kernel raised {type(error).__name__}: {error}") from error
 
 
-def _place(case: str, place: int, counts: Float[Tensor, " V"], law: Float[Tensor, " V"]) -> Place:
+def _place(case: str, place: int, counts: Float[Tensor, " V"], law: Float[Tensor, " V"]) -> KernelPosition:
     tokens = int(counts.sum())
     if not tokens:
-        return Place(case, place, 0, 0.0, 0.0, 1.0)
+        return KernelPosition(case, place, 0, 0.0, 0.0, 1.0)
     distance = float((counts / tokens - law).abs().sum() / 2)
     tests = 4 * (DRAFTS + 1)
     reach = math.sqrt(2 * math.log((2**VOCABULARY - 2) * tests / ALPHA) / tokens) / 2
-    return Place(case, place, tokens, distance, max(0.0, distance - reach), min(1.0, distance + reach))
+    return KernelPosition(case, place, tokens, distance, max(0.0, distance - reach), min(1.0, distance + reach))
 
 
 @KERNELS.register("transformers")

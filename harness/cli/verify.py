@@ -16,7 +16,7 @@ from stridebench.harness.core.method import label, parameters
 from stridebench.harness.discover import declare_all
 from stridebench.harness.plan import contract
 from stridebench.harness.proof.catalogue import Piece, Settings, joined, pieces
-from stridebench.harness.proof.kept_laws import Keeper, folder
+from stridebench.harness.proof.kept_laws import LawKeeper, folder
 from stridebench.harness.proof.mutants import CAUGHT
 from stridebench.harness.proof.processes import Done, computed, processors
 from stridebench.harness.proof.prove import EXACT
@@ -85,7 +85,7 @@ def command(
         return
     outputs = QUICK if quick else None
     asked = pieces(settings, not quick and not params, not params, outputs)
-    keeper = Keeper(folder(), fresh, uuid.uuid4().hex)
+    keeper = LawKeeper(folder(), fresh, uuid.uuid4().hex)
     done = _computed(asked, settings, outputs, keeper, processes or processors(), as_json)
     rows = [_row(piece, done) for piece in asked if piece.kind in ("setting", "published")]
     bugs = _bugs(asked, done, rows)
@@ -102,7 +102,7 @@ def command(
 
 
 def _computed(
-    asked: Sequence[Piece], settings: Settings, outputs: int | None, keeper: Keeper, processes: int, quiet: bool
+    asked: Sequence[Piece], settings: Settings, outputs: int | None, keeper: LawKeeper, processes: int, quiet: bool
 ) -> dict[Piece, Done]:
     """Enumerate every piece; the terminal shows the last one that was done."""
     done: dict[Piece, Done] = {}

@@ -49,7 +49,7 @@ class TiedEmbeddings:
     Args:
         embed: row v is the first layer's input for id v.
         unembed: raw logits are its products with normed rows, or with what ``lift`` makes of them.
-        lift: the layers of the head before its last product, F wide; None: there are none, and F is E.
+        lift: the layers of the head before its last product, F wide, or None if F is E.
     """
 
     embed: Float[Tensor, "V E"]

@@ -43,7 +43,7 @@ class Pass(NamedTuple):
     window: Window
 
 
-class Stopped(BaseException):
+class BatchStopped(BaseException):
     """Unwinds a decode of a batch that was interrupted; no method may catch it."""
 
 
@@ -90,7 +90,7 @@ class Slot:
         """Called by the decode: wait for its turn."""
         self._turn.get()
         if self._stopped:
-            raise Stopped
+            raise BatchStopped
 
     def leave(self) -> None:
         """Called by the decode: it is over."""

@@ -30,7 +30,7 @@ class Window:
             cached, N new). It attends to itself. None: it attends to all earlier entries and itself.
         rows: R; only the last R entries need logits. 0 in a prefill.
         taps: layers whose hidden rows are asked for, each from 0 to L (see `Tap`); none: no hidden rows.
-        features: what a feature drafter reads beside each token.
+        features: the features that a feature drafter reads with each token.
         gate: marks the entries computed with the adapter on; None: none is.
         adapter: as the backbone read it (`Backbone.adapter`), where there is a gate.
     """

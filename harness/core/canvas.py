@@ -127,7 +127,7 @@ class Canvas:
             positions: of each token, ascending. The first pass begins with the prompt's last position, P - 1, or with
                 position 0 where entries attend to all.
             sees: the same in all passes.
-            rows: R, the last entries whose logits are returned; None: N.
+            rows: R, the last entries whose logits are returned, or None for all N.
 
         Returns:
             Raw logits. Those at positions[n] are for the position after it; a masked model's are for its own.

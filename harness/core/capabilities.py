@@ -38,10 +38,10 @@ class Grid:
     Args:
         rows: number of rows of cells.
         columns: cells of a row.
-        eol: the id that ends each row; None: rows have no end token.
+        eol: the id that ends each row, or None if rows have no end token.
         tail: ids forced after the last row.
         start: position of the first cell, which is the prompt's length.
-        ids: those that a cell may take, in order; None: any.
+        ids: those that a cell may take, in order, or None if any.
     """
 
     rows: int

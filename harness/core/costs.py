@@ -74,7 +74,7 @@ class Costs:
 
     @staticmethod
     def at(rows: int, table: Sequence[tuple[int, float]]) -> float:
-        """Milliseconds of a pass: on the straight line through the two known sizes beside it."""
+        """Milliseconds of a pass: on the straight line through the nearest two known sizes."""
         after = next((i for i, (size, _) in enumerate(table) if size >= rows), len(table) - 1)
         (low, first), (high, last) = table[max(after, 1) - 1], table[max(after, 1)]
         return first + (last - first) * (rows - low) / (high - low)
@@ -123,7 +123,7 @@ def _file(backbone: Backbone, what: str) -> Path:
 
 
 def read_passes(path: Path) -> Passes | None:
-    """What was kept; None: nothing, or what no one can read, which is measured again."""
+    """Return the kept costs, or None if nothing readable was kept and they have to be measured."""
     try:
         return Passes.of(json.loads(path.read_bytes()))
     except (OSError, ValueError, KeyError, TypeError):

@@ -69,7 +69,7 @@ class Draws(ABC):
 
         Args:
             accept: in [0, 1].
-            parents: as in a `Draft`; None: a chain.
+            parents: as in a `Draft`, or None if it is a chain.
         """
 
     @abstractmethod

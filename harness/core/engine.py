@@ -108,9 +108,9 @@ class AcceptanceCounts:
         draft_steps: target passes that verified at least one draft.
         drafted: drafted tokens.
         accepted: drafted tokens kept.
-        histogram: entry i is the number of steps that kept i drafts; None: not told.
-        per_position: entry i is the number of steps that kept a draft at position i; None: not told.
-        target_passes: passes of the target in all; None: not told.
+        histogram: entry i is the number of steps that kept i drafts, or None if unknown.
+        per_position: entry i is the number of steps that kept a draft at position i, or None if unknown.
+        target_passes: all passes of the target, or None if unknown.
         told_length: the engine's own mean acceptance length.
         told_rate: the engine's own acceptance rate.
     """
@@ -131,7 +131,7 @@ class Chunk:
 
     Args:
         arrived_ns: on the clock of `time.perf_counter_ns`.
-        tokens: its number of tokens; None: not told.
+        tokens: its number of tokens, or None if unknown.
     """
 
     arrived_ns: int
@@ -143,14 +143,14 @@ class Reply:
     """What came back for one request.
 
     Args:
-        tokens: ids of the output; None: not told.
-        text: of the output; None: not told.
+        tokens: ids of the output, or None if unknown.
+        text: of the output, or None if unknown.
         chunks: in the order of their arrival; empty: not told.
-        output_tokens: number of tokens of the output; None: not told.
-        prompt_tokens: number of tokens that the engine read; None: not told.
+        output_tokens: number of tokens of the output, or None if unknown.
+        prompt_tokens: number of tokens that the engine read, or None if unknown.
         finish: why it ended, in the engine's word; "" where it does not tell.
-        logprobs: log p of each token (natural); None: not told.
-        acceptance: None: nothing was told.
+        logprobs: log p of each token (natural), or None if unknown.
+        acceptance: counts of kept drafts, or None if unknown.
     """
 
     tokens: tuple[int, ...] | None = None
@@ -192,7 +192,7 @@ class Weights:
     """Where the weights of the backbone lie, for engines that load them.
 
     Args:
-        folder: in the format of transformers; None: there is none on this machine.
+        folder: in the format of transformers, or None if this machine has none.
         gguf: gives the GGUF file that they were read from, which may download it; None: there is none.
     """
 
@@ -235,7 +235,7 @@ class Engine(ABC):
         return
 
     def counters(self) -> Counters | None:
-        """The server's counters of now; None: it has none."""
+        """Return the server's current counters, or None if it has none."""
         return None
 
     def told(self) -> Mapping[str, Any]:

@@ -105,7 +105,7 @@ def _decoded(method: Method[Any], run: Run, keeps_drafts: bool, spans: list[list
     read = clock.stamp()
     state = begin_method(method, run)
     clock.finish()  # the start ends before the first step begins
-    started, in_start, readings = clock.stamp(), Tally.of(run), list(run.models.meter.readings)
+    started, in_start, readings = clock.stamp(), PassTally.of(run), list(run.models.meter.readings)
     if run.slot is not None:
         run.slot.ready()  # no sequence's first step waits for another's prefill
     tokens: list[int] = []
@@ -256,7 +256,7 @@ _PLACES = {
 """Where a method finds what `_Decided` holds, by its name there; the others are attributes of the run."""
 
 
-class Tally(NamedTuple):
+class PassTally(NamedTuple):
     """Passes of the target's weights and entries fed to them so far, and passes of all other drafters."""
 
     passes: int
@@ -264,10 +264,10 @@ class Tally(NamedTuple):
     drafts: int
 
     @staticmethod
-    def of(run: Run) -> Tally:
+    def of(run: Run) -> PassTally:
         """The tally of a run."""
         meter = run.models.meter
-        return Tally(meter.passes, meter.rows, meter.drafts)
+        return PassTally(meter.passes, meter.rows, meter.drafts)
 
 
 class Advance(NamedTuple):
@@ -283,8 +283,8 @@ class Advance(NamedTuple):
     emitted: tuple[int, ...]
     draft: Draft
     read: HostAcceptance
-    before: Tally
-    after: Tally
+    before: PassTally
+    after: PassTally
     grid: Grid | None
     first: int
     places: tuple[int, ...]
@@ -301,7 +301,7 @@ def advance(method: Method[Any], run: Run, state: Any) -> Advance:
     Raises:
         ContractError: no target pass, no token, one outside the vocabulary, the end of the process, or a changed run.
     """
-    before, passes, first = Tally.of(run), _own_passes(run), len(run.target)
+    before, passes, first = PassTally.of(run), _own_passes(run), len(run.target)
     run.draws.emitted, run.draws.end = first, run.filling.end if run.filling is not None else first + run.room
     decided = _Decided.of(run)
     try:
@@ -309,7 +309,7 @@ def advance(method: Method[Any], run: Run, state: Any) -> Advance:
     except SystemExit as stop:
         raise _ended_process(method, "step", stop) from stop
     decided.refuse_changes(method, run)
-    after, draft = Tally.of(run), run.target.draft
+    after, draft = PassTally.of(run), run.target.draft
     if not isinstance(result, Acceptance | Fill):
         raise ContractError(
             f"{type(method).__name__}.step returned a {type(result).__name__}; return an Acceptance, or a Fill of the "

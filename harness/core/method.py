@@ -80,12 +80,12 @@ class Method(ABC, Generic[S]):
 
     @property
     def reference(self) -> Method[Any] | None:
-        """The setting whose distribution is the reference; None: the target decoded autoregressively."""
+        """Return the reference setting, or None if the reference is the target decoded autoregressively."""
         return None
 
     @property
     def components(self) -> Sequence[tuple[str, str]]:
-        """Kind and name of weights that it loads beside a drafter: a cell without them is skipped with that reason."""
+        """Return kinds and names of weights that it loads in addition to a drafter; without them cells are skipped."""
         return ()
 
     def drafters(self) -> Sequence[str]:

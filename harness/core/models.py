@@ -1,4 +1,4 @@
-"""The models of one decode: the target, and what a method opens beside it."""
+"""The models of one decode: the target, and the drafters that a method opens."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class Models:
         prompt: or bare token ids.
         stopwatch: shared by the target and the drafters; by default a new one on the CPU's clock.
         encoded: the prompt as ``backbone`` has read it already.
-        slot: the place of the decode in a batch; None: it decodes alone.
+        slot: the place of the decode in a batch, or None if it decodes alone.
         new_cache: makes an empty cache of a model for a prompt.
 
     Attributes:

@@ -90,7 +90,7 @@ class Run:
 
     @property
     def slot(self) -> Slot | None:
-        """The place of this decode in a batch; None: it decodes alone."""
+        """Return the place of this decode in a batch, or None if it decodes alone."""
         return self.models.slot
 
     def probs(self, logits: Float[Tensor, "N V"]) -> Float[Tensor, "N V"]:

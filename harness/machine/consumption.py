@@ -28,7 +28,7 @@ PACKAGE = re.compile(r"intel-rapl:\d+")
 
 @dataclass(frozen=True)
 class Consumption:
-    """Of a batch of decodes; None: the machine does not tell.
+    """The use of a batch of decodes, or None if the machine does not tell.
 
     Args:
         held_bytes: memory in use when it began: weights, and what earlier decodes left.
@@ -53,7 +53,7 @@ class ConsumptionMeter:
 
     Args:
         device: that decodes.
-        gpu: its meter; None: no GPU, or NVML does not answer.
+        gpu: its meter, or None if there is no GPU or NVML does not answer.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class ConsumptionMeter:
         )
 
     def _begin_memory(self) -> int | None:
-        """What is in use now; None: the peak cannot be told apart from earlier ones."""
+        """Return the bytes in use now, or None if earlier peaks hide this one."""
         if self._on_cuda:
             torch.cuda.reset_peak_memory_stats(self._device)
             return int(torch.cuda.memory_allocated(self._device))
@@ -102,7 +102,7 @@ class ConsumptionMeter:
 
 
 def status(process: Path, name: str) -> int | None:
-    """An entry of a process's status in bytes; None: the system has none."""
+    """Return an entry of a process's status in bytes, or None if the system has none."""
     with suppress(OSError):
         found = re.search(rf"^{name}:\s+(\d+) kB$", (process / "status").read_text(), re.MULTILINE)
         return int(found[1]) * 1024 if found else None
@@ -131,7 +131,7 @@ class Domain:
         self._folder = folder
 
     def read(self) -> int | None:
-        """Microjoules; None: it may not be read."""
+        """Return microjoules, or None if the counter may not be read."""
         return self._number("energy_uj")
 
     def between(self, before: int | None, after: int | None) -> int | None:

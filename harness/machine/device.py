@@ -32,7 +32,7 @@ def native_dtype(device: str) -> str:
 
 
 def emulated(dtypes: Collection[str], device: str) -> str | None:
-    """Return a warning where a type is emulated that `native_dtype` would avoid; None: no warning."""
+    """Return a warning if this type is emulated and `native_dtype` would avoid it, or None."""
     if "bf16" not in dtypes or native_dtype(device) == "bf16":
         return None
     what = "GPU" if device.startswith("cuda") else "CPU"

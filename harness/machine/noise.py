@@ -122,7 +122,7 @@ class NoiseMeter:
 
     Args:
         tasks: the folder of the threads.
-        gpu: of the device that decodes; None: it is no GPU, or not known.
+        gpu: of the device that decodes, or None if it is unknown or not a GPU.
         now: the host's clock, in nanoseconds.
         computed: the time that all threads of the process computed, in nanoseconds.
     """

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 _number: int | None = None
-"""Of this process among those that share the work; None: it has none."""
+"""The number of this process among those that share the work, or None if it has none."""
 
 
 def be_number(number: int | None) -> None:
-    """Take the core of this number from now on, as each of several processes has another; None: any."""
+    """Take the core of this number from now on, as each of several processes has another, or any core if it is None."""
     global _number
     _number = number
 

@@ -44,7 +44,7 @@ def pieces(settings: Settings, whole: bool, bugs: bool, outputs: int | None = No
     Args:
         whole: published settings too.
         bugs: the injected bugs of each method too.
-        outputs: largest number of outputs of a model; None: any.
+        outputs: largest number of outputs of a model, or None if any.
     """
     out: list[Piece] = []
     for name, variants in settings.items():
@@ -60,7 +60,7 @@ def pieces(settings: Settings, whole: bool, bugs: bool, outputs: int | None = No
 
 
 def published(variants: Sequence[Method[Any]]) -> Method[Any] | None:
-    """The defaults of a method, which are as published; None: its variants have them, or no text fits."""
+    """Return the published defaults of a method, or None if its variants have them or no text fits."""
     method: Method[Any] = contract.default_of(list(variants))
     if getattr(method, "drafter", "") == "self":
         method = replace(method, drafter="toy")  # type: ignore[type-var]  # the target never rejects its own drafts
@@ -73,7 +73,7 @@ def compute(piece: Piece, settings: Settings, outputs: int | None) -> dict[str, 
     """The row of a piece.
 
     Args:
-        outputs: largest number of outputs of a model; None: any.
+        outputs: largest number of outputs of a model, or None if any.
 
     Raises:
         ContractError: an injected bug does not fit the code that it is injected into.

@@ -173,7 +173,7 @@ def distance(method: Method[Any], case: Case, draws: EnumeratingDraws | None = N
 
 
 def reference_of(method: Method[Any]) -> Method[Any] | None:
-    """The setting that a method is held against; None: the target decoded autoregressively.
+    """Return a method's reference setting, or None if it is the target decoded autoregressively.
 
     A masked model has no distribution of a next token, so there the reference is `masked_diffusion` at one token a
     step. No other method chooses what it is held against.
@@ -303,7 +303,7 @@ class Divergence:
     """Where two outputs diverge.
 
     Args:
-        at: first differing index; None: they are equal.
+        at: first differing index, or None if they are equal.
         agreement: longest common prefix / the longer length, 1 if equal.
     """
 

@@ -131,7 +131,7 @@ class EnumeratingDraws(Draws):
         pinned: streams that are answered by a seed instead, alike in every step.
         start: that seed.
         most: the most outcomes of a whole enumeration.
-        script: of several draws that are enumerated jointly; None: one of its own.
+        script: of several draws that are enumerated jointly, or None for a new one.
     """
 
     def __init__(

@@ -45,7 +45,7 @@ ALWAYS = (
 
 
 @dataclass(frozen=True)
-class Source:
+class ModuleSource:
     """A module of ours.
 
     Args:
@@ -59,9 +59,9 @@ class Source:
     functions: tuple[str, ...]
 
 
-def rests_on(modules: Iterable[str]) -> dict[str, Source]:
+def rests_on(modules: Iterable[str]) -> dict[str, ModuleSource]:
     """The modules of our packages that these import, at whatever depth and wherever in a file, with themselves."""
-    sources: dict[str, Source] = {}
+    sources: dict[str, ModuleSource] = {}
     waiting = [*modules, *ALWAYS]
     while waiting:
         name = waiting.pop()
@@ -103,8 +103,8 @@ def _as_read(path: Path) -> bool:
 
 
 @cache
-def _source(module: str) -> Source | None:
-    """None: no module of ours has that name."""
+def _source(module: str) -> ModuleSource | None:
+    """Return None if no module of this project has that name."""
     first, second, *rest = [*module.split("."), ""]
     if f"{first}.{second}" not in PACKAGES:
         return None
@@ -117,7 +117,7 @@ def _source(module: str) -> Source | None:
     tree = ast.parse(data)
     package = module if is_package else module.rpartition(".")[0]
     imports = frozenset(prefix for name in _imported(tree, package) for prefix in _prefixes(name))
-    return Source(path, hashlib.sha256(data).hexdigest(), imports, tuple(_functions(tree)))
+    return ModuleSource(path, hashlib.sha256(data).hexdigest(), imports, tuple(_functions(tree)))
 
 
 def _imported(tree: ast.Module, package: str) -> Iterator[str]:
@@ -146,7 +146,7 @@ def _functions(tree: ast.Module) -> Iterator[str]:
             yield from (f"{node.name}.{item.name}" for item in node.body if isinstance(item, ast.FunctionDef))
 
 
-def _as_written(name: str, source: Source) -> bool:
+def _as_written(name: str, source: ModuleSource) -> bool:
     """Whether the functions of a module are still those of its file; a plugin or a test may have put others there."""
     module = sys.modules.get(name)
     return module is None or all(_is_from(module, function, source.path) for function in source.functions)
@@ -170,7 +170,7 @@ RAISED = {"EnumerationLimit": EnumerationLimit, "ContractError": ContractError}
 
 
 @dataclass
-class Keeper:
+class LawKeeper:
     """A folder of sheets.
 
     Args:
@@ -211,7 +211,7 @@ class Sheet:
     seen: set[str] = field(default_factory=set)
 
 
-_keeper: Keeper | None = None
+_keeper: LawKeeper | None = None
 _open: Sheet | None = None
 
 
@@ -221,7 +221,7 @@ def folder() -> Path:
 
 
 @contextmanager
-def keeping(keeper: Keeper) -> Iterator[Keeper]:
+def keeping(keeper: LawKeeper) -> Iterator[LawKeeper]:
     """While inside, laws are read from the keeper's folder and written there."""
     global _keeper
     before, _keeper = _keeper, keeper
@@ -287,7 +287,7 @@ def _decoded(body: Any) -> Law:
     return {tuple(tokens): weight for tokens, weight in body}
 
 
-def _sheet_of(keeper: Keeper, method: Method[Any], mutant: Mutant | None, part: str) -> Sheet:
+def _sheet_of(keeper: LawKeeper, method: Method[Any], mutant: Mutant | None, part: str) -> Sheet:
     """The sheet of a setting, a bug and a part: of this process, else of the disk, else an empty one."""
     kind = type(method)
     modules: tuple[str, ...] = (kind.__module__,)
@@ -307,7 +307,7 @@ def _is_of(kind: type) -> bool:
     return getattr(sys.modules.get(kind.__module__), kind.__qualname__, None) is kind
 
 
-def _read(keeper: Keeper, empty: Sheet) -> Sheet:
+def _read(keeper: LawKeeper, empty: Sheet) -> Sheet:
     """What was kept; nothing where a byte of it or of the sources has changed."""
     if empty.rests_on is None:
         return empty
@@ -321,7 +321,7 @@ def _read(keeper: Keeper, empty: Sheet) -> Sheet:
     return replace(empty, laws=dict(body["laws"]), earlier=earlier)
 
 
-def _write(keeper: Keeper, sheet: Sheet) -> None:
+def _write(keeper: LawKeeper, sheet: Sheet) -> None:
     if not sheet.new:
         return
     if edited(sheet.modules):  # the digest may be of the new files, and the laws are of the old ones

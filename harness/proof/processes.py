@@ -22,7 +22,7 @@ from stridebench.harness.discover import declare_all
 from stridebench.harness.errors import RunIncomplete
 from stridebench.harness.machine.one_core import be_number
 from stridebench.harness.proof.catalogue import Piece, Settings, compute
-from stridebench.harness.proof.kept_laws import Keeper, keeping
+from stridebench.harness.proof.kept_laws import LawKeeper, keeping
 from stridebench.harness.registry import METHODS
 
 MOST = 16
@@ -53,7 +53,7 @@ def processors() -> int:
 
 
 def computed(
-    pieces: Sequence[Piece], settings: Settings, outputs: int | None, keeper: Keeper, processes: int
+    pieces: Sequence[Piece], settings: Settings, outputs: int | None, keeper: LawKeeper, processes: int
 ) -> Iterator[Done]:
     """Each piece when it is done. Methods of other packages are enumerated in this process, one after another."""
     ours = [piece for piece in pieces if not METHODS.from_plugin(piece.method)]
@@ -78,7 +78,7 @@ class _Share:
 
     settings: Settings
     outputs: int | None
-    keeper: Keeper
+    keeper: LawKeeper
 
 
 _share: _Share | None = None
@@ -134,7 +134,7 @@ def _piece(piece: Piece) -> Done:
     return _one(piece, _share.settings, _share.outputs, _share.keeper)
 
 
-def _one(piece: Piece, settings: Settings, outputs: int | None, keeper: Keeper) -> Done:
+def _one(piece: Piece, settings: Settings, outputs: int | None, keeper: LawKeeper) -> Done:
     used, enumerated = keeper.used, keeper.enumerated
     row, failure = None, None
     with keeping(keeper):

@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 
-from stridebench.harness.core.batch import Slot, Stopped
+from stridebench.harness.core.batch import BatchStopped, Slot
 from stridebench.harness.core.canvas import Canvas
 from stridebench.harness.core.clock import Stopwatch, clock_for
 from stridebench.harness.core.draws import SeededDraws
@@ -88,7 +88,7 @@ def attempt(
             start_draft_nfe=decoded.start_draft_nfe,
         )
         return Attempt(prompt, sample, decoded.steps, FinishedRun.of(run), decoded.drafts)
-    except (StoreError, RunIncomplete, Stopped):
+    except (StoreError, RunIncomplete, BatchStopped):
         raise
     except BaseException as error:  # a method or plugin may raise anything: the sample says what
         if isinstance(error, KeyboardInterrupt) and group.options.interruptible:

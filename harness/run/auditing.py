@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from stridebench.harness.audit.bets import Bets
-from stridebench.harness.audit.drafters import Compared, compare, limit
+from stridebench.harness.audit.drafters import DraftComparison, compare, limit
 from stridebench.harness.audit.laws import MARGINS, filling_of
 from stridebench.harness.audit.output import bets_on, drafter_logits, unguided_logits
 from stridebench.harness.audit.verdict import Audit, audit
@@ -204,7 +204,7 @@ def checked_sample(
     start = len(context) - len(logits)
     try:
         p = warp(logits, cell.sampling)
-        places: list[Compared] = []
+        places: list[DraftComparison] = []
         for step in attempt.drafts:
             prompts.begin(attempt.prompt, context[:start])
             text = context[: step.first]
@@ -214,8 +214,8 @@ def checked_sample(
         return {"reason": one_line(error, "drafter: ")}
     finally:
         prompts.keep_only(group.backbone)
-    sums = [sum(values) for values in zip(*places, strict=True)] if places else [0] * len(Compared._fields)
-    return {"places": len(places), **dict(zip(Compared._fields, sums, strict=True))}
+    sums = [sum(values) for values in zip(*places, strict=True)] if places else [0] * len(DraftComparison._fields)
+    return {"places": len(places), **dict(zip(DraftComparison._fields, sums, strict=True))}
 
 
 def uncheckable(cell: Cell, run: FinishedRun) -> str | None:
@@ -279,7 +279,7 @@ def drafter_columns(cell: Cell, samples: Iterable[Sample]) -> dict[str, Any]:
 
 
 def _means(cell: Cell, results: Sequence[Mapping[str, Any]], places: int) -> dict[str, Any]:
-    total = {name: sum(result[name] for result in results) for name in Compared._fields}
+    total = {name: sum(result[name] for result in results) for name in DraftComparison._fields}
     return {
         "drafter_places": places,
         "drafter_tv": total["distance"] / places,

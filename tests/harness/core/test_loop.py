@@ -16,7 +16,7 @@ from stridebench.harness.core.cache import Window
 from stridebench.harness.core.clock import CpuClock, Event, EventClock, Stamp, Stopwatch
 from stridebench.harness.core.draft import Acceptance, Draft, Path
 from stridebench.harness.core.draws import SeededDraws
-from stridebench.harness.core.loop import Decode, Tally, decode, truncate
+from stridebench.harness.core.loop import Decode, PassTally, decode, truncate
 from stridebench.harness.core.method import Claim, Method
 from stridebench.harness.core.models import Models
 from stridebench.harness.core.run import Run
@@ -654,9 +654,9 @@ class TestMeter:
         run = Run.of(Models(model, opener, (0, 1)), Sampling(1.0), 4, SeededDraws(0, "t", "p", 0))
         run.open("a").forward()
         run.picture("b").read(torch.tensor([1]), [1])
-        assert Tally.of(run) == Tally(0, 0, 2)
+        assert PassTally.of(run) == PassTally(0, 0, 2)
         run.canvas.read(torch.tensor([1]), [1])
-        assert Tally.of(run) == Tally(1, 1, 2)
+        assert PassTally.of(run) == PassTally(1, 1, 2)
 
 
 def test_a_step_of_a_decode_alone_resamples_nothing_and_serves_one() -> None:

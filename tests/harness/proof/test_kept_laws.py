@@ -20,7 +20,7 @@ from stridebench.harness.errors import EnumerationLimit, RunIncomplete
 from stridebench.harness.proof import distance, kept_laws, processes
 from stridebench.harness.proof.cases import CASES, cases_of
 from stridebench.harness.proof.catalogue import Piece, compute
-from stridebench.harness.proof.kept_laws import Keeper, keeping, kept, sheet
+from stridebench.harness.proof.kept_laws import LawKeeper, keeping, kept, sheet
 from stridebench.harness.proof.mutants import try_mutant
 from stridebench.harness.proof.prove import prove
 from stridebench.harness.registry import METHODS
@@ -34,11 +34,11 @@ def method(name: str = "speculative") -> Method[Any]:
     return first
 
 
-def keeper(folder: Path, command: str, fresh: bool = False) -> Keeper:
-    return Keeper(folder, fresh, command)
+def keeper(folder: Path, command: str, fresh: bool = False) -> LawKeeper:
+    return LawKeeper(folder, fresh, command)
 
 
-def proved(folder: Path, command: str, fresh: bool = False) -> Keeper:
+def proved(folder: Path, command: str, fresh: bool = False) -> LawKeeper:
     with keeping(keeper(folder, command, fresh)) as used:
         assert prove(method(), FEW, mutants=False).verdict == "exact"
     return used
@@ -136,7 +136,7 @@ class TestSources:
         assert before is not None
         read = kept_laws._source
 
-        def changed(name: str) -> kept_laws.Source | None:
+        def changed(name: str) -> kept_laws.ModuleSource | None:
             source = read(name)
             return source and replace(source, digest="x") if name == "stridebench.harness.core.sampling" else source
 
