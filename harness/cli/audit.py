@@ -11,18 +11,10 @@ from typing import Any, NoReturn
 import click
 from rich.console import Console
 
-<<<<<<< HEAD
 from stridebench.checks import facts_of
-from stridebench.harness.audit.kernels import Place, check_kernel
+from stridebench.harness.audit.kernels import KernelPosition, check_kernel
 from stridebench.harness.audit.of_file import ClaimedSource, audit_figures, audit_file
 from stridebench.harness.audit.verdict import Audit
-=======
-from stridebench.harness.audit.kernels import KernelPosition, check_kernel
-from stridebench.harness.audit.laws import MARGINS
-from stridebench.harness.audit.output import bets_on, drafter_logits, read_outputs, target_logits
-from stridebench.harness.audit.verdict import Audit, audit
-from stridebench.harness.cli import engine_runs
->>>>>>> h1
 from stridebench.harness.cli.main import emit, say
 from stridebench.harness.discover import declare_all
 from stridebench.harness.errors import UsageError, printable_line
