@@ -133,7 +133,7 @@ def test_wheel_runs_in_an_empty_environment_and_another_folder(wheel, tmp_path):
 def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A folder for each plugin, with the plugin installed in it by pip."""
     folders = {}
-    for plugin in ("one_by_one", "second_jacobi", "core_only"):
+    for plugin in ("one_by_one", "second_jacobi"):
         folder = folders[plugin] = tmp_path_factory.mktemp(plugin)
         source = PLUGINS / plugin
         succeed(sys.executable, "-m", "pip", "install", *OFFLINE, "--target", folder, source, cwd=folder)
@@ -158,25 +158,12 @@ def test_list_shows_a_method_of_another_package_with_its_origin(installed, tmp_p
     assert "autoregressive" in {entry["name"] for entry in listed}
 
 
-def test_a_method_written_for_version_0_1_runs_and_warns_of_moved_names(installed, tmp_path):
+def test_a_method_that_imports_only_the_core_runs_without_a_warning(installed, tmp_path):
     done = stride(*run_of("one_by_one"), cwd=tmp_path, plugin=installed["one_by_one"])
     result = document(done)
     assert result["done"] >= 1
     assert result["failed"] == result["skipped"] == 0
-    warned = [line for line in done.stderr.splitlines() if "stride_one_by_one.py" in line and "Deprecation" in line]
-    assert any(
-        "harness.contracts.Verdict moved: import Acceptance from stridebench.harness.core" in line for line in warned
-    )
-    assert any("harness.method.Claim moved: import Claim from stridebench.harness.core" in line for line in warned)
-    assert any("law is now called probs" in line for line in warned)
-
-
-def test_a_method_that_imports_only_the_core_runs_without_a_warning(installed, tmp_path):
-    done = stride(*run_of("core_only"), cwd=tmp_path, plugin=installed["core_only"])
-    result = document(done)
-    assert result["done"] >= 1
-    assert result["failed"] == result["skipped"] == 0
-    assert "stride_core_only.py" not in done.stderr
+    assert "stride_one_by_one.py" not in done.stderr
 
 
 def test_a_plugin_with_a_duplicate_name_is_one_clear_error(installed, tmp_path):

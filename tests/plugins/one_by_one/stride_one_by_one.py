@@ -1,10 +1,8 @@
-"""A method from another package: one token a pass."""
+"""A method from another package that imports the contract alone: one token a pass."""
 
 from dataclasses import dataclass
 
-from stridebench.harness.contracts import Path, Verdict
-from stridebench.harness.method import Claim, Method
-from stridebench.harness.registry import METHODS
+from stridebench.harness.core import METHODS, Acceptance, Claim, Method, Path
 
 
 @METHODS.register("one_by_one")
@@ -17,5 +15,5 @@ class OneByOne(Method[None]):
         return None
 
     def step(self, run, state):
-        p = run.law(run.target.forward())
-        return Verdict(Path.root(p), run.draws.categorical(p, "resid")[0])
+        p = run.probs(run.target.forward())
+        return Acceptance(Path.root(p), run.draws.categorical(p, "resid")[0])

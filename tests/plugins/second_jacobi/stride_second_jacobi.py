@@ -2,9 +2,7 @@
 
 from dataclasses import dataclass
 
-from stridebench.harness.contracts import Path, Verdict
-from stridebench.harness.method import Claim, Method
-from stridebench.harness.registry import METHODS
+from stridebench.harness.core import METHODS, Acceptance, Claim, Method, Path
 
 
 @METHODS.register("jacobi")
@@ -17,5 +15,5 @@ class SecondJacobi(Method[None]):
         return None
 
     def step(self, run, state):
-        p = run.law(run.target.forward())
-        return Verdict(Path.root(p), run.draws.categorical(p, "resid")[0])
+        p = run.probs(run.target.forward())
+        return Acceptance(Path.root(p), run.draws.categorical(p, "resid")[0])
