@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pandas as pd
 from rich.console import Console
 
-from stridebench.harness.record.entries import json_values
 from stridebench.harness.record.files import put
+from stridebench.harness.record.outputs import json_values
 from stridebench.harness.record.store import Store
 from stridebench.harness.registry import REPORTS
 from stridebench.reports import contact_sheets, pareto, tables

@@ -19,7 +19,7 @@ from stridebench.harness.cli.main import emit, say
 from stridebench.harness.discover import declare_all
 from stridebench.harness.errors import UsageError, printable_line
 from stridebench.harness.machine.device import check_device
-from stridebench.harness.record.entries import json_values
+from stridebench.harness.record.outputs import json_values
 from stridebench.harness.record.store import Store
 from stridebench.harness.registry import KERNELS
 from stridebench.harness.run.auditing import MASKED

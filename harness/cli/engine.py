@@ -23,7 +23,7 @@ from stridebench.harness.engines.serving.engines import Watched
 from stridebench.harness.errors import UsageError
 from stridebench.harness.plan.engine_entries import EngineUse
 from stridebench.harness.plan.names import TaskUse
-from stridebench.harness.record.entries import json_values
+from stridebench.harness.record.outputs import json_values
 from stridebench.harness.registry import ENGINES, TASKS
 from stridebench.reports.history.report import Change, changes
 from stridebench.reports.history.series import Series, read, series

@@ -29,6 +29,7 @@ from stridebench.harness.errors import (
 )
 from stridebench.harness.machine.exits import exits_are_told
 from stridebench.harness.machine.quiet import open_closed_streams
+from stridebench.harness.record.outputs import json_values
 
 GROUPS = {
     "Run and look": {
@@ -138,8 +139,6 @@ def say(text: str, err: bool = False) -> None:
 
 def emit(document: Any) -> None:
     """Print one strict JSON document on standard output."""
-    from stridebench.harness.record.entries import json_values  # imports pandas, which lists do not need
-
     click.echo(json.dumps(json_values(document), indent=1, allow_nan=False))
 
 

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from stridebench.harness.cli.main import emit, say
 from stridebench.harness.errors import UsageError, printable, printable_line
-from stridebench.harness.record.entries import json_values
+from stridebench.harness.record.outputs import json_values
 from stridebench.reports.query.schema import VIEWS
 from stridebench.stored_run import answer_of
 

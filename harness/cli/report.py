@@ -14,8 +14,8 @@ from rich.console import Console
 from stridebench.harness.cli.main import emit, say
 from stridebench.harness.errors import UsageError
 from stridebench.harness.machine.extras import optional
-from stridebench.harness.record.entries import json_values
 from stridebench.harness.record.metrics import REFUTED
+from stridebench.harness.record.outputs import json_values
 from stridebench.harness.record.store import Cell, Store
 from stridebench.reports import crossover, engines, side_by_side
 from stridebench.reports.run_report import RunReport

@@ -15,9 +15,17 @@ from rich.text import Text
 
 from stridebench.harness.cli.main import emit, say
 from stridebench.harness.errors import UnknownNameError, UsageError, printable, printable_line
-from stridebench.harness.record.entries import json_values
 from stridebench.harness.record.metrics import METRICS, acceptance_by_depth, totals, value
-from stridebench.harness.record.outputs import ACCEPTED, BONUS, CORRECTED, DECODED, FORCED, ORIGINS, origins
+from stridebench.harness.record.outputs import (
+    ACCEPTED,
+    BONUS,
+    CORRECTED,
+    DECODED,
+    FORCED,
+    ORIGINS,
+    json_values,
+    origins,
+)
 from stridebench.harness.record.request_store import EngineCell, RequestStore
 from stridebench.harness.record.store import Cell, Store
 from stridebench.reports import engines

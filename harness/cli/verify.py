@@ -2,31 +2,9 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import click
-from rich.console import Console
-
-from stridebench.checks import QUICK, settings_to_verify
-from stridebench.harness.cli.main import emit
-from stridebench.harness.core.method import label, parameters
-from stridebench.harness.discover import declare_all
-from stridebench.harness.plan import contract
-from stridebench.harness.proof.catalogue import Piece, Settings, joined, pieces
-from stridebench.harness.proof.kept_laws import LawKeeper, folder
-from stridebench.harness.proof.mutants import CAUGHT
-from stridebench.harness.proof.processes import Done, computed, processors
-from stridebench.harness.proof.prove import EXACT
-from stridebench.harness.proof.random_cases import Tried, try_random
-from stridebench.reports import text_table
-
-DISTRIBUTIONS = {"setting": 0, "verdict": 1, "total variation": 1, "claim": 3, "injected bug": 2, "largest on": 4}
-RANDOM = {"setting": 0, "verdict": 1, "total variation": 1, "claim": 3, "cases": 2, "largest on": 4}
-BUGS = {"injected bug": 0, "method": 1, "total variation": 1, "seen": 1, "on": 2, "in": 3}
-"""Columns of the tables, and the order in which a narrow terminal keeps them."""
 
 
 @click.command(name="verify")
@@ -53,17 +31,7 @@ BUGS = {"injected bug": 0, "method": 1, "total variation": 1, "seen": 1, "on": 2
     is_flag=True,
     help="One JSON document: [{method, params, claim, total_variation, ...}, {mutant, method, why, ...}].",
 )
-def command(
-    methods: tuple[str, ...],
-    params: tuple[str, ...],
-    quick: bool,
-    fresh: bool,
-    processes: int | None,
-    number: int | None,
-    seed: int,
-    budget: float,
-    as_json: bool,
-) -> None:
+def command(**options: Any) -> None:
     """Enumerate every outcome of a decode on small random models, and print the total variation to the target.
 
     An exact method must stay below 1e-12. Each injected bug, a one-line change of the real code, must exceed 1e-3.
@@ -77,148 +45,6 @@ def command(
     stride verify sjdpp -p reuse=paper -p tau=0.25
     stride verify --random 20 --seed 7
     """
-    declare_all()
-    values = dict(item.partition("=")[::2] for item in params)
-    settings = {name: settings_to_verify(name, values) for name in methods} or dict(contract.usable_methods())
-    if number is not None:
-        _random(settings, number, seed, budget, as_json)
-        return
-    outputs = QUICK if quick else None
-    asked = pieces(settings, not quick and not params, not params, outputs)
-    keeper = LawKeeper(folder(), fresh, uuid.uuid4().hex)
-    done = _computed(asked, settings, outputs, keeper, processes or processors(), as_json)
-    rows = [_row(piece, done) for piece in asked if piece.kind in ("setting", "published")]
-    bugs = _bugs(asked, done, rows)
-    if as_json:
-        emit([*rows, *bugs])
-    else:
-        _show(rows, bugs, next(one.row for one in done.values() if one.piece.kind == "floor" and one.row))
-        Console().print(_laws(list(done.values())), markup=False, highlight=False)
-    unseen = [row for row in rows if row["verdict"] in ("exact", "broken") and not row["planted"] and row["plants"]]
-    if any(row["verdict"] == "broken" for row in rows) or unseen or not all(bug["caught"] for bug in bugs):
-        raise SystemExit(1)
-    if any(row["verdict"] == "unverified" for row in rows):
-        raise SystemExit(4)
+    from stridebench.harness.cli.verifying import verify  # imports torch
 
-
-def _computed(
-    asked: Sequence[Piece], settings: Settings, outputs: int | None, keeper: LawKeeper, processes: int, quiet: bool
-) -> dict[Piece, Done]:
-    """Enumerate every piece; the terminal shows the last one that was done."""
-    done: dict[Piece, Done] = {}
-    with Console(stderr=True, quiet=quiet).status("enumerating ...") as status:
-        for one in computed(asked, settings, outputs, keeper, processes):
-            done[one.piece] = one
-            status.update(f"{len(done)} of {len(asked)} enumerated, {one.piece.method} the last")
-            if one.error is not None and one.piece.kind != "bug":
-                raise one.error
-    return done
-
-
-def _row(piece: Piece, done: Mapping[Piece, Done]) -> dict[str, Any]:
-    """Return the row of a setting, joined over its cases."""
-    row, dear = done[piece].row, done.get(replace(piece, kind="dear"))
-    assert row is not None, "an error of a setting ends the command"
-    return joined(row, dear.row if dear is not None and piece.kind == "setting" else None)
-
-
-def _bugs(asked: Sequence[Piece], done: Mapping[Piece, Done], rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows of injected bugs, without methods that have a setting which could not be enumerated at all."""
-    unverified = {row["method"] for row in rows if row["verdict"] == "unverified"}
-    bugs = [done[piece] for piece in asked if piece.kind == "bug" and piece.method not in unverified]
-    for one in bugs:
-        if one.error is not None:
-            raise one.error
-    return [one.row for one in bugs if one.row is not None]
-
-
-def _laws(done: Sequence[Done]) -> str:
-    """Say how many laws were read from the cache and how many were enumerated."""
-    used, new = sum(one.used for one in done), sum(one.enumerated for one in done)
-    text = f"{used} laws from the cache ({folder()}; --fresh enumerates them again), {new} enumerated."
-    trouble = next((one.trouble for one in done if one.trouble), "")
-    return text + (f" They could not be kept: {trouble}" if trouble else "")
-
-
-def _random(settings: Mapping[str, Sequence[Any]], number: int, seed: int, budget: float, as_json: bool) -> None:
-    """Enumerate random cases of the variants and the defaults, and print a row a setting."""
-    every = {
-        name: list(dict.fromkeys([*variants, contract.default_of(list(variants))]))
-        for name, variants in settings.items()
-    }
-    tried = try_random(every, number, seed, budget)
-    rows = [_random_row(one, seed) for one in tried if one.measured or one.left_out or one.error]
-    if as_json:
-        emit(rows)
-    else:
-        _show_random(rows, number * len(settings), seed)
-    if any(row["verdict"] == "broken" for row in rows):
-        raise SystemExit(1)
-    if any(one.error for one in tried) or not any(row["cases"] for row in rows):
-        raise SystemExit(4)
-
-
-def _random_row(one: Tried, seed: int) -> dict[str, Any]:
-    worst = one.worst
-    return {
-        "method": one.name,
-        "label": label(one.method),
-        "params": parameters(one.method),
-        "claim": one.method.claim.name,
-        "total_variation": None if worst is None else worst.total_variation,
-        "case": one.error or ("" if worst is None else str(worst.case)),
-        "verdict": one.verdict,
-        "cases": len(one.measured),
-        "left_out": one.left_out,
-        "seed": seed,
-    }
-
-
-def _show_random(rows: list[dict[str, Any]], asked: int, seed: int) -> None:
-    columns = [text_table.Column(key, key, rank=rank) for key, rank in RANDOM.items()]
-    lines = []
-    for row in rows:
-        variation = "" if row["total_variation"] is None else f"{row['total_variation']:.3g}"
-        counts = f"{row['cases']}" + (f" ({len(row['left_out'])} left out)" if row["left_out"] else "")
-        lines.append([row["label"], row["verdict"], variation, row["claim"], counts, row["case"]])
-    title = f"exact output distributions on random cases (seed {seed})"
-    console = Console()
-    text_table.print_table(text_table.TextTable(title, tuple(columns), lines, _failed(rows)), console)
-    done = sum(row["cases"] + len(row["left_out"]) for row in rows)
-    console.print(f"{done} of {asked} cases in the time budget; exact: below {EXACT:g}.")
-
-
-def _failed(rows: list[dict[str, Any]]) -> list[str]:
-    """Return notes on why settings are unverified."""
-    reasons = ((row, row["case"] or (row["left_out"] or [""])[0]) for row in rows if row["verdict"] == "unverified")
-    return [f"! {row['label']}: {reason}" for row, reason in reasons]
-
-
-def _unproved(rows: list[dict[str, Any]]) -> list[str]:
-    """Return notes on why settings could not be enumerated."""
-    return [f"! {row['label']}: {row['case']}" for row in rows if row["total_variation"] is None]
-
-
-def _show(rows: list[dict[str, Any]], bugs: list[dict[str, Any]], floor: Mapping[str, Any]) -> None:
-    console = Console()
-    columns = [text_table.Column(key, key, rank=rank) for key, rank in DISTRIBUTIONS.items()]
-    lines = []
-    for row in rows:
-        tv = "" if row["total_variation"] is None else f"{row['total_variation']:.3g}"
-        missed = "NOT caught" if row["verdict"] == "exact" else "none applies"
-        caught = "caught" if row["planted"] else (missed if row["plants"] else "none injected")
-        lines.append([row["label"], row["verdict"], tv, row["claim"], caught, row["case"]])
-    table = text_table.TextTable("exact output distributions", tuple(columns), lines, _unproved(rows))
-    text_table.print_table(table, console)
-    if bugs:
-        columns = [text_table.Column(key, key, rank=rank) for key, rank in BUGS.items()]
-        lines = []
-        for bug in bugs:
-            caught = "caught" if bug["caught"] else "NOT caught"
-            variation = f"{bug['total_variation']:.3g}"
-            lines.append([bug["why"], bug["method"], variation, caught, bug["case"], bug["where"]])
-        text_table.print_table(text_table.TextTable("injected bugs", tuple(columns), lines, []), console)
-    console.print(
-        f"{floor['cases']} models. Noise floor (autoregressive by the same enumeration): {floor['floor']:.2g}. "
-        f"exact: below {EXACT:g}; an injected bug is caught above {CAUGHT:g}."
-    )
+    verify(**options)

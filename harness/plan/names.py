@@ -267,7 +267,8 @@ def tasks(data: Mapping[str, Any], lines: Lines, problems: Problems) -> tuple[Ta
     for index, entry in enumerate(_entries(data, "tasks")):
         chooses = "limit" in _parameters("tasks", str(entry["name"]))
         keys = [key for key in USE_KEYS if not (key == "limit" and chooses)]
-        faults = [(key, fault) for key in keys if (fault := _use_fault(key, entry.get(key)))]
+        checked = USE_KEYS if "tasks.limit" in lines.options else keys  # `--limit 0` is an error for all
+        faults = [(key, fault) for key in checked if (fault := _use_fault(key, entry.get(key)))]
         problems.extend(f"{lines.at(('tasks', index, key))}: {fault}" for key, fault in faults)
         if faults:
             continue

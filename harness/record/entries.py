@@ -6,7 +6,6 @@ Entries that are not named here are free.
 
 from __future__ import annotations
 
-import math
 from dataclasses import fields
 from typing import Annotated, Any, Literal, NotRequired
 
@@ -247,18 +246,3 @@ def _problem_of_values(column: pa.ChunkedArray, name: str) -> str | None:
         except ValidationError:
             return f"is {text!r:.80}, no JSON object of numbers"
     return None
-
-
-def json_values(value: Any) -> Any:
-    """Return a value as JSON has it: NaN becomes null, an infinity its name, arrays lists, other types text."""
-    if isinstance(value, dict):
-        return {str(key): json_values(item) for key, item in value.items()}
-    if type(value).__name__ == "NAType":
-        return None
-    if hasattr(value, "tolist"):
-        value = value.tolist()
-    if isinstance(value, list | tuple | set | frozenset):
-        return [json_values(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else str(value)
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -207,3 +208,18 @@ def pieces(decode: Decoder, tokens: Sequence[int]) -> tuple[str, ...]:
         out.append(text.removeprefix(head))
         before, open_tokens = [token], []
     return tuple(out) if any(out) else ()
+
+
+def json_values(value: Any) -> Any:
+    """Return a value as JSON has it: NaN becomes null, an infinity its name, arrays lists, other types text."""
+    if isinstance(value, dict):
+        return {str(key): json_values(item) for key, item in value.items()}
+    if type(value).__name__ == "NAType":
+        return None
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, list | tuple | set | frozenset):
+        return [json_values(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else str(value)
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)

@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from stridebench.harness.cli.query import csv_of
-from stridebench.harness.record.entries import json_values
+from stridebench.harness.record.outputs import json_values
 from stridebench.reports import tables
 from stridebench.reports.gate import baseline, compare, decision, rendering
 from stridebench.reports.papers.one_table import one_table

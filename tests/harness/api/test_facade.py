@@ -177,7 +177,7 @@ def test_open_runs_finds_the_runs_of_a_folder(finished, tmp_path):
     assert [run.path for run in stridebench.open_runs(finished.path.parent)] == [finished.path]
     with pytest.raises(StoreError, match="holds no run"):
         stridebench.open_runs(tmp_path)
-    with pytest.raises(UsageError, match="there is no folder"):
+    with pytest.raises(UsageError, match="does not exist"):
         stridebench.open_runs(tmp_path / "nowhere")
 
 

@@ -186,10 +186,10 @@ def test_what_is_no_query_of_the_views_is_one_line(runs, tmp_path, sql, said):
 def test_bad_command_lines(runs, tmp_path, monkeypatch):
     assert "--schema" in refused("query")
     assert "choose one" in refused("query", "select 1", runs, "--json", "--csv")
-    assert "no folder" in refused("query", "select 1", tmp_path / "none")
+    assert "does not exist" in refused("query", "select 1", tmp_path / "none")
     assert "holds no run" in refused("query", "select 1", tmp_path)
     monkeypatch.chdir(tmp_path)
-    assert "no folder runs" in refused("query", "select 1")
+    assert "the folder runs does not exist" in refused("query", "select 1")
 
 
 def test_without_duckdb_it_says_what_to_install(runs, monkeypatch):

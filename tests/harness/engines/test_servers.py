@@ -142,7 +142,7 @@ def test_a_key_that_a_server_repeats_is_hidden_and_one_that_no_header_carries_is
     assert "Incorrect API key provided: (key)." in str(caught.value) and "xxx" not in str(caught.value)
     for wrong in ("two\nlines", "schlüssel"):
         monkeypatch.setenv("MY_KEY", wrong)
-        with pytest.raises(UsageError, match="MY_KEY is no key") as refused:
+        with pytest.raises(UsageError, match="MY_KEY is not a key") as refused:
             ask(OpenAI, answers, key_env="MY_KEY")
         assert wrong not in str(refused.value)
     monkeypatch.setenv("MY_KEY", " padded\n")
@@ -341,7 +341,7 @@ def test_ids_that_are_no_numbers_are_malformed(answers: Answers) -> None:
 
 
 def test_an_address_that_is_none_is_refused() -> None:
-    with pytest.raises(UsageError, match="no address"):
+    with pytest.raises(UsageError, match="not the address"):
         Server("127.0.0.1:80", "KEY", 1)
 
 

@@ -42,7 +42,7 @@ def given(time: Callable[[int, int], float]) -> Callable[..., passes.TimedPass]:
 @pytest.fixture
 def two_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("STRIDE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(passes.contention, "busy", lambda *_: None)
+    monkeypatch.setattr(passes.noise, "busy", lambda *_: None)
     monkeypatch.setattr(passes, "is_timed", lambda _: True)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
@@ -119,9 +119,9 @@ def test_a_later_run_reads_what_was_measured_and_a_resumed_one_keeps_its_own(
 
 @pytest.mark.usefixtures("two_threads")
 def test_times_of_a_busy_machine_are_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(passes.contention, "busy", lambda *_: "busy")
+    monkeypatch.setattr(passes.noise, "busy", lambda *_: "busy")
     assert measured_with(lambda threads, rows: rows / threads, monkeypatch, tmp_path / "first").threads == 2
-    monkeypatch.setattr(passes.contention, "busy", lambda *_: None)
+    monkeypatch.setattr(passes.noise, "busy", lambda *_: None)
     assert measured_with(lambda threads, rows: float(rows * threads), monkeypatch, tmp_path / "second").threads == 1
 
 

@@ -175,7 +175,7 @@ def test_a_long_recording_is_cut_and_its_row_says_so(
     preset = {"adapter": "whisper", "source": {"folder": str(folder)}, "licence": "none"}
     (tmp_path / "tiny-ears.yaml").write_text(json.dumps(preset))
     monkeypatch.setenv("STRIDE_PRESETS", str(tmp_path))
-    task = json.dumps({"name": "librispeech", "folder": str(tmp_path / "dev"), "count": 0})
+    task = json.dumps({"name": "librispeech", "folder": str(tmp_path / "dev"), "limit": 0})
     words = ("--method", "autoregressive", "--backbone", "tiny-ears", "--task", task, "--max-new-tokens", 4)
     outcome = stride("run", *words, "--set", "prove=false", "--out", tmp_path / "run")
     assert outcome.code == 0, outcome.err
