@@ -16,14 +16,14 @@ from stridebench.harness.core.method import Claim, Method
 from stridebench.harness.core.run import Run
 from stridebench.harness.errors import UsageError
 from stridebench.harness.registry import METHODS
-from stridebench.methods.drafters.jacobi.cllm_block import Block
+from stridebench.methods.drafters.jacobi.cllm_block import CLLMBlock
 from stridebench.methods.verifiers.mutants import BONUS_AFTER_REJECTION, GUESS_ALWAYS_KEPT, GUESS_JUDGED_BY_NEXT_ROW
 from stridebench.methods.verifiers.rejection import verify_chain
 
 
 @METHODS.register("cllm")
 @dataclass(frozen=True)
-class Cllm(Method[Block]):
+class Cllm(Method[CLLMBlock]):
     """Read what is left of a block, commit the prefix that is stable and the token behind it, predict the rest anew.
 
     A block at its fixed point gives the first token of the next one in the same pass. Unlike in `jacobi`, nothing is
@@ -43,10 +43,10 @@ class Cllm(Method[Block]):
         if self.block < 2:
             raise UsageError(f"cllm: block is {self.block}; it holds the re-fed token and at least one guess")
 
-    def start(self, run: Run) -> Block:
-        return Block.empty(run, self.block)
+    def start(self, run: Run) -> CLLMBlock:
+        return CLLMBlock.empty(run, self.block)
 
-    def step(self, run: Run, state: Block) -> Acceptance:
+    def step(self, run: Run, state: CLLMBlock) -> Acceptance:
         draft = state.propose(run)
         p = run.probs(run.target.forward(draft))
         acceptance = verify_chain(draft.tokens, None, p, run.draws)

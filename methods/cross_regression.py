@@ -24,7 +24,7 @@ from stridebench.methods.drafters.adapters.predictive_stream import (
     REJECTED_DRAFT_CARRIED_OVER,
     PredictiveStream,
     Redraft,
-    Tested,
+    TestedDrafts,
     as_printed,
     joint,
     sequential,
@@ -122,7 +122,7 @@ class CrossRegression(Method[PredictiveStream]):
         state.advance(len(acceptance.read().path) + 1, self.carry)
         return acceptance
 
-    def _tested(self, run: Run, state: PredictiveStream) -> Tested:
+    def _tested(self, run: Run, state: PredictiveStream) -> TestedDrafts:
         if self.layout == "joint":
             return joint(run, state, self.horizon, self.redraft)
         return sequential(run, state, self.horizon, self.bonus)

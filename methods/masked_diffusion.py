@@ -34,7 +34,7 @@ from stridebench.methods.drafters.unmasking import (
 
 
 @dataclass
-class Progress:
+class CanvasProgress:
     """How far the canvas is; ``done``: passes so far."""
 
     done: int = 0
@@ -42,7 +42,7 @@ class Progress:
 
 @METHODS.register("masked_diffusion")
 @dataclass(frozen=True)
-class MaskedDiffusion(Method[Progress]):
+class MaskedDiffusion(Method[CanvasProgress]):
     """Fill a masked canvas in S passes, the positions of highest confidence first.
 
     Args:
@@ -76,7 +76,7 @@ class MaskedDiffusion(Method[Progress]):
     def reference(self) -> MaskedDiffusion:
         return replace(self, steps=0)
 
-    def start(self, run: Run) -> Progress:
+    def start(self, run: Run) -> CanvasProgress:
         length, steps = run.canvas.end - run.canvas.start, self.steps or 1
         block = self.block or length
         if length % block:
@@ -86,9 +86,9 @@ class MaskedDiffusion(Method[Progress]):
                 f"masked_diffusion: {steps} steps do not divide the canvas of {length} positions in {length // block} "
                 f"block(s): give a multiple of the blocks that divides {length}"
             )
-        return Progress()
+        return CanvasProgress()
 
-    def step(self, run: Run, state: Progress) -> Fill:
+    def step(self, run: Run, state: CanvasProgress) -> Fill:
         canvas, positions = run.canvas, self._masked(run)
         while True:
             count = self._count(len(positions), state.done, canvas.end - canvas.start)

@@ -44,7 +44,7 @@ from stridebench.methods.verifiers.codebook import (
 
 
 @dataclass
-class Progress:
+class BandProgress:
     """How far a picture is.
 
     Args:
@@ -58,7 +58,7 @@ class Progress:
 
 @METHODS.register("mulo_sd")
 @dataclass(frozen=True)
-class MuLoSD(Method[Progress]):
+class MuLoSD(Method[BandProgress]):
     """Draft a band on the other scale, judge it by clusters of codes, draw the surroundings of each rejection again.
 
     Args:
@@ -113,7 +113,7 @@ class MuLoSD(Method[Progress]):
     def drafter_shrink(self) -> int:
         return self.factor
 
-    def start(self, run: Run) -> Progress:
+    def start(self, run: Run) -> BandProgress:
         BandDrafter.open(run, self.drafter, self.samplers, self.factor)
         grid, length = run.capabilities.grid, run.canvas.end - run.canvas.start
         assert grid is not None
@@ -124,9 +124,9 @@ class MuLoSD(Method[Progress]):
                 raise UsageError(
                     f"mulo_sd: {name} is {getattr(self, name)} and rows have {most} cells; choose 0 to {most}"
                 )
-        return Progress(0, [run.canvas.start - 1])
+        return BandProgress(0, [run.canvas.start - 1])
 
-    def step(self, run: Run, state: Progress) -> Fill:
+    def step(self, run: Run, state: BandProgress) -> Fill:
         canvas, band = run.canvas, Band.of(run.canvas, state.row, self.band)
         drafter = BandDrafter.open(run, self.drafter, self.samplers, self.factor)
         x, at = drafter.propose(run, band, self.draft_window), band.at(canvas.device)

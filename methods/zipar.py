@@ -29,7 +29,7 @@ Schedule = Literal["fixed", "adaptive"]
 
 
 @dataclass
-class Front:
+class GrowthFront:
     """Where a picture grows.
 
     Args:
@@ -45,7 +45,7 @@ class Front:
 
 @METHODS.register("zipar")
 @dataclass(frozen=True)
-class ZipAR(Method[Front]):
+class ZipAR(Method[GrowthFront]):
     """Each pass reads the newest token of every growing row and draws the next one of each.
 
     Args:
@@ -70,16 +70,16 @@ class ZipAR(Method[Front]):
             raise UsageError(f"zipar: window is {self.window}; a row begins behind 1 or more tokens of the one above")
         one_of("zipar", "schedule", self.schedule, get_args(Schedule))
 
-    def start(self, run: Run) -> Front:
+    def start(self, run: Run) -> GrowthFront:
         columns = _grid(run).columns
         if self.window > columns:
             raise UsageError(
                 f"zipar: window is {self.window} and the picture's rows have {columns} cells, at which one row follows "
                 f"the other already; choose 1 to {columns}"
             )
-        return Front(run.canvas.start, [run.canvas.start - 1])
+        return GrowthFront(run.canvas.start, [run.canvas.start - 1])
 
-    def step(self, run: Run, state: Front) -> Fill:
+    def step(self, run: Run, state: GrowthFront) -> Fill:
         canvas, grid, opening = run.canvas, _grid(run), self._opening(run, state)
         inputs = {position: canvas.tokens[position] for position in state.unread}
         if opening is not None:
@@ -99,7 +99,7 @@ class ZipAR(Method[Front]):
         tokens = torch.cat([tokens, tokens.new_tensor([inputs[i] for i in row_ends])])
         return Fill(tokens.new_tensor([*state.unread, *row_ends]), tokens)
 
-    def _opening(self, run: Run, state: Front) -> int | None:
+    def _opening(self, run: Run, state: GrowthFront) -> int | None:
         """First position of the next row; None where the row above holds too few tokens or is the last."""
         grid, alone = _grid(run), self.first_row_alone and state.row == run.canvas.start
         needed = grid.stride if alone else self.window
@@ -107,7 +107,7 @@ class ZipAR(Method[Front]):
         last = min(run.canvas.end, grid.start + grid.rows * grid.stride)
         return following if following < last and state.row + needed - 1 in run.canvas.tokens else None
 
-    def _first(self, run: Run, state: Front, p: Float[Tensor, "1 V"]) -> Int[Tensor, " 1"] | None:
+    def _first(self, run: Run, state: GrowthFront, p: Float[Tensor, "1 V"]) -> Int[Tensor, " 1"] | None:
         """The first token of the next row, from p_k; None while the adaptive schedule may change it."""
         old, complete = state.candidate, state.row + _grid(run).columns - 1 in run.canvas.tokens
         if self.schedule == "fixed" or complete:

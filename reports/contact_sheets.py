@@ -23,7 +23,7 @@ from stridebench.reports.pareto import STYLE
 from stridebench.reports.text_table import markdown_lines
 
 if TYPE_CHECKING:
-    from stridebench.harness.record.store import Cell, Store
+    from stridebench.harness.record.store import SealedCell, Store
 
 ROWS, COLUMNS = 8, 10
 """Prompts and methods on one sheet at most; the sheet says how many were left out."""
@@ -36,7 +36,7 @@ class Group:
     """Cells of one backbone, dtype, temperature and task, and the prompts that they share."""
 
     title: str
-    cells: tuple[Cell, ...]
+    cells: tuple[SealedCell, ...]
     prompts: tuple[str, ...]
 
     @property
@@ -44,12 +44,12 @@ class Group:
         """The title as a file name."""
         return re.sub(r"[^\w.=-]+", "-", self.title).strip("-")
 
-    def sample(self, cell: Cell, prompt: str) -> pd.Series[Any] | None:
+    def sample(self, cell: SealedCell, prompt: str) -> pd.Series[Any] | None:
         """Return the first repetition of a prompt in a cell."""
         return sample(cell, prompt)
 
 
-def sample(cell: Cell, prompt: str, repetition: int | None = None) -> pd.Series[Any] | None:
+def sample(cell: SealedCell, prompt: str, repetition: int | None = None) -> pd.Series[Any] | None:
     """Return a counted repetition of a prompt in a cell; the first one if no number is given."""
     samples = cell.samples[(cell.samples["prompt"] == prompt) & ~cell.samples["warmup"].astype(bool)]
     if repetition is not None:
@@ -81,7 +81,7 @@ def write(store: Store, outdir: Path) -> list[Path]:
 def _groups(store: Store) -> Iterator[Group]:
     cells = [store.cell(name) for name in store.cells()]
     cells = [c for c in cells if c.meta["status"] == "done" and c.meta.get("role") != "floor" and "output" in c.samples]
-    groups: dict[str, list[Cell]] = {}
+    groups: dict[str, list[SealedCell]] = {}
     for cell in cells:
         sampling = cell.meta.get("sampling") or {}
         top_k = f" top-k={sampling['top_k']}" if sampling.get("top_k") else ""

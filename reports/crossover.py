@@ -99,7 +99,7 @@ WAVES = 3
 
 
 @dataclass(frozen=True)
-class Comparison:
+class CrossoverComparison:
     """An entry and its plain decode.
 
     Args:
@@ -111,7 +111,7 @@ class Comparison:
     rates: Mapping[int, tuple[float | None, float | None]]
 
 
-def compared(store: Store) -> dict[str, Comparison]:
+def compared(store: Store) -> dict[str, CrossoverComparison]:
     """Return, by title, each entry that was measured at two concurrencies or more, with its plain decode."""
     cells = RequestStore.of(store.path, store.manifest)
     frame = engines.summarise(store)
@@ -119,7 +119,7 @@ def compared(store: Store) -> dict[str, Comparison]:
         return {}
     frame = frame[(frame["status"] == "done") & (frame["role"] != "floor") & (frame["concurrency"] > 0)]
     keys = ["backbone", "temperature", "task", "max_new_tokens"]
-    out: dict[str, Comparison] = {}
+    out: dict[str, CrossoverComparison] = {}
     for names, rows in frame[frame["plain"] != ""].groupby(["label", "plain", *keys], sort=False):
         label, plain, *setting = names
         beside = frame[(frame["label"] == plain) & (frame[keys] == setting).all(axis=1)].set_index("concurrency")
@@ -133,7 +133,7 @@ def compared(store: Store) -> dict[str, Comparison]:
                 {level: in_turn(cells.cell(str(pair[side]["cell"])).requests, level) for level, pair in both.items()}
                 for side in (0, 1)
             )
-            out[f"{label} over {plain}, T = {setting[1]:g}, {setting[2]}"] = Comparison(
+            out[f"{label} over {plain}, T = {setting[1]:g}, {setting[2]}"] = CrossoverComparison(
                 {level: (plainly[level], own[level]) for level in both},
                 {level: (pair[0]["tokens_per_second"], pair[1]["tokens_per_second"]) for level, pair in both.items()},
             )
@@ -193,7 +193,7 @@ def _draw(axes: Any, title: str, tables: Tables) -> None:
     axes.set_title(title, fontsize=9)
 
 
-def speed_up_table(title: str, comparison: Comparison) -> TextTable:
+def speed_up_table(title: str, comparison: CrossoverComparison) -> TextTable:
     """Return tokens a second and speed-up at each concurrency, and the end of the speed-up."""
     columns = (
         Column("load", "concurrency", rank=0),

@@ -62,7 +62,7 @@ ASSUMPTIONS = (
 
 
 @dataclass(frozen=True)
-class Measured:
+class PassFit:
     """What passes with weights of one type cost, fitted to timed ones.
 
     Args:
@@ -95,7 +95,7 @@ class Machine:
     rates: Mapping[str, float]
     launch_s: float
     sources: Mapping[str, str]
-    measured: Mapping[str, Measured] = field(default_factory=dict)
+    measured: Mapping[str, PassFit] = field(default_factory=dict)
 
     def pass_s(
         self, parameters: float, stored: str, computed: str, rows: Any, kernels: float, layers: float = LAYERS
@@ -174,9 +174,9 @@ def _fitted(body: Any) -> dict[str, dict[str, dict[str, Any]]]:
     }
 
 
-def _sum(figures: Mapping[str, float]) -> Measured:
+def _sum(figures: Mapping[str, float]) -> PassFit:
     bandwidth, rate, layer, row = (figures[key] for key in ("bandwidth_gb_s", "tflops", "layer_us", "row_us"))
-    return Measured(bandwidth * 1e9, rate * 1e12, layer / 1e6, row / 1e6)
+    return PassFit(bandwidth * 1e9, rate * 1e12, layer / 1e6, row / 1e6)
 
 
 def _is_figure(entry: Any) -> bool:

@@ -22,7 +22,7 @@ BLOCK = re.compile(r"(<!-- results: (\w+)/([^>]+?) -->\n)(.*?)(<!-- end -->)", r
 
 
 @dataclass(frozen=True)
-class Table:
+class ResultsTable:
     """A table of measured values as strings: a value with its interval, or empty where nothing was measured."""
 
     name: str
@@ -58,10 +58,10 @@ class Results:
     date: str
     machine: str
     setting: str
-    tables: tuple[Table, ...]
+    tables: tuple[ResultsTable, ...]
     notes: tuple[str, ...] = ()
 
-    def table(self, name: str) -> Table:
+    def table(self, name: str) -> ResultsTable:
         """Return the table of that name.
 
         Raises:
@@ -87,7 +87,7 @@ def read(name: str) -> Results:
     missing = [field for field in FIELDS if not data.get(field)]
     if missing:
         raise UsageError(f"{path}: {missing[0]} is missing; say what made the figures")
-    tables = tuple(Table(item["name"], item["columns"], item["rows"]) for item in data["tables"])
+    tables = tuple(ResultsTable(item["name"], item["columns"], item["rows"]) for item in data["tables"])
     for table in tables:
         for row in table.rows:
             if len(row) != len(table.columns) or not all(isinstance(value, str) for value in row):

@@ -22,7 +22,7 @@ from stridebench.harness.record.columns import SCORER_FAILED
 from stridebench.harness.record.metrics import METRICS, totals, value
 
 if TYPE_CHECKING:
-    from stridebench.harness.record.store import Cell, Store
+    from stridebench.harness.record.store import SealedCell, Store
 
 INTERVALS = ("scr", "tau", "acceptance", "acceptance_per_node", "ms_per_token", "throughput", "logprob")
 """Metrics shown with an interval."""
@@ -85,11 +85,11 @@ Row = dict[str, Any]
 class FinishedCell:
     """A finished cell, its counted samples by (prompt, repetition), and their totals."""
 
-    cell: Cell
+    cell: SealedCell
     samples: pd.DataFrame
 
     @staticmethod
-    def of(cell: Cell) -> FinishedCell:
+    def of(cell: SealedCell) -> FinishedCell:
         """Return it with the samples that ended well and are not warm-ups."""
         samples = cell.samples
         return FinishedCell(
@@ -250,7 +250,7 @@ def _plain(value: Any) -> Any:
     return printable_line(value) if isinstance(value, str) else value
 
 
-def _numbers_of_samples(cell: Cell) -> Row:
+def _numbers_of_samples(cell: SealedCell) -> Row:
     status = cell.samples.loc[~cell.samples["warmup"], "status"]
     ok, failed = int((status == "ok").sum()), int((status != "ok").sum())
     expected = int(cell.meta.get("expected", ok + failed))

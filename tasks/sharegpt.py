@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from stridebench.harness.registry import TASKS
 from stridebench.tasks.loaders.conversations import ConversationTask
-from stridebench.tasks.loaders.texts import Published
+from stridebench.tasks.loaders.texts import PublishedTexts
 
 FILE = "ShareGPT_V3_unfiltered_cleaned_split.json"
 HUB = "anon8231489123/ShareGPT_Vicuna_unfiltered"
@@ -22,6 +22,6 @@ class ShareGpt(ConversationTask):
 
     source = f"{HUB}, on the hub"
     name = "sharegpt"
-    data = Published(
+    data = PublishedTexts(
         "ShareGPT", FILE, f"{HUB} on the hub ({FILE})", f"{HUB}@192ab2185289094fc556ec8ce5ce1e8e587154ca", files=FILE
     )

@@ -13,13 +13,15 @@ from stridebench.harness.errors import UsageError, one_of
 from stridebench.harness.registry import TASKS
 from stridebench.tasks import mt_bench
 from stridebench.tasks.loaders.conversations import Second, questions
-from stridebench.tasks.loaders.texts import Published
+from stridebench.tasks.loaders.texts import PublishedTexts
 
 OTHERS = ("translation", "summarization", "qa", "math_reasoning", "rag")
 GROUPS = {**dict.fromkeys(mt_bench.CATEGORIES, "mt_bench"), **{name: name for name in OTHERS}}
 """The six tasks, by the category in the file; the eight of MT-Bench are one."""
 CATEGORIES = ("mt_bench", *OTHERS)
-DATA = Published("Spec-Bench", "spec_bench/question.jsonl", "data/spec_bench of hemingkx/Spec-Bench (question.jsonl)")
+DATA = PublishedTexts(
+    "Spec-Bench", "spec_bench/question.jsonl", "data/spec_bench of hemingkx/Spec-Bench (question.jsonl)"
+)
 
 
 @TASKS.register("spec_bench")

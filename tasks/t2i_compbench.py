@@ -31,7 +31,7 @@ JUDGES = {
     "complex": "BLIP-VQA, UniDet and CLIP together",
 }
 HOW = "score the pictures with Karine-Huang/T2I-CompBench, and its vqa_result.json with tasks.metrics.t2i_compbench"
-DEPTH = weights.Weights("dpt_hybrid-midas-501f0c75.pt", "isl-org/DPT", "501f0c75")
+DEPTH = weights.WeightFile("dpt_hybrid-midas-501f0c75.pt", "isl-org/DPT", "501f0c75")
 
 
 def _non_spatial(picture_set: PictureSet, settings: Settings) -> SetScore:

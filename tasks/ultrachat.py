@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from stridebench.harness.registry import TASKS
 from stridebench.tasks.loaders.conversations import ConversationTask
-from stridebench.tasks.loaders.texts import Published
+from stridebench.tasks.loaders.texts import PublishedTexts
 
 HUB = "HuggingFaceH4/ultrachat_200k"
 
@@ -23,7 +23,7 @@ class UltraChat(ConversationTask):
     name = "ultrachat"
     field = "messages"
     hub_split = "train_sft"
-    data = Published(
+    data = PublishedTexts(
         "UltraChat 200k",
         "ultrachat_200k",
         f"{HUB} on the hub (the files data/train_sft-*.parquet, in one folder)",

@@ -23,7 +23,7 @@ def gate(
     *,
     margin: float | None = None,
     min_prompts: int = MIN_PROMPTS,
-) -> decision.Result:
+) -> decision.GateResult:
     """Test whether a run got worse than a baseline, as `stride gate check` does.
 
     Args:
@@ -64,7 +64,7 @@ def compare(*runs: StoredRun | str | Path, consumption: bool = False) -> compari
 
 def gate_replay(
     document: dict[str, Any], margin: float | None, min_prompts: int, device: str, fetch: bool
-) -> decision.Result:
+) -> decision.GateResult:
     """Score the drafters of today along the texts of a baseline, and test whether they got worse.
 
     Raises:

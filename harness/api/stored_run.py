@@ -14,7 +14,7 @@ import pandas as pd
 from stridebench.harness.errors import printable_line
 from stridebench.harness.machine.extras import optional
 from stridebench.harness.record.request_store import RequestStore
-from stridebench.harness.record.store import Cell, Store
+from stridebench.harness.record.store import SealedCell, Store
 from stridebench.reports import engines
 from stridebench.reports.query.schema import NamedRun
 from stridebench.reports.run_folders import run_folders
@@ -96,7 +96,7 @@ class StoredRun:
         return RunReport(self._store)
 
     @cached_property
-    def _cells(self) -> list[Cell]:
+    def _cells(self) -> list[SealedCell]:
         return [self._store.cell(name) for name in self.cells]
 
     def __repr__(self) -> str:
@@ -165,7 +165,7 @@ def answer_of(sql: str, runs: Sequence[str | Path], seconds: float | None = None
     return answer
 
 
-def _samples(cell: Cell) -> pd.DataFrame:
+def _samples(cell: SealedCell) -> pd.DataFrame:
     scores = [json.loads(text) if text else {} for text in cell.samples["scores"]]
     columns = pd.DataFrame(scores, index=cell.samples.index).add_prefix("score.")
     return cell.samples.drop(columns="scores").join(columns).assign(cell=cell.name)

@@ -1,7 +1,7 @@
-"""What a sampler may draw from by mistake: a distribution for each kind of bias and strength.
+"""Distributions that a sampler may draw from by mistake, one for each kind of bias and strength.
 
-An alternative is a function of `Outcomes`, which hold nothing that depends on the tokens it bets on. A package may add
-alternatives by entry points in the group ``stridebench.alternatives``: a name and a function of the same kind.
+An alternative is a function of `TokenOutcomes`, which hold nothing that depends on the tokens it bets on. A package may
+add alternatives by entry points in the group ``stridebench.alternatives``: a name and a function of the same kind.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Outcomes:
+class TokenOutcomes:
     """What is known before N tokens are drawn; row n depends on the tokens before token n alone.
 
     Args:
@@ -64,7 +64,7 @@ class Outcomes:
     def __len__(self) -> int:
         return len(self.p)
 
-    def rows(self, stop: int, start: int = 0) -> Outcomes:
+    def rows(self, stop: int, start: int = 0) -> TokenOutcomes:
         """Return the rows before ``stop``, from ``start`` on."""
         tables: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
         cut: dict[str, Any] = {name: t[start:stop] for name, t in tables.items() if isinstance(t, np.ndarray)}
@@ -85,7 +85,7 @@ def outcomes_of(
     q: Tensor | None = None,
     unguided: Tensor | None = None,
     prompt: int | None = None,
-) -> Outcomes:
+) -> TokenOutcomes:
     """The outcomes of the tokens from ``start`` on.
 
     Args:
@@ -106,7 +106,7 @@ def outcomes_of(
     host_ids = np.pad(ids.cpu().numpy(), ((0, 0), (0, 1)), constant_values=-1)
     copies = np.array(copied(context, start)[: len(p)], dtype=np.int64)
     match = (host_ids == copies[:, None]) & (copies[:, None] >= 0)
-    return Outcomes(
+    return TokenOutcomes(
         p=_host(p, rest),
         sizes=_host(sizes, others),
         ids=host_ids,
@@ -156,21 +156,21 @@ def copied(context: Sequence[int], start: int) -> list[int]:
     return [-1] * max(0, GRAM - start) + continuations
 
 
-Alternative = Callable[[Outcomes], FloatArray]
+Alternative = Callable[[TokenOutcomes], FloatArray]
 """Weights of the outcomes, [N, A], at least 0; they are normalised. Row n may use row n of the outcomes alone."""
 
 HEDGE = 0.05
 """Share of p in each alternative, so that no single token can lose a bet for good."""
 
 
-def powered(outcomes: Outcomes, power: float) -> FloatArray:
+def powered(outcomes: TokenOutcomes, power: float) -> FloatArray:
     """Another temperature: p to this power, id by id. Above 1 it is colder."""
     sizes = np.maximum(outcomes.sizes, 1.0)
     weights: FloatArray = outcomes.sizes * np.power(outcomes.p / sizes, power)
     return weights
 
 
-def narrowed(outcomes: Outcomes, mass: float) -> FloatArray:
+def narrowed(outcomes: TokenOutcomes, mass: float) -> FloatArray:
     """Only the most probable ids, of this mass together; the last one that is needed is kept."""
     order = np.argsort(-outcomes.p, axis=1, kind="stable")
     ordered = np.take_along_axis(outcomes.p, order, axis=1)
@@ -180,27 +180,27 @@ def narrowed(outcomes: Outcomes, mass: float) -> FloatArray:
     return weights
 
 
-def twice_cut(outcomes: Outcomes) -> FloatArray:
+def twice_cut(outcomes: TokenOutcomes) -> FloatArray:
     """Top-p once more, of what top-p has kept."""
     return narrowed(outcomes, outcomes.top_p)
 
 
-def argmax_boosted(outcomes: Outcomes, share: float) -> FloatArray:
+def argmax_boosted(outcomes: TokenOutcomes, share: float) -> FloatArray:
     """The most probable id, with this probability, in place of a draw."""
     return mixed(outcomes.p, _indicator(outcomes, outcomes.p.argmax(1)), share)
 
 
-def copying(outcomes: Outcomes, share: float) -> FloatArray:
+def copying(outcomes: TokenOutcomes, share: float) -> FloatArray:
     """The context's last n-gram continued as before, with this probability, where the continuation is an outcome."""
     return mixed(outcomes.p, _indicator(outcomes, outcomes.copies), share)
 
 
-def never_copying(outcomes: Outcomes, share: float) -> FloatArray:
+def never_copying(outcomes: TokenOutcomes, share: float) -> FloatArray:
     """The context's last n-gram is not continued as before, with this probability."""
     return mixed(outcomes.p, outcomes.p * (1 - _indicator(outcomes, outcomes.copies)), share)
 
 
-def penalised(outcomes: Outcomes, nats: float, in_output: bool = False, by_count: bool = False) -> FloatArray:
+def penalised(outcomes: TokenOutcomes, nats: float, in_output: bool = False, by_count: bool = False) -> FloatArray:
     """Ids that stand in the context are less probable: their logits are lower by ``nats``, before p is normalised.
 
     Args:
@@ -213,48 +213,48 @@ def penalised(outcomes: Outcomes, nats: float, in_output: bool = False, by_count
     return weights
 
 
-def leaking(outcomes: Outcomes, share: float) -> FloatArray:
+def leaking(outcomes: TokenOutcomes, share: float) -> FloatArray:
     """Any id that may be drawn, with this probability."""
     return mixed(outcomes.p, outcomes.sizes, share)
 
 
-def drafted(outcomes: Outcomes, share: float) -> FloatArray:
+def drafted(outcomes: TokenOutcomes, share: float) -> FloatArray:
     """The drafter's draw, kept untested with this probability."""
     return mixed(outcomes.p, _q(outcomes), share)
 
 
-def without_residual(outcomes: Outcomes, share: float = 1.0) -> FloatArray:
+def without_residual(outcomes: TokenOutcomes, share: float = 1.0) -> FloatArray:
     """After a rejection the token is drawn from p, not from the residual, with this probability."""
     accepted = np.minimum(outcomes.p, _q(outcomes))
     return mixed(outcomes.p, accepted + (1 - accepted.sum(1, keepdims=True)) * outcomes.p, share)
 
 
-def root_accepted(outcomes: Outcomes) -> FloatArray:
+def root_accepted(outcomes: TokenOutcomes) -> FloatArray:
     """Drafts are accepted with probability sqrt(p / q)."""
     return _tested(outcomes, np.sqrt(outcomes.p * _q(outcomes)))
 
 
-def swapped(outcomes: Outcomes) -> FloatArray:
+def swapped(outcomes: TokenOutcomes) -> FloatArray:
     """Drafts are accepted with probability q / p."""
     q = _q(outcomes)
     return _tested(outcomes, np.divide(q * q, outcomes.p, out=np.zeros_like(q), where=outcomes.p > 0))
 
 
-def accepted_by_p(outcomes: Outcomes) -> FloatArray:
+def accepted_by_p(outcomes: TokenOutcomes) -> FloatArray:
     """The drafter's distribution is lost: drafts are accepted with probability p, and corrections drawn from p."""
     accepted = outcomes.p * _q(outcomes)
     weights: FloatArray = accepted + (1 - accepted.sum(1, keepdims=True)) * outcomes.p
     return weights
 
 
-def number_of_draft_reused(outcomes: Outcomes) -> FloatArray:
+def number_of_draft_reused(outcomes: TokenOutcomes) -> FloatArray:
     """The correction is drawn by the number in [0, 1) that drew the draft, both by the sums of ids in their order."""
     chain = _chain(outcomes)
     knots, rejected = _sums(chain.q), _sums(chain.q * (1 - chain.accepts))
     return chain.back(_between(_sums(chain.residual), knots, rejected))
 
 
-def number_of_test_reused(outcomes: Outcomes) -> FloatArray:
+def number_of_test_reused(outcomes: TokenOutcomes) -> FloatArray:
     """The correction is drawn by the number in [0, 1) that rejected the draft."""
     chain = _chain(outcomes)
     order = np.argsort(chain.accepts, axis=1, kind="stable")
@@ -264,7 +264,7 @@ def number_of_test_reused(outcomes: Outcomes) -> FloatArray:
     return chain.back(_between(_sums(chain.residual), knots, rejected))
 
 
-def noise_of_draft_reused(outcomes: Outcomes) -> FloatArray:
+def noise_of_draft_reused(outcomes: TokenOutcomes) -> FloatArray:
     """The correction is the argmin of noise / residual, with the exponential noise whose argmin over q was the draft.
 
     With m the least noise / q, the noise of an id v that was not drawn is q(v) m and an exponential time. So v enters
@@ -327,7 +327,7 @@ class _Chain:
         return weights
 
 
-def _chain(outcomes: Outcomes) -> _Chain:
+def _chain(outcomes: TokenOutcomes) -> _Chain:
     last = np.iinfo(np.int64).max
     order = np.argsort(np.where(outcomes.ids < 0, last, outcomes.ids), axis=1, kind="stable")
     p, q = (np.take_along_axis(table, order, axis=1) for table in (outcomes.p, _q(outcomes)))
@@ -346,7 +346,7 @@ def _between(places: FloatArray, knots: FloatArray, values: FloatArray) -> Float
     return np.diff(np.array([np.interp(at, knot, value) for at, knot, value in rows]), axis=1)
 
 
-def guidance_dropped(outcomes: Outcomes, share: float) -> FloatArray:
+def guidance_dropped(outcomes: TokenOutcomes, share: float) -> FloatArray:
     """Drawn without guidance with this probability, among the ids that may be drawn."""
     assert outcomes.unguided is not None  # `usable` leaves it out
     return mixed(outcomes.p, outcomes.unguided * (outcomes.p > 0), share)
@@ -360,7 +360,7 @@ def mixed(p: FloatArray, weights: FloatArray, share: float) -> FloatArray:
     return mixture
 
 
-def _tested(outcomes: Outcomes, accepted: FloatArray) -> FloatArray:
+def _tested(outcomes: TokenOutcomes, accepted: FloatArray) -> FloatArray:
     """Accepted drafts, at most q of each, and draws from the right residual in place of the others."""
     q = _q(outcomes)
     accepted = np.minimum(accepted, q)
@@ -371,13 +371,13 @@ def _tested(outcomes: Outcomes, accepted: FloatArray) -> FloatArray:
     return weights
 
 
-def _indicator(outcomes: Outcomes, places: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> FloatArray:
+def _indicator(outcomes: TokenOutcomes, places: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> FloatArray:
     """1 at the outcome of each row; zeros where the place is negative or the outcome cannot be drawn."""
     marked: FloatArray = (np.arange(outcomes.p.shape[1]) == places[:, None]).astype(np.float64)
     return marked * (outcomes.p > 0)
 
 
-def _q(outcomes: Outcomes) -> FloatArray:
+def _q(outcomes: TokenOutcomes) -> FloatArray:
     assert outcomes.q is not None  # `usable` leaves these alternatives out
     return outcomes.q
 
@@ -443,7 +443,7 @@ def added() -> Mapping[str, Alternative]:
     return {name: ALTERNATIVES.get(name) for name in ALTERNATIVES}
 
 
-def usable(outcomes: Outcomes) -> dict[str, Alternative]:
+def usable(outcomes: TokenOutcomes) -> dict[str, Alternative]:
     """The alternatives that can be computed from these outcomes."""
     cut = CUT if outcomes.top_p < 1 else {}
     guided = GUIDED if outcomes.unguided is not None else {}
@@ -451,7 +451,7 @@ def usable(outcomes: Outcomes) -> dict[str, Alternative]:
     return {**OWN, **repeated, **cut, **(DRAFTED if outcomes.q is not None else {}), **guided, **added()}
 
 
-def distribution(name: str, alternative: Alternative, outcomes: Outcomes) -> FloatArray:
+def distribution(name: str, alternative: Alternative, outcomes: TokenOutcomes) -> FloatArray:
     """The hedged distribution of an alternative, [N, A]; p where the alternative has no weights or p is zero.
 
     Raises:
@@ -469,7 +469,7 @@ def distribution(name: str, alternative: Alternative, outcomes: Outcomes) -> Flo
     return mixed(outcomes.p, weights * (outcomes.p > 0), 1 - HEDGE)
 
 
-def _refuse_foresight(name: str, alternative: Alternative, outcomes: Outcomes, weights: FloatArray) -> None:
+def _refuse_foresight(name: str, alternative: Alternative, outcomes: TokenOutcomes, weights: FloatArray) -> None:
     """Refuse weights that change when later rows, which depend on the token that is bet on, are taken away."""
     half = (len(outcomes) + 1) // 2
     again = np.asarray(alternative(outcomes.rows(half)), dtype=np.float64)

@@ -12,7 +12,7 @@ import scipy  # its parts are read when they are used (see `stats`)
 from stridebench.harness.audit.alternatives import (
     FloatArray,
     IntArray,
-    Outcomes,
+    TokenOutcomes,
     argmax_boosted,
     distribution,
     leaking,
@@ -86,7 +86,7 @@ class Bets:
         return Bets(**{**plain, **{n: tuple(plain[n]) for n in ("names", "kinds", "gains", "distances")}, **tables})
 
 
-def gains_of(outcomes: Outcomes) -> Gains:
+def gains_of(outcomes: TokenOutcomes) -> Gains:
     """The bets of every alternative and tilt on every outcome."""
     p, alternatives = outcomes.p, usable(outcomes)
     log = np.zeros((*p.shape, len(alternatives)))
@@ -96,7 +96,7 @@ def gains_of(outcomes: Outcomes) -> Gains:
     return Gains(tuple(alternatives), log, _tilts(outcomes))
 
 
-def _tilts(outcomes: Outcomes) -> FloatArray:
+def _tilts(outcomes: TokenOutcomes) -> FloatArray:
     """Functions of an outcome, centred under p and scaled into [-1, 1], [N, A, D]."""
     p = outcomes.p
     surprise = -np.log(np.divide(p, np.maximum(outcomes.sizes, 1), out=np.ones_like(p), where=p > 0))
@@ -121,7 +121,7 @@ def _tilts(outcomes: Outcomes) -> FloatArray:
     return centred
 
 
-def biases(outcomes: Outcomes) -> dict[str, FloatArray]:
+def biases(outcomes: TokenOutcomes) -> dict[str, FloatArray]:
     """The kinds of bias whose visibility is told, each at full strength, [N, A]."""
     p = outcomes.p
     kinds = {
@@ -141,7 +141,7 @@ def biases(outcomes: Outcomes) -> dict[str, FloatArray]:
     return {name: np.divide(law, total[name], out=p.copy(), where=total[name] > 0) for name, law in kinds.items()}
 
 
-def bet(outcomes: Outcomes, tokens: IntArray, near: IntArray, probs: FloatArray) -> Bets:
+def bet(outcomes: TokenOutcomes, tokens: IntArray, near: IntArray, probs: FloatArray) -> Bets:
     """Bets on the tokens of one output.
 
     Args:

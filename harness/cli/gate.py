@@ -123,7 +123,7 @@ def replay(run: Path | None, baseline: Path, device: str, offline: bool, **optio
     _conclude(results, store, options)
 
 
-def _conclude(results: list[decision.Result], store: Store | None, options: dict[str, Any]) -> None:
+def _conclude(results: list[decision.GateResult], store: Store | None, options: dict[str, Any]) -> None:
     """Write and print the verdict, and exit with its code."""
     result = decision.joined(results)
     write_verdict(result, store, options["markdown"], options["junit"])
@@ -205,7 +205,7 @@ def _golden(run: Path, path: Path, setting: str, drafts: int | None, margin: flo
     return code
 
 
-def write_verdict(result: decision.Result, store: Store | None, markdown: Path | None, junit: Path | None) -> None:
+def write_verdict(result: decision.GateResult, store: Store | None, markdown: Path | None, junit: Path | None) -> None:
     """Write the table and the JUnit file, and report to GitHub.
 
     If no files are named, they go into the run's folder, or into its folder ``gate`` if the run lies at a URL.
@@ -223,7 +223,7 @@ def write_verdict(result: decision.Result, store: Store | None, markdown: Path |
     report_to_github(result)
 
 
-def report_to_github(result: decision.Result) -> None:
+def report_to_github(result: decision.GateResult) -> None:
     """Append the table to the step summary of a GitHub workflow, and annotate rows that do not pass."""
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if summary:

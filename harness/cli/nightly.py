@@ -147,7 +147,7 @@ def _again(words: list[str], night: Path, number: int) -> Store:
     return Store.open(path)
 
 
-def _gate(path: Path, stored: Any, margin: float | None) -> decision.Result:
+def _gate(path: Path, stored: Any, margin: float | None) -> decision.GateResult:
     """Test a night against the baseline, and write the verdict."""
     store = Store.open(path)
     result = decision.gate(store, stored, margin)

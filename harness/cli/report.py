@@ -16,7 +16,7 @@ from stridebench.harness.errors import UsageError
 from stridebench.harness.machine.extras import optional
 from stridebench.harness.record.metrics import REFUTED
 from stridebench.harness.record.outputs import json_values
-from stridebench.harness.record.store import Cell, Store
+from stridebench.harness.record.store import SealedCell, Store
 from stridebench.reports import crossover, engines, side_by_side
 from stridebench.reports.run_report import RunReport
 from stridebench.reports.tables import html_tables, latex_tables, markdown_of
@@ -246,7 +246,7 @@ def engine_rows(frame: pd.DataFrame) -> Any:
     return json_values(frame[columns].to_dict("records"))
 
 
-def evidence_of(cell: Cell) -> Chart | str | None:
+def evidence_of(cell: SealedCell) -> Chart | str | None:
     """Return the chart of a stored cell's e-value after each of its outputs, which needs no weights.
 
     If the run lacks the bets, return the reason; if the cell was not audited, return None.

@@ -26,8 +26,8 @@ from stridebench.harness.record.outputs import (
     json_values,
     origins,
 )
-from stridebench.harness.record.request_store import EngineCell, RequestStore
-from stridebench.harness.record.store import Cell, Store
+from stridebench.harness.record.request_store import RequestStore, SealedEngineCell
+from stridebench.harness.record.store import SealedCell, Store
 from stridebench.reports import engines
 from stridebench.reports.html.engine_facts import EngineFacts, engine_facts
 
@@ -99,7 +99,7 @@ def match_name(ids: list[str], text: str) -> str:
     """
     if text in ids:
         return text
-    label = re.sub(r"[^\w=+-]+", "-", text, flags=re.ASCII).strip("-")  # as `Cell.id` writes it
+    label = re.sub(r"[^\w=+-]+", "-", text, flags=re.ASCII).strip("-")  # as `SealedCell.id` writes it
     parts = re.compile(".*".join(map(re.escape, text.split("."))))
     for matches in (
         [name for name in ids if name.startswith(f"{text}.")],
@@ -116,7 +116,7 @@ def match_name(ids: list[str], text: str) -> str:
     raise UnknownNameError("cell", text, ids)
 
 
-def _document(cell: Cell) -> dict[str, Any]:
+def _document(cell: SealedCell) -> dict[str, Any]:
     frame = totals(cell.samples, cell.steps)
     counted = cell.steps[~cell.steps["warmup"].astype(bool)]
     return {
@@ -126,7 +126,7 @@ def _document(cell: Cell) -> dict[str, Any]:
     }
 
 
-def _print(document: dict[str, Any], cell: Cell) -> None:
+def _print(document: dict[str, Any], cell: SealedCell) -> None:
     console = Console()
     meta = document["meta"]
     temperature = (meta.get("sampling") or {}).get("temperature")
@@ -166,7 +166,7 @@ def _print(document: dict[str, Any], cell: Cell) -> None:
     console.print(samples)
 
 
-def show_prompt(cell: Cell, prompt: str, as_json: bool) -> None:
+def show_prompt(cell: SealedCell, prompt: str, as_json: bool) -> None:
     """Print the counted decodes of a prompt.
 
     Raises:
@@ -308,7 +308,7 @@ def _print_engine(facts: EngineFacts) -> None:
         console.print(f"- {note}")
 
 
-def _show_requests(cell: EngineCell, prompt: str, as_json: bool) -> None:
+def _show_requests(cell: SealedEngineCell, prompt: str, as_json: bool) -> None:
     rows = cell.requests[~cell.requests["warmup"]]
     found = match_prompt(list(dict.fromkeys(rows["prompt"])), printable_line(prompt))
     rows = rows[rows["prompt"] == found]

@@ -188,7 +188,7 @@ class Counters:
 
 
 @dataclass(frozen=True)
-class Weights:
+class EngineWeights:
     """Where the weights of the backbone lie, for engines that load them.
 
     Args:
@@ -212,7 +212,7 @@ class Engine(ABC):
     """Modules that it imports and stridebench does not require. If one is missing, its cells are skipped."""
 
     @abstractmethod
-    def open(self, weights: Weights) -> None:
+    def open(self, weights: EngineWeights) -> None:
         """Load the model, or find the server.
 
         Args:

@@ -18,9 +18,9 @@ from stridebench.harness.core.engine import (
     Engine,
     EngineFault,
     EngineRequest,
+    EngineWeights,
     Reply,
     Tells,
-    Weights,
 )
 from stridebench.harness.engines.answer import KEY_ENV, LOOPBACK, ArrivingAnswer, ServerKey, StreamEvent
 from stridebench.harness.errors import UsageError
@@ -231,7 +231,7 @@ class OpenAI(Engine):
         if self.prompt not in ("ids", "text"):
             raise UsageError(f"prompt is {self.prompt!r}; write ids or text")
 
-    def open(self, weights: Weights) -> None:
+    def open(self, weights: EngineWeights) -> None:
         """Find the server, and the model that it serves."""
         self.server = Server(self.url, self.key_env, self.timeout_s)
         listed = self.server.json("/v1/models")

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy
 
-from stridebench.harness.core.engine import Chunk, Engine, EngineFault, EngineRequest, Reply, Tells, Weights
+from stridebench.harness.core.engine import Chunk, Engine, EngineFault, EngineRequest, EngineWeights, Reply, Tells
 from stridebench.harness.errors import UsageError
 from stridebench.harness.machine.extras import optional
 from stridebench.harness.registry import ENGINES
@@ -40,7 +40,7 @@ class OpenVINOGenAI(Engine):
     tells: ClassVar[Tells] = Tells(takes_ids=True, gives_ids=True, arrival="chunk", concurrent=False)
     needs: ClassVar[tuple[str, ...]] = ("openvino_genai",)
 
-    def open(self, weights: Weights) -> None:
+    def open(self, weights: EngineWeights) -> None:
         """Load the model."""
         model = self.model or weights.gguf()
         if not model:

@@ -12,9 +12,9 @@ from stridebench.harness.core.engine import (
     Engine,
     EngineFault,
     EngineRequest,
+    EngineWeights,
     Reply,
     Tells,
-    Weights,
 )
 from stridebench.harness.errors import UsageError
 from stridebench.harness.registry import ENGINES
@@ -143,7 +143,7 @@ class Transformers(Engine):
         if bool(self.assistant) + bool(self.early_exit) + bool(self.prompt_lookup) + self.mtp > 1:
             raise UsageError("transformers: name an assistant, early_exit, prompt_lookup or mtp, one of them")
 
-    def open(self, weights: Weights) -> None:
+    def open(self, weights: EngineWeights) -> None:
         """Load the model, and the assistant."""
         name = self.model or weights.folder
         if not name:

@@ -32,7 +32,7 @@ _JSON = ("scores", "stages")
 
 
 @with_config(STRICT)
-class Sampling(TypedDict, total=False):
+class StoredSampling(TypedDict, total=False):
     """How a cell draws."""
 
     temperature: Annotated[Finite, Field(ge=0)]
@@ -51,7 +51,7 @@ class VerdictEntry(TypedDict, total=False):
 
 
 @with_config(STRICT)
-class SetScore(TypedDict):
+class StoredSetScore(TypedDict):
     """A score of all outputs together."""
 
     value: float | None
@@ -82,9 +82,9 @@ class Facts(TypedDict, total=False):
     modality: str
     fingerprint: str | None
     params: dict[str, Any]
-    sampling: Sampling
+    sampling: StoredSampling
     verdict: VerdictEntry | None
-    set_scores: dict[str, SetScore] | None
+    set_scores: dict[str, StoredSetScore] | None
     grid: GridEntry | None
     expected: Count
     batch: Annotated[Count, Field(ge=1)]
@@ -124,7 +124,7 @@ class ReportEntry(TypedDict):
 
 
 @with_config(STRICT)
-class SuiteEntry(TypedDict, total=False):
+class StoredSuite(TypedDict, total=False):
     """The suite of a run."""
 
     name: str
@@ -132,7 +132,7 @@ class SuiteEntry(TypedDict, total=False):
 
 
 @with_config(STRICT)
-class Key(TypedDict, total=False):
+class RunKey(TypedDict, total=False):
     """What two runs must share to be mixed."""
 
     tasks: list[dict[str, Any]]
@@ -150,9 +150,9 @@ class Manifest(TypedDict):
     """The manifest of a run: its cells, and the key that two runs must share."""
 
     created: str
-    key: Key
+    key: RunKey
     cells: dict[str, PlannedMeta]
-    suite: NotRequired[SuiteEntry | None]
+    suite: NotRequired[StoredSuite | None]
     provenance: NotRequired[Provenance | None]
     vocabularies: NotRequired[dict[str, Count] | None]
     sizes: NotRequired[dict[str, Any] | None]

@@ -42,7 +42,7 @@ FILE = "requests.parquet"
 
 
 @dataclass(frozen=True)
-class EngineCell:
+class SealedEngineCell:
     """A sealed cell of an engine: its facts, and its requests (columns ``REQUESTS``)."""
 
     name: str
@@ -150,7 +150,7 @@ class RequestStore:
         """All sealed cells, in the manifest's order."""
         return [cell for cell in self.planned if self.sealed(cell)]
 
-    def cell(self, name: str) -> EngineCell:
+    def cell(self, name: str) -> SealedEngineCell:
         """Read a sealed cell; every byte is checked.
 
         Raises:
@@ -168,7 +168,7 @@ class RequestStore:
         if missing := [column for column in REQUESTS.names if column not in rows.column_names]:
             raise DamagedError(f"{path} lacks the columns {', '.join(missing)}. {self._remedy(name)}")
         frame: pd.DataFrame = rows.to_pandas(use_threads=False)
-        return EngineCell(name, body["meta"], frame)
+        return SealedEngineCell(name, body["meta"], frame)
 
     def meta(self, name: str) -> dict[str, Any]:
         """Return the facts about a sealed cell, without its requests. StoreError: it is not finished, or damaged."""

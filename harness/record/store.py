@@ -106,7 +106,7 @@ class SealedError(StoreError):
 
 
 @dataclass(frozen=True)
-class Cell:
+class SealedCell:
     """A sealed cell: the runner's facts about it, and its two tables (columns ``SAMPLES`` and ``STEPS``)."""
 
     name: str
@@ -504,7 +504,7 @@ class Store:
         """All sealed cells, in the manifest's order."""
         return [cell for cell in self.manifest["cells"] if self.sealed(cell)]
 
-    def cell(self, name: str) -> Cell:
+    def cell(self, name: str) -> SealedCell:
         """Read a sealed cell; every byte is checked.
 
         Raises:
@@ -515,7 +515,7 @@ class Store:
         tables = {file: self._table(name, file, digest) for file, digest in body["files"].items()}
         frames = {file: table.to_pandas(use_threads=False) for file, table in tables.items()}
         samples = frames["samples.parquet"].astype({"diverged_at": "Int64"})
-        return Cell(name, body["meta"], samples, frames["steps.parquet"])
+        return SealedCell(name, body["meta"], samples, frames["steps.parquet"])
 
     def arrow(self, name: str, file: str) -> pa.Table | None:
         """A table of a sealed cell as it is stored, such as steps.parquet, or None if the cell lacks it.

@@ -17,7 +17,7 @@ from stridebench.harness.core.draft import Draft
 from stridebench.harness.core.draws import Draws
 from stridebench.harness.core.run import Run
 from stridebench.harness.core.session import Session
-from stridebench.methods.trees.shapes import Shape, branching
+from stridebench.methods.trees.shapes import TreeShape, branching
 from stridebench.methods.trees.structure import repeats, space, trie
 
 
@@ -56,7 +56,7 @@ class BranchingDrafter:
     widths: tuple[int, ...]
     replacement: bool
     continuations: int = 0
-    shape: Shape = field(init=False)
+    shape: TreeShape = field(init=False)
 
     def __post_init__(self) -> None:
         self._whole = branching([width * len(self.sessions) for width in self.widths]).on(self.sessions[0].device)

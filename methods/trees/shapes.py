@@ -21,7 +21,7 @@ from stridebench.harness.errors import UnknownNameError, UsageError
 
 
 @dataclass(frozen=True)
-class Shape:
+class TreeShape:
     """A tree of a fixed form, level by level.
 
     Args:
@@ -44,22 +44,22 @@ class Shape:
         """Rows of the root and of all levels but the last."""
         return 1 + sum(self.sizes[:-1])
 
-    def cut(self, levels: int, nodes: int) -> Shape:
+    def cut(self, levels: int, nodes: int) -> TreeShape:
         """The first ``levels`` levels, fewer where they have more than ``nodes`` nodes together."""
         sizes = self.sizes[: max(0, levels)]
         while sum(sizes) > nodes:
             sizes = sizes[:-1]
-        return Shape(self.parents[: sum(sizes)], self.ranks[: sum(sizes)], sizes)
+        return TreeShape(self.parents[: sum(sizes)], self.ranks[: sum(sizes)], sizes)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Shape:
+    def __deepcopy__(self, memo: dict[int, Any]) -> TreeShape:
         return self  # nothing writes to it
 
-    def on(self, device: torch.device) -> Shape:
+    def on(self, device: torch.device) -> TreeShape:
         """The same on a device."""
-        return Shape(self.parents.to(device), self.ranks.to(device), self.sizes)
+        return TreeShape(self.parents.to(device), self.ranks.to(device), self.sizes)
 
 
-def template(paths: Sequence[Sequence[int]]) -> Shape:
+def template(paths: Sequence[Sequence[int]]) -> TreeShape:
     """A static tree from the paths to its nodes: (0, 2) is the third child of the first child of the root.
 
     Raises:
@@ -75,10 +75,10 @@ def template(paths: Sequence[Sequence[int]]) -> Shape:
     parents = torch.tensor([index.get(path[:-1], -1) for path in ordered], dtype=torch.long)
     ranks = torch.tensor([path[-1] for path in ordered], dtype=torch.long)
     depths = [len(path) for path in ordered]
-    return Shape(parents, ranks, tuple(depths.count(depth) for depth in range(1, max(depths, default=0) + 1)))
+    return TreeShape(parents, ranks, tuple(depths.count(depth) for depth in range(1, max(depths, default=0) + 1)))
 
 
-def branching(widths: Sequence[int]) -> Shape:
+def branching(widths: Sequence[int]) -> TreeShape:
     """Each node of a level has as many children as the next width says; widths of 1 are a chain.
 
     Raises:
@@ -110,7 +110,7 @@ def choices() -> dict[str, tuple[tuple[int, ...], ...]]:
     return {name: tuple(map(tuple, paths)) for name, paths in read.items()}
 
 
-def published(name: str, levels: int, width: int, vocabulary: int | None = None) -> Shape:
+def published(name: str, levels: int, width: int, vocabulary: int | None = None) -> TreeShape:
     """A published tree.
 
     Args:
@@ -133,7 +133,7 @@ def published(name: str, levels: int, width: int, vocabulary: int | None = None)
     return shape
 
 
-def best_tree(ranks: Sequence[Sequence[float]], nodes: int) -> Shape:
+def best_tree(ranks: Sequence[Sequence[float]], nodes: int) -> TreeShape:
     """The tree of ``nodes`` nodes in which most tokens are expected to be right.
 
     Args:

@@ -25,7 +25,7 @@ from stridebench.reports.summary import WAITING_STEPS, disturbed_share
 from stridebench.reports.text_table import Column, TextTable, number
 
 if TYPE_CHECKING:
-    from stridebench.harness.record.store import Cell, Store
+    from stridebench.harness.record.store import SealedCell, Store
 
 ALPHA = 0.05
 """Level of all differences of one kind together, by Holm's adjustment."""
@@ -81,7 +81,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class VersionComparison:
     """The difference of two versions: rows by cell, cells that one side alone has, and remarks."""
 
     rows: tuple[Difference, ...]
@@ -110,7 +110,7 @@ def check_suites(a: Store, b: Store) -> list[str]:
     return [f"only one version knows {', '.join(alone)}, which may differ"] if alone else []
 
 
-def ab(rounds: Sequence[tuple[Store, Store]]) -> Comparison:
+def ab(rounds: Sequence[tuple[Store, Store]]) -> VersionComparison:
     """Compare the cells that both sides finished in every round.
 
     Args:
@@ -131,10 +131,10 @@ def ab(rounds: Sequence[tuple[Store, Store]]) -> Comparison:
         a, b = ([cells[key] for cells in side] for side in sides)
         rows += _cell(a, b)
     alone = [tuple(label for key, label in one.items() if key not in shared) for one in names]
-    return Comparison(tuple(_adjusted(rows)), alone[0], alone[1], tuple(notes))
+    return VersionComparison(tuple(_adjusted(rows)), alone[0], alone[1], tuple(notes))
 
 
-def table(comparison: Comparison) -> TextTable:
+def table(comparison: VersionComparison) -> TextTable:
     """The rows as a table; a cell's name stands once."""
     titles = (("cell", 0), ("figure", 1), ("a", 3), ("b", 3), ("b / a - 1", 2), ("verdict", 1))
     rows, previous = [], ""
@@ -154,11 +154,11 @@ def table(comparison: Comparison) -> TextTable:
     return TextTable("A/B", tuple(Column(title, title, rank=rank) for title, rank in titles), rows, notes)
 
 
-def _by_configuration(store: Store) -> dict[str, Cell]:
+def _by_configuration(store: Store) -> dict[str, SealedCell]:
     return {configuration(cell): cell for cell in map(store.cell, store.cells())}
 
 
-def _cell(a: Sequence[Cell], b: Sequence[Cell]) -> Iterator[Difference]:
+def _cell(a: Sequence[SealedCell], b: Sequence[SealedCell]) -> Iterator[Difference]:
     """Yield the figures of one cell, whose rounds are given for both sides."""
     pairs = [_shared(*(totals(cell.samples, cell.steps) for cell in both)) for both in zip(a, b, strict=True)]
     before, after = (pd.concat([_numbered(pair[side], k) for k, pair in enumerate(pairs)]) for side in (0, 1))

@@ -26,7 +26,7 @@ from stridebench.reports.pareto import LOWER_IS_BETTER, NEUTRAL
 from stridebench.reports.summary import WAITING_STEPS, FinishedCell, disturbed_share
 
 if TYPE_CHECKING:
-    from stridebench.harness.record.store import Cell, Store
+    from stridebench.harness.record.store import SealedCell, Store
 
 SCHEMA = 2
 WHERE = ("device", "machine", "allow_code_execution", "plugins")
@@ -38,7 +38,7 @@ FREE = "free_"
 
 
 @dataclass(frozen=True)
-class Tested:
+class TestedFigure:
     """A figure that a gate tests: a ratio of two totals, of which more is better unless ``sign`` is -1.
 
     Args:
@@ -91,16 +91,16 @@ class Tested:
 
 
 TESTED = {
-    "tau_minus_1": Tested("tau - 1", "output", "steps", minus=1.0),
-    "acceptance": Tested("acceptance", "accepted", "tested"),
-    "expected": Tested("expected accepted/step", "expected", "steps"),
-    "scr": Tested("SCR", "output", "nfe"),
-    "logprob": Tested("log-prob", "logprob", "output"),
-    "speedup": Tested("speed-up", "speedup", "one", noise=False),
+    "tau_minus_1": TestedFigure("tau - 1", "output", "steps", minus=1.0),
+    "acceptance": TestedFigure("acceptance", "accepted", "tested"),
+    "expected": TestedFigure("expected accepted/step", "expected", "steps"),
+    "scr": TestedFigure("SCR", "output", "nfe"),
+    "logprob": TestedFigure("log-prob", "logprob", "output"),
+    "speedup": TestedFigure("speed-up", "speedup", "one", noise=False),
 }
 
 
-def tested(before: pd.DataFrame, after: pd.DataFrame) -> dict[str, Tested]:
+def tested(before: pd.DataFrame, after: pd.DataFrame) -> dict[str, TestedFigure]:
     """Return the figures to test in a cell: those of drafts if it drafts, SCR if that is not tau, and its quality."""
     shared = [name for name in before.columns if name in after.columns]
     drafts = bool(before["drafted"].sum())
@@ -114,13 +114,13 @@ def tested(before: pd.DataFrame, after: pd.DataFrame) -> dict[str, Tested]:
     names += ["speedup"] if timed else []
     scores = [name for name in shared if name.startswith(SCORE) and before[name].notna().any()]
     return {name: TESTED[name] for name in names} | {
-        name: Tested(title, name, "one", sign=-1 if title in LOWER_IS_BETTER else 1)
+        name: TestedFigure(title, name, "one", sign=-1 if title in LOWER_IS_BETTER else 1)
         for name in scores
         if (title := name.removeprefix(SCORE)) not in NEUTRAL
     }
 
 
-def figures_of(store: Store, cell: Cell) -> pd.DataFrame:
+def figures_of(store: Store, cell: SealedCell) -> pd.DataFrame:
     """Return FIGURES, the scores and the sha256 of every counted sample; counts leave forced tokens out.
 
     ``speedup`` is the baseline's time of an output token over the cell's; missing without that baseline, and where
@@ -144,14 +144,14 @@ def figures_of(store: Store, cell: Cell) -> pd.DataFrame:
     return counts.join(counted["sha256"]).sort_index()
 
 
-def _timed(store: Store, cell: Cell, baseline: str) -> bool:
+def _timed(store: Store, cell: SealedCell, baseline: str) -> bool:
     """Whether the baseline is there and neither of the two was disturbed."""
     if baseline not in store.cells():
         return False
     return all(disturbed_share(one.steps) <= WAITING_STEPS for one in (cell, store.cell(baseline)))
 
 
-def _tables(cell: Cell) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _tables(cell: SealedCell) -> tuple[pd.DataFrame, pd.DataFrame]:
     return cell.samples, cell.steps
 
 
@@ -229,7 +229,7 @@ def margin(error: float, clusters: int, rows: int) -> float:
     return float((t.ppf(0.95, clusters - 1) + norm.ppf(1 - 0.05 / max(rows, 1))) * error)
 
 
-def _rerun(run: Store, cell: Cell) -> pd.DataFrame:
+def _rerun(run: Store, cell: SealedCell) -> pd.DataFrame:
     """The figures of the same cell of a rerun, whose name has another seed."""
     for name in run.cells():
         other = run.cell(name)
@@ -238,7 +238,7 @@ def _rerun(run: Store, cell: Cell) -> pd.DataFrame:
     raise UsageError(f"{run.path} lacks a cell like {cell.meta.get('label', cell.name)}; rerun the same suite")
 
 
-def configuration(cell: Cell) -> str:
+def configuration(cell: SealedCell) -> str:
     """What two cells share that differ in nothing but the seed."""
     setting = ("backbone", "dtype", "task", "task_params", "sampling", "max_new_tokens", "batch")
     words = ("method", "label", "params", "role", *setting)
@@ -270,7 +270,7 @@ def _refuse_unlike(store: Store, rerun: Store) -> None:
         )
 
 
-def verdict_of(cell: Cell) -> str | None:
+def verdict_of(cell: SealedCell) -> str | None:
     """Return the word of a cell's verdict, or None if no sample succeeded."""
     word: str | None = (cell.meta.get("verdict") or {}).get("word")
     return word

@@ -21,7 +21,7 @@ from stridebench.reports.summary import CONSUMED, FinishedCell
 from stridebench.reports.text_table import Column, TextTable, markdown_lines, number, print_table
 
 if TYPE_CHECKING:
-    from stridebench.harness.record.store import Cell, Store
+    from stridebench.harness.record.store import SealedCell, Store
     from stridebench.reports.text_table import CellRow
 
 
@@ -44,13 +44,13 @@ class Planned:
         missing: of the others, why each is not finished.
     """
 
-    finished: Mapping[str, Cell]
+    finished: Mapping[str, SealedCell]
     missing: Mapping[str, str]
 
     @staticmethod
     def of(store: Store) -> Planned:
         """Read a run."""
-        finished: dict[str, Cell] = {}
+        finished: dict[str, SealedCell] = {}
         missing: dict[str, str] = {}
         sealed = set(store.cells())
         for name, planned in store.manifest["cells"].items():
@@ -70,7 +70,7 @@ def configuration(meta: Mapping[str, Any]) -> str:
     return json.dumps([meta.get(word) for word in MATCHED], sort_keys=True)
 
 
-def name_of(cell: Cell) -> str:
+def name_of(cell: SealedCell) -> str:
     """Return the label of a cell with its backbone and setting."""
     meta = cell.meta
     where = f"{meta.get('backbone')} {meta.get('dtype')}, T = {temperature(meta):g}"
@@ -82,7 +82,7 @@ def temperature(meta: Mapping[str, Any]) -> float:
     return float((meta.get("sampling") or {}).get("temperature", 0.0))
 
 
-def why_alone(key: str, cell: Cell, other: Planned) -> str:
+def why_alone(key: str, cell: SealedCell, other: Planned) -> str:
     """Return why the other run has no finished cell of this configuration, or "" if it has nothing like it."""
     if key in other.missing:
         return other.missing[key]
@@ -218,7 +218,7 @@ def _alone(run: Planned, other: Planned) -> list[str]:
     return lines
 
 
-def _compare_cells(a: Cell, b: Cell, left_out: set[str]) -> tuple[list[dict[str, Any]], list[str]]:
+def _compare_cells(a: SealedCell, b: SealedCell, left_out: set[str]) -> tuple[list[dict[str, Any]], list[str]]:
     """Return a row a metric, and remarks on the pair."""
     sides = [FinishedCell.of(cell) for cell in (a, b)]
     shared = sides[0].totals.index.intersection(sides[1].totals.index)

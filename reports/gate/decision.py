@@ -27,7 +27,7 @@ from stridebench.harness.record import stats
 from stridebench.harness.record.metrics import refuting_in
 from stridebench.reports.gate import engine_cells
 from stridebench.reports.gate.baseline import (
-    Tested,
+    TestedFigure,
     check,
     figures_of,
     frame_of,
@@ -58,7 +58,7 @@ ORDER = ("exact", "approximate", "unverified", None, "broken")
 
 
 @dataclass(frozen=True)
-class Row:
+class TestRow:
     """One test of one cell.
 
     Args:
@@ -105,7 +105,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Result:
+class GateResult:
     """The decision of a gate.
 
     Args:
@@ -117,7 +117,7 @@ class Result:
     """
 
     verdict: str
-    rows: tuple[Row, ...]
+    rows: tuple[TestRow, ...]
     removed: tuple[str, ...] = ()
     added: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -130,7 +130,7 @@ class Result:
 
 def gate(
     store: Store, baseline: Mapping[str, Any], tolerated: float | None = None, min_prompts: int = stats.FEWEST
-) -> Result:
+) -> GateResult:
     """Test every cell of ``baseline`` in ``store``.
 
     Args:
@@ -146,7 +146,7 @@ def gate(
     check(store, baseline)
     finished, removed = set(store.cells()), []
     seconds = machine_of(store) is not None and machine_of(store) == baseline.get("machine")
-    rows: list[Row] = []
+    rows: list[TestRow] = []
     for name, cell in baseline["cells"].items():
         planned = {**store.manifest["cells"], **(store.manifest.get("engines") or {})}
         if name not in planned and _other_methods(store, baseline):
@@ -155,7 +155,7 @@ def gate(
         before = frame_of(cell)
         before = before if seconds else before.drop(columns="speedup", errors="ignore")
         after = _measured(store, name, finished)
-        row = Row(name, cell["label"], "", "", "")
+        row = TestRow(name, cell["label"], "", "", "")
         rows += _cell_rows(row, before, after, min_prompts, cell.get("noise") or {})
     rows = [*_verdict_rows(store, baseline), *_e_value_rows(store), *decide(rows, tolerated)]
     known = {*baseline["cells"], *baseline.get("verdicts", {})}
@@ -167,14 +167,14 @@ def gate(
         if disturbed_share(cell.steps) > WAITING_STEPS
     ]
     if len(removed) == len(baseline["cells"]):
-        rows = [Row("", "all cells", "", "error", "the run and the baseline share no method"), *rows]
-    return Result(worst(rows), tuple(rows), tuple(removed), added, tuple(notes))
+        rows = [TestRow("", "all cells", "", "error", "the run and the baseline share no method"), *rows]
+    return GateResult(worst(rows), tuple(rows), tuple(removed), added, tuple(notes))
 
 
-def joined(results: Sequence[Result]) -> Result:
+def joined(results: Sequence[GateResult]) -> GateResult:
     """Several results as one, with the worst verdict."""
     rows = tuple(row for result in results for row in result.rows)
-    return Result(
+    return GateResult(
         worst(rows),
         rows,
         tuple(label for result in results for label in result.removed),
@@ -183,7 +183,7 @@ def joined(results: Sequence[Result]) -> Result:
     )
 
 
-def worst(rows: Sequence[Row]) -> str:
+def worst(rows: Sequence[TestRow]) -> str:
     """The worst verdict of the rows."""
     verdicts = {row.verdict for row in rows}
     return next(word for word in ("error", "fail", "inconclusive", "pass") if word in verdicts)
@@ -193,7 +193,7 @@ def _other_methods(store: Store, baseline: Mapping[str, Any]) -> bool:
     return bool(store.manifest["key"].get("methods") != baseline["key"].get("methods"))
 
 
-def _verdict_rows(store: Store, baseline: Mapping[str, Any]) -> Iterator[Row]:
+def _verdict_rows(store: Store, baseline: Mapping[str, Any]) -> Iterator[TestRow]:
     """Yield a failure for each cell whose verdict got worse, and for each new cell that is broken."""
     verdicts = baseline["verdicts"]
     for name in store.cells():
@@ -203,17 +203,17 @@ def _verdict_rows(store: Store, baseline: Mapping[str, Any]) -> Iterator[Row]:
         if worse and before != after:
             known = f"was {before} and" if before is not None else "of a new cell" if name not in verdicts else ""
             why = f"the verdict {known} is {after or 'none, since no sample succeeded'}".replace("  ", " ")
-            yield Row(name, cell.meta.get("label", name), "verdict", "fail", why)
+            yield TestRow(name, cell.meta.get("label", name), "verdict", "fail", why)
 
     for name in engine_cells.broken(store):
-        yield Row(name, engine_cells.label(store, name), "verdict", "fail", "its drafts change what it samples")
+        yield TestRow(name, engine_cells.label(store, name), "verdict", "fail", "its drafts change what it samples")
 
 
 def _rank(word: str | None) -> int:
     return ORDER.index(word) if word in ORDER else ORDER.index("unverified")
 
 
-def _e_value_rows(store: Store) -> Iterator[Row]:
+def _e_value_rows(store: Store) -> Iterator[TestRow]:
     """Yield a row for each audited cell that claims the target's distribution; the run's threshold refutes it."""
     metas = {name: store.cell(name).meta for name in store.cells()}
     threshold = refuting_in(metas.values())
@@ -223,37 +223,37 @@ def _e_value_rows(store: Store) -> Iterator[Row]:
             continue
         label, visible = meta.get("label", name), meta.get("audit_visible_tv")
         if not np.isfinite(log_e) and log_e != np.inf:
-            yield Row(name, label, "e-value", "inconclusive", f"the audit's e-value is {log_e}")
+            yield TestRow(name, label, "e-value", "inconclusive", f"the audit's e-value is {log_e}")
             continue
         text = f"log e = {log_e:.1f} after {meta.get('audit_tokens')} tokens"
         text += f"; a bias of TV {visible:.2g} a token would be seen" if visible is not None else ""
         refuted = log_e >= np.log(threshold)
         why = f"refuted by {meta.get('audit_best')}: {text}" if refuted else text
-        yield Row(name, label, "e-value", "fail" if refuted else "pass", why)
+        yield TestRow(name, label, "e-value", "fail" if refuted else "pass", why)
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredCell:
     """The figures of a finished cell (`figures_of`), and its samples or requests that failed."""
 
     figures: pd.DataFrame
     failures: pd.DataFrame
 
 
-def _measured(store: Store, name: str, finished: Collection[str]) -> Measured | None:
+def _measured(store: Store, name: str, finished: Collection[str]) -> MeasuredCell | None:
     """Return a cell of a method or of an engine, or None if it is not finished."""
     if name in finished:
         cell = store.cell(name)
         failures = cell.samples[(cell.samples["status"] != "ok") & ~cell.samples["warmup"]]
-        return Measured(figures_of(store, cell), failures)
+        return MeasuredCell(figures_of(store, cell), failures)
     if name in engine_cells.names(store):
-        return Measured(engine_cells.figures(store, name), engine_cells.failures(store, name))
+        return MeasuredCell(engine_cells.figures(store, name), engine_cells.failures(store, name))
     return None
 
 
 def _cell_rows(
-    row: Row, before: pd.DataFrame, measured: Measured | None, min_prompts: int, noise: Mapping[str, float]
-) -> list[Row]:
+    row: TestRow, before: pd.DataFrame, measured: MeasuredCell | None, min_prompts: int, noise: Mapping[str, float]
+) -> list[TestRow]:
     """Return the tests of one cell; a row with an empty verdict awaits Holm's adjustment."""
     if measured is None:
         return [replace(row, verdict="error", why="the run lacks this cell, or did not finish it")]
@@ -287,7 +287,9 @@ def _cell_rows(
     return rows + [replace(row, metric=name, verdict="inconclusive", why=why) for name in lost]
 
 
-def compare_figure(row: Row, figure: Tested, before: pd.DataFrame, after: pd.DataFrame, min_prompts: int) -> Row:
+def compare_figure(
+    row: TestRow, figure: TestedFigure, before: pd.DataFrame, after: pd.DataFrame, min_prompts: int
+) -> TestRow:
     """The row with the change of a figure; without a verdict where `decide` is to give one."""
     row = replace(row, before=figure.value(before), after=figure.value(after))
     if row.prompts < min_prompts:
@@ -312,7 +314,7 @@ def compare_figure(row: Row, figure: Tested, before: pd.DataFrame, after: pd.Dat
     return replace(row, change=change.estimate, low=bounds.low, high=bounds.high, p=p_drop, error=change.error)
 
 
-def _from_zero(row: Row, figure: Tested, before: pd.DataFrame, after: pd.DataFrame) -> Row:
+def _from_zero(row: TestRow, figure: TestedFigure, before: pd.DataFrame, after: pd.DataFrame) -> TestRow:
     """The row of a figure that was 0, so that no relative change exists; an error rate that rose is never a pass."""
     if figure.sign > 0 or not row.after:
         return replace(row, verdict="pass", why="the baseline has none of it: there is nothing to lose")
@@ -324,7 +326,7 @@ def _from_zero(row: Row, figure: Tested, before: pd.DataFrame, after: pd.DataFra
     return replace(row, verdict="fail" if p is not None and p < FAIL_ALPHA else "inconclusive", why=why)
 
 
-def _equal(figure: Tested, before: pd.DataFrame, after: pd.DataFrame) -> bool:
+def _equal(figure: TestedFigure, before: pd.DataFrame, after: pd.DataFrame) -> bool:
     """Whether both sides have the same values of a figure, up to rounding; a missing value equals none."""
     names = [name for name in (figure.numerator, figure.denominator) if name != "one"]
     first, second = (side[names].to_numpy(dtype=np.float64) for side in (before, after))
@@ -332,11 +334,11 @@ def _equal(figure: Tested, before: pd.DataFrame, after: pd.DataFrame) -> bool:
 
 
 def decide(
-    rows: list[Row],
+    rows: list[TestRow],
     tolerated: float | None,
     hand_set: float = HAND_SET,
     source: str = "set by hand: make the baseline with A/A reruns",
-) -> list[Row]:
+) -> list[TestRow]:
     """Give a verdict to the rows that have none yet, with Holm's adjustment over these.
 
     Args:
@@ -368,7 +370,7 @@ def decide(
     return [_with_visible(row) for row in rows]
 
 
-def _with_visible(row: Row) -> Row:
+def _with_visible(row: TestRow) -> TestRow:
     """Add to an identical row the drop that would have been seen in the noise of two unlike runs.
 
     If not even the loss of everything would have been seen, a row of counts is inconclusive. Quality is a function of

@@ -23,7 +23,7 @@ Text = Annotated[tuple[str, Count, list[Count]], Field(strict=False)]
 
 
 @with_config(STRICT)
-class Key(TypedDict, total=False):
+class BaselineKey(TypedDict, total=False):
     """The setting that a run must share with the baseline's."""
 
     tasks: list[dict[str, Any]]
@@ -49,7 +49,7 @@ class ReplayedCell(TypedDict):
 
 
 @with_config(STRICT)
-class SuiteEntry(TypedDict):
+class BaselineSuite(TypedDict):
     """The suite that made the texts, as dumped."""
 
     name: str
@@ -59,7 +59,7 @@ class SuiteEntry(TypedDict):
 class ReplayEntry(TypedDict):
     """The entries that a replay reads."""
 
-    suite: SuiteEntry
+    suite: BaselineSuite
     cells: dict[str, ReplayedCell]
     skipped: dict[str, str]
 
@@ -68,7 +68,7 @@ class ReplayEntry(TypedDict):
 class Document(TypedDict):
     """A baseline."""
 
-    key: Key
+    key: BaselineKey
     cells: Annotated[dict[str, CellEntry], Field(min_length=1)]
     machine: NotRequired[str | None]
     reruns: NotRequired[Count]

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from stridebench.harness.errors import UsageError
-from stridebench.harness.record.request_store import EngineCell, RequestStore
+from stridebench.harness.record.request_store import RequestStore, SealedEngineCell
 from stridebench.harness.record.requests import counted, timings
 from stridebench.reports.gate.gaps import row_of
 
@@ -91,7 +91,7 @@ COUNTS = {
 """Numerator and denominator of each metric; what an engine does not tell gives no row."""
 
 
-def finished(store: Store) -> dict[str, EngineCell]:
+def finished(store: Store) -> dict[str, SealedEngineCell]:
     """Finished cells of engines by their configuration; a plain decode that was made again is none."""
     cells = RequestStore.of(store.path, store.manifest)
     return {
@@ -106,18 +106,18 @@ def configuration(planned: Mapping[str, Any]) -> str:
     return json.dumps({key: value for key, value in planned.items() if key != "cell"}, sort_keys=True)
 
 
-def name_of(cell: EngineCell) -> str:
+def name_of(cell: SealedEngineCell) -> str:
     """Return its label with its backbone and temperature."""
     meta = cell.meta
     return f"{meta['label']}, load {meta['load']} ({meta['backbone']}, T = {meta['sampling']['temperature']:g})"
 
 
-def alone(run: Mapping[str, EngineCell], other: Mapping[str, EngineCell]) -> list[str]:
+def alone(run: Mapping[str, SealedEngineCell], other: Mapping[str, SealedEngineCell]) -> list[str]:
     """The names of the cells that the other run lacks."""
     return [name_of(cell) for key, cell in run.items() if key not in other]
 
 
-def rows(a: EngineCell, b: EngineCell, seconds: bool) -> Iterator[dict[str, Any]]:
+def rows(a: SealedEngineCell, b: SealedEngineCell, seconds: bool) -> Iterator[dict[str, Any]]:
     """A row a metric, over the requests that both answered.
 
     Args:
@@ -144,7 +144,7 @@ def rows(a: EngineCell, b: EngineCell, seconds: bool) -> Iterator[dict[str, Any]
             yield {**common, **row}
 
 
-def _values(cell: EngineCell) -> pd.DataFrame:
+def _values(cell: SealedEngineCell) -> pd.DataFrame:
     """Return the terms of the metrics, and each output as a text, by (prompt, repetition)."""
     requests = counted(cell.requests)
     frame = requests[["output_tokens", "accepted", "drafted", "draft_steps", "target_passes"]].astype(float)

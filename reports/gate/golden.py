@@ -11,7 +11,7 @@ from stridebench.harness.errors import UsageError, did_you_mean
 from stridebench.harness.record import stats
 from stridebench.harness.record.store import Store
 from stridebench.reports.gate.decision import EXIT
-from stridebench.reports.interchange.readers import Result, read
+from stridebench.reports.interchange.readers import ToolResult, read
 from stridebench.reports.interchange.writers import lengths
 
 MARGIN = 0.05
@@ -54,7 +54,7 @@ def reference(path: Path, setting: str, drafts: int | None) -> float:
     return _golden(path, result, setting, drafts)
 
 
-def _golden(path: Path, result: Result, setting: str, drafts: int | None) -> float:
+def _golden(path: Path, result: ToolResult, setting: str, drafts: int | None) -> float:
     settings = list(dict.fromkeys(name for name, _ in result.golden))
     name = setting or (settings[0] if len(settings) == 1 else "")
     if name not in settings:

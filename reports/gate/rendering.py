@@ -5,11 +5,11 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 
 from stridebench.harness.errors import printable, printable_line
-from stridebench.reports.gate.decision import EXIT, Result, Row
+from stridebench.reports.gate.decision import EXIT, GateResult, TestRow
 from stridebench.reports.text_table import markdown_lines, number
 
 
-def markdown(result: Result) -> str:
+def markdown(result: GateResult) -> str:
     """Return the verdict, a table of all rows, and the cells that only one side has."""
     names = _names(result)
     titles = ["cell", "metric", "verdict", "before", "after", "change", "p", "visible drop", "prompts", "why"]
@@ -39,7 +39,7 @@ def markdown(result: Result) -> str:
     return "\n".join([f"# Gate: {result.verdict}", "", *lines, "", *(f"- {printable_line(n)}" for n in notes), ""])
 
 
-def _names(result: Result) -> dict[tuple[str, str], str]:
+def _names(result: GateResult) -> dict[tuple[str, str], str]:
     """What each cell is called: its label, and its setting too where several cells have that label."""
     cells = {(row.cell, row.label) for row in result.rows}
     labels = [label for _, label in cells]
@@ -58,11 +58,11 @@ def _percent(value: float | None) -> str:
     return "-" if value is None else f"{value:+.1%}"
 
 
-def _text(row: Row) -> str:
+def _text(row: TestRow) -> str:
     return f"{row.why}; change {_percent(row.change)} [{_percent(row.low)}, {_percent(row.high)}]"
 
 
-def junit(result: Result) -> str:
+def junit(result: GateResult) -> str:
     """Return JUnit XML: one test case a row. Inconclusive rows are skipped tests with their reason."""
     counts = {word: sum(row.verdict == word for row in result.rows) for word in EXIT}
     suite = ET.Element(
@@ -86,7 +86,7 @@ def junit(result: Result) -> str:
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(suite, encoding="unicode") + "\n"
 
 
-def github_annotations(result: Result) -> list[str]:
+def github_annotations(result: GateResult) -> list[str]:
     """Return workflow commands of GitHub: an error for each row that failed, a warning for each that is open."""
     kinds, names = {"fail": "error", "error": "error", "inconclusive": "warning"}, _names(result)
     return [

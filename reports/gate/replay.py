@@ -14,10 +14,10 @@ import pandas as pd
 
 from stridebench.harness.errors import UsageError
 from stridebench.harness.record import stats
-from stridebench.reports.gate.baseline import Tested
-from stridebench.reports.gate.decision import Result, Row, decide, worst
+from stridebench.reports.gate.baseline import TestedFigure
+from stridebench.reports.gate.decision import GateResult, TestRow, decide, worst
 
-REPLAYED = Tested("replayed acceptance", "expected", "positions")
+REPLAYED = TestedFigure("replayed acceptance", "expected", "positions")
 MARGIN = 0.005
 """A replayed cell passes if a drop beyond this is excluded."""
 COLUMNS = ["prompt", "repetition", "positions", "expected"]
@@ -31,7 +31,7 @@ def replay_gate(
     errors: Mapping[str, str],
     tolerated: float | None = None,
     min_prompts: int = stats.FEWEST,
-) -> Result:
+) -> GateResult:
     """Test every replayed cell of a baseline.
 
     Args:
@@ -48,17 +48,17 @@ def replay_gate(
         raise UsageError("the baseline holds no texts to replay; make it with `stride gate make RUN --replay`")
     rows = []
     for name, cell in replay["cells"].items():
-        row = Row(name, cell["label"], "replay", "", "", title=REPLAYED.title)
+        row = TestRow(name, cell["label"], "replay", "", "", title=REPLAYED.title)
         if name in errors or name not in scores:
             rows.append(_failed(row, errors.get(name, "it was not replayed")))
         else:
             rows.append(_test(row, _frame(cell["scores"]), _frame(scores[name]), min_prompts))
     decided = decide(rows, tolerated, MARGIN, "of a replay")
     skipped = [f"not replayed: {label}: {why}" for label, why in replay["skipped"].items()]
-    return Result(worst(decided), tuple(decided), notes=tuple(skipped))
+    return GateResult(worst(decided), tuple(decided), notes=tuple(skipped))
 
 
-def _failed(row: Row, why: str) -> Row:
+def _failed(row: TestRow, why: str) -> TestRow:
     return replace(row, verdict="error", why=why)
 
 
@@ -66,7 +66,7 @@ def _frame(rows: Sequence[ReplayRow]) -> pd.DataFrame:
     return pd.DataFrame([list(row) for row in rows], columns=COLUMNS).set_index(["prompt", "repetition"]).astype(float)
 
 
-def _test(row: Row, before: pd.DataFrame, after: pd.DataFrame, min_prompts: int) -> Row:
+def _test(row: TestRow, before: pd.DataFrame, after: pd.DataFrame, min_prompts: int) -> TestRow:
     shared = before.index.intersection(after.index)
     lost = before.index.difference(after.index)
     if len(lost) or (before.loc[shared, "positions"] != after.loc[shared, "positions"]).any():

@@ -13,7 +13,7 @@ import pandas as pd
 
 from stridebench.harness.errors import printable, printable_line
 from stridebench.harness.record.metrics import METRICS, REFUTED, value
-from stridebench.reports.html.headline import COLUMNS, Entry, entry, setting_of, verdict_of
+from stridebench.reports.html.headline import COLUMNS, HeadlineEntry, entry, setting_of, verdict_of
 from stridebench.reports.html.text import e_value, figure_of, signed, visible
 from stridebench.reports.pareto import title_of
 from stridebench.reports.text_table import Column
@@ -69,7 +69,7 @@ class CellFacts:
     evidence: tuple[tuple[str, str], ...]
     params: tuple[tuple[str, str], ...]
     settings: tuple[tuple[str, str], ...]
-    figures: tuple[tuple[str, Entry], ...]
+    figures: tuple[tuple[str, HeadlineEntry], ...]
     metrics: tuple[tuple[str, str, str, str], ...]
     flags: tuple[str, ...]
 

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from stridebench.harness.errors import printable_line
-from stridebench.harness.record.request_store import EngineCell
+from stridebench.harness.record.request_store import SealedEngineCell
 from stridebench.reports.engines import COLUMNS, SETTING, notes_of
 from stridebench.reports.html.text import e_value, figure_of, signed, visible
 from stridebench.reports.text_table import number
@@ -110,7 +110,7 @@ class EngineFacts:
     notes: tuple[str, ...]
 
 
-def engine_facts(row: pd.Series[Any], cell: EngineCell, paired: str) -> EngineFacts:
+def engine_facts(row: pd.Series[Any], cell: SealedEngineCell, paired: str) -> EngineFacts:
     """Return the facts of a finished cell.
 
     Args:

@@ -60,7 +60,7 @@ class Chart:
 
 
 @dataclass
-class Passes:
+class TargetPasses:
     """Target passes of a group of cells: the rows of each and its time, of decodes that had the pass to themselves."""
 
     rows: list[npt.NDArray[np.int64]] = field(default_factory=list)
@@ -119,7 +119,7 @@ def pareto_charts(frame: pd.DataFrame) -> Iterator[Chart]:
         yield Chart(f"pareto-{index}", title, caption, spec_of(data, layout), columns, rows, _height(data))
 
 
-def speed_charts(frame: pd.DataFrame, passes: dict[tuple[Any, ...], Passes]) -> Iterator[Chart]:
+def speed_charts(frame: pd.DataFrame, passes: dict[tuple[Any, ...], TargetPasses]) -> Iterator[Chart]:
     """Yield a chart of speed-up against SCR for each group of comparable cells, with the line of its window costs.
 
     Args:

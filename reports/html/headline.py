@@ -43,7 +43,7 @@ FACETS = ("run", "modality", "backbone", "task", "temperature", "verdict")
 
 
 @dataclass(frozen=True)
-class Entry:
+class HeadlineEntry:
     """One cell of the table: the estimate, its interval, and its sort key ("" sorts last)."""
 
     text: str
@@ -52,7 +52,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Row:
+class HeadlineRow:
     """One row of the table.
 
     Args:
@@ -78,7 +78,7 @@ class Row:
     samples: str
     flags: tuple[str, ...]
     facets: dict[str, str]
-    entries: tuple[Entry, ...]
+    entries: tuple[HeadlineEntry, ...]
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Headline:
 
     columns: tuple[Column, ...]
     help: dict[str, str]
-    rows: tuple[Row, ...]
+    rows: tuple[HeadlineRow, ...]
     choices: dict[str, tuple[str, ...]]
 
 
@@ -111,19 +111,19 @@ def headline(frame: pd.DataFrame) -> Headline:
     return Headline(columns, HELP, rows, {facet: values for facet, values in choices.items() if len(values) > 1})
 
 
-def entry(row: pd.Series[Any], column: Column) -> Entry:
+def entry(row: pd.Series[Any], column: Column) -> HeadlineEntry:
     """Build one cell of the table."""
     if column.key == "audit":
         text, log_e = column.text(row), row.get("audit_log_e")
         e_value, _, rest = text.replace(" (-)", "").partition(" ")
-        return Entry(signed(e_value), rest, "" if text == "-" or log_e is None else f"{log_e:.6g}")
+        return HeadlineEntry(signed(e_value), rest, "" if text == "-" or log_e is None else f"{log_e:.6g}")
     value = row.get(column.key)
     low, high = (number(row.get(f"{column.key}_{end}"), column.digits) for end in ("low", "high"))
     n, order = number(row.get(f"{column.key}_n"), 0), number(value, 6)
     if order == "-":
-        return Entry(figure_of(None), "", "")
+        return HeadlineEntry(figure_of(None), "", "")
     between = f"[{signed(low)}, {signed(high)}]" if low != "-" else f"(n={n})" if n != "-" else ""
-    return Entry(figure_of(value, column.digits), between, order)
+    return HeadlineEntry(figure_of(value, column.digits), between, order)
 
 
 def verdict_of(row: pd.Series[Any]) -> tuple[str, str]:
@@ -139,10 +139,10 @@ def setting_of(row: pd.Series[Any]) -> str:
     return f"{row['backbone']} {row['dtype']}, T = {row['temperature']:g}{top_k}, {row['task']}{batch}"
 
 
-def _row(row: pd.Series[Any], entries: tuple[Entry, ...], run: str) -> Row:
+def _row(row: pd.Series[Any], entries: tuple[HeadlineEntry, ...], run: str) -> HeadlineRow:
     word, variation = verdict_of(row)
     facets = {facet: str(row[facet] or "-") for facet in FACETS} | {"temperature": f"{row['temperature']:g}"}
-    return Row(
+    return HeadlineRow(
         link=str(row["link"]),
         pick=str(row["pick"]),
         label=str(row["label"]),

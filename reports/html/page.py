@@ -22,14 +22,14 @@ from stridebench.reports.html.cell_facts import RunFacts, cell_facts
 from stridebench.reports.html.engine_facts import HELP
 from stridebench.reports.html.engine_facts import WORDS as WORDS_OF_ENGINES
 from stridebench.reports.html.engine_pages import Engines
-from stridebench.reports.html.figures import Chart, Passes
+from stridebench.reports.html.figures import Chart, TargetPasses
 from stridebench.reports.html.headline import headline, setting_of
 from stridebench.reports.html.text import figure_of, printed, safe_json
 from stridebench.reports.summary import FinishedCell, summarise
 from stridebench.reports.tables import GROUP
 
 if TYPE_CHECKING:
-    from stridebench.harness.record.store import Cell, Store
+    from stridebench.harness.record.store import SealedCell, Store
     from stridebench.reports.summary import FinishedCell
 
 
@@ -122,7 +122,7 @@ REASONS = 20
 """Reasons of failures of one cell; samples with further ones are counted."""
 WORDS = {"samples": "Samples", "opens": "A prompt opens its output, token by token."}
 
-Curve = Callable[["Cell"], Chart | str | None]
+Curve = Callable[["SealedCell"], Chart | str | None]
 """Return the chart of the e-value after each audited output, the reason why it is missing, or None without an audit."""
 
 
@@ -222,7 +222,7 @@ def write(stores: Sequence[Store], folder: Path, curve: Curve | None = None, ser
     runs = [_Run(store, number, len(stores), served) for number, store in enumerate(stores)]
     frame = pd.concat([run.frame for run in runs], ignore_index=True)
     templates = environment()
-    passes: dict[tuple[Any, ...], Passes] = {}
+    passes: dict[tuple[Any, ...], TargetPasses] = {}
     missing = [entry for run in runs for entry in _missing(run)]
     for run in runs:
         missing += _write_run(templates, run, folder, curve, passes, known=served is not None and served.known)
@@ -257,7 +257,7 @@ def _write_run(
     run: _Run,
     folder: Path,
     curve: Curve | None,
-    passes: dict[tuple[Any, ...], Passes],
+    passes: dict[tuple[Any, ...], TargetPasses],
     known: bool,
 ) -> list[Missing]:
     """Write the pages of a run's cells; returns its failed samples.
@@ -270,7 +270,7 @@ def _write_run(
     done = run.frame[run.frame["status"] == "done"].reset_index(drop=True)
     for index, row in done.iterrows():
         finished = run.read(str(row["cell"]))
-        passes.setdefault(tuple(row[name] for name in GROUP), Passes()).add(finished.cell.steps)
+        passes.setdefault(tuple(row[name] for name in GROUP), TargetPasses()).add(finished.cell.steps)
         missing += _failures(row, finished)
         near = (int(str(index)) - 1, int(str(index)) + 1)
         neighbours = tuple(done.iloc[i] if 0 <= i < len(done) else None for i in near)

@@ -110,7 +110,7 @@ class _Step(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Table:
+class SampleTable:
     """The samples of a cell as a page shows them.
 
     Args:
@@ -138,7 +138,7 @@ class Table:
         return len(self.rows) <= 4 * STATIC
 
 
-def write_samples(finished: FinishedCell, run: Path, folder: Path, data: str) -> Table:
+def write_samples(finished: FinishedCell, run: Path, folder: Path, data: str) -> SampleTable:
     """Write the documents of a cell's samples, and return the part that its page holds.
 
     Args:
@@ -167,7 +167,7 @@ def write_table(
     documents: Iterable[dict[str, Any]],
     folder: Path,
     data: str,
-) -> Table:
+) -> SampleTable:
     """Write the documents of outputs, and return what their page holds of them.
 
     Args:
@@ -186,7 +186,7 @@ def write_table(
     inline = writer.close()
     filled = [i for i in range(len(columns)) if i == 0 or any(row[i + 1] not in (None, "") for row in rows)]
     rows = [[row[0], *(row[i + 1] for i in filled)] for row in rows]
-    table = Table(tuple(columns[i] for i in filled), rows, inline, writer.starts, pictures)
+    table = SampleTable(tuple(columns[i] for i in filled), rows, inline, writer.starts, pictures)
     if not table.rows_inline:
         (folder / data).mkdir(parents=True, exist_ok=True)
         (folder / data / "rows.js").write_text(f"strideRows({safe_json(rows)});\n", encoding="utf-8")

@@ -26,7 +26,7 @@ NAMES = ("127.0.0.1", "localhost")
 
 
 @dataclass(frozen=True)
-class Entry:
+class ListedRun:
     """A run of the list; one that cannot be read has the reason in ``problem``."""
 
     name: str
@@ -59,7 +59,7 @@ class Library:
             return {self.folder.resolve().name or "run": self.folder}
         return {file.parent.name: file.parent for file in sorted(self.folder.glob("*/manifest.json"))}
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[ListedRun]:
         """The list, the newest run first."""
         return sorted((_entry(name, path) for name, path in self.runs().items()), key=lambda one: one.created)[::-1]
 
@@ -127,13 +127,13 @@ class Library:
         return file
 
 
-def _entry(name: str, path: Path) -> Entry:
+def _entry(name: str, path: Path) -> ListedRun:
     try:
         store = Store.open(path)
     except StrideError as error:
-        return Entry(name, "", "", 0, 0, str(error))
+        return ListedRun(name, "", "", 0, 0, str(error))
     facts = RunFacts.of(store)
-    return Entry(name, facts.name, facts.created, *_finished(store))
+    return ListedRun(name, facts.name, facts.created, *_finished(store))
 
 
 def _finished(store: Store) -> tuple[int, int]:

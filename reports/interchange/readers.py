@@ -26,7 +26,7 @@ from stridebench.harness.record.requests import Request, identities
 
 
 @dataclass(frozen=True)
-class Result:
+class ToolResult:
     """A file or folder of another tool.
 
     Args:
@@ -89,7 +89,7 @@ ROUNDING = 0.006
 DEAD = 1.01
 
 
-def checked(result: Result) -> Result:
+def checked(result: ToolResult) -> ToolResult:
     """The result with its flaws."""
     checks = {
         "Spec-Bench": _spec_bench_lint,
@@ -101,7 +101,7 @@ def checked(result: Result) -> Result:
     return replace(result, flaws=tuple(dict.fromkeys([*checks[result.tool](result), *_any(result)])))
 
 
-def _any(result: Result) -> Iterator[str]:
+def _any(result: ToolResult) -> Iterator[str]:
     length, told = result.length, result.total.get("told_length")
     if result.rate is not None and not 0 <= result.rate <= 1:
         yield f"it accepted {result.rate:.2f} of its drafts, which is not a share"
@@ -111,12 +111,12 @@ def _any(result: Result) -> Iterator[str]:
         yield f"it says a mean length of {told:.3f}, and its counts give {length:.3f}, as a mean of means may differ"
 
 
-def _records(result: Result) -> Iterator[str]:
+def _records(result: ToolResult) -> Iterator[str]:
     for row in result.requests:
         yield from (f"request {row.prompt}: {line}" for line in identities(row))
 
 
-def _golden_lint(result: Result) -> Iterator[str]:
+def _golden_lint(result: ToolResult) -> Iterator[str]:
     yield "one figure each with two decimals and no interval: a gate against it knows nothing of its noise"
     for (mode, k), length in result.golden.items():
         if not 1 <= length <= k + 1:
@@ -128,7 +128,7 @@ def _golden_lint(result: Result) -> Iterator[str]:
             yield f"{mode}: longer drafts have a shorter length at {', '.join(falls)}, which is noise of that size"
 
 
-def _vllm_bench_lint(result: Result) -> Iterator[str]:
+def _vllm_bench_lint(result: ToolResult) -> Iterator[str]:
     total = result.total
     if total["failed"]:
         yield f"{total['failed']:.0f} requests failed and are in no figure; {total['completed']:.0f} are"
@@ -144,7 +144,7 @@ def _vllm_bench_lint(result: Result) -> Iterator[str]:
         yield f"it says an acceptance of {total['told_rate']:.3f}, and its counts give {result.rate:.3f}"
 
 
-def _specdec_bench(result: Result) -> Iterator[str]:
+def _specdec_bench(result: ToolResult) -> Iterator[str]:
     total = result.total
     if total["runs"] > 1:
         yield f"{total['runs']:.0f} runs wrote into this folder; the last one is read"
@@ -161,7 +161,7 @@ def _specdec_bench(result: Result) -> Iterator[str]:
     yield "it makes no warm-up requests"
 
 
-def _spec_bench_lint(result: Result) -> Iterator[str]:
+def _spec_bench_lint(result: ToolResult) -> Iterator[str]:
     keys = Counter((row.prompt, row.repetition) for row in result.requests)
     twice = [prompt for (prompt, _), count in keys.items() if count > 1]
     if twice:
@@ -195,7 +195,7 @@ LONGEST_STEP = 100_000
 TOOLS = "AIPerf acceptance records, InferenceX golden YAML, vLLM bench JSON, specdec_bench folders, Spec-Bench JSONL"
 
 
-def read(path: Path) -> Result:
+def read(path: Path) -> ToolResult:
     """Read a file or folder of another tool, with its flaws.
 
     Raises:
@@ -220,7 +220,7 @@ def _what(error: Exception) -> str:
     return str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
 
 
-def _file(path: Path) -> Result:
+def _file(path: Path) -> ToolResult:
     text = path.read_text(encoding="utf-8-sig")  # Windows' programs write a byte order mark
     if not text.strip():
         raise ValueError("it is empty")
@@ -243,7 +243,7 @@ def _object(value: Any, place: str = "it") -> dict[Any, Any]:
     return value
 
 
-def _aiperf(path: Path, rows: list[Any]) -> Result:
+def _aiperf(path: Path, rows: list[Any]) -> ToolResult:
     """Records as they are, or each under ``spec_decode_acceptance`` of a request's line."""
     requests, engines = [], set()
     for number, row in enumerate(rows):
@@ -265,19 +265,19 @@ def _aiperf(path: Path, rows: list[Any]) -> Result:
                 told_rate=_number(record["draft_acceptance_rate"]),
             )
         )
-    return Result("AIPerf", str(path), ", ".join(sorted(engines)), tuple(requests))
+    return ToolResult("AIPerf", str(path), ", ".join(sorted(engines)), tuple(requests))
 
 
-def _golden(path: Path, document: Any) -> Result:
+def _golden(path: Path, document: Any) -> ToolResult:
     models = {key: value for key, value in document.items() if not str(key).startswith("_")}
     if len(models) != 1:
         raise ValueError(f"it holds {len(models)} models; a file holds one")
     ((label, modes),) = models.items()
     lengths = {(str(mode), int(k)): _number(value) for mode, curve in modes.items() for k, value in curve.items()}
-    return Result("InferenceX", str(path), str(label), golden=lengths)
+    return ToolResult("InferenceX", str(path), str(label), golden=lengths)
 
 
-def _vllm_bench(path: Path, document: Any) -> Result:
+def _vllm_bench(path: Path, document: Any) -> ToolResult:
     total = {"seconds": _number(document["duration"]), "output_tokens": _number(document["total_output_tokens"])}
     names = {
         "draft_steps": "spec_decode_num_drafts",
@@ -292,10 +292,10 @@ def _vllm_bench(path: Path, document: Any) -> Result:
     total |= {f"place_{place}": value for place, value in enumerate(places)}
     if "told_rate" in total:
         total["told_rate"] /= 100  # vLLM prints per cent
-    return Result("vLLM bench", str(path), str(document.get("model_id") or ""), total=total)
+    return ToolResult("vLLM bench", str(path), str(document.get("model_id") or ""), total=total)
 
 
-def _folder(path: Path) -> Result:
+def _folder(path: Path) -> ToolResult:
     """Of specdec_bench: acceptance_rate.json holds a list, one entry a run that wrote into the folder."""
     runs = json.loads((path / "acceptance_rate.json").read_text(encoding="utf-8-sig"))
     if not isinstance(runs, list) or not runs:
@@ -314,10 +314,10 @@ def _folder(path: Path) -> Result:
     if (path / "configuration.json").is_file():
         settings = json.loads((path / "configuration.json").read_text(encoding="utf-8"))
         label = str(settings.get("model") or settings.get("model_dir") or "")
-    return Result("specdec_bench", str(path), label, total=total)
+    return ToolResult("specdec_bench", str(path), label, total=total)
 
 
-def _spec_bench(path: Path, rows: list[Any]) -> Result:
+def _spec_bench(path: Path, rows: list[Any]) -> ToolResult:
     requests = []
     for row in rows:
         for choice in row["choices"]:
@@ -340,7 +340,7 @@ def _spec_bench(path: Path, rows: list[Any]) -> Result:
                     histogram=tuple(kept.count(number) for number in range(max(kept) + 1)) if kept else None,
                 )
             )
-    return Result("Spec-Bench", str(path), str(rows[0].get("model_id") or ""), tuple(requests))
+    return ToolResult("Spec-Bench", str(path), str(rows[0].get("model_id") or ""), tuple(requests))
 
 
 def _histogram(told: Any, least: int) -> dict[int, int]:
@@ -369,7 +369,7 @@ def _whole(value: Any) -> int:
     return int(number)
 
 
-def table(results: list[Result]) -> list[Mapping[str, Any]]:
+def table(results: list[ToolResult]) -> list[Mapping[str, Any]]:
     """One row a result, as JSON values."""
     return [
         {

@@ -18,7 +18,7 @@ from stridebench.reports.pareto import STYLE_MARKERS as MARKERS
 from stridebench.reports.text_table import UNMEASURED, TextTable
 
 if TYPE_CHECKING:
-    from stridebench.harness.record.store import Cell, Store
+    from stridebench.harness.record.store import SealedCell, Store
 
 
 QUALITIES = {
@@ -99,7 +99,7 @@ def unmeasured(axes: Axes) -> None:
 # pictures
 
 
-def has_pictures(cell: Cell) -> bool:
+def has_pictures(cell: SealedCell) -> bool:
     """Return whether outputs are complete pictures on a known grid."""
     return bool(cell.meta.get("grid")) and bool(cell.samples["output"].fillna("").str.endswith(".png").any())
 
@@ -115,7 +115,7 @@ def blank(title: str, down: int, across: int) -> Figure:
     return figure
 
 
-def show_output(axes: Axes, store: Store, cell: Cell, prompt: str, repetition: int) -> bool:
+def show_output(axes: Axes, store: Store, cell: SealedCell, prompt: str, repetition: int) -> bool:
     """Draw an output in the units of its grid; return False if there is none."""
     axes.set_axis_on()
     samples = decoded(cell)

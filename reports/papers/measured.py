@@ -16,7 +16,7 @@ from stridebench.reports.summary import FinishedCell, Row, metric_interval, read
 from stridebench.reports.text_table import Column, TextTable
 
 if TYPE_CHECKING:
-    from stridebench.harness.record.store import Cell, Store
+    from stridebench.harness.record.store import SealedCell, Store
 
 
 CELL = ("method", "backbone", "task", "temperature", "top_k", "tokens", "pixels")
@@ -137,7 +137,7 @@ def _output_totals(store: Store, finished: FinishedCell) -> Row:
     return row
 
 
-def _masked_speed(cell: Cell, frame: pd.DataFrame) -> Row:
+def _masked_speed(cell: SealedCell, frame: pd.DataFrame) -> Row:
     """Return both figures that are called the speed of a masked model: of the canvas, and of the completion.
 
     ``canvas_per_pass``: positions of the canvas / passes. ``completion_per_step``: tokens up to the end of text, which
@@ -173,18 +173,18 @@ KEYS = ["prompt", "repetition"]
 """Columns that identify an output."""
 
 
-def decoded(cell: Cell) -> pd.DataFrame:
+def decoded(cell: SealedCell) -> pd.DataFrame:
     """Return all samples without warm-up, failed ones too."""
     return cell.samples[~cell.samples["warmup"].astype(bool)]
 
 
-def counted(cell: Cell) -> pd.DataFrame:
+def counted(cell: SealedCell) -> pd.DataFrame:
     """Return the samples that count: no warm-up, no failure."""
     samples = decoded(cell)
     return samples[samples["status"] == "ok"]
 
 
-def cycles(cell: Cell) -> pd.DataFrame:
+def cycles(cell: SealedCell) -> pd.DataFrame:
     """Return the steps of counted outputs in order, with ``begin`` (index of the first token) and ``kept`` (tokens)."""
     steps = cell.steps[~cell.steps["warmup"].astype(bool)]
     steps = steps.merge(counted(cell)[KEYS], on=KEYS).sort_values([*KEYS, "step"])

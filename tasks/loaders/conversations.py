@@ -15,7 +15,7 @@ from stridebench.harness.core.task import Prompt, Task
 from stridebench.harness.errors import UsageError, one_of
 from stridebench.harness.registry import TASKS
 from stridebench.tasks.loaders.files import Row, Where, json_lines
-from stridebench.tasks.loaders.texts import Published, key, questions_of, ranked, raw, texts, unique
+from stridebench.tasks.loaders.texts import PublishedTexts, key, questions_of, ranked, raw, texts, unique
 
 SPLITS = ("test", "train")
 ONE_IN = 16
@@ -47,7 +47,7 @@ class ConversationTask(Task, ABC):
     seed: int = 0
 
     name: ClassVar[str]
-    data: ClassVar[Published]
+    data: ClassVar[PublishedTexts]
     field: ClassVar[str] = "conversations"
     """Field of a row that holds the turns."""
     hub_split: ClassVar[str] = "train"
@@ -262,7 +262,7 @@ class Second:
         return Prompt(name, text, category=groups[question.category], data=data)
 
 
-def questions(published: Published, file: str, groups: Mapping[str, str]) -> tuple[list[Question], str]:
+def questions(published: PublishedTexts, file: str, groups: Mapping[str, str]) -> tuple[list[Question], str]:
     """Read all questions in the order of the file, and return them with its path.
 
     Args:

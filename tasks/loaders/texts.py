@@ -27,7 +27,7 @@ OFFICIAL = "official"
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedTexts:
     """A published data set.
 
     Args:

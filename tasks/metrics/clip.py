@@ -80,7 +80,7 @@ def open_clip(model: str, path: str, folder: str) -> Clip:
     if path:
         checkpoint = Path(path).expanduser()
         return Clip(
-            model, weights.find(weights.Weights(checkpoint.name, f"whoever trained {model}"), str(checkpoint.parent))
+            model, weights.find(weights.WeightFile(checkpoint.name, f"whoever trained {model}"), str(checkpoint.parent))
         )
     if model != weights.OPENAI:
         raise UsageError(f"clip_model is {model!r}: give its checkpoint as clip_weights, a path")
@@ -170,7 +170,7 @@ def aesthetic(picture_set: PictureSet, clip: Clip, head: Head) -> SetScore:
 MODEL = "ViT-H-14"
 
 
-def open_hps(published: weights.Weights, folder: str, model: str = MODEL) -> Clip:
+def open_hps(published: weights.WeightFile, folder: str, model: str = MODEL) -> Clip:
     """Open the scorer: an open_clip checkpoint whose tensors lie under ``state_dict``.
 
     Raises:

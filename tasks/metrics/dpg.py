@@ -24,7 +24,7 @@ DETAIL = re.compile(r"(?P<picture>.*?), \((?P<crop>\d+, \d+, \d+, \d+)\), (?P<qu
 
 
 @dataclass(frozen=True)
-class Question:
+class Proposition:
     """A proposition.
 
     Args:
@@ -53,7 +53,7 @@ class Marks:
     answers: Mapping[int, bool]
 
 
-def read_questions(path: Path) -> dict[str, tuple[Question, ...]]:
+def read_questions(path: Path) -> dict[str, tuple[Proposition, ...]]:
     """Read the questions of each prompt in ``dpg_bench.csv``.
 
     The first row of data is left out, as in the official code. A question that depends on its proposition cannot be
@@ -62,9 +62,9 @@ def read_questions(path: Path) -> dict[str, tuple[Question, ...]]:
     Raises:
         UsageError: the file is missing, or a row is malformed.
     """
-    out: dict[str, list[Question]] = {}
+    out: dict[str, list[Proposition]] = {}
     for where, row in table(path, "DPG-Bench questions", ORIGIN, ",")[1:]:
-        question = Question(
+        question = Proposition(
             _number(row, "proposition_id", where),
             tuple(_parent(part, where) for part in text_of(row, "dependency", where).split(",")),
             text_of(row, "tuple", where).split("(")[0].strip(),
@@ -74,7 +74,7 @@ def read_questions(path: Path) -> dict[str, tuple[Question, ...]]:
     return {item: tuple(questions) for item, questions in out.items()}
 
 
-def picture_marks(questions: Sequence[Question], crops: Sequence[Mapping[int, bool]]) -> Marks:
+def picture_marks(questions: Sequence[Proposition], crops: Sequence[Mapping[int, bool]]) -> Marks:
     """Score one picture, or a grid of several: the mean over its crops.
 
     Propositions are evaluated in the order of the file. A proposition is false where a parent is false by then. The
@@ -102,7 +102,7 @@ def picture_marks(questions: Sequence[Question], crops: Sequence[Mapping[int, bo
 
 
 def summary(
-    questions: Mapping[str, Sequence[Question]], marks: Mapping[str, Marks], failures: int = 0
+    questions: Mapping[str, Sequence[Proposition]], marks: Mapping[str, Marks], failures: int = 0
 ) -> dict[str, SetScore]:
     """Return ``dpg_bench``, the mean over pictures, and the share of yes in each broad category; all times 100.
 
@@ -117,7 +117,7 @@ def summary(
     return {**out, "dpg_bench": mean(items, [100 * marks[item].score for item in items], failures)}
 
 
-def fine_categories(questions: Mapping[str, Sequence[Question]], marks: Mapping[str, Marks]) -> dict[str, SetScore]:
+def fine_categories(questions: Mapping[str, Sequence[Proposition]], marks: Mapping[str, Marks]) -> dict[str, SetScore]:
     """Return the share of yes in each fine category, such as ``attribute - color``, times 100."""
     ids, values = _answers(questions, marks, level=2)
     return {name: mean(ids[name], values[name]) for name in sorted(ids)}
@@ -139,19 +139,19 @@ def read_details(path: Path) -> dict[str, list[dict[str, bool]]]:
     return {item: list(crops.values()) for item, crops in out.items()}
 
 
-def by_id(questions: Sequence[Question], answers: Mapping[str, bool]) -> dict[int, bool]:
+def by_id(questions: Sequence[Proposition], answers: Mapping[str, bool]) -> dict[int, bool]:
     """Return answers by question id from answers by question text; questions without an answer are left out."""
     return {question.id: answers[question.text] for question in questions if question.text in answers}
 
 
-def _holds(parent: int, question: Question, holds: Mapping[int, bool]) -> bool:
+def _holds(parent: int, question: Proposition, holds: Mapping[int, bool]) -> bool:
     if parent not in holds:
         raise OutputError(f"question {question.id} depends on {parent}, which is not among those of its prompt")
     return holds[parent]
 
 
 def _answers(
-    questions: Mapping[str, Sequence[Question]], marks: Mapping[str, Marks], level: int
+    questions: Mapping[str, Sequence[Proposition]], marks: Mapping[str, Marks], level: int
 ) -> tuple[dict[str, list[str]], dict[str, list[float]]]:
     ids: dict[str, list[str]] = {}
     values: dict[str, list[float]] = {}

@@ -29,7 +29,7 @@ FIGURES = (*(f"geneval_{tag}" for tag in TAGS), "geneval_overall")
 
 THRESHOLD, COUNTING_THRESHOLD, MOST, POSITION = 0.3, 0.9, 16, 0.1
 
-DETECTOR = weights.Weights(
+DETECTOR = weights.WeightFile(
     "mask2former_swin-s-p4-w7-224_lsj_8x2_50e_coco.pth",
     "download_models.sh of djghosh13/geneval",
     "c9d0c4f2",
@@ -118,7 +118,7 @@ def _fault(objects: Sequence[Detection], entry: Mapping[str, Any], groups: Seque
 
 
 @dataclass(frozen=True)
-class Result:
+class GenEvalResult:
     """A picture's line in the official ``results.jsonl``; the text of ``metadata`` identifies the prompt.
 
     ``file`` is the picture that was judged; "" where the line names none.
@@ -130,7 +130,7 @@ class Result:
     file: str = ""
 
 
-def read_results(path: Path) -> tuple[Result, ...]:
+def read_results(path: Path) -> tuple[GenEvalResult, ...]:
     """Read a ``results.jsonl`` of evaluate_images.py.
 
     Raises:
@@ -149,11 +149,11 @@ def read_results(path: Path) -> tuple[Result, ...]:
             json.loads(metadata)
         except (ValueError, RecursionError) as error:
             raise where.fault(f"metadata is {metadata!r:.80}, no JSON object in a text") from error
-        out.append(Result(tag, metadata, correct, file if isinstance(file, str) else ""))
+        out.append(GenEvalResult(tag, metadata, correct, file if isinstance(file, str) else ""))
     return tuple(out)
 
 
-def summary(results: Sequence[Result], failures: int = 0) -> dict[str, SetScore]:
+def summary(results: Sequence[GenEvalResult], failures: int = 0) -> dict[str, SetScore]:
     """Return the share of right pictures in each family, and ``geneval_overall``, the mean of the six shares.
 
     Only complete sets have the overall score, because a mean over fewer families cannot be compared with it.

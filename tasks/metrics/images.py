@@ -148,7 +148,7 @@ def _clip(picture_set: PictureSet, settings: Settings) -> SetScore:
     return clip_score(picture_set, open_clip(settings.clip_model, settings.clip_weights, settings.weights))
 
 
-def _hps(picture_set: PictureSet, settings: Settings, published: weights.Weights) -> SetScore:
+def _hps(picture_set: PictureSet, settings: Settings, published: weights.WeightFile) -> SetScore:
     from stridebench.tasks.metrics.clip import hpsv2, open_hps
 
     return hpsv2(picture_set, open_hps(published, settings.weights))
@@ -239,7 +239,7 @@ def score(
 
 
 def elsewhere(
-    picture_set: PictureSet, settings: Settings, *, how: str, requirements: Sequence[weights.Weights] = ()
+    picture_set: PictureSet, settings: Settings, *, how: str, requirements: Sequence[weights.WeightFile] = ()
 ) -> SetScore:
     """Refuse a score whose detector or question answerer is not part of this package.
 

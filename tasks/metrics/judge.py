@@ -23,7 +23,7 @@ ORIGIN = "gen_judgment.py of FastChat's llm_judge, or your own with question_id,
 
 
 @dataclass(frozen=True)
-class Judgement:
+class JudgeScore:
     """A score.
 
     Args:
@@ -41,7 +41,7 @@ class Judgement:
     judged: str
 
 
-def read(path: Path) -> list[Judgement]:
+def read(path: Path) -> list[JudgeScore]:
     """Read all judgements of a file.
 
     Raises:
@@ -50,7 +50,7 @@ def read(path: Path) -> list[Judgement]:
     return [_judgement(row, where) for where, row in json_lines(path, "scores of a judge", ORIGIN)]
 
 
-def score_of(output: Scored, judgements: Iterable[Judgement], model: str = "") -> float:
+def score_of(output: Scored, judgements: Iterable[JudgeScore], model: str = "") -> float:
     """Return the mean score of this output, from 1 to 10, over judgements of ``model``; "" takes all models.
 
     Raises:
@@ -73,7 +73,7 @@ def score_of(output: Scored, judgements: Iterable[Judgement], model: str = "") -
     return sum(parsed) / len(parsed)
 
 
-def figures(name: str, outputs: Sequence[Scored], judgements: Sequence[Judgement], model: str) -> dict[str, SetScore]:
+def figures(name: str, outputs: Sequence[Scored], judgements: Sequence[JudgeScore], model: str) -> dict[str, SetScore]:
     """Return mean scores of all outputs as ``name`` and of each category as ``name_CATEGORY``."""
     groups: dict[str, list[Scored]] = {name: list(outputs)}
     for output in outputs:
@@ -81,7 +81,7 @@ def figures(name: str, outputs: Sequence[Scored], judgements: Sequence[Judgement
     return {figure: _mean(group, judgements, model) for figure, group in groups.items()}
 
 
-def _mean(outputs: Sequence[Scored], judgements: Sequence[Judgement], model: str) -> SetScore:
+def _mean(outputs: Sequence[Scored], judgements: Sequence[JudgeScore], model: str) -> SetScore:
     ids, values, reasons = [], [], []
     for output in outputs:
         try:
@@ -94,7 +94,7 @@ def _mean(outputs: Sequence[Scored], judgements: Sequence[Judgement], model: str
     return mean(ids, values, len(reasons))
 
 
-def _judgement(row: Row, where: Where) -> Judgement:
+def _judgement(row: Row, where: Where) -> JudgeScore:
     numbers = [row.get(key) for key in ("question_id", "turn", "score")]
     question, turn, score = (number if isinstance(number, int | float) else None for number in numbers)
     if question is None or turn is None or score is None:
@@ -104,4 +104,4 @@ def _judgement(row: Row, where: Where) -> Judgement:
     judged = row.get("answer", row.get("user_prompt"))
     if not isinstance(judged, str):
         raise where.fault("neither answer nor user_prompt says which text was judged")
-    return Judgement(int(question), int(turn), str(row.get("model") or ""), float(score), judged)
+    return JudgeScore(int(question), int(turn), str(row.get("model") or ""), float(score), judged)

@@ -104,7 +104,7 @@ class Isolation:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ProgramOutcome:
     """How a program ended.
 
     Args:
@@ -121,7 +121,7 @@ class Outcome:
     isolation: Isolation
 
 
-def run(program: str, check: str = "", names: Sequence[str] = (), *, limits: Limits | None = None) -> Outcome:
+def run(program: str, check: str = "", names: Sequence[str] = (), *, limits: Limits | None = None) -> ProgramOutcome:
     """Run a program to its end in an empty folder, then the check in another process.
 
     Both have the standard library only and an empty environment. ``random`` is seeded and string hashes are fixed, so
@@ -151,15 +151,15 @@ def run(program: str, check: str = "", names: Sequence[str] = (), *, limits: Lim
                 isolation = _isolation(child, limits)
                 ready, _, _ = select.select([verdict], [], [], limits.timeout_s)
                 if not ready:
-                    return Outcome(False, "timeout", f"more than {limits.timeout_s:g} s", isolation)
+                    return ProgramOutcome(False, "timeout", f"more than {limits.timeout_s:g} s", isolation)
                 said = verdict.recv(1 << 16)
                 if not said:
                     detail = f"the check ended with code {checker.wait(START_S)}"
-                    return Outcome(False, "error", detail, isolation)
+                    return ProgramOutcome(False, "error", detail, isolation)
                 reason, detail = json.loads(said)
                 if reason == "exit":
                     reason, detail = _ended(child, limits, detail)
-                return Outcome(reason == "passed", reason, detail, isolation)
+                return ProgramOutcome(reason == "passed", reason, detail, isolation)
 
 
 def _ended(child: subprocess.Popen[bytes], limits: Limits, detail: str) -> tuple[Reason, str]:

@@ -113,7 +113,7 @@ Kind = Literal["spatial", "action", "both"]
 
 
 @dataclass(frozen=True)
-class Detection:
+class T2IDetection:
     """A detected object.
 
     Args:
@@ -141,7 +141,7 @@ def locality(prompt: str, relations: Sequence[str] = LOCALITIES_2D) -> str | Non
     return next((word for word in relations if word in prompt), None)
 
 
-def spatial_2d(prompt: str, first: str, second: str, detections: Sequence[Detection]) -> float:
+def spatial_2d(prompt: str, first: str, second: str, detections: Sequence[T2IDetection]) -> float:
     """Return a quarter of each object's detection score and half of their position; 0 where that is below 0.5.
 
     Args:
@@ -159,7 +159,7 @@ def spatial_2d(prompt: str, first: str, second: str, detections: Sequence[Detect
 
 
 def spatial_3d(
-    prompt: str, first: str, second: str, detections: Sequence[Detection], depth: Float[np.ndarray, "A B"]
+    prompt: str, first: str, second: str, detections: Sequence[T2IDetection], depth: Float[np.ndarray, "A B"]
 ) -> float:
     """Return the score of three dimensions: a label must only contain the noun, and scores below 0.5 count.
 
@@ -175,7 +175,7 @@ def spatial_3d(
     return score
 
 
-def numeracy(objects: Sequence[tuple[str, int]], detections: Sequence[Detection]) -> float:
+def numeracy(objects: Sequence[tuple[str, int]], detections: Sequence[T2IDetection]) -> float:
     """Score numbers: an object gives half its share where it is there and half where its number is exact.
 
     Args:
@@ -258,12 +258,12 @@ def _first_sentence(prompt: str) -> str:
     return prompt.strip("\n").split(".")[0].lower()
 
 
-def _scores(detections: Sequence[Detection], places: Sequence[int | None]) -> float:
+def _scores(detections: Sequence[T2IDetection], places: Sequence[int | None]) -> float:
     """Return a quarter of the score of each detected object."""
     return sum(0.25 * detections[place].score for place in places if place is not None)
 
 
-def _place(detections: Sequence[Detection], nouns: Sequence[str], which: int) -> int | None:
+def _place(detections: Sequence[T2IDetection], nouns: Sequence[str], which: int) -> int | None:
     """Return the detection of one of two nouns; where only one noun is detected, its first detection."""
     labels = " ".join(thing.name for thing in detections)
     if not all(noun in labels for noun in nouns):
@@ -276,9 +276,9 @@ def _place(detections: Sequence[Detection], nouns: Sequence[str], which: int) ->
     return places[which]
 
 
-def _distinct(detections: Sequence[Detection]) -> list[Detection]:
+def _distinct(detections: Sequence[T2IDetection]) -> list[T2IDetection]:
     """Leave out boxes that share nine tenths with an earlier box of the same label."""
-    out: list[Detection] = []
+    out: list[T2IDetection] = []
     for thing in detections:
         if not any(thing.name == other.name and same(thing.box, other.box) for other in out):
             out.append(thing)

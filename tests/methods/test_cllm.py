@@ -22,7 +22,7 @@ from stridebench.harness.proof.mutants import try_mutants
 from stridebench.harness.proof.prove import EXACT
 from stridebench.harness.registry import METHODS
 from stridebench.methods.cllm import Cllm
-from stridebench.methods.drafters.jacobi.cllm_block import Block
+from stridebench.methods.drafters.jacobi.cllm_block import CLLMBlock
 
 GREEDY = [case for case in (*CASES, *GRID_CASES) if case.sampling.temperature == 0]
 
@@ -84,7 +84,7 @@ def test_guesses_are_drawn_from_the_prompt_and_then_from_the_models_own_predicti
     state = start(method, run)
     for _ in range(6):
         before = state.tokens
-        assert isinstance(state, Block)
+        assert isinstance(state, CLLMBlock)
         result = advance(method, run, state)
         run.emitted += len(result.emitted)
         if before is None:
@@ -96,7 +96,7 @@ def test_guesses_are_drawn_from_the_prompt_and_then_from_the_models_own_predicti
 
 def test_predictions_of_the_rows_behind_the_accepted_ones_are_the_next_guesses() -> None:
     p = torch.eye(6)[[3, 1, 5, 0, 2]]
-    state = Block(5, torch.tensor([0]), torch.tensor([3, 0, 0, 0]))
+    state = CLLMBlock(5, torch.tensor([0]), torch.tensor([3, 0, 0, 0]))
     state.advance(p, 1)
     assert state.tokens is not None and state.tokens.tolist() == [5, 0]
     state.advance(p[2:], 1)

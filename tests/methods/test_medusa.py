@@ -35,7 +35,7 @@ from stridebench.harness.train.loop import save_bf16
 from stridebench.methods.drafters.heads.drafter import HeadDrafter, toy_heads
 from stridebench.methods.drafters.heads.net import Heads, read_config
 from stridebench.methods.medusa import Medusa
-from stridebench.methods.trees.shapes import Shape, branching
+from stridebench.methods.trees.shapes import TreeShape, branching
 
 CODE = shipped("medusa-embedded-code")
 needs_heads = pytest.mark.skipif(not (CODE / "model.safetensors").is_file(), reason="no heads are shipped here")
@@ -91,7 +91,7 @@ class Fixed(Heads):
         return torch.stack([-((ids - 10 * (head + 1)) % len(ids)).double() for head in range(4)])[:, None]
 
 
-def tree(shape: Shape, run: Run) -> Any:
+def tree(shape: TreeShape, run: Run) -> Any:
     run.target.prefill()
     return HeadDrafter(Fixed(50), shape).propose(run)
 

@@ -46,7 +46,7 @@ from stridebench.harness.registry import METHODS
 from stridebench.harness.run.executors import serial
 from stridebench.harness.run.loading import Options
 from stridebench.harness.train.loop import save_bf16
-from stridebench.methods.drafters.scales.net import Pair, Samplers, Shape
+from stridebench.methods.drafters.scales.net import Pair, Samplers, SamplerShape
 from stridebench.methods.mulo_sd import MuLoSD, neighbour_count
 from stridebench.reports.papers.mulo_sd.stages import predicted
 
@@ -343,7 +343,7 @@ def scales(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     preset(tmp_path, "small", 2)
     monkeypatch.setenv("STRIDE_PRESETS", str(tmp_path))
     torch.manual_seed(0)
-    pair = Pair(Shape(2, CODES, 1, 8, 1))
+    pair = Pair(SamplerShape(2, CODES, 1, 8, 1))
     pair.codebook.copy_(torch.linspace(0, 1, CODES)[:, None])
     (tmp_path / "pair").mkdir()
     save_bf16(pair, tmp_path / "pair")
@@ -474,7 +474,7 @@ class TestBadInput:
             WeightsError, match=r"no samplers 'mulo-9x' .*no recipe of .stride train samplers. is for it"
         ):
             decoded_with_draws(MuLoSD("small", "mulo-9x"), large, small, CAPTION, 0)
-        other = Pair(Shape(2, CODES + 1, 1, 8, 1))
+        other = Pair(SamplerShape(2, CODES + 1, 1, 8, 1))
         save_bf16(other, scales / "pair")
         other.write_config(scales / "pair")
         with pytest.raises(WeightsError, match="was trained for a codebook of 7 codes"):

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from stridebench.reports.crossover import Comparison, crossing, crossover, in_turn, speed_up_table
+from stridebench.reports.crossover import CrossoverComparison, crossing, crossover, in_turn, speed_up_table
 
 
 def requests(each: list[float]) -> pd.DataFrame:
@@ -47,7 +47,7 @@ def test_few_prompts_have_no_interval_and_one_concurrency_has_no_crossover() -> 
 
 def test_the_table_has_tokens_a_second_beside_the_speed_up_and_says_where_they_hang_on_the_slowest() -> None:
     pair = (requests([1.0] * 6), requests([0.5] * 6))
-    table = speed_up_table("a over b", Comparison({1: pair, 4: pair}, {1: (10.0, 20.0), 4: (40.0, None)}))
+    table = speed_up_table("a over b", CrossoverComparison({1: pair, 4: pair}, {1: (10.0, 20.0), 4: (40.0, None)}))
     assert table.rows[0] == ["1", "10.0", "20.0", "2.00 [2.00, 2.00]"] and table.rows[1][:3] == ["4", "40.0", "-"]
     assert table.notes == [
         "x plain: seconds a token of the same requests; the speed-up has not ended at a concurrency of 4",

@@ -42,7 +42,7 @@ def compared() -> compare.Comparison:
     return compare.compare(tiny(label=NASTY), tiny(label=NASTY, params={"w": 1}), tiny(label=NASTY))
 
 
-def gated() -> decision.Result:
+def gated() -> decision.GateResult:
     return decision.gate(run(), baseline.make_baseline(run()))
 
 

@@ -251,13 +251,13 @@ class TestMeasuredPasses:
         assert fitted.row_us >= predict.SMALLEST and fitted.tflops <= 1 / predict.SMALLEST
 
     def test_a_pass_is_their_sum_where_a_sheet_takes_the_longer(self) -> None:
-        costs = predict.Measured(bandwidth=1e9, rate=1e9, layer_s=1e-4, row_s=1e-5)
+        costs = predict.PassFit(bandwidth=1e9, rate=1e9, layer_s=1e-4, row_s=1e-5)
         here = predict.Machine("here", 1e9, {"bf16": 1e9, "fp32": 5e8}, 1e-6, {}, {"bf16": costs})
         assert here.pass_s(1e6, "bf16", "bf16", 4, 100, layers=10) == pytest.approx(0.002 + 0.008 + 0.001 + 0.0004)
         assert here.pass_s(1e6, "fp32", "fp32", 4, 100) == SLOW.pass_s(1e6, "fp32", "fp32", 4, 100)
 
     def test_layers_are_those_of_the_record(self) -> None:
-        costs = predict.Measured(bandwidth=1e15, rate=1e18, layer_s=1e-3, row_s=0.0)
+        costs = predict.PassFit(bandwidth=1e15, rate=1e18, layer_s=1e-3, row_s=0.0)
         here = predict.Machine("here", 1e15, {"bf16": 1e18}, 0.0, {}, {"bf16": costs})
         few, many = (row_of(layered(layers), here)["host_share"] for layers in (2, 20))
         assert few > many  # 1.8 ms of the host beside 2.16 and 21.6 ms of passes

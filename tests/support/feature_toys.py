@@ -22,8 +22,8 @@ from stridebench.harness.core.session import Session
 from stridebench.harness.registry import RECIPES
 from stridebench.harness.train.loop import save_bf16
 from stridebench.harness.train.passages import PassagePlan
-from stridebench.methods.drafters.eagle.net import FeatureNet
-from stridebench.methods.drafters.eagle.published import Shape
+from stridebench.methods.drafters.eagle.net import FeatureDrafterNet
+from stridebench.methods.drafters.eagle.published import FeatureNetShape
 from stridebench.methods.training.eagle.recipes import FeatureRecipe
 
 SIZES = {
@@ -95,7 +95,7 @@ def folder_for(model: Backbone, path: Path, **changes: object) -> str:
         **changes,
     }
     torch.manual_seed(0)
-    net = FeatureNet(Shape(**fields))  # type: ignore[arg-type]
+    net = FeatureDrafterNet(FeatureNetShape(**fields))  # type: ignore[arg-type]
     if net.shape.kept:
         net.ids.copy_(torch.arange(net.shape.kept) * 2)
     path.mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,7 @@ from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import StoreError
 from stridebench.harness.plan import suite
 from stridebench.harness.plan.cells import Plan, expand
-from stridebench.harness.record.store import Cell, Store
+from stridebench.harness.record.store import SealedCell, Store
 from stridebench.harness.run.executors import serial
 from stridebench.harness.run.loading import Options, Progress
 from tests.support.shape_checks import without_shape_checks
@@ -27,7 +27,7 @@ def start(path: Path, plan: Plan) -> Store:
     return Store.create(path, {**plan.manifest(), "provenance": {}})
 
 
-def finished(path: Path, **data: Any) -> dict[str, Cell]:
+def finished(path: Path, **data: Any) -> dict[str, SealedCell]:
     """Run to the end; the sealed cells by label and temperature."""
     plan = plan_of(**data)
     store = start(path, plan)
@@ -36,7 +36,7 @@ def finished(path: Path, **data: Any) -> dict[str, Cell]:
     return by_label(store)
 
 
-def by_label(store: Store) -> dict[str, Cell]:
+def by_label(store: Store) -> dict[str, SealedCell]:
     cells = map(store.cell, store.cells())
     return {f"{cell.meta['label']} T={cell.meta['sampling']['temperature']:g}": cell for cell in cells}
 
@@ -62,5 +62,5 @@ def in_parts(plan: Plan, store: Store, afters: Sequence[int]) -> None:
         serial(plan, store, Options())
 
 
-def counted(cell: Cell) -> Any:
+def counted(cell: SealedCell) -> Any:
     return cell.samples[~cell.samples["warmup"].astype(bool)].set_index("prompt")

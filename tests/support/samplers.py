@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from stridebench.harness.audit.alternatives import FloatArray, IntArray, Outcomes, outcomes_of
+from stridebench.harness.audit.alternatives import FloatArray, IntArray, TokenOutcomes, outcomes_of
 from stridebench.harness.audit.bets import Gains, gains_of, mixture, newton_path
 from stridebench.harness.audit.laws import laws_of
 from stridebench.harness.core.sampling import Sampling
 
 
-def simulated(tokens: int, vocabulary: int, seed: int = 0, drafter: bool = False, top_p: float = 1.0) -> Outcomes:
+def simulated(tokens: int, vocabulary: int, seed: int = 0, drafter: bool = False, top_p: float = 1.0) -> TokenOutcomes:
     """The outcomes of so many tokens; each has a distribution of its own, and some have a continuation to copy."""
     rng = np.random.default_rng(seed)
     logits = torch.from_numpy(rng.normal(size=(tokens, vocabulary)) * 2.5)
@@ -31,12 +31,12 @@ def drawn(law: FloatArray, runs: int, seed: int = 1) -> IntArray:
     return np.stack([np.searchsorted(row, coin, side="right") for row, coin in zip(upto, coins, strict=True)], axis=1)
 
 
-def log_e(outcomes: Outcomes, law: FloatArray, runs: int, seed: int = 1) -> FloatArray:
+def log_e(outcomes: TokenOutcomes, law: FloatArray, runs: int, seed: int = 1) -> FloatArray:
     """Log e-value after each token of samplers that draw from ``law``, [runs, N]."""
     gains: Gains = gains_of(outcomes)
     places, row = drawn(law, runs, seed), np.arange(len(law))
     return mixture(gains.log[row, places].cumsum(axis=1), newton_path(gains.tilts[row, places]))
 
 
-def without_drafter(outcomes: Outcomes) -> Outcomes:
+def without_drafter(outcomes: TokenOutcomes) -> TokenOutcomes:
     return replace(outcomes, q=None)

@@ -19,9 +19,9 @@ from stridebench.harness.core.engine import (
     Engine,
     EngineFault,
     EngineRequest,
+    EngineWeights,
     Reply,
     Tells,
-    Weights,
 )
 from stridebench.harness.plan import presets
 from stridebench.harness.registry import ENGINES
@@ -63,7 +63,7 @@ class TableEngine(Engine):
 
     tells: ClassVar[Tells] = Tells(True, True, "token", counters=("drafted", "accepted"))
 
-    def open(self, weights: Weights) -> None:
+    def open(self, weights: EngineWeights) -> None:
         self.backbone = presets.load("tabular", "fp64")
         self.total = Counters({"drafted": 0.0, "accepted": 0.0})
         self.fresh = 0

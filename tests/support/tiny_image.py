@@ -22,8 +22,8 @@ from stridebench.harness.backbones.image.published import llamagen as llamagen_f
 from stridebench.harness.backbones.image.published import simplear as simplear_family
 from stridebench.harness.backbones.image.published import tar as tar_family
 from stridebench.harness.backbones.image.published.adapter import RealImage, capabilities
-from stridebench.harness.backbones.image.published.family import Model, Request
-from stridebench.harness.backbones.image.published.llamagen_modules import Shape
+from stridebench.harness.backbones.image.published.family import Model, PictureRequest
+from stridebench.harness.backbones.image.published.llamagen_modules import LlamaGenShape
 from stridebench.harness.backbones.tiny.pictures import (
     CODES,
     chameleon_parts,
@@ -49,10 +49,10 @@ class Tiny:
     tokenizer: Any = None
 
 
-def request(settings: dict[str, Any], **parts: Path) -> Request:
+def request(settings: dict[str, Any], **parts: Path) -> PictureRequest:
     """What a family loads from, in fp32 on the CPU."""
     named = {key: Path(f"{key}.pt") for key in ("model", "vq", "gpt", "tok", "text")}
-    return Request("tiny", {**named, **parts}, settings, torch.float32, "cpu")
+    return PictureRequest("tiny", {**named, **parts}, settings, torch.float32, "cpu")
 
 
 def backbone(model: Model, guidance: float) -> RealImage:
@@ -82,12 +82,12 @@ def janus(guidance: float) -> Tiny:
 
 
 def llamagen(guidance: float, kind: str) -> Tiny:
-    shape = Shape(kind, 3, 4, 32, 4, codes=CODES, prompt=10, features=12, mlp=48)
+    shape = LlamaGenShape(kind, 3, 4, 32, 4, codes=CODES, prompt=10, features=12, mlp=48)
     vq = chameleon_family.decoder(request({}), vq_state(False), normalised=True)
     if kind == "tar":
         settings = {"length": 81}
-        shape = Shape(kind, 3, 4, 32, 4, codes=CODES, prompt=81, features=12, mlp=48)
-        front = tar_family.Front(None, lambda codes: torch.sin(torch.arange(12) * (1.0 + codes[:, None])))
+        shape = LlamaGenShape(kind, 3, 4, 32, 4, codes=CODES, prompt=81, features=12, mlp=48)
+        front = tar_family.TarFront(None, lambda codes: torch.sin(torch.arange(12) * (1.0 + codes[:, None])))
         pictures = tar_family.assemble(request(settings), shape, gpt_state(shape), vq, front)
         return Tiny(backbone(pictures, guidance), Prompt("p", condition=np.arange(81)))
     pictures = llamagen_family.assemble(request({}), shape, gpt_state(shape), vq)

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 
 from stridebench.harness.backbones.mesh.adapter import MeshBackbone
-from stridebench.harness.backbones.mesh.model import MeshModel, Sizes
+from stridebench.harness.backbones.mesh.model import MeshModel, MeshSizes
 from stridebench.harness.backbones.mesh.published.adapter import PointMesh
 from stridebench.harness.synthetic import shapes
 
-SIZES = Sizes(width=32, layers=3, heads=2, hidden=48, latents=8, encoder_layers=1, context=256, window=0)
+SIZES = MeshSizes(width=32, layers=3, heads=2, hidden=48, latents=8, encoder_layers=1, context=256, window=0)
 
 
 def points(seed: int, count: int = 40) -> torch.Tensor:

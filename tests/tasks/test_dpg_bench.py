@@ -14,7 +14,7 @@ class TestDpgBench:
     def test_each_file_gives_a_prompt_with_its_questions(self, picture_tasks):
         first, second = picture_tasks["dpg_bench"].prompts()
         assert (first.id, first.text) == ("dpg/COCOval2014000000000001", "a cat")
-        assert first.data["questions"] == (dpg.Question(1, (0,), "entity - whole", "Is there a cat?"),)
+        assert first.data["questions"] == (dpg.Proposition(1, (0,), "entity - whole", "Is there a cat?"),)
         assert second.text == "A castle by the sea." and second.data["questions"] == ()
 
     def test_the_questions_are_optional_and_the_prompts_are_not(self, picture_files):

@@ -1,6 +1,6 @@
 """Our own picture models: a Llama that writes one id a cell in raster order, guided by a caption.
 
-The folder of such a model is one of transformers whose config.json has an entry ``picture`` (see `Layout`).
+The folder of such a model is one of transformers whose config.json has an entry ``picture`` (see `PictureLayout`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ MEETS = frozenset(
 
 
 @dataclass(frozen=True)
-class Layout:
+class PictureLayout:
     """The entry ``picture`` of config.json. Ids: the codes, the words, the empty caption, the begin of a picture, and
     where rows are closed the end of a row.
 
@@ -111,7 +111,7 @@ class Layout:
         return {"picture": {**entry, "words": list(self.words), **({"closed": True} if self.closed else {})}}
 
     @staticmethod
-    def read(name: str, config: Any) -> Layout:
+    def read(name: str, config: Any) -> PictureLayout:
         """From a configuration of transformers.
 
         Raises:
@@ -120,7 +120,7 @@ class Layout:
         entry: Any = getattr(config, "picture", None)
         try:
             sizes = (int(entry["rows"]), int(entry["columns"]), int(entry["codes"]))
-            layout = Layout(*sizes, tuple(entry["words"]), bool(entry.get("closed", False)))
+            layout = PictureLayout(*sizes, tuple(entry["words"]), bool(entry.get("closed", False)))
         except (AttributeError, TypeError, KeyError, ValueError) as error:
             raise WeightsError(
                 f"{name}: config.json has no entry `picture` with rows, columns, codes and words ({entry!r}); this is "
@@ -170,7 +170,7 @@ class Palette:
             raise UsageError(f"{name} has shades of grey for codes and no tokenizer, so pictures cannot be its data")
         return self._vq.requires_grad_(False)
 
-    def paint(self, name: str, layout: Layout, tokens: Sequence[int]) -> Picture:
+    def paint(self, name: str, layout: PictureLayout, tokens: Sequence[int]) -> Picture:
         """The picture of a whole grid of codes.
 
         Raises:
@@ -227,7 +227,7 @@ class ImageModel(Adapter):
     parameters = ("source", "pixels", "guidance", "weights")
     advice = "name a preset such as embedded-image"
 
-    def __init__(self, identity: Identity, net: Net, layout: Layout, palette: Palette) -> None:
+    def __init__(self, identity: Identity, net: Net, layout: PictureLayout, palette: Palette) -> None:
         super().__init__(identity)
         self._net, self._layout, self._palette = net, layout, palette
         allowed = torch.arange(layout.vocabulary, device=identity.device) < layout.codes
@@ -240,7 +240,7 @@ class ImageModel(Adapter):
         scale, products = _scale(name, params.get("guidance", 1.0)), Products(name, params.get("weights", "full"))
         model, weights_digest = _model(name, params, dtype)
         model = transformers_models.place(model, device, TYPES[dtype]).eval().requires_grad_(False)
-        layout = Layout.read(name, model.config)
+        layout = PictureLayout.read(name, model.config)
         palette = _palette(name, params, layout)
         capabilities = Capabilities(
             layout.vocabulary,
@@ -390,7 +390,7 @@ def _model(name: str, params: Mapping[str, Any], dtype: str) -> tuple[Any, str]:
     return transformers_models.read_model(name, folder, config, "sdpa", TYPES[dtype]), sources.digest(folder)
 
 
-def _palette(name: str, params: Mapping[str, Any], layout: Layout) -> Palette:
+def _palette(name: str, params: Mapping[str, Any], layout: PictureLayout) -> Palette:
     if "pixels" not in params:
         return Palette(layout.codes)
     source = sources.parse(name, params["pixels"])

@@ -75,7 +75,7 @@ PLAIN = {
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedCheckpoint:
     """A checkpoint's configuration.
 
     Args:
@@ -117,7 +117,7 @@ class Published:
             return (LlamaForCausalLM if self.family == "LLaDA" else Qwen2ForCausalLM)(self.config)
 
 
-def read_config(name: str, folder: Path) -> Published:
+def read_config(name: str, folder: Path) -> PublishedCheckpoint:
     """What the config.json of a folder describes.
 
     Raises:
@@ -136,7 +136,7 @@ def read_config(name: str, folder: Path) -> Published:
         raise WeightsError(f"{name}: {file} has no field {error}; it is another model's, or not whole") from error
 
 
-def _llada(name: str, file: Path, fields: Mapping[str, Any]) -> Published:
+def _llada(name: str, file: Path, fields: Mapping[str, Any]) -> PublishedCheckpoint:
     odd = [key for key, value in PLAIN.items() if fields.get(key, value) != value]
     if odd:
         raise WeightsError(f"{name}: {file} has {odd[0]}: {fields[odd[0]]!r}; served is {PLAIN[odd[0]]!r}")
@@ -152,10 +152,12 @@ def _llada(name: str, file: Path, fields: Mapping[str, Any]) -> Published:
         rope_parameters={"rope_type": "default", "rope_theta": fields["rope_theta"]},
         tie_word_embeddings=False,
     )
-    return Published("LLaDA", config, int(fields["mask_token_id"]), frozenset({int(fields["eos_token_id"])}), False)
+    return PublishedCheckpoint(
+        "LLaDA", config, int(fields["mask_token_id"]), frozenset({int(fields["eos_token_id"])}), False
+    )
 
 
-def _dream(name: str, file: Path, fields: Mapping[str, Any]) -> Published:
+def _dream(name: str, file: Path, fields: Mapping[str, Any]) -> PublishedCheckpoint:
     config = Qwen2Config(
         vocab_size=fields["vocab_size"],
         hidden_size=fields["hidden_size"],
@@ -168,10 +170,12 @@ def _dream(name: str, file: Path, fields: Mapping[str, Any]) -> Published:
         rope_parameters={"rope_type": "default", "rope_theta": fields["rope_theta"]},
         tie_word_embeddings=bool(fields.get("tie_word_embeddings", False)),
     )
-    return Published("Dream", config, int(fields["mask_token_id"]), frozenset({int(fields["eos_token_id"])}), True)
+    return PublishedCheckpoint(
+        "Dream", config, int(fields["mask_token_id"]), frozenset({int(fields["eos_token_id"])}), True
+    )
 
 
-def read_model(name: str, folder: Path, published: Published, dtype: torch.dtype) -> Any:
+def read_model(name: str, folder: Path, published: PublishedCheckpoint, dtype: torch.dtype) -> Any:
     """The decoder with the folder's tensors, on the CPU.
 
     Raises:
@@ -210,7 +214,7 @@ class MaskedModel(TokenizedAdapter):
     advice = "name a preset such as llada-8b"
 
     def __init__(
-        self, identity: Identity, net: Net, published: Published, tokenizer: Any, template: str | None
+        self, identity: Identity, net: Net, published: PublishedCheckpoint, tokenizer: Any, template: str | None
     ) -> None:
         super().__init__(identity, tokenizer, template)
         self._net, self._published = net, published

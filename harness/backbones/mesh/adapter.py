@@ -17,7 +17,7 @@ from stridebench.harness.backbones.base import TYPES, Identity
 from stridebench.harness.backbones.checkpoints import sources
 from stridebench.harness.backbones.mesh import bpt_tokens
 from stridebench.harness.backbones.mesh.fused_net import FusedWeights, MeshNet
-from stridebench.harness.backbones.mesh.model import MeshModel, PointCloudAdapter, Sizes
+from stridebench.harness.backbones.mesh.model import MeshModel, MeshSizes, PointCloudAdapter
 from stridebench.harness.backbones.slots import lora
 from stridebench.harness.backbones.slots.cache import SlotCache
 from stridebench.harness.core.backbone import EncodedPrompt, TiedEmbeddings
@@ -133,7 +133,7 @@ def read(name: str, folder: Path) -> MeshModel:
         model.load_state_dict(lora.merged(folder, sources.digest(base), model.state_dict()))
         return model
     try:
-        sizes = Sizes.read(name, json.loads((folder / "config.json").read_text(encoding="utf-8")))
+        sizes = MeshSizes.read(name, json.loads((folder / "config.json").read_text(encoding="utf-8")))
         tensors = int8.read(folder / "model.safetensors")
         model = MeshModel(sizes)
         model.load_state_dict(tensors)

@@ -14,7 +14,7 @@ from torch.nn import functional
 from stridebench.harness.backbones.mesh.model import (
     EPS,
     NOWHERE,
-    Block,
+    MeshBlock,
     MeshModel,
     angles,
     block_of,
@@ -32,7 +32,7 @@ from stridebench.harness.kernels.packed_linear import Product, product
 
 
 @dataclass(frozen=True, eq=False)
-class Layer:
+class FusedMeshLayer:
     """Norms [E] and products of a decoder layer."""
 
     norm: Tensor
@@ -63,7 +63,7 @@ class FusedWeights:
     norm: Tensor
     cos: Tensor
     sin: Tensor
-    layers: tuple[Layer, ...]
+    layers: tuple[FusedMeshLayer, ...]
     heads: int
     window: int
 
@@ -72,7 +72,7 @@ class FusedWeights:
         """The weights of a trained model, in its type and on its device."""
         sizes, table = model.sizes, model.codes().detach()
         cos, sin = (part[:, None].to(table) for part in angles(sizes.context, sizes.width // sizes.heads))
-        layers = tuple(_layer(block) for block in model.layers if isinstance(block, Block))
+        layers = tuple(_layer(block) for block in model.layers if isinstance(block, MeshBlock))
         return FusedWeights(
             table=table,
             places=model.codes.places().detach(),
@@ -95,11 +95,11 @@ class FusedWeights:
         return replace(self, layers=tuple(self.layers[index] for index in layers))
 
 
-def _layer(block: Block) -> Layer:
+def _layer(block: MeshBlock) -> FusedMeshLayer:
     linears = (block.qkv, block.out, block.cross_q, block.cross_out, block.mlp.gate_up, block.mlp.down, block.cross_kv)
     qkv, out, cross_q, cross_out, gate_up, down, cross_kv = (product(linear.weight.data) for linear in linears)
     norms = (block.norm.weight.data, block.norm_cross.weight.data, block.mlp.norm.weight.data)
-    return Layer(norms[0], qkv, out, norms[1], cross_q, cross_out, norms[2], gate_up, down, cross_kv)
+    return FusedMeshLayer(norms[0], qkv, out, norms[1], cross_q, cross_out, norms[2], gate_up, down, cross_kv)
 
 
 class _Sequence(NamedTuple):

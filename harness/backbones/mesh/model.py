@@ -89,7 +89,7 @@ EPS = 1e-6
 
 
 @dataclass(frozen=True)
-class Sizes:
+class MeshSizes:
     """Sizes of a mesh model.
 
     Args:
@@ -116,20 +116,20 @@ class Sizes:
     shared_coordinates: bool = False
 
     @staticmethod
-    def read(name: str, fields: Mapping[str, Any]) -> Sizes:
+    def read(name: str, fields: Mapping[str, Any]) -> MeshSizes:
         """The sizes in the fields of a configuration file.
 
         Raises:
             WeightsError: a field is missing, unknown or not a whole number.
         """
-        names = set(Sizes.__dataclass_fields__)
+        names = set(MeshSizes.__dataclass_fields__)
         whole = all(isinstance(value, int) for value in fields.values())
         if set(fields) | {"shared_coordinates"} != names or not whole:
             raise WeightsError(
                 f"{name}: the configuration of a mesh model gives {', '.join(sorted(names))} as whole numbers; found "
                 f"{dict(fields)}"
             )
-        return Sizes(**fields)
+        return MeshSizes(**fields)
 
 
 def split_heads(x: Float[Tensor, "B N W"], heads: int) -> Float[Tensor, "B H N D"]:
@@ -178,7 +178,7 @@ def norm(width: int) -> nn.LayerNorm:
 class Gated(nn.Module):
     """A norm and a SiLU-gated layer, added to its input."""
 
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, sizes: MeshSizes) -> None:
         super().__init__()
         self.norm = norm(sizes.width)
         self.gate_up = nn.Linear(sizes.width, 2 * sizes.hidden, bias=False)
@@ -207,7 +207,7 @@ class PointEncoder(nn.Module):
     exactly where the surface is. The decoder did not use learned queries alone after 1,000 steps.
     """
 
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, sizes: MeshSizes) -> None:
         super().__init__()
         width = sizes.width
         self.heads, self.latents = sizes.heads, sizes.latents
@@ -220,7 +220,7 @@ class PointEncoder(nn.Module):
         self.read_kv = nn.Linear(width, 2 * width, bias=False)
         self.read_out = nn.Linear(width, width, bias=False)
         self.mlp = Gated(sizes)
-        self.layers = nn.ModuleList(_Mixer(sizes) for _ in range(sizes.encoder_layers))
+        self.layers = nn.ModuleList(_LatentMixer(sizes) for _ in range(sizes.encoder_layers))
         self.norm = norm(width)
         self.coordinates = norm(width) if sizes.shared_coordinates else None
 
@@ -282,10 +282,10 @@ def facing_rows(points: Float[Tensor, "B n 6"], coordinates: Float[Tensor, "3 S 
     return rows[0] + rows[1] + rows[2]
 
 
-class _Mixer(nn.Module):
+class _LatentMixer(nn.Module):
     """A layer of self-attention among latents."""
 
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, sizes: MeshSizes) -> None:
         super().__init__()
         self.heads = sizes.heads
         self.norm = norm(sizes.width)
@@ -353,10 +353,10 @@ def _grid(axes: Float[Tensor, "3 n E"]) -> Float[Tensor, "m E"]:
     return (axes[0][:, None, None] + axes[1][None, :, None] + axes[2][None, None]).flatten(0, 2)
 
 
-class Block(nn.Module):
+class MeshBlock(nn.Module):
     """A decoder layer."""
 
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, sizes: MeshSizes) -> None:
         super().__init__()
         width = sizes.width
         self.heads = sizes.heads
@@ -384,13 +384,13 @@ class Block(nn.Module):
 class MeshModel(nn.Module):
     """Encoder and decoder as they are trained and stored."""
 
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, sizes: MeshSizes) -> None:
         super().__init__()
         self.sizes = sizes
         self.codes = Codes(sizes.width)
         self.before = nn.Linear(sizes.width, sizes.width, bias=False)
         self.encoder = PointEncoder(sizes)
-        self.layers = nn.ModuleList(Block(sizes) for _ in range(sizes.layers))
+        self.layers = nn.ModuleList(MeshBlock(sizes) for _ in range(sizes.layers))
         self.norm = norm(sizes.width)
         for name, weight in self.named_parameters():
             if weight.ndim == 2 and name.endswith((".out.weight", "_out.weight", "down.weight")):

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from stridebench.harness.backbones.slots.graphs import Graphs, Shape
+from stridebench.harness.backbones.slots.graphs import CaptureShape, Graphs
 from stridebench.harness.backbones.slots.net import FIRST, Gates, Net, SlotInputs, Slots, Tapped, causal_mask
 from stridebench.harness.core.cache import Cache, Rows, Window
 from stridebench.harness.errors import ContractError
@@ -166,7 +166,7 @@ class SlotCache(Cache):
         shape = self._fixed.shape(window)
         if isinstance(shape, str):
             self._graphs.say(shape)
-        return self._fixed.run(shape, window) if isinstance(shape, Shape) else None
+        return self._fixed.run(shape, window) if isinstance(shape, CaptureShape) else None
 
     @classmethod
     @torch.inference_mode()

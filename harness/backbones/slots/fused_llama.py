@@ -60,7 +60,7 @@ def incompatibility(model: Any) -> str | None:
 
 
 @dataclass(frozen=True, eq=False)
-class Layer:
+class FusedLlamaLayer:
     """Norms [E] and products of a layer: qkv E to (H + 2 H_kv) D, out H D to E, gate_up E to 2 I, down back.
 
     ``slides``: it sees a window of the last positions only.
@@ -217,9 +217,9 @@ def forward_of(model: Any, products: Products = FULL) -> Tapped:
     return TransformersNet(model)
 
 
-def _fuse(layer: Any, products: Products, slides: bool) -> Layer:
+def _fuse(layer: Any, products: Products, slides: bool) -> FusedLlamaLayer:
     attention, mlp = layer.self_attn, layer.mlp
-    return Layer(
+    return FusedLlamaLayer(
         norm=layer.input_layernorm.weight.data,
         qkv=_joined(products, attention.q_proj, attention.k_proj, attention.v_proj),
         out=_joined(products, attention.o_proj),

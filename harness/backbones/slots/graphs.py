@@ -166,7 +166,7 @@ ENTRIES = 256
 """The smallest bucket of slots that attention reads; each next one is twice as large."""
 
 
-class Shape(NamedTuple):
+class CaptureShape(NamedTuple):
     """What a capture is of: N rows, T slots, a mask of the caller's or a causal one, and the tapped layers."""
 
     rows: int
@@ -219,14 +219,14 @@ class FixedLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers ships n
         """Nothing: the sequence's slots forget."""
 
 
-class _Pass:
+class _CapturedPass:
     """One captured shape.
 
     Args:
         like: 0 in the model's type, on its device.
     """
 
-    def __init__(self, net: Net, slots: Slots, shape: Shape, like: Tensor) -> None:
+    def __init__(self, net: Net, slots: Slots, shape: CaptureShape, like: Tensor) -> None:
         self._net, self._slots, self._shape = net, slots, shape
         device = like.device
         self._tokens = torch.zeros(shape.rows, dtype=torch.long, device=device)
@@ -282,15 +282,15 @@ class FixedSlots:
     def __init__(self, net: Net, context: int, like: Tensor) -> None:
         self.slots = Slots(net.layers, context, first=context + ROWS[-1])
         self._net, self._like = net, like
-        self._passes: dict[Shape, _Pass] = {}
+        self._passes: dict[CaptureShape, _CapturedPass] = {}
         self._pool = torch.cuda.graph_pool_handle() if like.is_cuda else None
 
     @property
-    def shapes(self) -> Sequence[Shape]:
+    def shapes(self) -> Sequence[CaptureShape]:
         """Captured so far."""
         return tuple(self._passes)
 
-    def shape(self, window: Window) -> Shape | str | None:
+    def shape(self, window: Window) -> CaptureShape | str | None:
         """What to replay for a window; a text: why the plain path takes it; None: it does without a word.
 
         The prompt, which is read once, and gated rows, whose net is made for one pass, have no capture.
@@ -305,12 +305,12 @@ class FixedSlots:
         while entries < self.slots.length + rows:
             entries *= 2
         room = self.slots.context + ROWS[-1]
-        return Shape(rows, min(entries, room), window.sees is not None, window.taps)
+        return CaptureShape(rows, min(entries, room), window.sees is not None, window.taps)
 
-    def run(self, shape: Shape, window: Window) -> Rows:
+    def run(self, shape: CaptureShape, window: Window) -> Rows:
         """The rows of a window; leaves the slots' length."""
         if shape not in self._passes:
-            self._passes[shape] = _Pass(self._net, self.slots, shape, self._like)
+            self._passes[shape] = _CapturedPass(self._net, self.slots, shape, self._like)
         return self._passes[shape].run(window, self._pool)
 
 

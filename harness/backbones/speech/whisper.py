@@ -17,7 +17,7 @@ from transformers import AutoConfig, WhisperConfig, WhisperFeatureExtractor, Whi
 from stridebench.harness.backbones.base import TYPES, Identity, LayeredAdapter
 from stridebench.harness.backbones.checkpoints import digests, sources, transformers_models
 from stridebench.harness.backbones.slots.cache import SlotCache
-from stridebench.harness.backbones.speech.whisper_decoder import Decoder, Grammar
+from stridebench.harness.backbones.speech.whisper_decoder import Grammar, WhisperDecoder
 from stridebench.harness.core.backbone import EncodedPrompt
 from stridebench.harness.core.capabilities import Capabilities, Requirement
 from stridebench.harness.core.task import Prompt
@@ -186,7 +186,7 @@ class Whisper(LayeredAdapter):
     parameters = ("source", "language", "weights")
     advice = "name a preset such as whisper-base"
 
-    def __init__(self, identity: Identity, decoder: Decoder, setup: Setup) -> None:
+    def __init__(self, identity: Identity, decoder: WhisperDecoder, setup: Setup) -> None:
         super().__init__(identity)
         self._decoder, self._setup = decoder, setup
 
@@ -195,7 +195,7 @@ class Whisper(LayeredAdapter):
         """Read weights that are in the cache; nothing is downloaded (see `presets.fetch`)."""
         products = Products(name, params.get("weights", "full"))
         loaded = read(name, params, dtype, device)
-        whisper = cls(loaded.identity, Decoder(loaded.model, products), loaded.setup)
+        whisper = cls(loaded.identity, WhisperDecoder(loaded.model, products), loaded.setup)
         whisper.weights_form = products.weights
         return whisper
 

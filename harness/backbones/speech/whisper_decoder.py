@@ -1,6 +1,7 @@
 """Whisper's decoder as a net over the slot cache: fused products, and keys and values of the encoder computed once.
 
-A `Decoder` holds the weights. `Decoder.listen` binds them to the encoder's states, which makes the net of a prompt.
+A `WhisperDecoder` holds the weights. Its method `listen` binds them to the encoder's states, which makes the net of a
+prompt.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from stridebench.harness.kernels.packed_linear import Product
 from stridebench.harness.kernels.quantized_linear import FULL, Products
 
 
-class Norm(NamedTuple):
+class WhisperNorm(NamedTuple):
     """Weight and bias [E] of a layer norm."""
 
     weight: Tensor
@@ -37,21 +38,21 @@ class Heard(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Layer:
+class WhisperLayer:
     """Norms and products of a layer: qkv E to 3 E, ask and the outs E to E, up E to 4 E, down back.
 
     Args:
         hear: weight [2 E, E] and bias [2 E] that make keys and values of encoder states, once a prompt.
     """
 
-    norm: Norm
+    norm: WhisperNorm
     qkv: Product
     out: Product
-    norm_ask: Norm
+    norm_ask: WhisperNorm
     ask: Product
-    hear: Norm
+    hear: WhisperNorm
     out_ask: Product
-    norm_mlp: Norm
+    norm_mlp: WhisperNorm
     up: Product
     down: Product
 
@@ -81,7 +82,7 @@ class Grammar:
 
 
 @final
-class Decoder(FusedLayers):
+class WhisperDecoder(FusedLayers):
     """The weights of the decoder.
 
     Args:
@@ -160,9 +161,13 @@ class Decoder(FusedLayers):
 
 def linears(model: Any) -> dict[str, nn.Linear]:
     """The linear layers of the decoder that a row may gate, by name. All rows share the encoder's keys and values."""
-    names = {name for linears in Decoder.products.values() for name in linears}
-    decoder = ((name, module) for name, module in gates.linears(model).items() if name.startswith(Decoder.prefix))
-    return {name: module for name, module in decoder if name.removeprefix(Decoder.prefix).partition(".")[2] in names}
+    names = {name for linears in WhisperDecoder.products.values() for name in linears}
+    decoder = (
+        (name, module) for name, module in gates.linears(model).items() if name.startswith(WhisperDecoder.prefix)
+    )
+    return {
+        name: module for name, module in decoder if name.removeprefix(WhisperDecoder.prefix).partition(".")[2] in names
+    }
 
 
 @final
@@ -171,7 +176,7 @@ class Listening:
 
     kind = "fused"
 
-    def __init__(self, decoder: Decoder, heard: Sequence[Heard], grammar: Grammar) -> None:
+    def __init__(self, decoder: WhisperDecoder, heard: Sequence[Heard], grammar: Grammar) -> None:
         self.layers = decoder.layers
         self._decoder, self._heard, self._grammar = decoder, heard, grammar
 
@@ -198,21 +203,21 @@ def _joined(attended: Float[Tensor, "1 H N D"]) -> Float[Tensor, "N HD"]:
     return attended[0].transpose(0, 1).flatten(1)
 
 
-def _norm(module: Any) -> Norm:
-    return Norm(module.weight.data, module.bias.data)
+def _norm(module: Any) -> WhisperNorm:
+    return WhisperNorm(module.weight.data, module.bias.data)
 
 
-def _stacked(*linears: Any) -> Norm:
+def _stacked(*linears: Any) -> WhisperNorm:
     """Weights and biases one below the other; keys have no bias, which is a bias of zero."""
     biases = [
         linear.weight.new_zeros(len(linear.weight)) if linear.bias is None else linear.bias.data for linear in linears
     ]
-    return Norm(torch.cat([linear.weight.data for linear in linears]), torch.cat(biases))
+    return WhisperNorm(torch.cat([linear.weight.data for linear in linears]), torch.cat(biases))
 
 
-def _fuse(layer: Any, products: Products) -> Layer:
+def _fuse(layer: Any, products: Products) -> WhisperLayer:
     own, cross = layer.self_attn, layer.encoder_attn
-    return Layer(
+    return WhisperLayer(
         norm=_norm(layer.self_attn_layer_norm),
         qkv=products(*_stacked(own.q_proj, own.k_proj, own.v_proj)),
         out=products(*_stacked(own.out_proj)),

@@ -22,7 +22,7 @@ from transformers import (
 )
 
 from stridebench.harness.backbones.image.published import chameleon, emu3, janus, simplear
-from stridebench.harness.backbones.image.published.llamagen_modules import GPT, Shape, published
+from stridebench.harness.backbones.image.published.llamagen_modules import GPT, LlamaGenShape, published
 from stridebench.harness.backbones.image.published.tar import Meanings
 from stridebench.harness.backbones.image.published.vqgan import VQDecoder, VQEncoder, VQShape
 from stridebench.harness.backbones.tiny.layout import FILES, PIXELS
@@ -167,7 +167,7 @@ def janus_parts() -> tuple[Any, Any]:
     return JanusForConditionalGeneration(config).eval(), words
 
 
-def gpt_state(shape: Shape) -> dict[str, Tensor]:
+def gpt_state(shape: LlamaGenShape) -> dict[str, Tensor]:
     """Tensors of LlamaGen's layout, none of them zero."""
     torch.manual_seed(1)
     return {key: torch.randn(value.shape) * 0.2 for key, value in GPT(shape).state_dict().items()}

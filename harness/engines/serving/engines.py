@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from stridebench.harness.core.engine import FAULTS, GONE, Counters, Engine, EngineFault, Weights
+from stridebench.harness.core.engine import FAULTS, GONE, Counters, Engine, EngineFault, EngineWeights
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.engines.answer import KEY_ENV, ServerKey
@@ -325,7 +325,7 @@ class Watched:
         }
         try:
             with use.make() as engine:
-                engine.open(Weights())
+                engine.open(EngineWeights())
                 return {**facts, **self._read(engine), "status": "done", "machine": use.options["url"]}
         except EngineFault as fault:
             return {**facts, "status": "failed", "fault": fault.kind, "error": str(fault)}

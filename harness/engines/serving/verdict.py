@@ -25,7 +25,7 @@ from stridebench.harness.audit.output import bets_on, target_logits
 from stridebench.harness.audit.verdict import Audit, audit
 from stridebench.harness.backbones.checkpoints import sources
 from stridebench.harness.core.backbone import Backbone
-from stridebench.harness.core.engine import Weights
+from stridebench.harness.core.engine import EngineWeights
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import WeightsError
 from stridebench.harness.plan import presets
@@ -58,17 +58,17 @@ class Reference:
         return cls(name, presets.load(name, dtype, device, fetch) if wanted else None)
 
     @cached_property
-    def weights(self) -> Weights:
+    def weights(self) -> EngineWeights:
         """Return the places of its weights, for engines that load them."""
         declared = presets.resolve(self.name).params.get("source")
         if declared is None:
-            return Weights()
+            return EngineWeights()
         source = sources.parse(self.name, declared)
         try:
             folder = None if source.kind == "random" else str(sources.locate(self.name, source))
         except WeightsError:
             folder = None
-        return Weights(folder, partial(_gguf, self.name, source))
+        return EngineWeights(folder, partial(_gguf, self.name, source))
 
     def ids(self, prompt: Prompt) -> tuple[int, ...]:
         """The ids of a prompt; empty where only its text is known."""

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from stridebench.harness.backbones.image.adapter import Layout
+from stridebench.harness.backbones.image.adapter import PictureLayout
 from stridebench.harness.registry import RECIPES
 from stridebench.harness.synthetic import digits
 from stridebench.harness.train.backbones.decoder import TrainableDecoder
@@ -21,7 +21,7 @@ from stridebench.harness.train.backbones.image_recipe import (
     sample,
 )
 
-LAYOUT = Layout(digits.SIDE, digits.SIDE, digits.LEVELS, digits.VOCABULARY)
+LAYOUT = PictureLayout(digits.SIDE, digits.SIDE, digits.LEVELS, digits.VOCABULARY)
 CHECKED = 200
 """Pictures that are drawn for the figures on memorising."""
 
@@ -35,7 +35,7 @@ class DigitRecipe(PictureRecipe):
     source = "scikit-learn digits (UCI, CC BY 4.0)"
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> PictureLayout:
         return LAYOUT
 
     def draw(self, model: nn.Module, step: int, random: np.random.Generator) -> PictureBatch:

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from stridebench.harness.backbones.image.adapter import Layout
+from stridebench.harness.backbones.image.adapter import PictureLayout
 from stridebench.harness.backbones.image.vq import CODES, PATCH, VQ
 from stridebench.harness.registry import RECIPES
 from stridebench.harness.synthetic import emoji
@@ -76,7 +76,7 @@ def _with_first(scene: emoji.EmojiScene, thing: emoji.Thing) -> emoji.EmojiScene
 
 
 @torch.no_grad()
-def likelihoods(model: TrainableDecoder, layout: Layout, encode: Encode, count: int) -> dict[str, float]:
+def likelihoods(model: TrainableDecoder, layout: PictureLayout, encode: Encode, count: int) -> dict[str, float]:
     """Mean probability of the true value of each attribute, of ``count`` held-out scenes; all values are equally likely
     before the picture is seen.
     """
@@ -128,8 +128,8 @@ class SceneRecipe(PictureRecipe):
     muon = 0.01
 
     @property
-    def layout(self) -> Layout:
-        return Layout(self.size // PATCH, self.size // PATCH, CODES, emoji.VOCABULARY, closed=True)
+    def layout(self) -> PictureLayout:
+        return PictureLayout(self.size // PATCH, self.size // PATCH, CODES, emoji.VOCABULARY, closed=True)
 
     def build(self, requirements: Mapping[str, Path]) -> TrainableDecoder:
         model = super().build(requirements)

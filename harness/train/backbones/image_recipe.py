@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from stridebench.harness.backbones.image.adapter import Layout
+from stridebench.harness.backbones.image.adapter import PictureLayout
 from stridebench.harness.train.backbones.decoder import DecoderShape, Memory, TrainableDecoder
 from stridebench.harness.train.loop import Recipe
 
@@ -68,7 +68,7 @@ class PictureRecipe(Recipe):
 
     @property
     @abstractmethod
-    def layout(self) -> Layout:
+    def layout(self) -> PictureLayout:
         """Ids and size of the pictures."""
 
     @abstractmethod
@@ -110,7 +110,7 @@ class PictureRecipe(Recipe):
         model.export(folder)
 
 
-def nats(model: TrainableDecoder, layout: Layout, batch: PictureBatch) -> Float[Tensor, "B n"]:
+def nats(model: TrainableDecoder, layout: PictureLayout, batch: PictureBatch) -> Float[Tensor, "B n"]:
     """Cross-entropy of each cell, in nats, given the caption and the cells before it."""
     prompts = [layout.prompt("", caption) for caption in batch.captions]
     written, places = layout.written(batch.cells), layout.places()
@@ -128,7 +128,11 @@ def nats(model: TrainableDecoder, layout: Layout, batch: PictureBatch) -> Float[
 
 @torch.no_grad()
 def sample(
-    model: TrainableDecoder, layout: Layout, captions: Sequence[str], random: np.random.Generator, scale: float = 1.0
+    model: TrainableDecoder,
+    layout: PictureLayout,
+    captions: Sequence[str],
+    random: np.random.Generator,
+    scale: float = 1.0,
 ) -> Int[Tensor, "B n"]:
     """Draw pictures of captions at temperature 1, with guidance.
 
@@ -145,7 +149,11 @@ def sample(
 
 
 def _sample(
-    model: TrainableDecoder, layout: Layout, prompt: Int[Tensor, "B P"], random: np.random.Generator, scale: float
+    model: TrainableDecoder,
+    layout: PictureLayout,
+    prompt: Int[Tensor, "B P"],
+    random: np.random.Generator,
+    scale: float,
 ) -> Int[Tensor, "B n"]:
     branches = [prompt, torch.tensor([layout.prompt("", "")] * len(prompt))][: 1 + (scale != 1.0)]
     memories = [[Memory() for _ in model.layers] for _ in branches]

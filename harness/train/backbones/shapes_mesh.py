@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from stridebench.harness.backbones.mesh import bpt_tokens
 from stridebench.harness.backbones.mesh.adapter import MeshBackbone, read
-from stridebench.harness.backbones.mesh.model import MeshModel, Sizes
+from stridebench.harness.backbones.mesh.model import MeshModel, MeshSizes
 from stridebench.harness.core.cache import Window
 from stridebench.harness.core.sampling import Sampling, warp
 from stridebench.harness.errors import OutputError
@@ -166,7 +166,7 @@ BOXES = 4
 """Most plain boxes of a sequence."""
 TESTS = 64
 SAMPLED = 32
-SHARED = Sizes(layers=8, shared_coordinates=True)
+SHARED = MeshSizes(layers=8, shared_coordinates=True)
 """The encoder shares the decoder's rows of coordinates, so that it reads corners from the start."""
 
 
@@ -191,7 +191,7 @@ class ShapesMesh(Recipe):
     warmup: int = 150
     fall: float = 0.7
     average: float = 0.995
-    sizes: Sizes = SHARED
+    sizes: MeshSizes = SHARED
     together: int = 6
     passes: int = 1
     data: str = "furniture"

@@ -114,7 +114,7 @@ REJECTED_DRAFT_CARRIED_OVER = Mutant(
 Redraft = Literal["none", "drafts", "placeholders"]
 
 
-class Tested(NamedTuple):
+class TestedDrafts(NamedTuple):
     """Drafts, their distributions and the target's: R = K + 1 rows, or K where the last draft was not read."""
 
     x: Int[Tensor, " K"]
@@ -122,7 +122,7 @@ class Tested(NamedTuple):
     p: Float[Tensor, "R V"]
 
 
-def sequential(run: Run, state: PredictiveStream, horizon: int, bonus: bool) -> Tested:
+def sequential(run: Run, state: PredictiveStream, horizon: int, bonus: bool) -> TestedDrafts:
     """All slots are drafted in one pass and tested in another.
 
     Args:
@@ -135,10 +135,10 @@ def sequential(run: Run, state: PredictiveStream, horizon: int, bonus: bool) -> 
         state.draw(run, run.target.forward(state.window(run, run.nothing.tokens, slots))[1 + carried :])
     read = slots if bonus else slots - 1
     draft = Draft(state.tokens[:read], reused=torch.arange(read, device=run.target.device) < carried)
-    return Tested(state.tokens, state.probs, run.probs(run.target.forward(draft)))
+    return TestedDrafts(state.tokens, state.probs, run.probs(run.target.forward(draft)))
 
 
-def joint(run: Run, state: PredictiveStream, horizon: int, redraft: Redraft) -> Tested:
+def joint(run: Run, state: PredictiveStream, horizon: int, redraft: Redraft) -> TestedDrafts:
     """One pass tests the drafts carried over and the nearest new one, whose row follows theirs; the others wait.
 
     Args:
@@ -156,7 +156,7 @@ def joint(run: Run, state: PredictiveStream, horizon: int, redraft: Redraft) -> 
     state.draw(run, z[1 + carried + state.carried :])
     nearest = slice(carried, carried + 1)
     x, q = torch.cat([x, state.tokens[nearest]]), torch.cat([q.to(state.probs.dtype), state.probs[nearest]])
-    return Tested(x, q, run.probs(z[: carried + 1]))
+    return TestedDrafts(x, q, run.probs(z[: carried + 1]))
 
 
 def as_printed(run: Run, state: PredictiveStream, horizon: int, rule: EnergyRule) -> Acceptance:

@@ -26,7 +26,7 @@ from stridebench.harness.core.run import Run
 from stridebench.harness.core.session import Session
 from stridebench.harness.errors import ContractError, WeightsError
 from stridebench.methods.drafters.draft_model import check_shapes, check_target
-from stridebench.methods.drafters.eagle.net import FeatureNet, taps_of
+from stridebench.methods.drafters.eagle.net import FeatureDrafterNet, taps_of
 from stridebench.methods.drafters.eagle.published import Kind
 from stridebench.methods.verifiers.codebook import ids_of
 
@@ -55,7 +55,7 @@ class FeatureCache(Cache):
 
     def __init__(
         self,
-        net: FeatureNet,
+        net: FeatureDrafterNet,
         tied: TiedEmbeddings,
         capabilities: Capabilities,
         prompt: int,
@@ -233,7 +233,7 @@ class Reader:
         return logits if self._cell_mask is None else logits + self._cell_mask
 
 
-def _check_published(folder: Path, net: FeatureNet, run: Run, taps: tuple[int, ...]) -> None:
+def _check_published(folder: Path, net: FeatureDrafterNet, run: Run, taps: tuple[int, ...]) -> None:
     """Hold a published drafter against the target, whose picture model may have one id more for a prompt's vectors."""
     shape = net.shape
     known = run.capabilities.vocabulary if shape.side else shape.vocabulary
@@ -248,8 +248,8 @@ def _check_published(folder: Path, net: FeatureNet, run: Run, taps: tuple[int, .
 
 
 @lru_cache(maxsize=4)
-def _load(folder: Path, dtype: torch.dtype, device: torch.device) -> FeatureNet:
-    return FeatureNet.load(folder).to(device=device, dtype=dtype).packed()
+def _load(folder: Path, dtype: torch.dtype, device: torch.device) -> FeatureDrafterNet:
+    return FeatureDrafterNet.load(folder).to(device=device, dtype=dtype).packed()
 
 
 def _cell_mask(capabilities: Capabilities, device: torch.device) -> Float[Tensor, " V"] | None:

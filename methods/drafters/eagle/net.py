@@ -25,7 +25,7 @@ from stridebench.harness.kernels import int8
 from stridebench.harness.kernels.packed_linear import Product, product
 from stridebench.methods.drafters import checkpoint
 from stridebench.methods.drafters.eagle import published
-from stridebench.methods.drafters.eagle.published import N, Shape, layers_of
+from stridebench.methods.drafters.eagle.published import FeatureNetShape, N, layers_of
 
 # Layers of a feature drafter's net: products, norms, rotations.
 # Symbols: B branches or sequences, H heads, N entries, D width of a head, I and O of a linear layer.
@@ -44,7 +44,7 @@ class Packed(nn.Module):
         return self._product(x.flatten(0, 1)).reshape(shape) if x.numel() else x.new_empty(shape)
 
 
-class Norm(nn.Module):
+class RootMeanSquareNorm(nn.Module):
     """Root mean square norm."""
 
     def __init__(self, width: int, eps: float) -> None:
@@ -123,7 +123,7 @@ def taps_of(features: str) -> tuple[Tap, ...]:
         return EAGLE3_TAPS
 
 
-def read(folder: Path, make: Callable[[Shape], N]) -> N:
+def read(folder: Path, make: Callable[[FeatureNetShape], N]) -> N:
     """The net in a folder, in fp32.
 
     Raises:
@@ -134,7 +134,7 @@ def read(folder: Path, make: Callable[[Shape], N]) -> N:
         if "hidden_size" in config or "transformer_layer_config" in config:
             return published.read(folder, config, make)
         fields: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in config.items()}
-        net = make(Shape(**fields))
+        net = make(FeatureNetShape(**fields))
         net.load_state_dict(int8.read(folder / "model.safetensors"))
         checkpoint.check_finite(folder, net)
     except (OSError, SafetensorError, RuntimeError, TypeError, ValueError) as error:
@@ -148,12 +148,12 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """From queries [B, H, N, D], keys and values [B, H_kv, N, D] of new entries to attention outputs [B, H, N, D]."""
 
 
-class FeatureNet(nn.Module):
+class FeatureDrafterNet(nn.Module):
     """The weights; ``ids`` are the ids that it proposes, empty where it proposes all."""
 
     ids: Int[Tensor, " K"]
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: FeatureNetShape) -> None:
         super().__init__()
         self.shape, width, heads, kv = shape, shape.width, shape.heads, shape.kv_heads
         eagle3 = shape.kind == "eagle3"
@@ -163,20 +163,23 @@ class FeatureNet(nn.Module):
         if eagle3:
             self.unembed = nn.Linear(width, shape.kept, bias=False)
         if eagle3 or shape.pair_norm:
-            self.norm_token, self.norm_feature = Norm(width, shape.eps), Norm(width, shape.eps)
+            self.norm_token, self.norm_feature = (
+                RootMeanSquareNorm(width, shape.eps),
+                RootMeanSquareNorm(width, shape.eps),
+            )
         if eagle3 or shape.normed_output:
-            self.norm = Norm(width, shape.eps)
+            self.norm = RootMeanSquareNorm(width, shape.eps)
         if shape.entry_norm:
-            self.norm_entry = Norm(width, shape.eps)
+            self.norm_entry = RootMeanSquareNorm(width, shape.eps)
         if shape.tap_norm:
             sizes = [taken] if shape.tap_norm == "all" else [shape.target_width] * shape.taps
-            self.norm_taps = nn.ModuleList(Norm(size, shape.eps) for size in sizes)
+            self.norm_taps = nn.ModuleList(RootMeanSquareNorm(size, shape.eps) for size in sizes)
         if shape.head_norm:
             whole = shape.head_norm == "whole"
             self.norm_q, self.norm_k = (HeadNorm(n if whole else 1, shape.depth, shape.eps) for n in (heads, kv))
         self.qkv = nn.Linear((1 + eagle3) * width, (heads + 2 * kv) * shape.depth, bias=shape.qkv_bias)
         self.out = nn.Linear(heads * shape.depth, width, bias=shape.out_bias)
-        self.norm_inner = Norm(width, shape.eps)
+        self.norm_inner = RootMeanSquareNorm(width, shape.eps)
         self.gate_up = nn.Linear(width, 2 * shape.inner, bias=False)
         self.down = nn.Linear(shape.inner, width, bias=False)
         self.embed = nn.Parameter(torch.zeros(shape.vocabulary, width)) if shape.vocabulary else None
@@ -184,7 +187,7 @@ class FeatureNet(nn.Module):
         self.register_buffer("ids", torch.zeros(shape.kept, dtype=torch.long))
 
     @classmethod
-    def load(cls, folder: Path) -> FeatureNet:
+    def load(cls, folder: Path) -> FeatureDrafterNet:
         """The net in a folder, in fp32.
 
         Raises:
@@ -192,7 +195,7 @@ class FeatureNet(nn.Module):
         """
         return read(folder, cls).eval().requires_grad_(False)
 
-    def packed(self) -> FeatureNet:
+    def packed(self) -> FeatureDrafterNet:
         """The same for inference, its products packed for a few rows. It keeps no weights to train or save."""
         for name, layer in list(self.named_children()):
             if isinstance(layer, nn.Linear):

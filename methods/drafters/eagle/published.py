@@ -35,7 +35,7 @@ Kind = Literal["eagle1", "eagle3"]
 
 
 @dataclass(frozen=True)
-class Shape:
+class FeatureNetShape:
     """What a net is. The fields from ``head_width`` on are those of published nets (see `published`).
 
     Args:
@@ -156,7 +156,7 @@ def renamed_mtp(published: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return named
 
 
-def renamed(published: Mapping[str, Tensor], shape: Shape) -> tuple[dict[str, Tensor], dict[str, str]]:
+def renamed(published: Mapping[str, Tensor], shape: FeatureNetShape) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Tensors under our names, and the published names behind own_names; an unknown one keeps its name."""
     layer = next((p for p in ("midlayer.", "layers.0.") if any(key.startswith(p) for key in published)), "midlayer.")
     entry = "norm_token" if shape.kind == "eagle3" else "norm_entry"
@@ -256,7 +256,7 @@ def check_keys(folder: Path, config: Mapping[str, Any]) -> None:
         )
 
 
-def shape_of(folder: Path, config: Mapping[str, Any], state: Mapping[str, Tensor], eagle3: bool) -> Shape:
+def shape_of(folder: Path, config: Mapping[str, Any], state: Mapping[str, Tensor], eagle3: bool) -> FeatureNetShape:
     """The shape that a published configuration and its tensors state.
 
     Raises:
@@ -272,7 +272,7 @@ def shape_of(folder: Path, config: Mapping[str, Any], state: Mapping[str, Tensor
     rates, sharpness = _rates(config, width, heads)
     theta = (config.get("rope_parameters") or {}).get("rope_theta", config.get("rope_theta", 10000.0))
     embed = state.get("embed_tokens.weight")
-    return Shape(
+    return FeatureNetShape(
         "eagle3" if eagle3 else "eagle1",
         width,
         heads,
@@ -328,7 +328,7 @@ def _rates(config: Mapping[str, Any], width: int, heads: int) -> tuple[tuple[flo
     return tuple(table.inv_freq.tolist()), float(table.attention_scaling)
 
 
-def read(folder: Path, config: Mapping[str, Any], make: Callable[[Shape], N]) -> N:
+def read(folder: Path, config: Mapping[str, Any], make: Callable[[FeatureNetShape], N]) -> N:
     """The net of a published folder.
 
     Raises:
@@ -350,7 +350,11 @@ def read(folder: Path, config: Mapping[str, Any], make: Callable[[Shape], N]) ->
 
 
 def read_layer(
-    folder: Path, config: Mapping[str, Any], state: Mapping[str, Tensor], head_width: int, make: Callable[[Shape], N]
+    folder: Path,
+    config: Mapping[str, Any],
+    state: Mapping[str, Tensor],
+    head_width: int,
+    make: Callable[[FeatureNetShape], N],
 ) -> N:
     """A layer of a LLaMA with the norm behind it, which reads features alone.
 
@@ -373,7 +377,11 @@ def read_layer(
 
 
 def _filled(
-    folder: Path, published: Mapping[str, Tensor], settings: Mapping[str, Any], eagle3: bool, make: Callable[[Shape], N]
+    folder: Path,
+    published: Mapping[str, Tensor],
+    settings: Mapping[str, Any],
+    eagle3: bool,
+    make: Callable[[FeatureNetShape], N],
 ) -> N:
     try:
         shape = shape_of(folder, settings, published, eagle3)

@@ -21,7 +21,7 @@ from stridebench.harness.core.run import Run
 from stridebench.harness.errors import UsageError
 from stridebench.methods.drafters.eagle.drafter import FeatureDrafter
 from stridebench.methods.trees.sampled import siblings
-from stridebench.methods.trees.shapes import Shape, branching, published
+from stridebench.methods.trees.shapes import TreeShape, branching, published
 from stridebench.methods.trees.structure import space
 
 # Trees of the most probable drafts: growth by the products of q, and the best nodes of what was grown.
@@ -139,7 +139,7 @@ class StaticDrafter:
     """
 
     drafter: FeatureDrafter
-    shape: Shape
+    shape: TreeShape
     width: int
 
     @classmethod
@@ -167,7 +167,7 @@ def grow_static(run: Run, form: StaticDrafter) -> Draft:
     if reader is None:
         return run.nothing
     shape, logits = shape.cut(len(shape.sizes), reader.space), reader.first
-    levels: list[Level] = []
+    levels: list[TreeLevel] = []
     above, first = -1, 0
     for size in shape.sizes:
         nodes = slice(first, first + size)
@@ -180,7 +180,7 @@ def grow_static(run: Run, form: StaticDrafter) -> Draft:
     return Draft(tokens, torch.cat(probs) if probs else None, shape.parents)
 
 
-class Level(NamedTuple):
+class TreeLevel(NamedTuple):
     """Nodes of one level, and the distribution of each given its earlier siblings; None at T = 0."""
 
     tokens: Int[Tensor, " n"]
@@ -189,12 +189,12 @@ class Level(NamedTuple):
 
 def sample_level(
     run: Run, logits: Float[Tensor, "m V"], parents: Int[Tensor, " n"], ranks: Int[Tensor, " n"], width: int
-) -> Level:
+) -> TreeLevel:
     """The children that a form asks for, of ``width`` drawn below each node above."""
     if run.sampling.temperature == 0:
-        return Level(logits.topk(width).indices[parents, ranks], None)
+        return TreeLevel(logits.topk(width).indices[parents, ranks], None)
     drawn = siblings(run.probs(logits), width, run.draws, replacement=False)
-    return Level(drawn.tokens[parents, ranks], drawn.probs[parents, ranks])
+    return TreeLevel(drawn.tokens[parents, ranks], drawn.probs[parents, ranks])
 
 
 # Bugs to inject into the trees of a feature drafter.

@@ -22,7 +22,7 @@ from stridebench.harness.core.run import Run
 from stridebench.harness.errors import UsageError
 from stridebench.methods.drafters.draft_model import check_target
 from stridebench.methods.drafters.heads.net import ConditionKV, Config, Heads, Unembeds, read_config
-from stridebench.methods.trees.shapes import Shape, best_tree, branching, published
+from stridebench.methods.trees.shapes import TreeShape, best_tree, branching, published
 from stridebench.methods.trees.structure import space
 
 CANDIDATES = 10
@@ -43,7 +43,7 @@ class HeadDrafter:
     """
 
     heads: Heads
-    shape: Shape
+    shape: TreeShape
 
     @classmethod
     def open(cls, run: Run, name: str, tree: str = "", nodes: int = 12, levels: int = 0) -> HeadDrafter:
@@ -102,7 +102,7 @@ def _with_forced(row: Int[Tensor, " W"], only: int | None) -> Int[Tensor, " W"]:
 
 
 @lru_cache(maxsize=16)
-def _shape(heads: Heads, tree: str, nodes: int, levels: int, device: torch.device) -> Shape:
+def _shape(heads: Heads, tree: str, nodes: int, levels: int, device: torch.device) -> TreeShape:
     config, width = heads.config, min(CANDIDATES, len(heads.ids))
     if levels > config.heads:
         raise UsageError(f"{levels} levels are asked for and the drafter has {config.heads} heads; ask for no more")

@@ -23,7 +23,7 @@ from stridebench.methods.drafters.draft_model import check_shapes
 from stridebench.methods.drafters.eagle.drafter import FeatureCache
 from stridebench.methods.drafters.heads.drafter import CANDIDATES, UNKNOWN, wave
 from stridebench.methods.drafters.hydra.net import HydraNet, toy
-from stridebench.methods.trees.shapes import Shape, best_tree, published
+from stridebench.methods.trees.shapes import TreeShape, best_tree, published
 from stridebench.methods.trees.structure import space
 
 
@@ -41,7 +41,7 @@ class HydraDrafter:
     name: str
     net: HydraNet
     embed: Float[Tensor, "V E"]
-    shape: Shape
+    shape: TreeShape
 
     @classmethod
     def open(cls, run: Run, name: str, tree: str, nodes: int) -> HydraDrafter:
@@ -76,7 +76,7 @@ class HydraDrafter:
         last = torch.tensor(run.target.tokens[-1:], device=row.device)
         return Draft(run.timed(self.grow)(row, last, shape), parents=shape.parents)
 
-    def grow(self, row: Float[Tensor, " E"], last: Int[Tensor, " one"], shape: Shape) -> Int[Tensor, " K"]:
+    def grow(self, row: Float[Tensor, " E"], last: Int[Tensor, " one"], shape: TreeShape) -> Int[Tensor, " K"]:
         """Tokens of a tree of this form: the r-th best child of each parent by the head of its level."""
         seen, tokens = torch.cat([row[None], self.embed[last]], 1), []
         above, first = -1, 0
@@ -114,7 +114,7 @@ def _load(folder: Path, dtype: torch.dtype, device: torch.device) -> HydraNet:
 
 
 @lru_cache(maxsize=16)
-def _shape(depth: int, vocabulary: int, tree: str, nodes: int, device: torch.device) -> Shape:
+def _shape(depth: int, vocabulary: int, tree: str, nodes: int, device: torch.device) -> TreeShape:
     width = min(CANDIDATES, vocabulary)
     chosen = published(tree, depth, width) if tree else best_tree([row[:width] for row in UNKNOWN[:depth]], nodes)
     return chosen.on(device)

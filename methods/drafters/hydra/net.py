@@ -20,7 +20,7 @@ from torch.nn import functional
 from stridebench.harness.errors import WeightsError
 from stridebench.methods.drafters import checkpoint
 from stridebench.methods.drafters.eagle import published
-from stridebench.methods.drafters.eagle.net import FeatureNet
+from stridebench.methods.drafters.eagle.net import FeatureDrafterNet
 
 FILES = ("hydra_lm_head.safetensors", "hydra_lm_head.pt", *checkpoint.FILES)
 PREFIX = "prefix_embeding_layer."
@@ -30,7 +30,7 @@ HEAD_WIDTH = 128
 """Of the attention of every LLaMA that heads were published for; their configuration does not say."""
 
 
-class Block(nn.Module):
+class HydraBlock(nn.Module):
     """A residual block; the first one of a head narrows what it reads by a product of its own."""
 
     def __init__(self, taken: int, width: int) -> None:
@@ -54,11 +54,13 @@ class HydraNet(nn.Module):
         prefix: the layer that the target's rows pass first; None: there is none.
     """
 
-    def __init__(self, heads: int, layers: int, width: int, vocabulary: int, prefix: FeatureNet | None = None) -> None:
+    def __init__(
+        self, heads: int, layers: int, width: int, vocabulary: int, prefix: FeatureDrafterNet | None = None
+    ) -> None:
         super().__init__()
         self.width, self.vocabulary, self.depth = width, vocabulary, heads
         self.heads = nn.ModuleList(
-            nn.Sequential(*(Block((head + 2) * width if level == 0 else width, width) for level in range(layers)))
+            nn.Sequential(*(HydraBlock((head + 2) * width if level == 0 else width, width) for level in range(layers)))
             for head in range(heads)
         )
         self.unembeds = nn.ModuleList(nn.Linear(width, vocabulary) for _ in range(heads))
@@ -127,9 +129,11 @@ def _own(folder: Path, state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], 
     return own, names
 
 
-def _prefix(folder: Path, config: Mapping[str, Any], state: Mapping[str, Tensor]) -> FeatureNet:
+def _prefix(folder: Path, config: Mapping[str, Any], state: Mapping[str, Tensor]) -> FeatureDrafterNet:
     """The layer of the target's own form that rows pass; its table of tokens is not read."""
-    return published.read_layer(folder, {"rms_norm_eps": 1e-6, **config}, _without_table(state), HEAD_WIDTH, FeatureNet)
+    return published.read_layer(
+        folder, {"rms_norm_eps": 1e-6, **config}, _without_table(state), HEAD_WIDTH, FeatureDrafterNet
+    )
 
 
 def _without_table(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

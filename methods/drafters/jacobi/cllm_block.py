@@ -17,7 +17,7 @@ from stridebench.harness.core.run import Run
 
 
 @dataclass
-class Block:
+class CLLMBlock:
     """What is left of one sequence's block, carried from pass to pass.
 
     Args:
@@ -31,7 +31,7 @@ class Block:
     tokens: Int[Tensor, " L"] | None = None
 
     @classmethod
-    def empty(cls, run: Run, size: int) -> Block:
+    def empty(cls, run: Run, size: int) -> CLLMBlock:
         """No guesses yet."""
         return cls(size, torch.tensor(run.target.tokens, device=run.target.device))
 

@@ -43,7 +43,7 @@ def bilinear(x: Float[Tensor, "B C h w"], factor: int) -> Float[Tensor, "B C H W
 
 
 @dataclass(frozen=True)
-class Shape:
+class SamplerShape:
     """Sizes of a pair of nets, in the symbols of this module."""
 
     factor: int  # r
@@ -53,7 +53,7 @@ class Shape:
     blocks: int = 4  # residual blocks of each net
     more: int = 0  # residual blocks of a second stage, which doubles r = 2 to 4; 0: there is one stage
 
-    def stages(self) -> tuple[Shape, ...]:
+    def stages(self) -> tuple[SamplerShape, ...]:
         """The shape of each stage, from the small scale up.
 
         Raises:
@@ -75,7 +75,7 @@ class Pair(nn.Module):
 
     codebook: Float[Tensor, "V C"]
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: SamplerShape) -> None:
         super().__init__()
         self.shape = shape
         ups, downs = ([net(stage) for stage in shape.stages()] for net in (_Up, _Down))
@@ -91,7 +91,7 @@ class Pair(nn.Module):
             WeightsError: ``config.json`` or ``model.safetensors`` is missing, damaged or of another net.
         """
         try:
-            model = cls(Shape(**json.loads((folder / "config.json").read_text(encoding="utf-8"))))
+            model = cls(SamplerShape(**json.loads((folder / "config.json").read_text(encoding="utf-8"))))
             model.load_state_dict({k: v.float() for k, v in load_file(folder / "model.safetensors").items()})
         except (OSError, SafetensorError, RuntimeError, TypeError, ValueError) as error:
             raise WeightsError(
@@ -123,7 +123,7 @@ class Pair(nn.Module):
 class _Up(nn.Module):
     """Blocks at the small scale, pixel-shuffle, one convolution at the large one."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: SamplerShape) -> None:
         super().__init__()
         r, inner = shape.factor, shape.width // 2
         self.factor = r
@@ -144,7 +144,7 @@ class _Up(nn.Module):
 class _Down(nn.Module):
     """Pixel-unshuffle, blocks at the small scale."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: SamplerShape) -> None:
         super().__init__()
         r, width = shape.factor, shape.width
         self.factor = r

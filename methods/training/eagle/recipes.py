@@ -19,8 +19,8 @@ from stridebench.harness.registry import GENERAL_RECIPES, RECIPES
 from stridebench.harness.train.loop import Recipe, autocast, round_to_bf16, save_bf16
 from stridebench.harness.train.ngram_control import NGram
 from stridebench.harness.train.passages import AnyPlan, PassagePlan, passages_of
-from stridebench.methods.drafters.eagle.net import FeatureNet
-from stridebench.methods.drafters.eagle.published import Kind, Shape
+from stridebench.methods.drafters.eagle.net import FeatureDrafterNet
+from stridebench.methods.drafters.eagle.published import FeatureNetShape, Kind
 from stridebench.methods.training.eagle.student import (
     Example,
     FeatureBatch,
@@ -76,7 +76,7 @@ def figures(student: FeatureStudent) -> dict[str, float]:
     """
     examples = student.lessons.development[:MOST]
     own = measured(student, student.net, examples, DEPTHS)
-    untrained = FeatureNet(student.net.shape).to(student.device)
+    untrained = FeatureDrafterNet(student.net.shape).to(student.device)
     untrained.ids.copy_(student.net.ids)
     controls = {
         "untrained": measured(student, untrained, examples, 1),
@@ -91,7 +91,7 @@ def figures(student: FeatureStudent) -> dict[str, float]:
     return shares
 
 
-def shuffled(net: FeatureNet) -> FeatureNet:
+def shuffled(net: FeatureDrafterNet) -> FeatureDrafterNet:
     """A copy whose matrices have their entries in another order."""
     twin, draws = copy.deepcopy(net), torch.Generator().manual_seed(0)
     for weight in twin.parameters():
@@ -101,7 +101,7 @@ def shuffled(net: FeatureNet) -> FeatureNet:
 
 
 @torch.no_grad()
-def measured(student: FeatureStudent, net: FeatureNet, examples: Sequence[Example], depths: int) -> MeasuredHits:
+def measured(student: FeatureStudent, net: FeatureDrafterNet, examples: Sequence[Example], depths: int) -> MeasuredHits:
     """The shares of `figures` at so many depths, of a net for this student's backbone."""
     sums: dict[str, float] = {}
     hits: list[tuple[float, float, float]] = []
@@ -264,7 +264,7 @@ class FeatureRecipe(Recipe):
         lessons = Lessons(teacher, tied.embed.float(), tied.unembed.float(), train, development, tied.lift)
         width, ids = teacher.capabilities.width, self._proposed(lessons)
         heads = self.heads or next(n for n in range(max(1, width // 128), width) if width % (2 * n) == 0)
-        shape = Shape(
+        shape = FeatureNetShape(
             self.eagle,
             width,
             heads,
@@ -277,7 +277,7 @@ class FeatureRecipe(Recipe):
             backbone=self.backbone,
             fingerprint=teacher.backbone.fingerprint,
         )
-        (net := FeatureNet(shape)).ids.copy_(ids)
+        (net := FeatureDrafterNet(shape)).ids.copy_(ids)
         if self.eagle == "eagle3" and tied.lift is None:
             net.unembed.weight.data.copy_(lessons.unembed[net.ids.to(lessons.unembed.device)])
         return FeatureStudent(net, lessons)

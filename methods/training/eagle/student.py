@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from stridebench.harness.core.capabilities import Tap
 from stridebench.harness.train.teacher import Passage, Teacher
-from stridebench.methods.drafters.eagle.net import FeatureNet
+from stridebench.methods.drafters.eagle.net import FeatureDrafterNet
 
 # The data of a feature drafter: passages of its backbone and the backbone's hidden rows on them.
 # Symbols: B sequences, N entries of the longest one, G branches of guidance, J tapped layers, E width. Entry t is
@@ -136,7 +136,7 @@ class FeatureStudent(nn.Module):
         proposed: marks the proposed ids among V, or None if the net proposes all.
     """
 
-    def __init__(self, net: FeatureNet, lessons: Lessons) -> None:
+    def __init__(self, net: FeatureDrafterNet, lessons: Lessons) -> None:
         super().__init__()
         self.net = net
         self.lessons = lessons
@@ -158,7 +158,9 @@ class FeatureStudent(nn.Module):
         """The backbone's logits of the compared ids."""
         return functional.linear(self._lifted(heads), self._rows[0]).float()
 
-    def draft_logits(self, features: Float[Tensor, "n E"], net: FeatureNet | None = None) -> Float[Tensor, "n K"]:
+    def draft_logits(
+        self, features: Float[Tensor, "n E"], net: FeatureDrafterNet | None = None
+    ) -> Float[Tensor, "n K"]:
         """The drafter's logits of the compared ids; ``net``: another net of the same shape."""
         chosen = self.net if net is None else net
         if chosen.shape.kind == "eagle3":  # its own head, which needs nothing of the backbone's
@@ -176,7 +178,7 @@ class FeatureStudent(nn.Module):
 
 
 def unroll(
-    net: FeatureNet,
+    net: FeatureDrafterNet,
     tokens: Float[Tensor, "B N E"],
     features: Float[Tensor, "B N J E"],
     visible: Bool[Tensor, "B one N N"],

@@ -19,7 +19,7 @@ from stridebench.harness.registry import GENERAL_RECIPES
 from stridebench.harness.train.passages import AnyPlan, PassagePlan, passages_of
 from stridebench.harness.train.pictures import PicturePlan, side_of_pictures, signed, square
 from stridebench.harness.train.teacher import Teacher
-from stridebench.methods.drafters.scales.net import Pair, Samplers, Shape
+from stridebench.methods.drafters.scales.net import Pair, Samplers, SamplerShape
 from stridebench.methods.training.scales.samplers_recipe import (
     BANDS,
     Frozen,
@@ -145,7 +145,7 @@ class AnySamplers(SamplersRecipe):
         backbone: the target; its pictures are the larger ones.
         plan: a folder of pictures, or prompts.
         factor: r.
-        more: see `Shape`; the 4x samplers have 30 M parameters and the 2x ones 20 M.
+        more: see `SamplerShape`; the 4x samplers have 30 M parameters and the 2x ones 20 M.
         device: that the samplers learn on.
         requires: the samplers to start from, if any.
         paper: the paper's schedule.
@@ -183,7 +183,7 @@ class AnySamplers(SamplersRecipe):
                 f"or more; choose another factor"
             )
         book = tokenizer.codebook
-        pair = Pair(Shape(self.factor, len(book), book.shape[1], self.width, self.blocks, self.more))
+        pair = Pair(SamplerShape(self.factor, len(book), book.shape[1], self.width, self.blocks, self.more))
         if self.requires:
             pair.warm_start(Pair.load(requirements[self.requires[0]]))
         pair.codebook.copy_(book)

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from stridebench.harness.registry import RECIPES
 from stridebench.harness.synthetic import emoji
-from stridebench.methods.drafters.scales.net import Pair, Samplers, Shape
+from stridebench.methods.drafters.scales.net import Pair, Samplers, SamplerShape
 from stridebench.methods.training.scales.samplers_recipe import (
     BANDS,
     CELL,
@@ -112,7 +112,7 @@ class MuLoSamplers(SamplersRecipe):
         """
         tokenizer = RECIPES.get(TOKENIZER).load(requirements[TOKENIZER]).requires_grad_(False)
         book: Tensor = tokenizer.codebook
-        pair = Pair(Shape(FACTOR, len(book), book.shape[1], self.width, self.blocks))
+        pair = Pair(SamplerShape(FACTOR, len(book), book.shape[1], self.width, self.blocks))
         pair.codebook.copy_(book)
         model = SamplerTraining(pair, self.critics(), Frozen(tokenizer, perceptual() if self.lpips else None))
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # the stubs lack it

@@ -31,7 +31,7 @@ from stridebench.reports.papers.measured import KEYS, CellGroup, MeasuredRun, co
 from stridebench.reports.text_table import UNMEASURED, TextTable, estimate_text
 
 if TYPE_CHECKING:
-    from stridebench.harness.record.store import Cell
+    from stridebench.harness.record.store import SealedCell
 
 
 # Depth of trees by region of the picture: smooth ground, textured ground, object.
@@ -45,7 +45,7 @@ PERMUTATIONS = 2_000
 Counts = npt.NDArray[np.float64]
 
 
-def located(cell: Cell) -> pd.DataFrame:
+def located(cell: SealedCell) -> pd.DataFrame:
     """Return ``cycles`` with a ``region`` each, for pictures with known regions."""
     grid = cell.meta.get("grid")
     if "regions" not in cell.samples or not grid:
@@ -133,7 +133,7 @@ class PictureProbs(NamedTuple):
         return on_grid(self.probs[:, 0], grid)
 
 
-def pictures(cell: Cell) -> Iterator[PictureProbs]:
+def pictures(cell: SealedCell) -> Iterator[PictureProbs]:
     """Yield the complete outputs whose distributions were stored."""
     grid, samples = cell.meta.get("grid"), counted(cell)
     if not grid or "leading" not in samples:
@@ -147,7 +147,7 @@ def pictures(cell: Cell) -> Iterator[PictureProbs]:
             yield PictureProbs(sample["prompt"], int(sample["repetition"]), leading.reshape(count, -1), named)
 
 
-def _baselines(run: MeasuredRun) -> Iterator[tuple[CellGroup, Cell, list[PictureProbs]]]:
+def _baselines(run: MeasuredRun) -> Iterator[tuple[CellGroup, SealedCell, list[PictureProbs]]]:
     for group in run.groups:
         for name in group.cells(role="baseline"):
             cell = run.store.cell(name)

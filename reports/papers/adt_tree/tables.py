@@ -27,7 +27,7 @@ from stridebench.reports.summary import FinishedCell, token_ms
 from stridebench.reports.text_table import TextTable, estimate_text, measured_text, number
 
 if TYPE_CHECKING:
-    from stridebench.harness.record.store import Cell, Store
+    from stridebench.harness.record.store import SealedCell, Store
 
 
 def options(params: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -130,7 +130,7 @@ class TreeCost(NamedTuple):
         return min(self.N, self.candidates)
 
 
-def cost(cell: Cell) -> TreeCost | None:
+def cost(cell: SealedCell) -> TreeCost | None:
     """Return the costs of a cell, or None if no cycle had room for the whole tree, or its size is chosen by cost."""
     options = cell.meta["params"]
     if options["depth"] is None or options["nodes"] is None:

@@ -24,7 +24,7 @@ from stridebench.reports.summary import FinishedCell
 from stridebench.reports.text_table import UNMEASURED, TextTable, estimate_text, measured_text, number
 
 if TYPE_CHECKING:
-    from stridebench.harness.record.store import Cell, Store
+    from stridebench.harness.record.store import SealedCell, Store
 
 
 METHOD = "cross_regression"
@@ -220,7 +220,7 @@ NOTES = (
 )
 
 
-def energies(cell: Cell) -> pd.DataFrame:
+def energies(cell: SealedCell) -> pd.DataFrame:
     """Return one row a draft of counted outputs: prompt, repetition, ``place`` in the test from 1 and ``energy``.
 
     ``following`` is the energy of the next place, NaN after the last. Without stored energies the frame is empty.

@@ -35,7 +35,7 @@ from stridebench.reports.summary import FinishedCell, token_ms
 from stridebench.reports.text_table import TextTable, measured_text
 
 if TYPE_CHECKING:
-    from stridebench.harness.record.store import Cell, Store
+    from stridebench.harness.record.store import SealedCell, Store
 
 
 UNTRAINED = ("repeat", "bilinear")
@@ -263,7 +263,7 @@ def picture_sheet(
     yield drawn
 
 
-def _first_pictures(cell: Cell, most: int) -> dict[str, int]:
+def _first_pictures(cell: SealedCell, most: int) -> dict[str, int]:
     """Return the first repetition of each of the first prompts that became a picture."""
     pictures = FinishedCell.of(cell).samples["output"].fillna("").str.endswith(".png")
     first: dict[str, int] = {}
@@ -272,7 +272,7 @@ def _first_pictures(cell: Cell, most: int) -> dict[str, int]:
     return dict(list(first.items())[:most])
 
 
-def ratios(base: Cell, cell: Cell) -> dict[tuple[str, int], float]:
+def ratios(base: SealedCell, cell: SealedCell) -> dict[tuple[str, int], float]:
     """Return the wall speed-up of each picture that both cells decoded, by prompt and repetition."""
     paired = (token_ms(FinishedCell.of(base).totals) / token_ms(FinishedCell.of(cell).totals)).dropna()
     keys = ((str(prompt), int(repetition)) for prompt, repetition in paired.index)

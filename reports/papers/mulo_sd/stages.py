@@ -22,7 +22,7 @@ from stridebench.reports.summary import FinishedCell
 from stridebench.reports.text_table import UNMEASURED, TextTable, measured_text, number
 
 if TYPE_CHECKING:
-    from stridebench.harness.record.store import Cell
+    from stridebench.harness.record.store import SealedCell
 
 
 STEPS = ("1 drafter", "2 up-sampling", "3 target pass", "4-5 judging", "6 redraws", "7 down-sampling", "rest")
@@ -97,7 +97,7 @@ def speedups(run: MeasuredRun) -> list[TextTable]:
     return plain("MuLo-SD, supplement, eq. 10: speed-up over AR by passes, and measured", lines, notes, labels=2)
 
 
-def breakdown(cell: Cell) -> pd.Series[float] | None:
+def breakdown(cell: SealedCell) -> pd.Series[float] | None:
     """Return the mean seconds of a picture in each of STEPS, or None if the run stored no stages.
 
     The drafter's time of a step contains the samplers' (steps 2 and 7), which is subtracted here.
@@ -194,7 +194,7 @@ class Swept:
     line: SweepLine | None
     base: str | None
 
-    def cell(self, tau: str) -> Cell | None:
+    def cell(self, tau: str) -> SealedCell | None:
         """Return the cell at a tau."""
         name = self.line.cells.get(tau) if self.line else None
         return self.run.store.cell(name) if name else None

@@ -24,7 +24,7 @@ from stridebench.reports.papers.measured import CellGroup, MeasuredRun, decoded,
 from stridebench.reports.text_table import TextTable, measured_text
 
 if TYPE_CHECKING:
-    from stridebench.harness.record.store import Cell, Store
+    from stridebench.harness.record.store import SealedCell, Store
 
 DISTANCES = {
     "set.diversity_lpips": "diversity, LPIPS",
@@ -77,7 +77,9 @@ def same_seed(run: MeasuredRun) -> Iterator[Figure]:
             yield _seeds(run.store, title, list(zip(names, cells, strict=True)), prompt, seeds)
 
 
-def _seeds(store: Store, title: str, cells: Sequence[tuple[str, Cell]], prompt: str, seeds: Sequence[int]) -> Figure:
+def _seeds(
+    store: Store, title: str, cells: Sequence[tuple[str, SealedCell]], prompt: str, seeds: Sequence[int]
+) -> Figure:
     """Draw the sheet of one prompt; ``cells`` have the names of their rows."""
     shown_seeds = seeds[:COLUMNS]
     left = f"; {len(seeds) - COLUMNS} more seeds" if len(seeds) > COLUMNS else ""

@@ -35,7 +35,7 @@ from stridebench.reports.papers.measured import KEYS, CellGroup, MeasuredRun, co
 from stridebench.reports.text_table import TextTable, estimate_text
 
 if TYPE_CHECKING:
-    from stridebench.harness.record.store import Cell
+    from stridebench.harness.record.store import SealedCell
 
 
 RASTER = ("jacobi", "sjd", "sjdpp", "gsd")
@@ -46,7 +46,7 @@ LONG = 0.9
 """Runs at or above this quantile of their cell's lengths are long."""
 
 
-def runs(cell: Cell) -> pd.DataFrame:
+def runs(cell: SealedCell) -> pd.DataFrame:
     """Return one row a run of counted outputs: prompt, repetition, begin (of the first token), length, logprob."""
     steps = cell.steps[~cell.steps["warmup"].astype(bool)].sort_values("step")
     emitted = dict(list((steps["emitted"] - steps["overshoot"]).groupby([steps[key] for key in KEYS], sort=False)))
@@ -147,7 +147,7 @@ def worst_runs(rows_of_runs: pd.DataFrame, count: int = WORST) -> pd.DataFrame:
     return long.sort_values(["logprob", *KEYS]).drop_duplicates(KEYS).head(count)
 
 
-def _drawable(run: MeasuredRun) -> Iterator[tuple[CellGroup, list[Cell]]]:
+def _drawable(run: MeasuredRun) -> Iterator[tuple[CellGroup, list[SealedCell]]]:
     """Yield groups with cells whose outputs are complete pictures on a known grid, in raster order."""
     for group in run.groups:
         cells = [cell for name in group.cells(*RASTER) if has_pictures(cell := run.store.cell(name))]
@@ -176,7 +176,7 @@ NOTES = (
 )
 
 
-def by_region(cell: Cell) -> dict[str, pd.DataFrame]:
+def by_region(cell: SealedCell) -> dict[str, pd.DataFrame]:
     """Return ``tokens`` and ``passes`` of each region by (prompt, repetition), for pictures with known regions."""
     samples = counted(cell)
     if "regions" not in samples or not cell.meta.get("grid"):

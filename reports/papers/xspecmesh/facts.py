@@ -25,7 +25,7 @@ from stridebench.reports.text_table import UNMEASURED, TextTable, estimate_text
 if TYPE_CHECKING:
     import pandas as pd
 
-    from stridebench.harness.record.store import Cell, Store
+    from stridebench.harness.record.store import SealedCell, Store
 
 
 DISTANCES = {"chamfer": "CD", "hausdorff": "HD"}
@@ -254,7 +254,7 @@ def levels(run: MeasuredRun) -> Iterator[TextTable]:
         yield from plain(f"XSpecMesh by level | measured on {setting.title}", lines, notes)
 
 
-def _by_level(store: Store, cell: Cell) -> Iterator[dict[str, str]]:
+def _by_level(store: Store, cell: SealedCell) -> Iterator[dict[str, str]]:
     finished, base = FinishedCell.of(cell), FinishedCell.of(store.cell(str(cell.meta["baseline"])))
     samples = decoded(cell)
     for level in sorted(set(samples["category"]) - {""}):

@@ -16,7 +16,7 @@ from stridebench.harness.audit.alternatives import (
     REPEATED,
     Alternative,
     FloatArray,
-    Outcomes,
+    TokenOutcomes,
     accepted_by_p,
     argmax_boosted,
     copying,
@@ -44,7 +44,7 @@ from tests.support.one_by_one import register
 from tests.support.samplers import simulated, without_drafter
 
 P, Q = np.array([[0.5, 0.3, 0.2, 0.0]]), np.array([[0.1, 0.6, 0.3, 0.0]])
-SMALL = Outcomes(P, np.array([[1.0, 1, 1, 0]]), np.array([[4, 2, 9, -1]]), np.array([2]), Q, 0.7)
+SMALL = TokenOutcomes(P, np.array([[1.0, 1, 1, 0]]), np.array([[4, 2, 9, -1]]), np.array([2]), Q, 0.7)
 
 
 @pytest.mark.parametrize("top_p", [1.0, 0.8])
@@ -120,7 +120,7 @@ def test_alternatives_of_reused_randomness_are_what_such_samplers_draw(alternati
     with np.errstate(divide="ignore"):
         again = (noise / residual).argmin(1) if raced else np.searchsorted(correction.cumsum(), number[alternative])
     y = np.where(test < accepts, x, np.minimum(again, 3))
-    outcomes = Outcomes(p, np.ones((1, 4)), np.array([[7, 3, 5, -1]]), np.array([-1]), q)
+    outcomes = TokenOutcomes(p, np.ones((1, 4)), np.array([[7, 3, 5, -1]]), np.array([-1]), q)
     weights = alternative(outcomes)[0]
     np.testing.assert_allclose(weights.sum(), 1.0, rtol=1e-12)
     np.testing.assert_allclose(np.bincount(y, minlength=4) / runs, weights[order], atol=0.003)
@@ -128,7 +128,7 @@ def test_alternatives_of_reused_randomness_are_what_such_samplers_draw(alternati
 
 
 def test_the_rest_is_spread_over_its_ids() -> None:
-    outcomes = Outcomes(np.array([[0.6, 0.4]]), np.array([[1.0, 4.0]]), np.array([[3, -1]]), np.array([-1]))
+    outcomes = TokenOutcomes(np.array([[0.6, 0.4]]), np.array([[1.0, 4.0]]), np.array([[3, -1]]), np.array([-1]))
     np.testing.assert_allclose(powered(outcomes, 2.0)[0], [0.36, 4 * 0.01])
     np.testing.assert_allclose(leaking(outcomes, 1.0)[0], [0.2, 0.8])
     np.testing.assert_allclose(copying(outcomes, 0.5), outcomes.p)
@@ -152,7 +152,7 @@ def test_a_package_adds_an_alternative(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_alternative_that_sees_later_tokens_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    def sees(outcomes: Outcomes) -> FloatArray:
+    def sees(outcomes: TokenOutcomes) -> FloatArray:
         return outcomes.p * (1 + outcomes.p[-1:])
 
     register(monkeypatch, ALTERNATIVES, "sees", sees)  # type: ignore[arg-type]

@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from stridebench.harness.audit.alternatives import Outcomes
+from stridebench.harness.audit.alternatives import TokenOutcomes
 from stridebench.harness.audit.bets import Bets, added_up, bet, mixture, newton_path
 from stridebench.harness.errors import UsageError
 from tests.support.samplers import drawn, log_e, simulated, without_drafter
 
 
-def bets_of(outcomes: Outcomes, seed: int = 1) -> Bets:
+def bets_of(outcomes: TokenOutcomes, seed: int = 1) -> Bets:
     row = np.arange(len(outcomes))
     places = drawn(outcomes.p, 1, seed)[0]
     zeros = np.zeros(len(outcomes), dtype=np.int64)
@@ -42,7 +42,7 @@ def test_the_mean_e_value_of_a_correct_sampler_after_one_token_is_one() -> None:
     assert row @ outcomes.p[0, :30] == pytest.approx(1.0, rel=1e-9)
 
 
-def log_e_of(outcomes: Outcomes, place: int) -> float:
+def log_e_of(outcomes: TokenOutcomes, place: int) -> float:
     bets = bet(outcomes, outcomes.ids[:, place], np.zeros(1, dtype=np.int64), outcomes.p[:, place])
     return float(mixture(np.array(bets.gains), newton_path(np.array(bets.tilts))[-1]))
 

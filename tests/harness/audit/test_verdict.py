@@ -13,7 +13,7 @@ from scipy.special import rel_entr
 
 from stridebench.harness.audit.alternatives import (
     FloatArray,
-    Outcomes,
+    TokenOutcomes,
     argmax_boosted,
     drafted,
     leaking,
@@ -28,7 +28,7 @@ from stridebench.harness.record.metrics import REFUTED
 from tests.support.samplers import drawn, log_e, simulated
 
 
-def bets_on(outcomes: Outcomes, law: FloatArray, seed: int = 1) -> Bets:
+def bets_on(outcomes: TokenOutcomes, law: FloatArray, seed: int = 1) -> Bets:
     row = np.arange(len(outcomes))
     places = drawn(law, 1, seed)[0]
     zeros = np.zeros(len(outcomes), dtype=np.int64)
@@ -59,7 +59,7 @@ def test_a_correct_sampler_is_not_refuted_and_a_biased_one_is() -> None:
     assert biased.verdict == "refuted" and biased.best.startswith("hotter")
 
 
-def penalty(outcomes: Outcomes, ratio: float) -> FloatArray:
+def penalty(outcomes: TokenOutcomes, ratio: float) -> FloatArray:
     """A repetition penalty on logits whose normaliser is 6, as engines have it: not one of the alternatives."""
     logits = np.log(np.maximum(outcomes.p, 1e-300)) + 6
     assert outcomes.stood is not None
@@ -115,7 +115,7 @@ def test_an_audit_of_tokens_at_a_cut_alone_says_nothing() -> None:
     assert result.columns["audit_log_e"] == pytest.approx(0.0)
 
 
-def at_distance(outcomes: Outcomes, law: Callable[[float], FloatArray], distance: float) -> FloatArray:
+def at_distance(outcomes: TokenOutcomes, law: Callable[[float], FloatArray], distance: float) -> FloatArray:
     """The member of a family of distributions, from p at 0 on, whose total variation a token is this."""
 
     def excess(strength: float) -> float:
@@ -128,7 +128,7 @@ def normalised(weights: FloatArray) -> FloatArray:
     return weights / weights.sum(1, keepdims=True)
 
 
-FAMILIES: dict[str, Callable[[Outcomes, float], FloatArray]] = {
+FAMILIES: dict[str, Callable[[TokenOutcomes, float], FloatArray]] = {
     "hotter": lambda outcomes, strength: normalised(powered(outcomes, 1 - strength)),
     "colder": lambda outcomes, strength: normalised(powered(outcomes, 1 + strength)),
     "argmax": argmax_boosted,

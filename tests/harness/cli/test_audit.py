@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from stridebench.harness.audit.alternatives import FloatArray, Outcomes
+from stridebench.harness.audit.alternatives import FloatArray, TokenOutcomes
 from stridebench.harness.audit.bets import Bets
 from stridebench.harness.audit.verdict import Audit, audit
 from stridebench.harness.backbones.toy.tabular import Tabular
@@ -88,7 +88,7 @@ def test_cells_stand_under_their_setting_and_an_approximate_one_may_be_refuted(
 
 
 def test_a_cell_that_cannot_be_audited_is_no_pass(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(outcomes: Outcomes) -> FloatArray:
+    def fails(outcomes: TokenOutcomes) -> FloatArray:
         if outcomes.q is not None:
             raise ValueError("no such bias")
         return np.ones_like(outcomes.p)

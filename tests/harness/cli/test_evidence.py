@@ -11,14 +11,14 @@ import pytest
 from stridebench.harness.audit.bets import bet
 from stridebench.harness.audit.verdict import audit
 from stridebench.harness.cli.report import NO_BETS, POINTS, evidence_of
-from stridebench.harness.record.store import Cell
+from stridebench.harness.record.store import SealedCell
 from stridebench.reports.html.figures import Chart
 from tests.support import page_runs
 from tests.support.fake_store import empty, meta, record, step
 from tests.support.samplers import drawn, simulated
 
 
-def audited(folder: Path, outputs: int, **changes: Any) -> tuple[Cell, float]:
+def audited(folder: Path, outputs: int, **changes: Any) -> tuple[SealedCell, float]:
     """A stored cell at T = 1 with the bets on each output, and the e-value of its audit."""
     outcomes = simulated(3, 20)
     row, none = np.arange(3), np.zeros(3, dtype=np.int64)

@@ -11,7 +11,7 @@ import pytest
 
 from stridebench.harness.cli.show import match_cell, match_name, match_prompt, show_prompt
 from stridebench.harness.errors import UnknownNameError, UsageError
-from stridebench.harness.record.store import Cell
+from stridebench.harness.record.store import SealedCell
 
 IDS = (
     "prompt_lookup.smollm2-135m.bf16.T0.humaneval-d77e43b4",
@@ -58,13 +58,13 @@ def test_an_unknown_cell_is_an_error_with_the_known_ones() -> None:
 STEP = {"prompt": "a/1", "repetition": 0, "warmup": False, "wall_ns": 2_000_000, "forced": 0}
 
 
-def cell_of(**columns: Any) -> Cell:
+def cell_of(**columns: Any) -> SealedCell:
     sample = {"prompt": "a/1", "repetition": 0, "warmup": False, "status": "ok", "error": None, "tokens": [1, 2, 3]}
     steps = [
         {**STEP, "step": 0, "drafted": 2, "tested": 2, "accepted": 1, "emitted": 2},
         {**STEP, "step": 1, "drafted": 0, "tested": 0, "accepted": 0, "emitted": 1},
     ]
-    return Cell("c", {}, pd.DataFrame([{**sample, "text": "one two", **columns}]), pd.DataFrame(steps))
+    return SealedCell("c", {}, pd.DataFrame([{**sample, "text": "one two", **columns}]), pd.DataFrame(steps))
 
 
 PROMPTS = ["HumanEval/1", "HumanEval/11", "HumanEval/2"]

@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from stridebench.harness.backbones.checkpoints import sources
-from stridebench.harness.core.engine import EngineFault, EngineRequest, Weights
+from stridebench.harness.core.engine import EngineFault, EngineRequest, EngineWeights
 from stridebench.harness.discover import shipped
 from stridebench.harness.engines.openvino_genai import OpenVINOGenAI
 from stridebench.harness.engines.transformers import Transformers
@@ -28,7 +28,7 @@ def request(temperature: float = 0.0, seed: int = 0, tokens: int = 12) -> Engine
 @pytest.fixture(scope="module")
 def plain() -> Iterator[Transformers]:
     with Transformers() as engine:
-        engine.open(Weights(FOLDER))
+        engine.open(EngineWeights(FOLDER))
         yield engine
 
 
@@ -61,7 +61,7 @@ def test_the_seed_decides_a_draw_and_torchs_own_generator_is_put_back(plain: Tra
 )
 def test_drafts_are_counted_step_by_step(plain: Transformers, options: dict[str, object]) -> None:
     with Transformers(**options) as engine:  # type: ignore[arg-type]
-        engine.open(Weights(FOLDER))
+        engine.open(EngineWeights(FOLDER))
         reply = engine.generate(request())
     assert reply.tokens == plain.generate(request()).tokens
     counts = reply.acceptance
@@ -77,9 +77,9 @@ def test_options_that_exclude_each_other_and_a_model_that_is_not_there() -> None
     with pytest.raises(UsageError, match="choose float32, bfloat16, float16"):
         Transformers(dtype="fp8")
     with pytest.raises(UsageError, match="no folder of weights"):
-        Transformers().open(Weights())
+        Transformers().open(EngineWeights())
     with pytest.raises(EngineFault, match="cannot load"):
-        Transformers(model="/no/such/folder").open(Weights())
+        Transformers(model="/no/such/folder").open(EngineWeights())
 
 
 def gguf_file() -> str:
@@ -96,7 +96,7 @@ def gguf_file() -> str:
 def test_openvino_reads_the_gguf_file_and_honours_seed_and_budget() -> None:
     pytest.importorskip("openvino_genai", reason="needs the extra engines")
     with OpenVINOGenAI() as engine:
-        engine.open(Weights(gguf=gguf_file))
+        engine.open(EngineWeights(gguf=gguf_file))
         first, again, other = (engine.generate(request(1.0, seed, 6)) for seed in (1, 1, 2))
     assert first.tokens == again.tokens != other.tokens
     assert first.output_tokens == 6 and sum(chunk.tokens or 0 for chunk in first.chunks) == 6
@@ -105,8 +105,8 @@ def test_openvino_reads_the_gguf_file_and_honours_seed_and_budget() -> None:
 
 def test_openvino_without_a_model_or_with_a_broken_one(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="name a GGUF file"):
-        OpenVINOGenAI().open(Weights())
+        OpenVINOGenAI().open(EngineWeights())
     pytest.importorskip("openvino_genai", reason="needs the extra engines")
     (tmp_path / "broken.gguf").write_bytes(b"GGUF????")
     with pytest.raises(EngineFault, match="OpenVINO cannot load"):
-        OpenVINOGenAI(model=str(tmp_path / "broken.gguf")).open(Weights())
+        OpenVINOGenAI(model=str(tmp_path / "broken.gguf")).open(EngineWeights())

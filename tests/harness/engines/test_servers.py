@@ -13,7 +13,7 @@ from urllib.parse import quote
 import pytest
 
 import stridebench.harness.engines.openai as server_module
-from stridebench.harness.core.engine import AcceptanceCounts, EngineFault, EngineRequest, Reply, Weights
+from stridebench.harness.core.engine import AcceptanceCounts, EngineFault, EngineRequest, EngineWeights, Reply
 from stridebench.harness.engines.llama_cpp import LlamaCpp
 from stridebench.harness.engines.openai import OpenAI, Server, read_counters
 from stridebench.harness.engines.sglang import SGLang
@@ -33,7 +33,7 @@ def answers() -> Iterator[Answers]:
 
 def ask(kind: type[OpenAI], answers: Answers, **options: Any) -> Reply:
     with kind(url=answers.url, **options) as engine:
-        engine.open(Weights())
+        engine.open(EngineWeights())
         return engine.generate(REQUEST)
 
 
@@ -164,10 +164,10 @@ def test_a_key_is_hidden_in_every_form_and_in_names_and_outputs_too(
         assert "sk-a" not in str(caught.value) and "(key)" in str(caught.value)
     answers.status, answers.events, answers.models = 200, [message(f"it is {key}", "stop")], (f"m-{key}",)
     with OpenAI(url=answers.url, key_env="MY_KEY") as engine:
-        engine.open(Weights())
+        engine.open(EngineWeights())
         assert engine.generate(REQUEST).text == "it is (key)" and engine.told() == {"model": "m-(key)"}
     with OpenAI(url=answers.url, key_env="MY_KEY", model="other") as engine, pytest.raises(EngineFault) as caught:
-        engine.open(Weights())
+        engine.open(EngineWeights())
     assert "other" in str(caught.value) and "m-(key)" in str(caught.value) and "sk-a" not in str(caught.value)
 
 
@@ -236,7 +236,7 @@ vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",position="1"} 2.0
 def test_counters_are_added_up_over_labels_and_read_by_position(answers: Answers) -> None:
     answers.metrics = [COUNTERS]
     with VLLM(url=answers.url) as engine:
-        engine.open(Weights())
+        engine.open(EngineWeights())
         counters = engine.counters()
     assert counters is not None
     assert counters.values == {"draft_steps": 4.0, "accepted": 5.0} and counters.per_position == {0: 3.0, 1: 2.0}
@@ -251,14 +251,14 @@ def test_counters_are_added_up_over_labels_and_read_by_position(answers: Answers
 def test_output_tokens_are_counted_too(answers: Answers, kind: type[OpenAI], name: str) -> None:
     answers.metrics = [f'# TYPE {name} counter\n{name}_total{{model_name="m"}} 8.0e+01\n']
     with kind(url=answers.url) as engine:
-        engine.open(Weights())
+        engine.open(EngineWeights())
         counters = engine.counters()
     assert counters is not None and counters.values == {"output_tokens": 80.0}
 
 
 def test_a_server_without_counters_has_none(answers: Answers) -> None:
     with LlamaCpp(url=answers.url) as engine:
-        engine.open(Weights())
+        engine.open(EngineWeights())
         assert engine.counters() is None
 
 
@@ -384,7 +384,7 @@ def test_a_request_for_tokens_is_sent_once_though_the_server_closes_its_connecti
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         with OpenAI(url=f"http://127.0.0.1:{listener.getsockname()[1]}") as engine:
-            engine.open(Weights())
+            engine.open(EngineWeights())
             with pytest.raises(EngineFault, match="Server disconnected without sending a response") as caught:
                 engine.generate(REQUEST)
     assert caught.value.kind == "cut_short"

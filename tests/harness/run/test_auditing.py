@@ -13,7 +13,7 @@ import pytest
 from stridebench.harness.core.method import Claim, Mutant
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.proof.mutants import injected
-from stridebench.harness.record.store import Cell, Store
+from stridebench.harness.record.store import SealedCell, Store
 from stridebench.harness.registry import ALTERNATIVES, METHODS
 from stridebench.harness.run.auditing import OTHER_RULE, audit_cell, draws_by_other_rule
 from stridebench.methods.mulo_sd import MuLoSD
@@ -32,7 +32,7 @@ class BiasedByDesign(BiasedLate):
 
 
 @pytest.fixture(scope="module")
-def cells(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Cell]:
+def cells(tmp_path_factory: pytest.TempPathFactory) -> dict[str, SealedCell]:
     with pytest.MonkeyPatch.context() as patch:
         register(patch, METHODS, "biased_late", BiasedLate)
         register(patch, METHODS, "biased_by_design", BiasedByDesign)
@@ -40,20 +40,20 @@ def cells(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Cell]:
         return finished(tmp_path_factory.mktemp("audited") / "run", methods=methods, **SIZES)
 
 
-def test_every_cell_has_its_e_value_and_says_what_it_would_have_seen(cells: dict[str, Cell]) -> None:
+def test_every_cell_has_its_e_value_and_says_what_it_would_have_seen(cells: dict[str, SealedCell]) -> None:
     for cell in cells.values():
         assert cell.meta["audit_tokens"] == 240 and math.isfinite(cell.meta["audit_log_e"])
         assert {"audit_best", "audit_visible_tv", "audit_near_cut", "audit_impossible"} <= set(cell.meta)
         assert cell.meta["audit_threshold"] == 5000.0
 
 
-def test_correct_cells_stay_low(cells: dict[str, Cell]) -> None:
+def test_correct_cells_stay_low(cells: dict[str, SealedCell]) -> None:
     for label in ("autoregressive T=1", "autoregressive (other seeds) T=1", "sjd T=1", "speculative T=1"):
         assert cells[label].meta["audit_log_e"] < math.log(20)
         assert cells[label].meta["verdict"]["word"] != "broken"
 
 
-def test_a_biased_cell_is_broken_whatever_was_enumerated(cells: dict[str, Cell]) -> None:
+def test_a_biased_cell_is_broken_whatever_was_enumerated(cells: dict[str, SealedCell]) -> None:
     verdict = cells["biased_late T=1"].meta["verdict"]
     assert verdict["word"] == "broken" and verdict["note"].startswith("audit: e = 1e")
     assert "once in 5000 cells" in verdict["note"]  # 1000 for each of five that claim the target's distribution
@@ -66,7 +66,7 @@ def test_tokens_of_a_canvas_that_no_pass_saw_break_the_claim(tmp_path: Path, mon
     assert meta["verdict"]["word"] == "broken" and "before a pass gave their" in meta["verdict"]["note"]
 
 
-def test_a_cell_that_claims_no_such_thing_is_not_broken_by_its_audit(cells: dict[str, Cell]) -> None:
+def test_a_cell_that_claims_no_such_thing_is_not_broken_by_its_audit(cells: dict[str, SealedCell]) -> None:
     meta = cells["biased_by_design T=1"].meta
     assert meta["audit_log_e"] > math.log(1000) and meta["verdict"]["word"] != "broken"
 
@@ -80,7 +80,7 @@ def test_an_approximate_method_is_not_audited_by_its_own_passes() -> None:
     assert not draws_by_other_rule(MuLoSD(tau=math.inf)) and not draws_by_other_rule(SJDPlusPlus(reuse="paper"))
 
 
-def test_bets_with_a_drafter_use_its_distribution(cells: dict[str, Cell]) -> None:
+def test_bets_with_a_drafter_use_its_distribution(cells: dict[str, SealedCell]) -> None:
     bets = {label: json.loads(cell.samples["audit"].iloc[0]) for label, cell in cells.items() if len(cell.samples)}
     assert "no residual" in bets["speculative T=1"]["names"] and "no residual" not in bets["sjd T=1"]["names"]
     assert len(bets["speculative T=1"]["tilts"][0]) == 1 + len(bets["sjd T=1"]["tilts"][0])

@@ -14,7 +14,7 @@ from stridebench.harness.core.draft import Acceptance
 from stridebench.harness.core.method import Mutant
 from stridebench.harness.core.run import Run
 from stridebench.harness.proof.mutants import injected
-from stridebench.harness.record.store import Cell, Store
+from stridebench.harness.record.store import SealedCell, Store
 from stridebench.harness.registry import METHODS
 from stridebench.harness.run.auditing import OTHER_ORDER, uncheckable
 from stridebench.methods.drafters.draft_model import ModelDrafter
@@ -33,7 +33,7 @@ STALE = Mutant(
 )
 
 
-def drafter_of(cell: Cell) -> dict[str, Any]:
+def drafter_of(cell: SealedCell) -> dict[str, Any]:
     return {name: value for name, value in cell.meta.items() if name.startswith("drafter_")}
 
 

@@ -14,7 +14,7 @@ from stridebench.harness.core.draft import Acceptance
 from stridebench.harness.core.run import Run
 from stridebench.harness.machine import consumption
 from stridebench.harness.plan import presets
-from stridebench.harness.record.store import Cell, Store
+from stridebench.harness.record.store import SealedCell, Store
 from stridebench.harness.registry import METHODS
 from stridebench.harness.run.loading import WarmModels
 from stridebench.methods.drafters.jacobi.window import JacobiWindow
@@ -22,12 +22,12 @@ from stridebench.reports.summary import summarise
 from tests.support.runs import by_label, counted, finished, in_parts, plan_of, start
 
 
-def by_batch(store: Store) -> dict[str, Cell]:
+def by_batch(store: Store) -> dict[str, SealedCell]:
     cells = map(store.cell, store.cells())
     return {f"{c.meta['label']} T={c.meta['sampling']['temperature']:g} B={c.meta['batch']}": c for c in cells}
 
 
-def table(cell: Cell) -> Any:
+def table(cell: SealedCell) -> Any:
     """The records of a cell except its times and the number of rows served together."""
     steps = cell.steps[[name for name in cell.steps if not name.endswith("_ns") and name not in ("served", "switches")]]
     steps = steps.assign(ranks=steps["ranks"].map(list), energies=steps["energies"].map(list))

@@ -12,7 +12,7 @@ from PIL import Image
 from stridebench.harness.core.task import Prompt, Stored
 from stridebench.harness.errors import UsageError
 from stridebench.tasks.exchange.pictures import DpgLayout, GenEvalLayout, T2ILayout, VBenchLayout
-from stridebench.tasks.metrics.dpg import Question
+from stridebench.tasks.metrics.dpg import Proposition
 from tests.support.picture_benchmarks import GENEVAL
 
 
@@ -83,7 +83,7 @@ def test_a_cell_of_another_task_is_refused(tmp_path: Path) -> None:
 
 
 def test_dpg_reads_four_pictures_of_a_prompt_from_one_file(tmp_path: Path) -> None:
-    asked = (Question(1, (0,), "entity - whole", "Is there a cat?"),)
+    asked = (Proposition(1, (0,), "entity - whole", "Is there a cat?"),)
     prompt = Prompt("dpg/17", "a cat", data={"item": "17", "questions": asked})
     outputs = [Stored(prompt, r, picture(tmp_path, str(r), 60 * r)) for r in range(4)]
     folder = tmp_path / "out"

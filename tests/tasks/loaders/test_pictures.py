@@ -15,7 +15,7 @@ from stridebench.tasks.coco import Coco
 from stridebench.tasks.geneval import GenEval
 from stridebench.tasks.loaders.pictures import choose
 from stridebench.tasks.metrics import dpg, geneval
-from stridebench.tasks.metrics.image_weights import CLIP_B32, Weights
+from stridebench.tasks.metrics.image_weights import CLIP_B32, WeightFile
 from stridebench.tasks.t2i_compbench import DEPTH, T2ICompBench
 from tests.support.picture_benchmarks import NAMES
 
@@ -107,7 +107,7 @@ class TestScoreSet:
         ("name", "figures", "file"),
         [("geneval", geneval.FIGURES, geneval.DETECTOR), ("t2i_compbench", ("t2i_3d_spatial",), DEPTH)],
     )
-    def test_a_missing_or_forged_judge_is_the_reason(self, picture_tasks, tmp_path, name, figures, file: Weights):
+    def test_a_missing_or_forged_judge_is_the_reason(self, picture_tasks, tmp_path, name, figures, file: WeightFile):
         task = type(picture_tasks[name])(weights=str(tmp_path))
         outputs = [scored(prompt) for prompt in picture_tasks[name].prompts()]
         for figure in figures:

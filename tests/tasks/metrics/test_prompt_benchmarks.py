@@ -147,7 +147,7 @@ class TestGenEvalSummary:
         )
 
     def test_a_family_without_pictures_leaves_no_overall(self):
-        summary = geneval.summary([geneval.Result("colors", "{}", True)])
+        summary = geneval.summary([geneval.GenEvalResult("colors", "{}", True)])
         assert summary["geneval_colors"].value == 1.0
         assert summary["geneval_overall"].value is None and "counting" in summary["geneval_overall"].reason
 
@@ -182,7 +182,7 @@ sea,the sea,,2,1,attribute,colour,"attribute - color (sea, blue)",Is the sea blu
 
 
 @pytest.fixture()
-def questions(tmp_path) -> dict[str, tuple[dpg.Question, ...]]:
+def questions(tmp_path) -> dict[str, tuple[dpg.Proposition, ...]]:
     (tmp_path / "dpg_bench.csv").write_text(CSV)
     return dpg.read_questions(tmp_path / "dpg_bench.csv")
 
@@ -332,7 +332,7 @@ class TestT2IScores:
         assert t2i.blip_vqa([None]) == 1.0
 
     def test_spatial_is_half_detection_half_position_and_nothing_below_a_half(self):
-        cat, dog = t2i.Detection("cat", box(0, 0), 0.8), t2i.Detection("dog", box(300, 0), 0.6)
+        cat, dog = t2i.T2IDetection("cat", box(0, 0), 0.8), t2i.T2IDetection("dog", box(300, 0), 0.6)
         prompt = "a cat on the left of a dog"
         assert t2i.spatial_2d(prompt, "cat", "dog", [cat, dog]) == pytest.approx(0.2 + 0.15 + 0.5)
         assert t2i.spatial_2d("a cat on the right of a dog", "cat", "dog", [cat, dog]) == 0.0  # 0.35
@@ -340,12 +340,12 @@ class TestT2IScores:
         assert t2i.spatial_2d(prompt, "cat", "dog", []) == 0.0
 
     def test_people_are_found_as_persons(self):
-        person, dog = t2i.Detection("person", box(0, 0), 1.0), t2i.Detection("dog", box(300, 0), 1.0)
+        person, dog = t2i.T2IDetection("person", box(0, 0), 1.0), t2i.T2IDetection("dog", box(300, 0), 1.0)
         assert t2i.spatial_2d("a girl on the left of a dog", "girl", "dog", [dog, person]) == 1.0
 
     def test_three_dimensions_cut_nothing_off_and_match_parts_of_labels(self):
         depth = np.linspace(1, 0, 400)[:, None] * np.ones((1, 400))
-        cat, dog = t2i.Detection("house cat", box(0, 0), 0.8), t2i.Detection("dog", box(50, 0), 0.4)
+        cat, dog = t2i.T2IDetection("house cat", box(0, 0), 0.8), t2i.T2IDetection("dog", box(50, 0), 0.4)
         prompt = "a cat in front of a dog"
         assert t2i.spatial_3d(prompt, "cat", "dog", [cat, dog], depth) == pytest.approx(0.2 + 0.1 + (2 / 3) / 2)
         assert t2i.spatial_3d(prompt, "cat", "dog", [cat], depth) == pytest.approx(0.2)
@@ -353,8 +353,8 @@ class TestT2IScores:
 
     def test_of_several_matches_in_depth_the_last_before_both_are_found_counts(self):
         depth = np.ones((400, 400))
-        cats = [t2i.Detection("cat", box(0, 0), 0.2), t2i.Detection("cat", box(50, 0), 0.6)]
-        dog = t2i.Detection("dog", box(300, 0), 0.4)
+        cats = [t2i.T2IDetection("cat", box(0, 0), 0.2), t2i.T2IDetection("cat", box(50, 0), 0.6)]
+        dog = t2i.T2IDetection("dog", box(300, 0), 0.4)
         prompt = "a cat behind a dog"
         assert t2i.spatial_3d(prompt, "cat", "dog", [*cats, dog], depth) == pytest.approx(0.25 * (0.6 + 0.4))
         assert t2i.spatial_3d(prompt, "cat", "cow", cats, depth) == pytest.approx(0.25 * 0.2)  # alone: its first
@@ -372,11 +372,15 @@ class TestT2IScores:
         ],
     )
     def test_numeracy(self, requested, names, score):
-        boxes = [t2i.Detection(name, box(200 * index, 0)) for index, name in enumerate(names)]
+        boxes = [t2i.T2IDetection(name, box(200 * index, 0)) for index, name in enumerate(names)]
         assert t2i.numeracy(requested, boxes) == pytest.approx(score)
 
     def test_boxes_within_boxes_are_counted_once(self):
-        twice = [t2i.Detection("cat", box(0, 0)), t2i.Detection("cat", box(1, 1)), t2i.Detection("cat", box(300, 0))]
+        twice = [
+            t2i.T2IDetection("cat", box(0, 0)),
+            t2i.T2IDetection("cat", box(1, 1)),
+            t2i.T2IDetection("cat", box(300, 0)),
+        ]
         assert t2i.numeracy([("cat", 2)], twice) == 1.0
         with pytest.raises(ContractError, match="names no object"):
             t2i.numeracy([], twice)

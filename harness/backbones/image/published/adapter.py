@@ -19,7 +19,7 @@ from torch import Tensor
 from stridebench.harness.backbones.base import TYPES, Identity, LayeredAdapter, check_dtype
 from stridebench.harness.backbones.checkpoints import components
 from stridebench.harness.backbones.image.adapter import MEETS, cells
-from stridebench.harness.backbones.image.published.family import Family, Model, Request
+from stridebench.harness.backbones.image.published.family import Family, Model, PictureRequest
 from stridebench.harness.backbones.image.vq import PictureTokenizer
 from stridebench.harness.backbones.slots.cache import SlotCache
 from stridebench.harness.backbones.slots.guided import GridGrammar, GuidedCache
@@ -113,7 +113,7 @@ class RealImage(LayeredAdapter):
         checked = check(name, params, dtype)
         paths = components.locate(name, checked.files)
         scale = float(params.get("guidance", 1.0))
-        model = checked.family.load(Request(name, paths, checked.settings, TYPES[dtype], device))
+        model = checked.family.load(PictureRequest(name, paths, checked.settings, TYPES[dtype], device))
         weights_digest = components.digest(paths)
         settings = f"{sorted(checked.settings.items())} guidance={scale!r}"
         fingerprint = hashlib.sha256(f"{weights_digest} {settings}".encode()).hexdigest()

@@ -19,8 +19,8 @@ from stridebench.harness.backbones.image.published import vqgan
 from stridebench.harness.backbones.image.published.family import (
     Family,
     Model,
+    PictureRequest,
     Reading,
-    Request,
     cells_a_side,
     code_table,
     shared_net,
@@ -48,7 +48,7 @@ DIGITS = str.maketrans("ABCDEFGHIJ", "0123456789")
 PromptReader = Callable[[Net, Prompt], Reading]
 
 
-def _anole(request: Request, tokenizer: Any, pixels: int) -> tuple[PromptReader, int | None]:
+def _anole(request: PictureRequest, tokenizer: Any, pixels: int) -> tuple[PromptReader, int | None]:
     """<s> text <end of turn> <begin of picture>; unconditional: <s> <begin of picture>. No ends of lines."""
     boi, eot = token_ids(request.name, tokenizer, [BOI, EOT])
     bos = int(tokenizer.bos_token_id)
@@ -60,7 +60,7 @@ def _anole(request: Request, tokenizer: Any, pixels: int) -> tuple[PromptReader,
     return read, None
 
 
-def _lumina(request: Request, tokenizer: Any, pixels: int) -> tuple[PromptReader, int | None]:
+def _lumina(request: PictureRequest, tokenizer: Any, pixels: int) -> tuple[PromptReader, int | None]:
     """<s> request <end of turn> <begin of picture> <height> <width>; unconditional: the last three of them."""
     units = cells_a_side(request.name, pixels, UNIT)
     boi, eot, line, size = token_ids(request.name, tokenizer, [BOI, EOT, LINE, f"<reserved{8800 + units:05d}>"])
@@ -74,8 +74,10 @@ def _lumina(request: Request, tokenizer: Any, pixels: int) -> tuple[PromptReader
     return read, line
 
 
-def _loader(prompts: Callable[[Request, Any, int], tuple[PromptReader, int | None]]) -> Callable[[Request], Model]:
-    def load(request: Request) -> Model:
+def _loader(
+    prompts: Callable[[PictureRequest, Any, int], tuple[PromptReader, int | None]],
+) -> Callable[[PictureRequest], Model]:
+    def load(request: PictureRequest) -> Model:
         folder = request.components["model"]
         config = read_config(request, folder, ChameleonConfig)
         tokenizer = transformers_models.read_tokenizer(folder)
@@ -89,11 +91,11 @@ def _loader(prompts: Callable[[Request, Any, int], tuple[PromptReader, int | Non
 
 
 def assemble(
-    request: Request,
+    request: PictureRequest,
     model: Any,
     tokenizer: Any,
     state: dict[str, Tensor],
-    prompts: Callable[[Request, Any, int], tuple[PromptReader, int | None]],
+    prompts: Callable[[PictureRequest, Any, int], tuple[PromptReader, int | None]],
 ) -> Model:
     """Build the model from one of transformers and the tensors of the VQGAN."""
     base, config = model.model, model.config
@@ -119,7 +121,9 @@ def assemble(
     )
 
 
-def decoder(request: Request, state: dict[str, Tensor], part: str = "vq", normalised: bool = False) -> vqgan.VQDecoder:
+def decoder(
+    request: PictureRequest, state: dict[str, Tensor], part: str = "vq", normalised: bool = False
+) -> vqgan.VQDecoder:
     """The picture decoder of a VQGAN file, in fp32."""
     own = vqgan.own_names(state)
     try:
@@ -148,7 +152,7 @@ def picture_codes(name: str, words: dict[str, int], count: int) -> dict[int, int
     return codes
 
 
-PROMPTS: dict[str, Callable[[Request, Any, int], tuple[PromptReader, int | None]]] = {
+PROMPTS: dict[str, Callable[[PictureRequest, Any, int], tuple[PromptReader, int | None]]] = {
     "anole": _anole,
     "lumina": _lumina,
 }

@@ -17,8 +17,8 @@ from stridebench.harness.backbones.checkpoints import transformers_models
 from stridebench.harness.backbones.image.published.family import (
     Family,
     Model,
+    PictureRequest,
     Reading,
-    Request,
     cells_a_side,
     code_table,
     shared_net,
@@ -48,7 +48,7 @@ NEGATIVE = (
 )
 
 
-def _load_emu3(request: Request) -> Model:
+def _load_emu3(request: PictureRequest) -> Model:
     folder = request.components["model"]
     config, tokenizer = read_config(request, folder, Emu3Config), transformers_models.read_tokenizer(folder)
     if config.vocabulary_map is None and tokenizer is not None:
@@ -56,7 +56,7 @@ def _load_emu3(request: Request) -> Model:
     return assemble(request, read_pretrained(request, folder, Emu3ForConditionalGeneration, config), tokenizer)
 
 
-def assemble(request: Request, model: Any, tokenizer: Any) -> Model:
+def assemble(request: PictureRequest, model: Any, tokenizer: Any) -> Model:
     """Build the model from one of transformers and its text tokenizer."""
     text, vq = model.model.text_model, model.model.vqmodel.float()
     tied = TiedEmbeddings(text.embed_tokens.weight, model.lm_head.weight)

@@ -63,7 +63,7 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Request:
+class PictureRequest:
     """What a family loads from: paths by component, the preset's settings, and where the model runs."""
 
     name: str
@@ -84,7 +84,7 @@ class Family:
         settings: what else a preset may set, with its default.
     """
 
-    load: Callable[[Request], Model]
+    load: Callable[[PictureRequest], Model]
     components: tuple[str, ...]
     optional: tuple[str, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)

@@ -17,8 +17,8 @@ from stridebench.harness.backbones.checkpoints import transformers_models
 from stridebench.harness.backbones.image.published.family import (
     Family,
     Model,
+    PictureRequest,
     Reading,
-    Request,
     code_table,
     shared_net,
     text_of,
@@ -39,14 +39,14 @@ from stridebench.harness.core.task import Prompt
 BOI, PAD = "<begin_of_image>", "<｜▁pad▁｜>"
 
 
-def _load_janus(request: Request) -> Model:
+def _load_janus(request: PictureRequest) -> Model:
     folder = request.components["model"]
     config = read_config(request, folder, JanusConfig)
     model = read_pretrained(request, folder, JanusForConditionalGeneration, config, ("lm_head.",))
     return assemble(request, model, transformers_models.read_tokenizer(folder))
 
 
-def assemble(request: Request, model: Any, tokenizer: Any) -> Model:
+def assemble(request: PictureRequest, model: Any, tokenizer: Any) -> Model:
     """Build the model from one of transformers and its text tokenizer."""
     base = model.model
     base.vision_model = base.aligner = None  # they read pictures

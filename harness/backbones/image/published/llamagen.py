@@ -23,8 +23,8 @@ from stridebench.harness.backbones.image.published.chameleon import decoder
 from stridebench.harness.backbones.image.published.family import (
     Family,
     Model,
+    PictureRequest,
     Reading,
-    Request,
     cells_a_side,
     code_table,
 )
@@ -32,7 +32,7 @@ from stridebench.harness.backbones.image.published.llamagen_modules import (
     GPT,
     SIZES,
     LlamaGenNet,
-    Shape,
+    LlamaGenShape,
     published,
     vocabulary,
 )
@@ -48,8 +48,8 @@ SPARE = 512
 Captions = Callable[[str], Float[Tensor, "P C"]]
 
 
-def _loader(kind: str) -> Callable[[Request], Model]:
-    def load(request: Request) -> Model:
+def _loader(kind: str) -> Callable[[PictureRequest], Model]:
+    def load(request: PictureRequest) -> Model:
         state = components.read_state(request.name, request.components["gpt"])
         vq = decoder(request, components.read_state(request.name, request.components["vq"]), normalised=True)
         shape = shape_of(request, kind, vq)
@@ -59,7 +59,7 @@ def _loader(kind: str) -> Callable[[Request], Model]:
     return load
 
 
-def shape_of(request: Request, kind: str, vq: VQDecoder) -> Shape:
+def shape_of(request: PictureRequest, kind: str, vq: VQDecoder) -> LlamaGenShape:
     """The shape of a preset's net and pixels. UsageError: there is no such net."""
     size = str(request.settings["net"])
     if size not in SIZES:
@@ -68,7 +68,11 @@ def shape_of(request: Request, kind: str, vq: VQDecoder) -> Shape:
 
 
 def assemble(
-    request: Request, shape: Shape, state: dict[str, Tensor], vq: VQDecoder, captions: Captions | None = None
+    request: PictureRequest,
+    shape: LlamaGenShape,
+    state: dict[str, Tensor],
+    vq: VQDecoder,
+    captions: Captions | None = None,
 ) -> Model:
     """Build the model from a checkpoint's tensors, the picture decoder and the encoder of captions."""
     gpt = fit(request, shape, state)
@@ -99,7 +103,7 @@ def assemble(
     )
 
 
-def fit(request: Request, shape: Shape, state: dict[str, Tensor]) -> GPT:
+def fit(request: PictureRequest, shape: LlamaGenShape, state: dict[str, Tensor]) -> GPT:
     """The module with a checkpoint's tensors."""
     with torch.device("meta"):
         gpt = GPT(shape)
@@ -116,7 +120,7 @@ def bound(net: Net, gpt: GPT, condition: Tensor, ids: list[int], other: list[int
     return Reading(tuple(ids), tuple(other), conditional, unconditional)
 
 
-def _classes(request: Request, shape: Shape, prompt: Prompt) -> Tensor:
+def _classes(request: PictureRequest, shape: LlamaGenShape, prompt: Prompt) -> Tensor:
     """The class [1] that a prompt's text begins with: "207", "class 207" or "207 golden retriever"."""
     number = re.match(r"\s*(?:class\s+)?(\d+)\b", prompt.text or "")
     if number is None or int(number[1]) >= shape.prompt:
@@ -127,7 +131,9 @@ def _classes(request: Request, shape: Shape, prompt: Prompt) -> Tensor:
     return torch.tensor([int(number[1])], device=request.device)
 
 
-def _caption(request: Request, shape: Shape, prompt: Prompt, captions: Captions | None) -> Float[Tensor, "P C"]:
+def _caption(
+    request: PictureRequest, shape: LlamaGenShape, prompt: Prompt, captions: Captions | None
+) -> Float[Tensor, "P C"]:
     """Vectors of a caption: those of the condition, without empty ones in front, or the encoded text."""
     if prompt.condition is None:
         if captions is None or prompt.text is None:
@@ -146,7 +152,7 @@ def _caption(request: Request, shape: Shape, prompt: Prompt, captions: Captions 
     return vectors.to(request.device)
 
 
-def t5(request: Request, folder: Path, longest: int) -> Captions:
+def t5(request: PictureRequest, folder: Path, longest: int) -> Captions:
     """The encoder of captions: T5, of lower-case text, cut to the longest prompt.
 
     The published clean-up of web text (links, mark-up, file names) is left out: prompts of benchmarks have none.

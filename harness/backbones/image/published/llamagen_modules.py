@@ -27,7 +27,7 @@ EPS = 1e-5
 
 
 @dataclass(frozen=True)
-class Shape:
+class LlamaGenShape:
     """Sizes of a model.
 
     Args:
@@ -65,7 +65,7 @@ SIZES = {"B": (12, 12, 768), "L": (24, 16, 1024), "XL": (36, 20, 1280), "LP": (3
 class GPT(nn.Module):
     """The modules, named as in the published files."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: LlamaGenShape) -> None:
         super().__init__()
         self.shape = shape
         if shape.kind == "tar":
@@ -74,7 +74,7 @@ class GPT(nn.Module):
         else:
             self.cls_embedding = _Classes(shape) if shape.kind == "c2i" else _Captions(shape)
         self.tok_embeddings = nn.Embedding(shape.codes, shape.width)
-        self.layers = nn.ModuleList([Layer(shape) for _ in range(shape.layers)])
+        self.layers = nn.ModuleList([LlamaGenLayer(shape) for _ in range(shape.layers)])
         self.norm = nn.RMSNorm(shape.width, EPS)
         self.output = nn.Linear(shape.width, shape.codes, bias=False)
 
@@ -100,7 +100,7 @@ class GPT(nn.Module):
 class _Classes(nn.Module):
     """A vector a class; the last one is of no class."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: LlamaGenShape) -> None:
         super().__init__()
         self.embedding_table = nn.Embedding(shape.prompt + 1, shape.width)
 
@@ -114,7 +114,7 @@ class _Captions(nn.Module):
 
     uncond_embedding: Tensor
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: LlamaGenShape) -> None:
         super().__init__()
         self.cap_proj = _Projection(shape.features, shape.width)
         self.register_buffer("uncond_embedding", torch.zeros(shape.prompt, shape.features))
@@ -138,7 +138,7 @@ class _Projection(nn.Module):
 class _Features(nn.Linear):
     """Tar's projection; its unconditional vectors are those of zeros."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: LlamaGenShape) -> None:
         super().__init__(shape.features, shape.width)
 
     def forward(self, condition: Float[Tensor, "P C"] | None, count: int) -> Float[Tensor, "P E"]:  # type: ignore[override]
@@ -146,10 +146,10 @@ class _Features(nn.Linear):
         return super().forward(like.new_zeros(count, self.in_features) if condition is None else condition.to(like))
 
 
-class Layer(nn.Module):
+class LlamaGenLayer(nn.Module):
     """Norms and products of a layer."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: LlamaGenShape) -> None:
         super().__init__()
         self.attention = _Attention(shape.width)
         self.feed_forward = _Mlp(shape.width, shape.inner)
@@ -174,15 +174,15 @@ class _Mlp(nn.Module):
         return out
 
 
-def vocabulary(shape: Shape) -> int:
+def vocabulary(shape: LlamaGenShape) -> int:
     """Number of ids: the codes, then those of prompts, which are one a class, or one for all vectors."""
     return shape.codes + (shape.prompt + 1 if shape.kind == "c2i" else 1)
 
 
-def published(kind: str, size: str, side: int) -> Shape:
+def published(kind: str, size: str, side: int) -> LlamaGenShape:
     """The shape of a published model: c2i and t2i of LlamaGen, tar of Tar's de-tokenizer."""
     layers, heads, width = SIZES[size]
-    shape = Shape(kind, layers, heads, width, side)
+    shape = LlamaGenShape(kind, layers, heads, width, side)
     if kind == "t2i":
         return replace(shape, prompt=120)
     if kind == "tar":
@@ -310,7 +310,7 @@ def _attend(
     return attended[0].transpose(0, 1)
 
 
-def _turns(shape: Shape, like: Tensor) -> Float[Tensor, "T+1 D/2 2"] | None:
+def _turns(shape: LlamaGenShape, like: Tensor) -> Float[Tensor, "T+1 D/2 2"] | None:
     """Cosines and sines of each cell's row and column, half of the width each. Both are 0 in a prompt, as published."""
     if shape.kind == "tar":
         return None

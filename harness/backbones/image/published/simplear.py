@@ -18,8 +18,8 @@ from stridebench.harness.backbones.checkpoints import transformers_models
 from stridebench.harness.backbones.image.published.family import (
     Family,
     Model,
+    PictureRequest,
     Reading,
-    Request,
     cells_a_side,
     code_table,
     shared_net,
@@ -44,13 +44,13 @@ LEVELS = (8, 8, 8, 5, 5, 5)
 FACTOR = 16
 
 
-def _load_simplear(request: Request) -> Model:
+def _load_simplear(request: PictureRequest) -> Model:
     folder = request.components["model"]
     model = read_pretrained(request, folder, Qwen2ForCausalLM, read_config(request, folder, Qwen2Config))
     return assemble(request, model, transformers_models.read_tokenizer(folder))
 
 
-def assemble(request: Request, model: Any, tokenizer: Any, levels: tuple[int, ...] = LEVELS) -> Model:
+def assemble(request: PictureRequest, model: Any, tokenizer: Any, levels: tuple[int, ...] = LEVELS) -> Model:
     """Build the model from one of transformers, its text tokenizer and the file of the picture decoder."""
     begin, boi = token_ids(request.name, tokenizer, [BEGIN, BOI])
     codebook, first = fsq(levels).to(request.device), len(tokenizer)
@@ -95,7 +95,7 @@ def fsq(levels: tuple[int, ...]) -> Float[Tensor, "K 6"]:
     return torch.stack(columns, 1)
 
 
-def read_script(request: Request, path: Path) -> Any:
+def read_script(request: PictureRequest, path: Path) -> Any:
     """A TorchScript module, in the bf16 that it was made for.
 
     Raises:

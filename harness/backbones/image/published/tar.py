@@ -30,14 +30,14 @@ from stridebench.harness.backbones.image.published.chameleon import decoder
 from stridebench.harness.backbones.image.published.family import (
     Family,
     Model,
+    PictureRequest,
     Reading,
-    Request,
     code_table,
     text_of,
     token_ids,
 )
 from stridebench.harness.backbones.image.published.llamagen import SPARE, bound, fit, shape_of
-from stridebench.harness.backbones.image.published.llamagen_modules import LlamaGenNet, Shape, vocabulary
+from stridebench.harness.backbones.image.published.llamagen_modules import LlamaGenNet, LlamaGenShape, vocabulary
 from stridebench.harness.backbones.image.published.transformers_decoder import read_config, read_pretrained
 from stridebench.harness.backbones.slots.net import Net
 from stridebench.harness.core.capabilities import Grid
@@ -111,7 +111,7 @@ def own_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
     return {key: value for key, value in plain.items() if not key.startswith("decoder.head.")}
 
 
-def meanings(request: Request, state: dict[str, Tensor]) -> Feel:
+def meanings(request: PictureRequest, state: dict[str, Tensor]) -> Feel:
     """TA-Tok's decoder with the tensors of its file; sizes follow from the tensors.
 
     Raises:
@@ -142,14 +142,14 @@ Write = Callable[[str], Int[Tensor, " n"]]
 
 
 @dataclass(frozen=True, eq=False)
-class Front:
+class TarFront:
     """What runs before the de-tokenizer: a text to codes, and codes to vectors; None where its file is absent."""
 
     write: Write | None
     feel: Feel | None
 
 
-def _load_tar(request: Request) -> Model:
+def _load_tar(request: PictureRequest) -> Model:
     state = components.read_state(request.name, request.components["gpt"])
     vq = decoder(request, components.read_state(request.name, request.components["vq"]), normalised=True)
     shape = shape_of(request, "tar", vq)
@@ -160,10 +160,14 @@ def _load_tar(request: Request) -> Model:
         if "tok" in request.components
         else None
     )
-    return assemble(request, shape, state, vq, Front(writer(request) if "model" in request.components else None, feel))
+    return assemble(
+        request, shape, state, vq, TarFront(writer(request) if "model" in request.components else None, feel)
+    )
 
 
-def assemble(request: Request, shape: Shape, state: dict[str, Tensor], vq: Any, front: Front) -> Model:
+def assemble(
+    request: PictureRequest, shape: LlamaGenShape, state: dict[str, Tensor], vq: Any, front: TarFront
+) -> Model:
     """Build the model from a checkpoint's tensors, the picture decoder and what runs before it."""
     length = request.settings["length"]
     if length not in LENGTHS or length > shape.prompt:
@@ -190,7 +194,7 @@ def assemble(request: Request, shape: Shape, state: dict[str, Tensor], vq: Any, 
     )
 
 
-def _features(request: Request, shape: Shape, prompt: Prompt, front: Front) -> Float[Tensor, "n C"]:
+def _features(request: PictureRequest, shape: LlamaGenShape, prompt: Prompt, front: TarFront) -> Float[Tensor, "n C"]:
     """Vectors of a prompt: its condition, or those of codes, which are its condition or the language model's text."""
     length, rows = int(request.settings["length"]), None
     if prompt.condition is not None:
@@ -213,7 +217,7 @@ LOADED: WeakValueDictionary[tuple[Path, torch.dtype, str], Any] = WeakValueDicti
 """Language models in use: Tar's scales share one."""
 
 
-def _language_model(request: Request, folder: Path) -> Any:
+def _language_model(request: PictureRequest, folder: Path) -> Any:
     key = (folder.resolve(), request.dtype, request.device)
     model = LOADED.get(key)
     if model is None:
@@ -222,7 +226,7 @@ def _language_model(request: Request, folder: Path) -> Any:
     return model
 
 
-def writer(request: Request) -> Write:
+def writer(request: PictureRequest) -> Write:
     """The language model: codes of a text, filled up with 0, sampled as published (T 1, top-k 1200, top-p 0.95).
 
     The text decides the seed, so every method gets the same codes.

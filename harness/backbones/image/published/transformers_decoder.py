@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from stridebench.harness.backbones.checkpoints import transformers_models
-from stridebench.harness.backbones.image.published.family import Request
+from stridebench.harness.backbones.image.published.family import PictureRequest
 from stridebench.harness.backbones.slots import cache, transformers_net
 from stridebench.harness.backbones.slots.cache import PackedWindow
 from stridebench.harness.backbones.slots.net import Net, SlotInputs
@@ -81,7 +81,9 @@ def checked(name: str, net: DecoderNet, device: str, dtype: torch.dtype) -> Deco
     return net
 
 
-def read_pretrained(request: Request, folder: Path, kind: type[Any], config: Any, unused: tuple[str, ...] = ()) -> Any:
+def read_pretrained(
+    request: PictureRequest, folder: Path, kind: type[Any], config: Any, unused: tuple[str, ...] = ()
+) -> Any:
     """A model of transformers from a folder, on its device, in evaluation mode (see `transformers_models.read_whole`).
 
     Raises:
@@ -91,7 +93,7 @@ def read_pretrained(request: Request, folder: Path, kind: type[Any], config: Any
     return model.to(request.device).eval().requires_grad_(False)
 
 
-def read_config(request: Request, folder: Path, kind: type[Any]) -> Any:
+def read_config(request: PictureRequest, folder: Path, kind: type[Any]) -> Any:
     """The configuration of a folder.
 
     Raises:

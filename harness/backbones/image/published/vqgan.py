@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from stridebench.harness.backbones.checkpoints import components
-from stridebench.harness.backbones.image.published.family import Request
+from stridebench.harness.backbones.image.published.family import PictureRequest
 from stridebench.harness.backbones.image.vq import to_signed
 from stridebench.harness.errors import UsageError, WeightsError
 
@@ -88,7 +88,7 @@ class _Decoder(nn.Module):
         super().__init__()
         width = shape.levels[0]
         self.conv_in = nn.Conv2d(shape.latent, width, 3, padding=1)
-        self.mid = nn.ModuleList([_Residual(width, width), _Attention(width), _Residual(width, width)])
+        self.mid = nn.ModuleList([_Residual(width, width), _PlaceAttention(width), _Residual(width, width)])
         self.conv_blocks = nn.ModuleList()
         for index, level in enumerate(shape.levels):
             last = index == len(shape.levels) - 1
@@ -109,7 +109,7 @@ class _Level(nn.Module):
     def __init__(self, width: int, out: int, blocks: int, attends: bool, doubles: bool) -> None:
         super().__init__()
         self.res = nn.ModuleList([_Residual(width if n == 0 else out, out) for n in range(blocks)])
-        self.attn = nn.ModuleList([_Attention(out) for _ in range(blocks)] if attends else [])
+        self.attn = nn.ModuleList([_PlaceAttention(out) for _ in range(blocks)] if attends else [])
         if doubles:
             self.upsample = nn.Module()
             self.upsample.conv = nn.Conv2d(out, out, 3, padding=1)
@@ -141,7 +141,7 @@ class _Residual(nn.Module):
         return out
 
 
-class _Attention(nn.Module):
+class _PlaceAttention(nn.Module):
     """One head over all places."""
 
     def __init__(self, width: int) -> None:
@@ -219,7 +219,7 @@ class VQEncoder(nn.Module):
 
     def __init__(self, levels: tuple[int, ...], blocks: int, attends: bool, latent: int, width: int) -> None:
         super().__init__()
-        self.encoder = _Encoder(levels, blocks, attends, latent)
+        self.encoder = _PictureEncoder(levels, blocks, attends, latent)
         self.quant_conv = nn.Conv2d(latent, width, 1)
 
     def forward(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B C h w"]:
@@ -228,7 +228,7 @@ class VQEncoder(nn.Module):
         return vectors
 
 
-class _Encoder(nn.Module):
+class _PictureEncoder(nn.Module):
     def __init__(self, levels: tuple[int, ...], blocks: int, attends: bool, latent: int) -> None:
         super().__init__()
         width, last = levels[0], len(levels) - 1
@@ -237,7 +237,7 @@ class _Encoder(nn.Module):
         for index, level in enumerate(levels):
             self.conv_blocks.append(_VqganEncoderLevel(width, level, blocks, attends and index == last, index != last))
             width = level
-        self.mid = nn.ModuleList([_Residual(width, width), _Attention(width), _Residual(width, width)])
+        self.mid = nn.ModuleList([_Residual(width, width), _PlaceAttention(width), _Residual(width, width)])
         self.norm_out = nn.GroupNorm(GROUPS, width, eps=1e-6)
         self.conv_out = nn.Conv2d(width, latent, 3, padding=1)
 
@@ -253,7 +253,7 @@ class _VqganEncoderLevel(nn.Module):
     def __init__(self, width: int, out: int, blocks: int, attends: bool, halves: bool) -> None:
         super().__init__()
         self.res = nn.ModuleList([_Residual(width if n == 0 else out, out) for n in range(blocks)])
-        self.attn = nn.ModuleList([_Attention(out) for _ in range(blocks)] if attends else [])
+        self.attn = nn.ModuleList([_PlaceAttention(out) for _ in range(blocks)] if attends else [])
         if halves:
             self.downsample = nn.Module()
             self.downsample.conv = nn.Conv2d(out, out, 3, stride=2)
@@ -366,7 +366,7 @@ def check_pictures(pictures: Tensor, factor: int) -> None:
         )
 
 
-def read(request: Request, decoder: VQDecoder, part: str = "vq") -> VQTokenizer:
+def read(request: PictureRequest, decoder: VQDecoder, part: str = "vq") -> VQTokenizer:
     """The tokenizer of a file whose decoder is loaded.
 
     Raises:

@@ -214,7 +214,7 @@ Encode = Callable[[Tensor], EncodedPrompt]
 
 
 @dataclass(frozen=True)
-class Family:
+class MeshFamily:
     """An architecture: its sizes, its parameters and the decoder of its tokens."""
 
     sizes: Any
@@ -223,8 +223,8 @@ class Family:
 
 
 FAMILIES = {
-    "bpt": Family(bpt.Sizes, bpt.BPT, bpt_tokens.decode),
-    "deepmesh": Family(deepmesh.Sizes, deepmesh.DeepMesh, deepmesh_tokens.decode),
+    "bpt": MeshFamily(bpt.BPTSizes, bpt.BPT, bpt_tokens.decode),
+    "deepmesh": MeshFamily(deepmesh.DeepMeshSizes, deepmesh.DeepMesh, deepmesh_tokens.decode),
 }
 
 
@@ -245,7 +245,7 @@ class PointMesh(PointCloudAdapter):
     kind = "point_mesh"
     parameters = ("architecture", "parts", "sha256", "random", "lora")
 
-    def __init__(self, identity: Identity, family: Family, model: Any, weights: bpt.Weights | None) -> None:
+    def __init__(self, identity: Identity, family: MeshFamily, model: Any, weights: bpt.BPTWeights | None) -> None:
         super().__init__(identity)
         self._family, self._model, self._weights = family, model, weights
         self._encode = self._encode_hourglass() if weights is None else self._encode_slots(weights)
@@ -311,7 +311,7 @@ class PointMesh(PointCloudAdapter):
         assert self._weights is not None, "only BPT has a number of layers"
         return PointMesh(identity, self._family, self._model, self._weights.pick(layers))
 
-    def _encode_slots(self, weights: bpt.Weights) -> Encode:
+    def _encode_slots(self, weights: bpt.BPTWeights) -> Encode:
         def encode(points: Tensor) -> EncodedPrompt:
             latents = weights.model.conditioner(points)
             net = weights.bind(latents)
@@ -329,7 +329,7 @@ class PointMesh(PointCloudAdapter):
         return encode
 
 
-def _family(name: str, params: Mapping[str, Any]) -> Family:
+def _family(name: str, params: Mapping[str, Any]) -> MeshFamily:
     if params.get("architecture") not in FAMILIES:
         raise UsageError(f"{name}: architecture is {params.get('architecture')!r}; choose one of {', '.join(FAMILIES)}")
     if ("parts" in params) == ("random" in params):
@@ -347,7 +347,7 @@ def _tune(model: Any, fingerprint: str, folder: Path) -> str:
     return hashlib.sha256(f"{fingerprint} {sources.digest(folder)}".encode()).hexdigest()
 
 
-def _random(name: str, family: Family, options: Mapping[str, Any]) -> Any:
+def _random(name: str, family: MeshFamily, options: Mapping[str, Any]) -> Any:
     """A model of random weights, the same for the same seed; generators are left as they were."""
     encoder = _sized(name, EncoderSizes, options.get("encoder", {}))
     sizes = replace(_sized(name, family.sizes, options.get("sizes", {})), encoder=encoder)

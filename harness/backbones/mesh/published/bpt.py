@@ -31,7 +31,7 @@ Pair = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
-class Sizes:
+class BPTSizes:
     """Sizes of a BPT; as published by default.
 
     Args:
@@ -66,7 +66,7 @@ class BPT(nn.Module):
     eos = mesh.EOS
     vocabulary = mesh.VOCABULARY
 
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, sizes: BPTSizes) -> None:
         super().__init__()
         self.sizes = sizes
         dim = sizes.dim
@@ -80,12 +80,12 @@ class BPT(nn.Module):
         self.decoder = nn.ModuleDict({"layers": nn.ModuleList(layers), "final_norm": nn.LayerNorm(dim)})
         self.to_logits = nn.Linear(dim, mesh.EOS + 1)
 
-    def weights(self) -> Weights:
+    def weights(self) -> BPTWeights:
         """The parameters as the forward reads them. Call it after the model has its type and device."""
         parts: list[Any] = list(self.decoder["layers"].children())
         pairs = [part for norms, block in parts for part in (norms[0], block)]
         layers = [tuple(pairs[place : place + 6]) for place in range(0, len(pairs), 6)]
-        return Weights(self, layers, self.table(), self.places())
+        return BPTWeights(self, layers, self.table(), self.places())
 
     def table(self) -> Float[Tensor, "V E"]:
         """Embeddings of all ids with those of their kinds; the start token last."""
@@ -122,7 +122,7 @@ def draw_fans(model: BPT) -> None:
     rows[mesh.EOS].add_(SURE * end)
 
 
-def _projections(sizes: Sizes, context: int) -> nn.ModuleDict:
+def _projections(sizes: BPTSizes, context: int) -> nn.ModuleDict:
     inner = 64 * sizes.heads
     widths = {
         "to_q": (sizes.dim, inner),
@@ -133,18 +133,18 @@ def _projections(sizes: Sizes, context: int) -> nn.ModuleDict:
     return nn.ModuleDict({name: nn.Linear(*width, bias=False) for name, width in widths.items()})
 
 
-def _self(sizes: Sizes) -> nn.Module:
+def _self(sizes: BPTSizes) -> nn.Module:
     return _projections(sizes, sizes.dim)
 
 
-def _cross(sizes: Sizes) -> nn.Module:
+def _cross(sizes: BPTSizes) -> nn.Module:
     block = _projections(sizes, sizes.encoder.out)
     for name in ("mem_k", "mem_v"):
         block.register_parameter(name, nn.Parameter(torch.randn(sizes.heads, MEMORIES, 64)))
     return block
 
 
-def _gated(sizes: Sizes) -> nn.Module:
+def _gated(sizes: BPTSizes) -> nn.Module:
     gate = nn.ModuleDict({"proj": nn.Linear(sizes.dim, 8 * sizes.dim)})
     return nn.ModuleDict({"ff": nn.ModuleList([gate, nn.Identity(), nn.Linear(4 * sizes.dim, sizes.dim)])})
 
@@ -154,7 +154,7 @@ def _unit(x: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
 
 
 @dataclass(frozen=True, eq=False)
-class Weights:
+class BPTWeights:
     """Layers, embeddings [V, E] of ids and [T, E] of positions."""
 
     model: BPT
@@ -176,7 +176,7 @@ class Weights:
         net = self.bind(latents)
         return net._normed(net._through(SlotInputs(tokens, places, None, [_Whole()] * net.layers), {}))
 
-    def pick(self, layers: Sequence[int]) -> Weights:
+    def pick(self, layers: Sequence[int]) -> BPTWeights:
         """The same weights with these layers only."""
         return replace(self, layers=[self.layers[index] for index in layers])
 
@@ -206,7 +206,7 @@ class BPTNet(TappedNet):
 
     kind = "bpt"
 
-    def __init__(self, weights: Weights, cross: Sequence[Pair]) -> None:
+    def __init__(self, weights: BPTWeights, cross: Sequence[Pair]) -> None:
         self._weights, self._cross = weights, cross
         self.layers = len(cross)
 

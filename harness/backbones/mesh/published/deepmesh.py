@@ -35,7 +35,7 @@ Pair = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
-class Sizes:
+class DeepMeshSizes:
     """Sizes of a DeepMesh; as published for 0.5 B by default.
 
     Args:
@@ -63,7 +63,7 @@ class DeepMesh(nn.Module):
     eos = mesh.EOS
     vocabulary = mesh.VOCABULARY
 
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, sizes: DeepMeshSizes) -> None:
         super().__init__()
         self.sizes = sizes
         width = sizes.width
@@ -100,16 +100,16 @@ class DeepMesh(nn.Module):
 class Hourglass(nn.Module):
     """A level and those below it."""
 
-    def __init__(self, sizes: Sizes, level: int = 0) -> None:
+    def __init__(self, sizes: DeepMeshSizes, level: int = 0) -> None:
         super().__init__()
         width, count = sizes.width, sizes.layers[level]
-        self.pre_layer = nn.ModuleList(Block(sizes) for _ in range(count))
+        self.pre_layer = nn.ModuleList(DeepMeshBlock(sizes) for _ in range(count))
         self.inner: bool = level + 1 < len(sizes.layers)
         if self.inner:
             self.downsample = nn.ModuleDict({"proj": nn.Linear(FACTOR * width, width)})
             self.upsample = nn.ModuleDict({"proj": nn.Linear(width, FACTOR * width)})
             self.hourglass = Hourglass(sizes, level + 1)
-            self.post_layer = nn.ModuleList(Block(sizes) for _ in range(count))
+            self.post_layer = nn.ModuleList(DeepMeshBlock(sizes) for _ in range(count))
 
     def before(self) -> Iterable[Any]:
         """Layers that run before the level shortens."""
@@ -120,10 +120,10 @@ class Hourglass(nn.Module):
         return self.post_layer if self.inner else ()
 
 
-class Block(nn.Module):
+class DeepMeshBlock(nn.Module):
     """A layer: self-attention, attention to the point cloud, SiLU-gated; each added to its input."""
 
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, sizes: DeepMeshSizes) -> None:
         super().__init__()
         width = sizes.width
         self.heads = sizes.heads
@@ -174,7 +174,7 @@ TREE = 1024
 
 
 @dataclass
-class Level:
+class HourglassLevel:
     """Entries of one level.
 
     Args:
@@ -240,7 +240,7 @@ class HourglassCache(Cache):
         last = len(sizes.layers) - 1
         counts = [n + (n + 1 if at < last else 0) + (at > 0) for at, n in enumerate(sizes.layers)]
         entries = min(sizes.window + TREE, sizes.context)
-        self._levels = [Level(Slots(n, -(-entries // FACTOR**at))) for at, n in enumerate(counts)]
+        self._levels = [HourglassLevel(Slots(n, -(-entries // FACTOR**at))) for at, n in enumerate(counts)]
 
     @torch.inference_mode()
     def extend(self, window: Window) -> Rows:
@@ -260,7 +260,7 @@ class HourglassCache(Cache):
             sight[:, window.base :] = window.sees.cpu().numpy()
         model = net.model
         x = model.transformer["wte"](window.tokens)
-        x = _Pass(net, self._levels).run(0, x, np.array(window.positions.tolist()), sight)
+        x = _HourglassPass(net, self._levels).run(0, x, np.array(window.positions.tolist()), sight)
         top.slots.length += count
         return Rows(model.lm_head(model.transformer["ln_f"](x[count - window.rows :])))
 
@@ -281,11 +281,11 @@ class HourglassCache(Cache):
 
 
 @dataclass(frozen=True, eq=False)
-class _Pass:
+class _HourglassPass:
     """One pass of new entries through the levels."""
 
     net: Conditioned
-    levels: Sequence[Level]
+    levels: Sequence[HourglassLevel]
 
     def run(self, at: int, x: Float[Tensor, "N E"], positions: Places, sight: Sight) -> Float[Tensor, "N E"]:
         """The entries of level ``at`` after its last layers; the caller sets the level's length."""

@@ -50,7 +50,7 @@ class Conditioner(nn.Module):
 
     def __init__(self, sizes: EncoderSizes) -> None:
         super().__init__()
-        model = nn.ModuleDict({"encoder": _Encoder(sizes)})
+        model = nn.ModuleDict({"encoder": _PointEncoder(sizes)})
         self.point_encoder = nn.ModuleDict({"model": nn.ModuleDict({"shape_model": model})})
         self.cond_head_proj = nn.Linear(sizes.width, sizes.out)
         self.cond_proj = nn.Linear(sizes.width, sizes.out)
@@ -61,7 +61,7 @@ class Conditioner(nn.Module):
         return torch.cat([self.cond_head_proj(latents[:1]), self.cond_proj(latents[1:])])
 
 
-class _Encoder(nn.Module):
+class _PointEncoder(nn.Module):
     def __init__(self, sizes: EncoderSizes) -> None:
         super().__init__()
         width = sizes.width

@@ -23,8 +23,8 @@ from stridebench.harness.backbones.slots import lora
 from stridebench.harness.core.backbone import TiedEmbeddings
 from stridebench.harness.errors import WeightsError, WeightsWarning
 from stridebench.harness.plan import presets
-from stridebench.methods.drafters.eagle.net import FeatureNet
-from stridebench.methods.drafters.eagle.published import Shape
+from stridebench.methods.drafters.eagle.net import FeatureDrafterNet
+from stridebench.methods.drafters.eagle.published import FeatureNetShape
 from stridebench.methods.drafters.heads.net import Heads
 from tests.support.cli import stride
 from tests.support.gguf_files import write_gguf
@@ -276,13 +276,13 @@ def names_shape(key: str, shape: tuple[int, ...]) -> str:
 
 
 def test_a_shape_of_an_eagle_drafter_is_named(tmp_path: Path) -> None:
-    net = FeatureNet(Shape("eagle1", 8, 2, 2, 12))
+    net = FeatureDrafterNet(FeatureNetShape("eagle1", 8, 2, 2, 12))
     (tmp_path / "config.json").write_text(json.dumps(vars(net.shape)))
     save_file(net.state_dict(), tmp_path / "model.safetensors")
-    FeatureNet.load(tmp_path)
+    FeatureDrafterNet.load(tmp_path)
     shape = reshaped(tmp_path / "model.safetensors", "down.weight")
     with pytest.raises(WeightsError, match=names_shape("down.weight", shape)):
-        FeatureNet.load(tmp_path)
+        FeatureDrafterNet.load(tmp_path)
 
 
 def test_a_shape_of_medusa_heads_is_named(tmp_path: Path) -> None:

@@ -11,14 +11,14 @@ import torch
 
 from stridebench.harness.backbones.checkpoints import sources
 from stridebench.harness.backbones.mesh.adapter import MeshBackbone, read
-from stridebench.harness.backbones.mesh.model import MeshModel, Sizes
+from stridebench.harness.backbones.mesh.model import MeshModel, MeshSizes
 from stridebench.harness.backbones.slots import lora
 from stridebench.harness.backbones.slots.lora import LowRank
 from stridebench.harness.errors import WeightsError
 from stridebench.harness.plan import presets
 from stridebench.harness.train.backbones.shapes_mesh import ShapesMesh
 
-SIZES = Sizes(width=32, layers=2, heads=2, hidden=48, latents=8, encoder_layers=1, context=24, window=0)
+SIZES = MeshSizes(width=32, layers=2, heads=2, hidden=48, latents=8, encoder_layers=1, context=24, window=0)
 LAYER = "layers.1.qkv"
 
 

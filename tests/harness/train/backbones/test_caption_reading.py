@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from stridebench.harness.backbones.image.adapter import Layout
+from stridebench.harness.backbones.image.adapter import PictureLayout
 from stridebench.harness.synthetic import emoji
 from stridebench.harness.train.backbones import decoder, emoji_image
 from stridebench.harness.train.backbones.emoji_image import ATTRIBUTES, likelihoods
@@ -32,7 +32,7 @@ def encode(scenes: list[emoji.EmojiScene]) -> torch.Tensor:
 
 
 def test_a_model_that_ignores_captions_is_at_chance() -> None:
-    layout = Layout(1, 2, 8, emoji.VOCABULARY)
+    layout = PictureLayout(1, 2, 8, emoji.VOCABULARY)
     model = decoder.TrainableDecoder(decoder.DecoderShape(layout.vocabulary, 16, 16, 1, 2, 64), layout.config()).eval()
     with torch.no_grad():
         model.head.zero_()
@@ -41,12 +41,12 @@ def test_a_model_that_ignores_captions_is_at_chance() -> None:
 
 
 def test_a_model_that_reads_numbers_only_is_right_on_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    def reader(model: object, layout: Layout, batch: PictureBatch) -> torch.Tensor:
+    def reader(model: object, layout: PictureLayout, batch: PictureBatch) -> torch.Tensor:
         numbers = {word: number for number, word in emoji.NUMBERS.items()}
         read = torch.tensor([numbers.get(caption.split()[0], 1) for caption in batch.captions])
         return torch.stack([torch.zeros(len(read)), 20.0 * (read != batch.cells[:, 1])], 1)
 
     monkeypatch.setattr(emoji_image, "nats", reader)
-    shares = likelihoods(object.__new__(decoder.TrainableDecoder), Layout(1, 2, 8, emoji.VOCABULARY), encode, 3)
+    shares = likelihoods(object.__new__(decoder.TrainableDecoder), PictureLayout(1, 2, 8, emoji.VOCABULARY), encode, 3)
     assert shares["reads_number"] == pytest.approx(1, abs=1e-6)
     assert shares["reads_colour"] == pytest.approx(1 / 5)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from stridebench.harness.backbones.image.adapter import ImageModel, Layout
+from stridebench.harness.backbones.image.adapter import ImageModel, PictureLayout
 from stridebench.harness.backbones.image.vq import VQ
 from stridebench.harness.errors import OutputError
 from stridebench.harness.registry import RECIPES
@@ -23,12 +23,12 @@ from tests.support.tiny_picture import CAPTION, CODES, SIDE, WORDS, params, prom
 NEAR = 1e-4
 
 
-LAYOUT = Layout(SIDE, SIDE, CODES, WORDS)
+LAYOUT = PictureLayout(SIDE, SIDE, CODES, WORDS)
 
 CLOSED = dataclasses.replace(LAYOUT, closed=True)
 
 
-def small_decoder(dropout: float = 0.0, layout: Layout = LAYOUT) -> decoder.TrainableDecoder:
+def small_decoder(dropout: float = 0.0, layout: PictureLayout = LAYOUT) -> decoder.TrainableDecoder:
     torch.manual_seed(0)
     model = decoder.TrainableDecoder(
         decoder.DecoderShape(layout.vocabulary, 32, 48, 2, 2, 40), layout.config(), dropout
@@ -44,7 +44,7 @@ def small_decoder(dropout: float = 0.0, layout: Layout = LAYOUT) -> decoder.Trai
 class TestTraining:
     @pytest.mark.parametrize("layout", [LAYOUT, CLOSED], ids=["open", "closed"])
     def test_the_exported_model_computes_the_losses_of_the_trained_one(
-        self, layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, layout: PictureLayout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """In fp32 on both sides; the tolerance covers the rounding of the stored weights."""
         monkeypatch.setattr(decoder, "PRODUCTS", torch.float32)
@@ -110,7 +110,7 @@ class TestTraining:
             prompts = [torch.tensor([LAYOUT.prompt("", text)]) for text in ("a cat", "")]
             rows = [trained.logits(trained(ids)[0, -1], CODES) for ids in prompts]
             probs = torch.lerp(rows[1], rows[0], 2.0).softmax(-1)
-            drawn = sample(trained, Layout(1, 1, CODES, WORDS), ["a cat"] * 1500, np.random.default_rng(0), 2.0)
+            drawn = sample(trained, PictureLayout(1, 1, CODES, WORDS), ["a cat"] * 1500, np.random.default_rng(0), 2.0)
         share = torch.bincount(drawn[:, 0], minlength=CODES) / 1500
         assert float((share - probs).abs().sum() / 2) < 0.08
 

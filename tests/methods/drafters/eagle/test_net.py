@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from stridebench.harness.errors import WeightsError
-from stridebench.methods.drafters.eagle.net import FeatureNet, rotate
-from stridebench.methods.drafters.eagle.published import Shape
+from stridebench.methods.drafters.eagle.net import FeatureDrafterNet, rotate
+from stridebench.methods.drafters.eagle.published import FeatureNetShape
 from tests.support.feature_toys import folder_for, tiny
 
 
@@ -28,15 +28,15 @@ def test_rotations_are_those_of_llama() -> None:
 def test_a_folder_without_a_drafter_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(WeightsError, match="holds no feature drafter"):
-        FeatureNet.load(tmp_path)
+        FeatureDrafterNet.load(tmp_path)
 
 
 def test_weights_of_another_shape_are_refused(tmp_path: Path) -> None:
     folder_for(tiny(), tmp_path)
-    net = FeatureNet.load(tmp_path)
-    FeatureNet(replace(net.shape, inner=8)).shape.write(tmp_path)
+    net = FeatureDrafterNet.load(tmp_path)
+    FeatureDrafterNet(replace(net.shape, inner=8)).shape.write(tmp_path)
     with pytest.raises(WeightsError, match="holds no feature drafter"):
-        FeatureNet.load(tmp_path)
+        FeatureDrafterNet.load(tmp_path)
 
 
 def test_weights_that_are_not_finite_are_refused(tmp_path: Path) -> None:
@@ -46,9 +46,9 @@ def test_weights_that_are_not_finite_are_refused(tmp_path: Path) -> None:
     weights[name].view(-1)[0] = float("inf")
     save_file(weights, tmp_path / "model.safetensors")
     with pytest.raises(WeightsError, match=f"{name} holds NaN or infinite numbers"):
-        FeatureNet.load(tmp_path)
+        FeatureDrafterNet.load(tmp_path)
 
 
 def test_a_net_that_proposes_all_ids_has_no_head_of_its_own() -> None:
-    net = FeatureNet(Shape("eagle1", 8, 2, 1, 16))
+    net = FeatureDrafterNet(FeatureNetShape("eagle1", 8, 2, 1, 16))
     assert not any(name.startswith("unembed") for name, _ in net.named_parameters())

@@ -21,7 +21,7 @@ from stridebench.methods.autoregressive import Autoregressive
 from stridebench.methods.drafters import checkpoint
 from stridebench.methods.drafters.eagle import published
 from stridebench.methods.drafters.eagle.drafter import FeatureCache
-from stridebench.methods.drafters.eagle.net import FeatureNet, rotate_cells
+from stridebench.methods.drafters.eagle.net import FeatureDrafterNet, rotate_cells
 from stridebench.methods.eagle2 import Eagle2
 from stridebench.methods.eagle3 import Eagle3
 from tests.support.feature_toys import SIZES, run_on, tiny
@@ -58,7 +58,7 @@ def test_one_pass_is_that_of_the_reference(name: str, tmp_path: Path) -> None:
     """A prompt in two windows, then its own output read on, as EAGLE-3 drafts."""
     (how, nested) = KINDS[name]
     reference = Published(**how)
-    net = FeatureNet.load(reference.save(tmp_path, nested)).packed()
+    net = FeatureDrafterNet.load(reference.save(tmp_path, nested)).packed()
     torch.manual_seed(0)
     embed, target = reference.embed.weight, reference.config.get("target_hidden_size", 32)
     tied = TiedEmbeddings(torch.randn(61, 32) if reference.own else embed, torch.randn(61, 32))
@@ -83,7 +83,7 @@ def test_one_pass_is_that_of_the_reference(name: str, tmp_path: Path) -> None:
 
 def test_eagle3_reads_its_own_rows_as_the_reference_does(tmp_path: Path) -> None:
     reference = Published("llama", kept=9, name="midlayer")
-    net = FeatureNet.load(reference.save(tmp_path))
+    net = FeatureDrafterNet.load(reference.save(tmp_path))
     vectors, rows = torch.randn(2, 3, 32, generator=torch.Generator().manual_seed(0))
 
     def attend(query: Any, keys: Any, values: Any) -> Any:
@@ -114,7 +114,7 @@ def test_rows_and_columns_rotate_as_in_llamagen() -> None:
 
 def test_a_drafter_of_lantern_for_llamagen_knows_its_grid(tmp_path: Path) -> None:
     reference = Published("llama", input_type="t2i")
-    net = FeatureNet.load(reference.save(tmp_path))
+    net = FeatureDrafterNet.load(reference.save(tmp_path))
     assert net.shape.side == 16 and net.shape.branches == 2
 
 
@@ -123,7 +123,7 @@ def test_one_pass_of_lanterns_drafter_for_llamagen_is_that_of_the_reference(
 ) -> None:
     """Three entries of a prompt, then the cells of two rows of a picture."""
     reference, places = Published("llama", input_type="t2i"), range(-3, 18)
-    net = FeatureNet.load(reference.save(tmp_path))
+    net = FeatureDrafterNet.load(reference.save(tmp_path))
     vectors, rows = torch.randn(2, len(places), 32, generator=torch.Generator().manual_seed(0))
 
     def rotated(query: torch.Tensor, keys: torch.Tensor, *table: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -174,7 +174,7 @@ def test_our_net_has_the_published_layout(name: str, monkeypatch: pytest.MonkeyP
     with torch.device("meta"):
         state = {key: torch.zeros(size, dtype=torch.long if key == "d2t" else None) for key, size in shapes.items()}
         monkeypatch.setattr(checkpoint, "tensors", lambda *folder, **part: state)
-        net = published.read(Path(name), config, FeatureNet)
+        net = published.read(Path(name), config, FeatureDrafterNet)
     assert net.shape.kind == ("eagle3" if eagle3 else "eagle1") and net.shape.kept == kept
 
 
@@ -194,7 +194,7 @@ def test_our_net_has_the_published_layout(name: str, monkeypatch: pytest.MonkeyP
 def test_keys_that_do_not_fit_are_named(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     folder = Published("llama", kept=9, name="midlayer").save(tmp_path, **changes)
     with pytest.raises(WeightsError, match=message):
-        FeatureNet.load(folder)
+        FeatureDrafterNet.load(folder)
 
 
 def shards(folder: Path, kind: str) -> list[Path]:
@@ -223,13 +223,13 @@ def shards(folder: Path, kind: str) -> list[Path]:
 def test_a_drafter_in_several_files_is_the_same_drafter(kind: str, kept: int, tmp_path: Path) -> None:
     """A user's upload of ``pytorch_model-00001-of-00002.bin`` and more; one that is not there is named."""
     folder = Published("llama", kept=kept, name="midlayer" if kept else "layers.0").save(tmp_path)
-    whole = FeatureNet.load(folder).state_dict()
+    whole = FeatureDrafterNet.load(folder).state_dict()
     files = shards(folder, kind)
-    again = FeatureNet.load(folder).state_dict()
+    again = FeatureDrafterNet.load(folder).state_dict()
     assert whole.keys() == again.keys() and all(torch.equal(whole[key], again[key]) for key in whole)
     files[1].unlink()
     with pytest.raises(WeightsError, match=rf"{files[1].name} cannot be read as weights.*fetch it again"):
-        FeatureNet.load(folder)
+        FeatureDrafterNet.load(folder)
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ def test_a_configuration_that_is_not_read_says_why(changes: dict[str, Any], mess
     reference = Published("llama", kept=9, name="midlayer")
     reference.config |= changes
     with pytest.raises(WeightsError, match=message):
-        FeatureNet.load(reference.save(tmp_path))
+        FeatureDrafterNet.load(reference.save(tmp_path))
 
 
 GPT_OSS_20B = """architectures:LlamaForCausalLMEagle3 hidden_act:silu initializer_range:0.02 num_local_experts:16
@@ -274,14 +274,14 @@ def test_the_layers_that_a_configuration_names_are_read(
     folder = reference.save(tmp_path)
     taps = Eagle3(str(folder)).taps
     assert resolve(taps, Capabilities(61, 64, width=32, layers=24)) == layers
-    assert FeatureNet.load(folder).shape.layers in ((), layers) and not recwarn.list
+    assert FeatureDrafterNet.load(folder).shape.layers in ((), layers) and not recwarn.list
 
 
 def test_a_key_that_nobody_reads_is_named(tmp_path: Path) -> None:
     reference = Published("llama", kept=9, name="midlayer")
     reference.config |= {"residual_scale": 0.5, "use_cache": True}
     with pytest.warns(WeightsWarning, match=r"keys that are not read: residual_scale\. If"):
-        FeatureNet.load(reference.save(tmp_path))
+        FeatureDrafterNet.load(reference.save(tmp_path))
 
 
 TARGET = {"hidden_size": SIZES["hidden_size"], "vocab_size": 61}

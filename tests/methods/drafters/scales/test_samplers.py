@@ -5,7 +5,7 @@ import torch
 
 from stridebench.harness.errors import ContractError, UsageError, WeightsError
 from stridebench.harness.train.loop import save_bf16
-from stridebench.methods.drafters.scales.net import Pair, Samplers, Shape, nearest_code
+from stridebench.methods.drafters.scales.net import Pair, Samplers, SamplerShape, nearest_code
 
 LINE = torch.tensor([[0.0, 1.0], [1.0, 1.0], [2.0, 1.0], [4.0, 1.0]])
 """Codes on a line, so that every mean can be computed by hand."""
@@ -21,7 +21,7 @@ def saved(pair, folder):
 def random_pair():
     """A pair with random weights for LINE."""
     torch.manual_seed(0)
-    pair = Pair(Shape(2, 4, 2, 8, 1))
+    pair = Pair(SamplerShape(2, 4, 2, 8, 1))
     with torch.no_grad():
         for weight in pair.parameters():
             weight.copy_(torch.randn_like(weight).bfloat16())
@@ -101,7 +101,7 @@ class TestNets:
 
     def test_a_new_pair_is_the_control(self):
         torch.manual_seed(0)
-        new = Samplers.of(Pair(Shape(2, 4, 2, 8, 2)), LINE)
+        new = Samplers.of(Pair(SamplerShape(2, 4, 2, 8, 2)), LINE)
         control = Samplers.untrained("bilinear", LINE)
         ids = torch.randint(4, (4, 6), generator=torch.Generator().manual_seed(1))
         assert torch.equal(new.up(ids), control.up(ids)) and torch.equal(new.down(ids), control.down(ids))
@@ -130,6 +130,6 @@ class TestNets:
         with pytest.raises(WeightsError, match="holds no samplers"):
             Samplers.load(tmp_path, LINE)
         saved(random_pair, tmp_path)
-        Pair(Shape(2, 4, 2, 16, 1)).write_config(tmp_path)
+        Pair(SamplerShape(2, 4, 2, 16, 1)).write_config(tmp_path)
         with pytest.raises(WeightsError, match="size mismatch"):
             Samplers.load(tmp_path, LINE)

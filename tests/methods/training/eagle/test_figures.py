@@ -14,7 +14,7 @@ from torch import Tensor
 from stridebench.harness.discover import shipped
 from stridebench.harness.registry import RECIPES
 from stridebench.harness.train.ngram_control import NGram
-from stridebench.methods.drafters.eagle.net import FeatureNet
+from stridebench.methods.drafters.eagle.net import FeatureDrafterNet
 from stridebench.methods.training.eagle.recipes import FeatureRecipe, figures, measured, measured_ngram, shuffled
 from stridebench.methods.training.eagle.student import Example, FeatureStudent, collate
 from tests.support.feature_toys import small_recipe
@@ -57,10 +57,10 @@ def test_the_shipped_drafter_is_above_its_controls_by_more_than_chance() -> None
     """Paired by passage of held-out captions; the interval of the mean difference at two standard errors."""
     recipe = cast(FeatureRecipe, RECIPES.get("eagle1-embedded-image"))
     student = replace(recipe, plan=replace(recipe.plan, train=4)).build({})
-    held_out, drafter = student.lessons.development[:40], FeatureNet.load(shipped("eagle1-embedded-image"))
+    held_out, drafter = student.lessons.development[:40], FeatureDrafterNet.load(shipped("eagle1-embedded-image"))
     counts = NGram.of(example.tokens[None] for example in student.lessons.train)
 
-    def shares(net: FeatureNet) -> Tensor:
+    def shares(net: FeatureDrafterNet) -> Tensor:
         return torch.tensor([measured(student, net, [example], 1).figures["top1_1"] for example in held_out])
 
     def guessed(example: Example) -> float:
@@ -69,7 +69,7 @@ def test_the_shipped_drafter_is_above_its_controls_by_more_than_chance() -> None
         return float(correct[counted].float().mean())
 
     controls = {
-        "untrained": shares(FeatureNet(drafter.shape)),
+        "untrained": shares(FeatureDrafterNet(drafter.shape)),
         "shuffled": shares(shuffled(drafter)),
         "n-gram": torch.tensor([guessed(example) for example in held_out]),
     }

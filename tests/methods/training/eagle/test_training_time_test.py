@@ -13,7 +13,7 @@ from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.plan import presets
 from stridebench.harness.train.teacher import Passage, Teacher
 from stridebench.methods.drafters.eagle.drafter import FeatureDrafter
-from stridebench.methods.drafters.eagle.net import FeatureNet
+from stridebench.methods.drafters.eagle.net import FeatureDrafterNet
 from stridebench.methods.eagle2 import Eagle2
 from stridebench.methods.eagle3 import Eagle3
 from stridebench.methods.training.eagle.student import Example, collate, unroll
@@ -46,7 +46,7 @@ class TestAgainstDecoding:
         assert hidden is not None
         example = Example(torch.tensor(TOKENS), hidden, torch.zeros(len(TOKENS), dtype=torch.long), 3)
         batch = collate([example], [0], teacher)
-        net = FeatureNet.load(tmp_path).double()
+        net = FeatureDrafterNet.load(tmp_path).double()
         rounds = unroll(net, model.tied_embeddings().embed[batch.tokens], batch.features.double(), batch.visible, 3)
         for trained, drafted in zip(rounds, decoded, strict=True):
             torch.testing.assert_close(trained[0, 4], drafted, rtol=0, atol=1e-5)
@@ -66,6 +66,10 @@ class TestAgainstDecoding:
         example = Example(torch.tensor(tokens), hidden, torch.zeros(len(tokens), dtype=torch.long), len(prompt))
         batch = collate([example] * 2, [0, 1], teacher)
         (features,) = unroll(
-            FeatureNet.load(tmp_path), model.tied_embeddings().embed[batch.tokens], batch.features, batch.visible, 1
+            FeatureDrafterNet.load(tmp_path),
+            model.tied_embeddings().embed[batch.tokens],
+            batch.features,
+            batch.visible,
+            1,
         )
         torch.testing.assert_close(features[:, -1], run.opened[folder].newest[0, :, 0], rtol=0, atol=1e-4)

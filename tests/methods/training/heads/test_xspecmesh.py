@@ -14,7 +14,7 @@ import torch
 from torch.nn import functional
 
 from stridebench.harness.backbones.mesh.adapter import read
-from stridebench.harness.backbones.mesh.model import MeshModel, Sizes
+from stridebench.harness.backbones.mesh.model import MeshModel, MeshSizes
 from stridebench.harness.backbones.slots import lora
 from stridebench.harness.backbones.toy.tabular import Tabular
 from stridebench.harness.core.draws import SeededDraws
@@ -42,7 +42,7 @@ from stridebench.methods.training.heads.xspecmesh import (
     joint_loss,
 )
 
-SIZES = Sizes(32, 3, 2, 48, 8, encoder_layers=1, context=24, window=0, shared_coordinates=True)
+SIZES = MeshSizes(32, 3, 2, 48, 8, encoder_layers=1, context=24, window=0, shared_coordinates=True)
 PLAN = ShapePlan(train=3, development=2, new=20)
 STAGE_1 = {
     name: replace(RECIPES.get(f"xspecmesh-{name}"), plan=PLAN, heads=2, steps=12, rate=2e-2)

@@ -19,7 +19,7 @@ from stridebench.harness.plan.compatibility import Outcomes
 from stridebench.harness.train.general import general
 from stridebench.harness.train.loop import train
 from stridebench.harness.train.pictures import PicturePlan
-from stridebench.methods.drafters.scales.net import Pair, Shape, bilinear
+from stridebench.methods.drafters.scales.net import Pair, SamplerShape, bilinear
 from stridebench.methods.mulo_sd import MuLoSD
 from stridebench.methods.training.scales.general import PAPER, AnySamplers, InOrder
 from tests.support.cli import stride
@@ -113,7 +113,7 @@ def test_the_papers_schedule_has_20_and_30_million_parameters() -> None:
     recipe = general("mulo-2x", TAR, PicturePlan(Path("x")), {"schedule": "paper", "batch": 3})
     assert isinstance(recipe, AnySamplers)
     assert (recipe.steps, recipe.rate, recipe.lpips, recipe.gan, recipe.batch) == (150_000, 3e-4, 1.0, 0.25, 3)
-    for shape, millions in ((Shape(2, 16, 8, 960, 4), 20), (Shape(4, 16, 8, 960, 4, 2), 30)):
+    for shape, millions in ((SamplerShape(2, 16, 8, 960, 4), 20), (SamplerShape(4, 16, 8, 960, 4, 2), 30)):
         with torch.device("meta"):
             count = sum(weight.numel() for weight in Pair(shape).up.parameters())
         assert abs(count / 1e6 - millions) < 2.5
@@ -175,7 +175,7 @@ class TestBadInput:
 
     def test_one_stage_cannot_be_started_from_another(self) -> None:
         with pytest.raises(ContractError, match="one stage"):
-            Pair(Shape(2, 16, 8)).warm_start(Pair(Shape(2, 16, 8)))
+            Pair(SamplerShape(2, 16, 8)).warm_start(Pair(SamplerShape(2, 16, 8)))
 
     def test_a_factor_that_does_not_divide_the_cells(self, folder: Path) -> None:
         with pytest.raises(UsageError, match="which 3 does not divide"):

@@ -16,7 +16,7 @@ from stridebench.harness.errors import UsageError
 from stridebench.harness.registry import RECIPES
 from stridebench.harness.synthetic import emoji
 from stridebench.harness.train.loop import train
-from stridebench.methods.drafters.scales.net import Pair, Samplers, Shape, nearest_code
+from stridebench.methods.drafters.scales.net import Pair, Samplers, SamplerShape, nearest_code
 from stridebench.methods.training.scales import recipes as recipe
 from stridebench.methods.training.scales import samplers_recipe
 from stridebench.methods.training.scales.recipes import figures
@@ -85,7 +85,9 @@ class TestTraining:
                 and measured[f"{key}_psnr"] < measured[f"{key.split('_')[0]}_real_psnr"]
             )
         assert measured["up_real_same"] == measured["down_real_same_object"] == 1
-        assert set(load_file(tmp_path / "model.safetensors")) == set(Pair(Shape(2, 1024, 16, 16, 1)).state_dict())
+        assert set(load_file(tmp_path / "model.safetensors")) == set(
+            Pair(SamplerShape(2, 1024, 16, 16, 1)).state_dict()
+        )
 
 
 @needs_vq

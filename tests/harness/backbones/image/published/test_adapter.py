@@ -311,7 +311,7 @@ def test_codes_of_finite_scalar_quantisation() -> None:
         ("tar_ar_dtok_1024", modules.published("tar", "LP", 64)),
     ],
 )
-def test_our_modules_have_the_published_layout(name: str, shape: modules.Shape) -> None:
+def test_our_modules_have_the_published_layout(name: str, shape: modules.LlamaGenShape) -> None:
     """0 missing, 0 unexpected, every shape."""
     with torch.device("meta"):
         own = modules.GPT(shape).state_dict()

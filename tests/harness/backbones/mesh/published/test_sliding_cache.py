@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from stridebench.harness.backbones.mesh.published.adapter import PointMesh, SlidingCache, start_of
-from stridebench.harness.backbones.mesh.published.deepmesh import Conditioned, DeepMesh, HourglassCache, Sizes
+from stridebench.harness.backbones.mesh.published.deepmesh import Conditioned, DeepMesh, DeepMeshSizes, HourglassCache
 from stridebench.harness.backbones.mesh.published.michelangelo import EncoderSizes
 from stridebench.harness.core.cache import Window
 from stridebench.harness.errors import ContractError
@@ -76,7 +76,7 @@ def test_windows_of_any_size_read_from_the_start_on(net: Conditioned, cuts: Sequ
 def test_logits_are_those_of_the_published_code() -> None:
     """Two forgettings; names seed the weights."""
     encoder = EncoderSizes(**{**ENCODER, "out": 1024})
-    model = DeepMesh(Sizes(32, 2, 48, window=WINDOW, context=CONTEXT, points=40, encoder=encoder))
+    model = DeepMesh(DeepMeshSizes(32, 2, 48, window=WINDOW, context=CONTEXT, points=40, encoder=encoder))
     model.requires_grad_(False)
     for name, tensor in model.state_dict().items():
         noise = np.random.default_rng(zlib.crc32(name.encode())).normal(size=tuple(tensor.shape))
