@@ -18,7 +18,7 @@ WITHOUT_READER = (("click", "core.py", "main"), ("rich", "console.py", "on_broke
 
 @contextmanager
 def exits_are_told() -> Iterator[None]:
-    """Turn a `sys.exit` of code that is not the package's own into the error of an incomplete run, also for code 0.
+    """Turn a `sys.exit` of code outside the package into the error of an incomplete run, also for code 0.
 
     Raises:
         BrokenPipeError: nobody reads the output any more.
