@@ -1,4 +1,4 @@
-"""Where the other three packages are named, as strings: what registers which name."""
+"""The only module that names the other three packages, as strings: which module registers which name."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PAIRS = re.compile(r"\w+=[^=,:]*(,\w+=[^=,:]*)*")
 
 @cache
 def catalogue() -> Mapping[str, Any]:
-    """Return what the registries say of themselves, so that lists and dry runs import no torch.
+    """Return the catalogue of the registries, so that lists and dry runs import no torch.
 
     `python -m tests.catalogue --write` writes the file, and a test compares it with the registries.
     """
@@ -47,7 +47,7 @@ def declare_all() -> None:
 
 
 def _named_by_file(package: ModuleType) -> dict[str, str]:
-    """The modules of a package by their names; one without a leading underscore registers what it is named after."""
+    """Return the modules of a package by their names; one without a leading underscore registers its namesake."""
     modules = pkgutil.iter_modules(package.__path__, f"{package.__name__}.")
     names = {module.name.rpartition(".")[2]: module.name for module in modules if not module.ispkg}
     return {name: module for name, module in names.items() if not name.startswith("_")}
@@ -79,9 +79,9 @@ def plain(backbone: str) -> str:
 
 
 def names_of(backbone: str) -> set[str]:
-    """The names by which an entry of a suite may mean a backbone: its own, and that without parameters.
+    """Return the names by which an entry of a suite may mean a backbone: with and without its parameters.
 
-    A tuned backbone (``lora=``) is another model, so it has its own name alone.
+    A tuned backbone (``lora=``) is another model, so it has only the name with parameters.
     """
     name, _, tail = backbone.rpartition(":")
     return {backbone} if "lora=" in tail and plain(backbone) == name else {backbone, plain(backbone)}
@@ -113,7 +113,7 @@ def _recipes(kind: str) -> dict[str, Any]:
 
 
 def general(kind: str, name: str) -> tuple[str, tuple[int, int] | None] | None:
-    """The recipe for any backbone that trains a component, and the layers that its name states; None: there is none."""
+    """Return the recipe for any backbone that trains a component, and the layers in its name, or None if none does."""
     match = re.fullmatch(r"(.+)-l(\d+)-(\d+)", name)
     recipe_name = match[1] if match else name
     if catalogue()["general_recipes"].get(recipe_name, {}).get("kind") != kind:
@@ -122,9 +122,9 @@ def general(kind: str, name: str) -> tuple[str, tuple[int, int] | None] | None:
 
 
 def general_command(kind: str, name: str, backbone: str, data: str = "FILE") -> str | None:
-    """The command that trains a component for a backbone, on data of the user; None: no recipe does.
+    """Return the command that trains a component for a backbone, on data of the user, or None if no recipe does.
 
-    Recipes that tune the backbone serve that one alone: ``bpt:lora=xspecmesh-cross-lora``.
+    Recipes that tune the backbone serve only that one: ``bpt:lora=xspecmesh-cross-lora``.
     """
     part = general(kind, name)
     if part is None or (tunes(part[0]) and not backbone.endswith(f":lora={name}")):
@@ -149,14 +149,14 @@ def find_component(name: str, backbone: str = "") -> Path | None:
 
 
 def is_here(kind: str, name: str, backbone: str) -> bool:
-    """Whether a component for a backbone is here. What the package has for its own backbones serves no other."""
+    """Return whether a component for a backbone is here. Those shipped for one backbone are not used for another."""
     folder = find_component(name, backbone)
     own = served(kind) if folder == shipped(name) else ()
     return folder is not None and (not own or plain(backbone) in own)
 
 
 def recipe(kind: str, name: str, backbone: str = "") -> str | None:
-    """The recipe that trains a component for a backbone; None: there is none."""
+    """Return the recipe that trains a component for a backbone, or None if there is none."""
     names, backbone = _recipes(kind), plain(backbone)
     own = f"{name}-{backbone}" if backbone else name
     serves = backbone in ("", *served(kind))
@@ -164,7 +164,7 @@ def recipe(kind: str, name: str, backbone: str = "") -> str | None:
 
 
 def kind_of(recipe_name: str) -> str | None:
-    """The kind of a recipe; None: there is no such recipe."""
+    """Return the kind of a recipe, or None if it does not exist."""
     facts = catalogue()["recipes"].get(recipe_name)
     return facts and str(facts["kind"])
 
@@ -175,13 +175,14 @@ def train_command(kind: str, name: str) -> str:
 
 
 def component(kind: str, name: str, backbone: str = "", fingerprint: str = "") -> Path:
-    """The folder of a method's trained component: one of the package by name, or a path.
+    """Return the folder of a method's trained component: one of the package by name, or a path.
 
     Args:
         kind: the kind of its recipe, such as samplers.
         name: of the component, or its path.
         backbone: the model that it serves. NAME-BACKBONE of the package is preferred to NAME.
-        fingerprint: of the backbone's weights; "": what the component was trained for is not checked.
+        fingerprint: of the backbone's weights; "" to skip the check that the component was
+            trained for it.
 
     Raises:
         WeightsError: it is not there, or is tied to other weights; says how to make it.
@@ -202,7 +203,7 @@ def component(kind: str, name: str, backbone: str = "", fingerprint: str = "") -
 
 
 def tied_fingerprint(folder: Path) -> str:
-    """The weights that a component was made for; "" where it states none or cannot be read: its method says so."""
+    """Return the weights that a component was made for; "" if it states none or cannot be read: its method says so."""
     try:
         return str(json.loads((folder / "config.json").read_text(encoding="utf-8")).get("fingerprint", ""))
     except (OSError, ValueError, AttributeError):
@@ -210,7 +211,7 @@ def tied_fingerprint(folder: Path) -> str:
 
 
 def tied_backbone(folder: Path) -> str:
-    """The backbone that a component was made for, by its configuration; "" where it names none."""
+    """Return the backbone that a component was made for, by its configuration; "" if it names none."""
     try:
         named = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("backbone", "")
     except (OSError, ValueError, AttributeError):

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 
 class StrideError(Exception):
-    """Base of all errors raised on purpose. The message says what was found, where, and what to do."""
+    """Base of all errors raised on purpose. The message names the problem, its place, and the remedy."""
 
     exit_code = 2
 
@@ -21,7 +21,10 @@ class UsageError(StrideError):
 
 
 class DataMissing(UsageError):
-    """A file of prompts is not there; says where it comes from and where to put it. A malformed one is no such case."""
+    """A file of prompts is not there; says where to get it and where to put it.
+
+    A malformed file is another error.
+    """
 
 
 class UnknownNameError(UsageError):
@@ -47,7 +50,7 @@ class WeightsWarning(UserWarning):
 
 
 class GraphWarning(UserWarning):
-    """A pass has no captured form, so the plain path takes it."""
+    """A pass cannot be captured, so the plain path takes it."""
 
 
 class PluginWarning(UserWarning):
@@ -63,7 +66,7 @@ class StoreError(StrideError):
 
 
 class RunIncomplete(StrideError):
-    """A run stopped early; what it finished is kept and `--resume` goes on from there."""
+    """A run stopped early; the finished part is kept and `--resume` goes on from there."""
 
     exit_code = 3
 

@@ -1,4 +1,4 @@
-"""Distributions that a sampler may draw from by mistake, one for each kind of bias and strength.
+"""Distributions that a sampler may draw from by mistake: one for each kind of bias and strength.
 
 An alternative is a function of `TokenOutcomes`, which hold nothing that depends on the tokens it bets on. A package may
 add alternatives by entry points in the group ``stridebench.alternatives``: a name and a function of the same kind.
@@ -23,11 +23,11 @@ from stridebench.harness.registry import ALTERNATIVES
 
 # A token's distribution over its most probable ids, each an outcome, and one more outcome for all other ids.
 # A bet may merge ids into outcomes, because the outcome is a function of the token. It makes an audit of a large
-# vocabulary cheap, and loses little: what is merged is improbable.
+# vocabulary cheap, and loses little, because the merged ids are improbable.
 
 
 EXPLICIT = 512
-"""Ids of a row that are outcomes of their own."""
+"""Ids of a row that are separate outcomes."""
 GRAM = 2
 """Length of the n-gram whose last continuation in the context is the copy."""
 
@@ -37,14 +37,14 @@ IntArray = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class TokenOutcomes:
-    """What is known before N tokens are drawn; row n depends on the tokens before token n alone.
+    """The facts known before N tokens are drawn; row n depends only on the tokens before token n.
 
     Args:
-        p: probability of each outcome, [N, A]; a row sums to one, or to zero where nothing is bet.
-        sizes: ids of the outcome that may be drawn, [N, A]; 0 where p is 0.
-        ids: the id of the outcome, [N, A]; -1: the other ids together.
+        p: probability of each outcome, [N, A]; a row sums to one, or to zero if there is no bet.
+        sizes: ids of the outcome that may be drawn, [N, A]; 0 if p is 0.
+        ids: the id of the outcome, [N, A]; -1 for the other ids together.
         q: the drafter's probability of each outcome, [N, A], or None if it is unknown.
-        copies: the outcome that continues the context's last n-gram as before, [N]; -1: there is none.
+        copies: the outcome that continues the context's last n-gram as before, [N]; -1 if there is none.
         top_p: of the sampling.
         unguided: probability of each outcome if guidance is dropped, [N, A], or None if there is no guidance.
         stood: how often the outcome's id stands in the context so far, [N, A]; 0 for the other ids together.
@@ -191,7 +191,7 @@ def argmax_boosted(outcomes: TokenOutcomes, share: float) -> FloatArray:
 
 
 def copying(outcomes: TokenOutcomes, share: float) -> FloatArray:
-    """The context's last n-gram continued as before, with this probability, where the continuation is an outcome."""
+    """Continue the context's last n-gram as before, with this probability, if the continuation is an outcome."""
     return mixed(outcomes.p, _indicator(outcomes, outcomes.copies), share)
 
 
@@ -302,7 +302,7 @@ class _Chain:
 
     @property
     def accepts(self) -> FloatArray:
-        """Probability that a draft is accepted, 0 where it is never drawn."""
+        """Return the probability that a draft is accepted, 0 if it is never drawn."""
         ratio: FloatArray = np.divide(self.p, self.q, out=np.zeros_like(self.p), where=self.q > 0)
         return np.minimum(ratio, 1.0)
 
@@ -314,7 +314,7 @@ class _Chain:
 
     @property
     def residual(self) -> FloatArray:
-        """What the correction should be drawn from; p where no draft is rejected."""
+        """Return the residual distribution, from which the correction is drawn; p if no draft is rejected."""
         above = np.maximum(self.p - self.q, 0.0)
         total = above.sum(1, keepdims=True)
         residual: FloatArray = np.divide(above, total, out=self.p.copy(), where=total > 0)
@@ -341,7 +341,7 @@ def _sums(table: FloatArray) -> FloatArray:
 
 
 def _between(places: FloatArray, knots: FloatArray, values: FloatArray) -> FloatArray:
-    """What a function that is linear between knots gains from each place of a row to the next."""
+    """Return the gain of a function that is linear between knots from each place of a row to the next."""
     rows = zip(places, knots, values, strict=True)
     return np.diff(np.array([np.interp(at, knot, value) for at, knot, value in rows]), axis=1)
 
@@ -372,7 +372,7 @@ def _tested(outcomes: TokenOutcomes, accepted: FloatArray) -> FloatArray:
 
 
 def _indicator(outcomes: TokenOutcomes, places: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> FloatArray:
-    """1 at the outcome of each row; zeros where the place is negative or the outcome cannot be drawn."""
+    """Return 1 at the outcome of each row; zeros if the place is negative or the outcome cannot be drawn."""
     marked: FloatArray = (np.arange(outcomes.p.shape[1]) == places[:, None]).astype(np.float64)
     return marked * (outcomes.p > 0)
 
@@ -452,7 +452,7 @@ def usable(outcomes: TokenOutcomes) -> dict[str, Alternative]:
 
 
 def distribution(name: str, alternative: Alternative, outcomes: TokenOutcomes) -> FloatArray:
-    """The hedged distribution of an alternative, [N, A]; p where the alternative has no weights or p is zero.
+    """Return the hedged distribution of an alternative, [N, A]; p if the alternative has no weights or p is zero.
 
     Raises:
         ContractError: its weights are not finite numbers of the right shape and at least 0, or a row of them depends

@@ -1,4 +1,4 @@
-"""The bets on the tokens of one output, and what they come to over all outputs of a sampler."""
+"""The bets on the tokens of one output, and their total over all outputs of a sampler."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STEP = 2 / (2 - np.log(3))
 """Of the online Newton step, for bets of at most one half."""
 
 TILTS = ("surprise", "argmax", "tail", "copy", "repeat", "draft")
-"""Names of the tilts; the last is used where the drafter's distribution is known."""
+"""Names of the tilts; the last is used if the drafter's distribution is known."""
 
 
 class Gains(NamedTuple):
@@ -207,7 +207,7 @@ def mixture(gains: FloatArray, wealth: FloatArray) -> FloatArray:
 
 
 def added_up(outputs: Sequence[Bets]) -> Bets:
-    """The bets on several outputs as one. Where an output has no bet of a name, its gain is 0.
+    """Return the bets on several outputs as one. If an output has no bet of some name, its gain is 0.
 
     Raises:
         UsageError: there is no output.

@@ -24,13 +24,13 @@ FLIPS = {"fp64": 0.02, "fp32": 0.02, "fp16": 0.05, "bf16": 0.15}
 
 
 class DraftComparison(NamedTuple):
-    """The drafts of one place, as recorded and anew.
+    """The drafts of one place: the recorded ones and those made again.
 
     Attributes:
         distance: total variation of both distributions; of point masses the share of ids that only one draft has.
         recorded: probability that the target accepts the recorded draft, its mean over the drafter's distribution.
         anew: the same of the draft that was made anew.
-        points: 1 where the drafts are point masses, else 0.
+        points: 1 if the drafts are point masses, else 0.
     """
 
     distance: float

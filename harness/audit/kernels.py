@@ -32,7 +32,7 @@ ALPHA = 0.05
 
 @dataclass(frozen=True)
 class KernelPosition:
-    """What a kernel emitted at one place.
+    """The tokens that a kernel emitted at one place.
 
     Args:
         case: which drafter.
@@ -123,7 +123,7 @@ def transformers_kernel(p: Float[Tensor, "K+1 V"], q: Float[Tensor, "K V"], draf
 
 
 # Candidate generators of transformers with the acceptance that `generate` gives them, as kernels of `stride audit`.
-# The library's own code drafts and accepts. Only the drafting model is a stand-in, whose distributions are those of
+# The library's code drafts and accepts. Only the drafting model is a stand-in, whose distributions are those of
 # the case.
 
 
@@ -150,7 +150,7 @@ class Gemma4AssistantStandIn:
 def single_position(p: Float[Tensor, "K+1 V"], q: Float[Tensor, "K V"], drafts: Int[Tensor, " K"]) -> list[int]:
     """`SinglePositionMultiTokenCandidateGenerator` with `_speculative_sampling`, as sampling with a Gemma 4 assistant.
 
-    The generator makes its own drafts, and ``drafts`` are not used.
+    The generator drafts itself, and ``drafts`` are not used.
     """
     from transformers.generation.candidate_generator import SinglePositionMultiTokenCandidateGenerator
     from transformers.generation.utils import _speculative_sampling

@@ -57,11 +57,11 @@ def laws_of(logits: Float[Tensor, "N V"], sampling: Sampling, margin: float) -> 
 
 
 class Cut(NamedTuple):
-    """Where the ids of a row are cut off, each [N, 1].
+    """The cut-off values of a row, each [N, 1].
 
     Args:
         inside: the smallest value that is kept, of the most that may be kept.
-        outside: the largest value that is cut off, where the fewest are kept; infinite where none is surely kept.
+        outside: the largest value that is cut off, if the fewest are kept; infinite if no id is certain to be kept.
     """
 
     inside: Float[Tensor, "N 1"]
@@ -97,7 +97,7 @@ def _around(z: Float[Tensor, "N V"], mass: float) -> Cut:
 
 # The distributions that a canvas was filled from: its passes are made again, in their order, with an empty cache.
 # A position may be filled before those ahead of it in raster order. So its token is bet on in the order of filling,
-# against what was known when it was filled. Symbols: N positions, V vocabulary.
+# against the distribution known when it was filled. Symbols: N positions, V vocabulary.
 
 
 class Filling(NamedTuple):

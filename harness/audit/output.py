@@ -62,7 +62,7 @@ def unguided_logits(
     prompt: Prompt | Sequence[int],
     output: Sequence[int],
 ) -> Float[Tensor, "N V"] | None:
-    """Logits of a guided backbone without its guidance; None where it has none or cannot leave it out."""
+    """Return the logits of a guided backbone without its guidance, or None if it has none or cannot leave it out."""
     if backbone.capabilities.guidance == 1 or backbone.toy_drafters:
         return None
     try:
@@ -111,17 +111,17 @@ def bets_on(
     return added_up(parts)
 
 
-# Reads tokens of any sampler: a JSON object a line, with the ids of a prompt and of its output.
+# Files with the tokens of any sampler have a JSON object per line, with the ids of a prompt and of its output.
 
 
 KEYS = ("prompt_ids", "output_ids")
 
 
 def read_outputs(path: Path, capabilities: Capabilities) -> list[tuple[list[int], list[int]]]:
-    """Prompt and output ids of each line; empty lines and other keys are left out.
+    """Return the prompt and output ids of each line; empty lines and other keys are left out.
 
     Raises:
-        UsageError: the file cannot be read or holds no line, or a line is no such object, lacks an id, or has one
+        UsageError: the file cannot be read or holds no line, or a line is not such an object, lacks an id, or has one
             outside the vocabulary or more than the context holds. The message names the line.
     """
     try:

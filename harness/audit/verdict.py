@@ -25,9 +25,9 @@ class Audit:
     """The audit of one sampler.
 
     Args:
-        log_e: natural log of the e-value; ``LARGEST`` where a token was drawn that cannot be drawn.
+        log_e: natural log of the e-value; ``LARGEST`` if a token was drawn that cannot be drawn.
         tokens: tokens that were bet on.
-        near: tokens near a cut, on which nothing was bet.
+        near: tokens near a cut, on which there was no bet.
         impossible: tokens that cannot be drawn.
         visible_tv: total variation a token from which on a bias of each kind in ``visible`` would have been refuted in
             9 of 10 audits; None if one of these kinds could be stronger and would not be refuted. Nothing is said about
@@ -70,7 +70,7 @@ class Audit:
 
 
 def audit(outputs: Sequence[Bets], cells: int = 1) -> Audit:
-    """The audit of all outputs of a sampler.
+    """Return the audit of all outputs of a sampler.
 
     Args:
         cells: number of samplers that are audited together. The threshold is so many times higher, so that one correct
@@ -103,7 +103,7 @@ def audit(outputs: Sequence[Bets], cells: int = 1) -> Audit:
 
 
 def evidence_path(outputs: Sequence[Bets]) -> list[tuple[int, float]]:
-    """Audited tokens, and natural log of the e-value, after each output of a sampler in turn; the last is its audit's.
+    """Return audited tokens and the natural log of the e-value after each output in turn; the last is the audit's.
 
     Raises:
         UsageError: there is no output.

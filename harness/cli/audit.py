@@ -220,7 +220,8 @@ def _power(log_e: float) -> str:
     return f"{math.exp(log_e):.3g}" if abs(log_e) < math.log(1e4) else f"1e{log_e / math.log(10):+.0f}"
 
 
-def _visible(result: Audit) -> str:
+def visible_kinds(result: Audit) -> str:
+    """Return the sentence that says which biases the audit would have seen."""
     kinds = ", ".join(f"{kind} {tv:.2g}" for kind, tv in result.visible.items() if tv is not None)
     if not kinds:
         return "no kind of bias would have been seen: audit more tokens"
@@ -235,7 +236,7 @@ def _sentence(result: Audit, dtype: str) -> str:
     lines = [
         f"{result.verdict}: e = {_power(result.log_e)} after {result.tokens} tokens (refuted from "
         f"{result.threshold:g} on); best bet: {result.best}",
-        _visible(result),
+        visible_kinds(result),
         f"{result.near} tokens at a cut of top-k or top-p bet nothing; distributions in {dtype}",
     ]
     if "draft" not in result.visible:

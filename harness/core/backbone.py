@@ -1,4 +1,4 @@
-"""What a backbone is to the harness: capabilities, caches, a tokenizer, a fingerprint. Knows no method."""
+"""The contract of a backbone: capabilities, caches, a tokenizer, a fingerprint. It does not know any method."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class EncodedPrompt:
 
     Args:
         tokens: prompt ids, at least one.
-        cache: makes an empty cache for this prompt, with what conditions the model beside its tokens: encoder states, a
-            second guidance branch.
-        condition: the encoder's rows of the prompt's condition, where the backbone meets CONDITION.
+        cache: makes an empty cache for this prompt, with everything that conditions the model besides its tokens:
+            encoder states, a second guidance branch.
+        condition: the encoder's rows of the prompt's condition, if the backbone meets CONDITION.
         unread: says which part of the prompt the model did not read, for the row; "" if it read all.
     """
 
@@ -72,11 +72,11 @@ class Backbone(ABC):
         toy_drafters: whether it makes a toy of any drafter and component, so that none is loaded.
         capabilities: vocabulary, context, end-of-text ids and requirements met.
         fingerprint: hex digest of weights and configuration: part of every cell's provenance.
-        forward_kind: the implementation that computes its passes, as the record says it; empty: the class's name.
-        weights_bytes: what its weights take in fp32; 0: not known.
+        forward_kind: the implementation that computes its passes, as the record says it; if empty, the class's name.
+        weights_bytes: size of its weights in fp32; 0 if unknown.
         weights_form: full, or the format that its weights were rounded to.
         weights_of: the backbone whose weights it computes with, or None if it reads no other's.
-        notes: what a reader of its numbers must know, such as weights that lie there and are not read.
+        notes: facts that a reader of its numbers must know, such as weights in its folder that are not read.
     """
 
     default_dtype: ClassVar[str] = "fp32"
@@ -95,7 +95,7 @@ class Backbone(ABC):
     @classmethod
     @abstractmethod
     def load(cls, name: str, params: Mapping[str, Any], dtype: str, device: str) -> Backbone:
-        """Load it; ``params`` is what the preset says beyond the adapter's name.
+        """Load the backbone; ``params`` holds the preset's parameters, without the adapter's name.
 
         Raises:
             UsageError: a parameter is unknown or of the wrong type.
@@ -109,12 +109,15 @@ class Backbone(ABC):
 
     @classmethod
     def reads_text(cls, params: Mapping[str, Any]) -> bool:
-        """Whether it would have a tokenizer; True where that is not known."""
+        """Return whether it would have a tokenizer; True if that is not known."""
         return True
 
     @classmethod
     def modality(cls, params: Mapping[str, Any]) -> str:
-        """What its outputs are: text, image, mesh or speech; tasks of another modality are skipped with that reason."""
+        """Return the kind of its outputs: text, image, mesh or speech.
+
+        Tasks of another modality are skipped with that reason.
+        """
         return "text"
 
     @classmethod
@@ -135,7 +138,7 @@ class Backbone(ABC):
         """
 
     def open(self, prompt: Prompt) -> EncodedPrompt:
-        """Read a prompt: ids, and the encoder's pass where there is one (it is timed here, apart from the decode).
+        """Read a prompt: its ids, and the encoder's pass if there is one (timed here, apart from the decode).
 
         Raises:
             UsageError: the prompt is not of this backbone's kind, or its condition has the wrong shape.
@@ -164,17 +167,17 @@ class Backbone(ABC):
         raise UsageError(f"the backbone {self.name!r} gates no rows; take one that meets GATE")
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a text, beginning-of-text included where the model wants it."""
+        """Return the token ids of a text, with beginning-of-text if the model wants it."""
         raise UsageError(
             f"the backbone {self.name!r} has no tokenizer, so it cannot read a text prompt; put the files of its "
             f"tokenizer beside its weights"
         )
 
     def release(self) -> None:  # noqa: B027  # most adapters hold what they have
-        """Give its weights back, where it can: it still decodes ids to outputs, and serves no more caches."""
+        """Release its weights, if it can: it still decodes ids to outputs, but makes no more caches."""
 
     def decode(self, tokens: Sequence[int]) -> Output:
-        """The output of these ids: a text (empty where there is no tokenizer), a picture or a mesh.
+        """Return the output of these ids: a text (empty if there is no tokenizer), a picture or a mesh.
 
         Raises:
             OutputError: they have no output, such as a mesh that cannot be parsed; the sample fails, and is counted.
@@ -182,7 +185,7 @@ class Backbone(ABC):
         return ""
 
     def variant(self, params: Mapping[str, str]) -> Backbone:
-        """A cheaper reading of the same weights, for a self-drafter: ``{"layers": "26"}`` and the like.
+        """Return a cheaper reading of the same weights, for a self-drafter: ``{"layers": "26"}`` and the like.
 
         Raises:
             UsageError: this backbone has no such variant.

@@ -1,11 +1,11 @@
 """B sequences decoded in lock step: each waits for the passes of the others, and one batched pass serves them all.
 
-Each decode runs on a thread of its own, and one thread runs at a time. A decode goes on until it asks for a pass; then
+Each decode runs on a separate thread, and one thread runs at a time. A decode goes on until it asks for a pass; then
 the next one goes on. When all of them wait, the thread of the loop computes their windows with `Cache.extend_many`.
-Each decode commits its own length, so it emits, draws and counts what it emits, draws and counts alone. Passes of
+Each decode commits its own length, so it emits, draws and counts the same as if it ran alone. Passes of
 drafters go before those of targets, so that decodes which draft more or less meet again at the target.
 
-Times. A step lasts as long as its lock step, including what the other decodes compute meanwhile: that is its latency,
+Times. A step lasts as long as its lock step, including the work of the other decodes meanwhile: that is its latency,
 and the whole wait is booked as the time of the pass. A lock step is shared by the decodes that its target pass served.
 So the wall time of a step over their number (`Step.served`), summed over all decodes, is the time of the batch;
 throughput is output tokens over that sum. A decode that is over leaves, and the others go on in a smaller batch.
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class Stage(IntEnum):
-    """What a decode waits for; those that wait for the lowest stage go on first."""
+    """The kinds of pass that a decode waits for; those that wait for the lowest stage go on first."""
 
     PREFILL = 0
     DRAFT = 1
@@ -115,7 +115,7 @@ class BatchedCache(Cache):
     Args:
         slot: of the decode.
         inner: the cache itself.
-        stage: what a pass that asks for logits is.
+        stage: the stage of a pass that asks for logits.
     """
 
     def __init__(self, slot: Slot, inner: Cache, stage: Stage) -> None:
@@ -144,7 +144,10 @@ class Batch(Generic[T]):
         self.batch = batch
 
     def run(self, jobs: Sequence[Callable[[Slot | None], T]]) -> list[T | Exception]:
-        """What each job returned or raised; where one raises, the others go on. The last batch may be smaller."""
+        """Return the result or the error of each job; if one raises, the others go on.
+
+        The last batch may be smaller.
+        """
         if self.batch == 1:
             return [_alone(job) for job in jobs]
         batches = (jobs[first : first + self.batch] for first in range(0, len(jobs), self.batch))

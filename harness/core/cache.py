@@ -20,19 +20,19 @@ C = TypeVar("C", bound="Cache")
 
 @dataclass(frozen=True)
 class Window:
-    """N entries to append to a cache, and all that a backbone must know of them.
+    """N entries to append to a cache, and everything that a backbone must know of them.
 
     Args:
         tokens: ids of the new entries.
         positions: position of each, prompt included, from 0.
         base: every new entry attends to all entries before this one.
         sees: row n marks the entries that new entry n attends to, among the S = M + N entries from ``base`` on (M
-            cached, N new). It attends to itself. None: it attends to all earlier entries and itself.
+            cached, N new). It attends to itself. If None, it attends to all earlier entries and itself.
         rows: R; only the last R entries need logits. 0 in a prefill.
         taps: layers whose hidden rows are asked for, each from 0 to L (see `Tap`); none: no hidden rows.
         features: the features that a feature drafter reads with each token.
-        gate: marks the entries computed with the adapter on; None: none is.
-        adapter: as the backbone read it (`Backbone.adapter`), where there is a gate.
+        gate: marks the entries computed with the adapter on, or None if there are none.
+        adapter: as the backbone read it (`Backbone.adapter`), if there is a gate.
     """
 
     tokens: Int[Tensor, " N"]
@@ -48,11 +48,11 @@ class Window:
 
 @dataclass(frozen=True)
 class Rows:
-    """What a pass returns.
+    """The result of a pass.
 
     Args:
         logits: raw, of the window's last R entries, in any float type.
-        hidden: of all N entries, the layers in the order of the window's taps; None where it has none.
+        hidden: of all N entries, the layers in the order of the window's taps; or None if it has none.
     """
 
     logits: Float[Tensor, "R V"]
@@ -63,7 +63,7 @@ class Cache(ABC):
     """The two calls that a backbone adapter implements, over one sequence.
 
     Attributes:
-        entries: what is kept of each entry, where that can be compared (hashes of a tabular model); else empty.
+        entries: the kept value of each entry, if values can be compared (hashes of a tabular model); else empty.
     """
 
     entries: Sequence[Any] = ()
@@ -82,10 +82,10 @@ class Cache(ABC):
 
     @classmethod
     def extend_many(cls: type[C], caches: Sequence[C], windows: Sequence[Window]) -> list[Rows | Exception]:
-        """Extend each cache by its window: in one batched pass where the backbone has one, else one after another.
+        """Extend each cache by its window: in one batched pass if the backbone has one, else one after another.
 
         Returns:
-            The rows of each, or what its window raised; the others are extended all the same.
+            The rows of each, or the error that its window raised; the others are extended all the same.
         """
         return [_attempt(cache, window) for cache, window in zip(caches, windows, strict=True)]
 
@@ -107,7 +107,7 @@ def extend_all(caches: Sequence[Cache], windows: Sequence[Window]) -> list[Rows 
     return [results[index] for index in range(len(caches))]
 
 
-# Hidden rows of a sequence, one an entry: which layers a method taps, and a buffer of their rows.
+# Hidden rows of a sequence, one per entry.
 # Axes: M entries, N of them written at once, G branches of guidance, J tapped layers, E width.
 
 
@@ -116,7 +116,7 @@ FIRST = 256
 
 
 def resolve(taps: Sequence[Tap], capabilities: Capabilities) -> tuple[int, ...]:
-    """The taps as numbers from 0 to L.
+    """Return the taps as numbers from 0 to L.
 
     Raises:
         UsageError: the backbone has no such layer, or serves no hidden rows.
@@ -135,7 +135,7 @@ def resolve(taps: Sequence[Tap], capabilities: Capabilities) -> tuple[int, ...]:
 
 @final
 class HiddenRows:
-    """A buffer that is written in place, as the cache beside it. ``taps`` is J."""
+    """A buffer of hidden rows that is written in place, like the cache. ``taps`` is J."""
 
     def __init__(self, capabilities: Capabilities, taps: int, device: torch.device) -> None:
         self._buffer = torch.empty(0, capabilities.branches, taps, capabilities.width, device=device)

@@ -103,7 +103,7 @@ class Canvas:
 
     @property
     def cache_state(self) -> Any:
-        """Positions of the entries behind the prompt and, where they can be compared, what the cache keeps of them."""
+        """Return the positions of the entries behind the prompt and, if they can be compared, their kept values."""
         states = self._cache.entries[self._base :]
         return sorted(zip(self._at, states, strict=True)) if states else sorted(self._at)
 
@@ -117,7 +117,7 @@ class Canvas:
     def read(
         self, tokens: Int[Tensor, " N"], positions: Sequence[int], sees: Sees = "before", rows: int | None = None
     ) -> Float[Tensor, "R V"]:
-        """One pass over N entries. Each entry attends to earlier positions (`before`) or to every entry (`all`).
+        """Run one pass over N entries. Each entry attends to earlier positions (`before`) or to every entry (`all`).
 
         An entry that stood at one of the positions leaves the cache first. Entries that attended to it are not
         recomputed. A pass fills nothing, so a token may be a placeholder.
@@ -125,7 +125,7 @@ class Canvas:
         Args:
             tokens: ids.
             positions: of each token, ascending. The first pass begins with the prompt's last position, P - 1, or with
-                position 0 where entries attend to all.
+                position 0 if entries attend to all.
             sees: the same in all passes.
             rows: R, the last entries whose logits are returned, or None for all N.
 

@@ -1,4 +1,4 @@
-"""What a backbone offers and what a method requires of it."""
+"""The capabilities of a backbone, and the requirements of a method."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Requirement(Enum):
-    """What a method asks of a backbone beyond a causal pass; an unmet need is a skip with that reason."""
+    """A need of a method beyond a causal pass; if it is not met, the cell is skipped with that reason."""
 
     TREE_MASK = "windows in which rows see chosen rows only"
     DRAFTER = "a second model of the same vocabulary"
@@ -33,7 +33,7 @@ enters the last layer; "middle" is L // 2."""
 
 @dataclass(frozen=True)
 class Grid:
-    """A picture's cells in raster order, each row closed by a forced token where the model has one.
+    """A picture's cells in raster order, each row closed by a forced token if the model has one.
 
     Args:
         rows: number of rows of cells.
@@ -67,17 +67,17 @@ class Grid:
         return (row, column) if 0 <= row < self.rows and column < self.columns else None
 
     def left(self, position: int) -> int | None:
-        """Position of the cell to the left; None where there is none."""
+        """Return the position of the cell to the left, or None if there is none."""
         cell = self.cell(position)
         return None if cell is None or cell[1] == 0 else position - 1
 
     def above(self, position: int) -> int | None:
-        """Position of the cell above; None where there is none."""
+        """Return the position of the cell above, or None if there is none."""
         cell = self.cell(position)
         return None if cell is None or cell[0] == 0 else position - self.stride
 
     def forced(self, position: int) -> int | None:
-        """The only id allowed at a position; None where there is a choice."""
+        """Return the only id allowed at a position, or None if there is a choice."""
         offset = position - self.start
         if 0 <= offset < self.rows * self.stride:
             return self.eol if offset % self.stride == self.columns else None
@@ -87,21 +87,22 @@ class Grid:
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What a backbone is: its vocabulary, its context and the requirements that it meets.
+    """The properties of a backbone: its vocabulary, its context and the requirements that it meets.
 
     Args:
         vocabulary: V, the number of token ids; every distribution covers all of them.
         context: the most entries a cache may hold.
-        eos: ids that end a text; empty where the length is fixed.
+        eos: ids that end a text; empty if the length is fixed.
         meets: the requirements met.
-        grid: how output tokens lie in a picture; None where they make none. In a run it starts behind the prompt.
-        codebook: row i is the vector of ``grid.ids[i]``; None where there are none.
-        layers: L, of its hidden rows; 0 where it serves none.
+        grid: how output tokens lie in a picture, or None if they do not make one. In a run it starts behind the prompt.
+        codebook: row i is the vector of ``grid.ids[i]``; or None if there are none.
+        layers: L, of its hidden rows; 0 if it serves none.
         width: E of its hidden rows.
         branches: G of its hidden rows.
-        guidance: s of z_u + s (z_c - z_u), which mixes its two branches, c first; 1: there is one branch.
-        mask: the id at positions that a masked model fills; it has probability zero. None: it is no masked model.
-        condition: C, the width of the rows that it makes of a prompt's condition; 0: it makes none.
+        guidance: s of z_u + s (z_c - z_u), which mixes its two branches, c first; 1 if there is one branch.
+        mask: the id at positions that a masked model fills; it has probability zero. None if the model is not
+            masked.
+        condition: C, the width of the rows that it makes of a prompt's condition; 0 if it makes none.
     """
 
     vocabulary: int

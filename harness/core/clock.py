@@ -26,7 +26,7 @@ class Event(Protocol):
 
 
 class Stamp(NamedTuple):
-    """A moment: on the host in nanoseconds, and on the device where there is one."""
+    """A moment: on the host in nanoseconds, and on the device if there is one."""
 
     host_ns: int
     event: Event | None = None
@@ -125,7 +125,7 @@ class Stopwatch:
 
 
 def _peak(logits: Tensor) -> Tensor:
-    """`Span.peak`: the sum of the largest logit of each row. On a CPU, 0 where the sum of all is finite already."""
+    """`Span.peak`: the sum of the largest logit of each row. On a CPU, 0 if the sum of all logits is already finite."""
     if logits.device.type == "cpu" and math.isfinite(logits.sum(dtype=torch.float32).item()):
         return torch.zeros(())
     return logits.amax(-1).float().sum()

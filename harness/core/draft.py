@@ -1,4 +1,4 @@
-"""What a step proposes and what it accepts: drafts, paths, acceptances, fills."""
+"""Proposals of a step and their outcome: drafts, paths, acceptances, fills."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ class Draft:
 
     Args:
         tokens: the proposals.
-        probs: row k is the whole distribution that node k was drawn from; None: point masses.
-        parents: parents[k] < k is the node that k follows, -1 the last emitted token; None: a chain. A node with
-            parent -2 stands beside the last emitted token: it has the same position and attends to what is before it.
+        probs: row k is the whole distribution that node k was drawn from, or None for point masses.
+        parents: parents[k] < k is the node that k follows, -1 the last emitted token; None for a chain. A node with
+            parent -2 is a sibling of the last emitted token: it has the same position and attends to all tokens before
+            it.
         reused: marks nodes carried over unchanged from the step before. They are counted; nothing depends on it.
         probes: number of last nodes that are computed but not proposed: they are never in a path and never counted.
         repeats: marks proposed nodes that repeat the path of an earlier node. They are computed because a tree's shape
-            does not depend on what was drawn; they are never in a path and never counted.
-        gate: marks nodes computed with the target's adapter on; None: none is.
-        levels_built: levels of the tree that these nodes were chosen from; None: no node was left out.
+            does not depend on the drawn tokens; they are never in a path and never counted.
+        gate: marks nodes computed with the target's adapter on, or None if there are none.
+        levels_built: levels of the tree that these nodes were chosen from, or None if no node was left out.
     """
 
     tokens: Int[Tensor, " K"]
@@ -52,9 +53,11 @@ class Draft:
         return torch.arange(-1, len(self) - 1, device=self.tokens.device)
 
     def extended(self, more: Draft) -> Draft:
-        """This draft and ``more``, whose parents count the nodes of both; None: a chain below the last node here.
+        """Return this draft followed by ``more``.
 
-        ``probs`` are kept where both have them; other marks are not.
+        The parents of ``more`` count the nodes of both; None stands for a chain below the last node of this draft.
+
+        ``probs`` are kept if both have them; other marks are not.
         """
         new_parents = more.parents
         if new_parents is None:
@@ -118,7 +121,7 @@ class HostAcceptance:
 
 @dataclass(frozen=True)
 class Fill:
-    """What a step on a canvas emits: F >= 1 tokens, each at a position of its own; it stays on the device until read.
+    """The output of a step on a canvas: F >= 1 tokens, each at a different position; it stays on the device until read.
 
     No token ends the text, since the length of a canvas is fixed.
 
@@ -141,10 +144,10 @@ class Acceptance:
 
     Args:
         path: nodes kept.
-        token: the token emitted after them: the bonus token where all were kept, else the correction token.
+        token: the token emitted after them: the bonus token if all were kept, else the correction token.
         extra_ids: ids that the method needs on the host; they come with the same read.
         passed: whether a draft that no pass has computed is accepted behind a path that was kept whole; it is then the
-            token. None: no such draft was tested.
+            token. None if no such draft was tested.
         energies: of the drafts that were tested, in nats, for the record alone; see `Step.energies`.
     """
 

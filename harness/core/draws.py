@@ -55,7 +55,7 @@ class Draws(ABC):
 
     @abstractmethod
     def distinct(self, probs: Float[Tensor, "M V"], k: int, stream: Stream) -> Int[Tensor, "M k"]:
-        """k ordered tokens without replacement from each row: each drawn from what the ones before it left.
+        """Draw k ordered tokens without replacement from each row: each from the tokens that the ones before it left.
 
         A row of fewer than k possible tokens goes on with those of probability 0, by id.
 
@@ -78,21 +78,21 @@ class Draws(ABC):
 
     @abstractmethod
     def race(self, probs: Float[Tensor, "N V"], keys: Sequence[int]) -> Int[Tensor, " N"]:
-        """argmin over tokens of clock / probability, with one exponential clock per (key, token) in a decode.
+        """Return argmin over tokens of clock / probability, with one exponential clock per (key, token) in a decode.
 
         A key is an absolute position. Rows with equal keys share their noise (Gumbel noise in common).
 
         Raises:
             ContractError: a key is a position that is emitted already. Its noise chose a token that the target has read
-                since, so a second race on it would not be independent of the distribution. Or it is no position of
-                the output, so that nothing would ever say that its noise is spent.
+                since, so a second race on it would not be independent of the distribution. Or it is not a
+                position of the output; otherwise reused noise could not be detected.
         """
 
     def race_keys(self, keys: Sequence[int]) -> list[int]:
-        """The keys of a race as plain ints: positions that are still to be emitted.
+        """Return the keys of a race as plain ints: positions that are still to be emitted.
 
         Raises:
-            ContractError: a key is no whole number, or no such position.
+            ContractError: a key is not a whole number, or not such a position.
         """
         try:
             positions = [operator.index(key) for key in keys]

@@ -1,7 +1,7 @@
-"""The contract of an engine: what is served, how one request is made, and what comes back.
+"""The contract of an engine: the served model, the requests and the responses.
 
-An engine decodes in its own loop, in this process or behind a URL. It has requests and no steps. What an engine does
-not tell is None, and nothing puts a guess in its place.
+An engine decodes in its own loop, in this process or behind a URL. It has requests but no steps. A value that an
+engine does not report is None; it is never guessed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class EngineFault(StrideError):
 
     Args:
         kind: a key of ``FAULTS``.
-        detail: what was seen.
+        detail: the symptom, in words.
     """
 
     def __init__(self, kind: str, detail: str) -> None:
@@ -80,8 +80,8 @@ class EngineRequest:
     """One request.
 
     Args:
-        ids: of the prompt; empty where it is known as text alone.
-        text: of the prompt; None where it is known as ids alone.
+        ids: of the prompt; empty if it is known as text alone.
+        text: of the prompt; None if it is known as ids alone.
         temperature: 0 is greedy.
         top_k: 0 keeps all.
         top_p: 1 keeps all.
@@ -102,7 +102,7 @@ class EngineRequest:
 
 @dataclass(frozen=True)
 class AcceptanceCounts:
-    """Acceptance in an engine's own numbers.
+    """Acceptance as an engine reports it.
 
     Args:
         draft_steps: target passes that verified at least one draft.
@@ -111,8 +111,8 @@ class AcceptanceCounts:
         histogram: entry i is the number of steps that kept i drafts, or None if unknown.
         per_position: entry i is the number of steps that kept a draft at position i, or None if unknown.
         target_passes: all passes of the target, or None if unknown.
-        told_length: the engine's own mean acceptance length.
-        told_rate: the engine's own acceptance rate.
+        told_length: the mean acceptance length that the engine reports.
+        told_rate: the acceptance rate that the engine reports.
     """
 
     draft_steps: int | None = None
@@ -140,15 +140,15 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Reply:
-    """What came back for one request.
+    """The response to one request.
 
     Args:
         tokens: ids of the output, or None if unknown.
         text: of the output, or None if unknown.
-        chunks: in the order of their arrival; empty: not told.
+        chunks: in the order of their arrival; empty if not reported.
         output_tokens: number of tokens of the output, or None if unknown.
         prompt_tokens: number of tokens that the engine read, or None if unknown.
-        finish: why it ended, in the engine's word; "" where it does not tell.
+        finish: why it ended, in the engine's word; "" if it does not say.
         logprobs: log p of each token (natural), or None if unknown.
         acceptance: counts of kept drafts, or None if unknown.
     """
@@ -189,11 +189,11 @@ class Counters:
 
 @dataclass(frozen=True)
 class EngineWeights:
-    """Where the weights of the backbone lie, for engines that load them.
+    """The place of the backbone's weights, for engines that load them.
 
     Args:
         folder: in the format of transformers, or None if this machine has none.
-        gguf: gives the GGUF file that they were read from, which may download it; None: there is none.
+        gguf: gives the GGUF file that they were read from, which may download it, or None if there is none.
     """
 
     folder: str | None = None
@@ -239,7 +239,7 @@ class Engine(ABC):
         return None
 
     def told(self) -> Mapping[str, Any]:
-        """What it says of itself once it is open: versions, the model's name."""
+        """Return its description of itself once it is open: versions, the model's name."""
         return {}
 
     def __enter__(self) -> Self:
@@ -252,7 +252,7 @@ class Engine(ABC):
 
 
 def whole(value: Any) -> int | None:
-    """A number of an answer as a whole number; None where there is none.
+    """Return a number of an answer as a whole number, or None if there is none.
 
     Raises:
         EngineFault: it is something else.
@@ -266,7 +266,7 @@ def whole(value: Any) -> int | None:
 
 
 def whole_list(values: Any) -> tuple[int, ...] | None:
-    """A list of whole numbers; None where there is none.
+    """Return a list of whole numbers, or None if there is none.
 
     Raises:
         EngineFault: it is something else.
@@ -280,10 +280,10 @@ def whole_list(values: Any) -> tuple[int, ...] | None:
 
 
 def finite(value: Any) -> float | None:
-    """A number of an answer; None where there is none.
+    """Return a number of an answer, or None if there is none.
 
     Raises:
-        EngineFault: it is NaN, infinite, or no number.
+        EngineFault: it is NaN, infinite, or not a number.
     """
     if value is None:
         return None

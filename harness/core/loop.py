@@ -25,7 +25,7 @@ from stridebench.harness.record.columns import Step, check
 
 @dataclass(frozen=True)
 class KeptDraft:
-    """What one step drafted, and what is needed to draft it again.
+    """The draft of one step, with everything that is needed to draft it again.
 
     Args:
         first: the position of the first token that the step emitted.
@@ -49,7 +49,7 @@ class Decode:
         start_ns: the rest of the method's ``start``; in a batch its share.
         start_nfe: target passes made there.
         start_draft_nfe: drafter passes made there.
-        drafts: of the steps 1, 2, 4, 8, ..., counted from 0; only where they are kept.
+        drafts: of the steps 1, 2, 4, 8, ..., counted from 0; only if they are kept.
     """
 
     tokens: tuple[int, ...]
@@ -78,8 +78,8 @@ def decode(method: Method[Any], run: Run, keeps_drafts: bool = False, watched: b
     """Decode until the budget, the context or an end-of-text token; a canvas until all its positions are filled.
 
     Args:
-        keeps_drafts: return what some steps drafted, so that it can be drafted again.
-        watched: read how long each step waited for a core; False where no time is looked at.
+        keeps_drafts: return the drafts of some steps, so that they can be drafted again.
+        watched: read how long each step waited for a core; False if times are not used.
 
     Raises:
         ContractError: a step emitted a token outside the vocabulary or none, ran no target pass, expected to keep more
@@ -253,7 +253,7 @@ _PLACES = {
     "end": "draws.end",
     "attributes": "target, run.draws, run.models or its own attributes",
 }
-"""Where a method finds what `_Decided` holds, by its name there; the others are attributes of the run."""
+"""The fields of `_Decided` by the names that a method sees; the others are attributes of the run."""
 
 
 class PassTally(NamedTuple):
@@ -271,7 +271,7 @@ class PassTally(NamedTuple):
 
 
 class Advance(NamedTuple):
-    """A step that was committed. What it drafted stays on the device until the decode is over.
+    """A step that was committed. Its draft stays on the device until the decode is over.
 
     Attributes:
         before: passes and rows before the step.
@@ -340,7 +340,7 @@ def _own_passes(run: Run) -> int:
 
 
 def output(run: Run, emitted: tuple[int, ...]) -> tuple[int, ...]:
-    """The tokens so far: as they were emitted, or in raster order where they fill a canvas."""
+    """Return the tokens so far: as they were emitted, or in raster order if they fill a canvas."""
     return emitted if run.filling is None else run.filling.output
 
 
@@ -353,7 +353,7 @@ def truncate(emitted: tuple[int, ...], room: int, eos: frozenset[int]) -> tuple[
 
 
 def tested(draft: Draft, read: HostAcceptance) -> int:
-    """Drafts tested along the path: those accepted, and the rejected one where the path could have gone on."""
+    """Drafts tested along the path: those accepted, and the rejected one if the path could have gone on."""
     last = read.path[-1] if read.path else -1
     if draft.parents is None:
         rejected = len(read.path) < draft.proposed

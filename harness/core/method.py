@@ -1,4 +1,4 @@
-"""The contract of a method: parameters, a claim, `start` and `step`; and what a step may use."""
+"""The contract of a method: parameters, a claim, `start` and `step`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ S = TypeVar("S")
 
 
 class Claim(Enum):
-    """What a method says of its output, against the target decoded autoregressively."""
+    """The claim of a method about its output, against the target decoded autoregressively."""
 
     SAME_LAW = "the same distribution at every temperature"
     SAME_GREEDY = "the same tokens at T = 0; not run above"
@@ -52,8 +52,8 @@ class Method(ABC, Generic[S]):
         source: the paper, down to the algorithm.
         exact_at: for an approximate method, the setting at which it is exact.
         mutants: bugs that `stride verify` must catch.
-        pinned: streams whose draws enter no recorded distribution. A run's own proof answers them by a few seeds; the
-            distribution must be the same for each.
+        pinned: streams whose draws enter no recorded distribution. The proof that a run does answers them by a few
+            seeds; the distribution must be the same for each.
         one_branch: it reads rows of one branch, so that a guided backbone, which has two, cannot run it.
     """
 
@@ -66,11 +66,11 @@ class Method(ABC, Generic[S]):
     @property
     @abstractmethod
     def claim(self) -> Claim:
-        """A class attribute in most methods; a property where it depends on a parameter."""
+        """A class attribute in most methods; a property if it depends on a parameter."""
 
     @property
     def requirements(self) -> frozenset[Requirement]:
-        """What the backbone must offer; a class attribute where it is always the same."""
+        """Requirements of the backbone; a class attribute if they are always the same."""
         return frozenset()
 
     @property
@@ -89,7 +89,7 @@ class Method(ABC, Generic[S]):
         return ()
 
     def drafters(self) -> Sequence[str]:
-        """Names of the models that it opens as drafters; by default that of its field ``drafter``, where it has one."""
+        """Return the names of the models that it opens as drafters; by default its field ``drafter``, if any."""
         name = vars(self).get("drafter")
         return (name,) if isinstance(name, str) and name else ()
 
@@ -107,7 +107,7 @@ class Method(ABC, Generic[S]):
 
     @abstractmethod
     def start(self, run: Run) -> S:
-        """A new state for one prompt, which must be copyable; ``None`` where there is none."""
+        """Return a new state for one prompt, which must be copyable, or ``None`` if the method has no state."""
 
     @abstractmethod
     def step(self, run: Run, state: S) -> Acceptance | Fill:

@@ -25,7 +25,7 @@ from stridebench.harness.core.task import Prompt
 from stridebench.harness.discover import component
 from stridebench.harness.errors import ContractError, UsageError
 
-# What a decode computes, counted at the caches of its models: whoever calls them, it is counted.
+# Passes are counted at the caches, so that every caller is counted.
 
 
 @dataclass
@@ -57,8 +57,8 @@ class Meter:
 class MeteredCache(Cache):
     """A cache whose passes are counted.
 
-    A window is no pass where it asks for no logits and the entries that all caches of its model have read so far are
-    fewer than the prompt's tokens: then it reads the prompt. Everything else is a pass.
+    A window is not counted as a pass if it asks for no logits and the caches of its model have together read fewer
+    entries than the prompt has tokens: then it reads the prompt. Everything else is a pass.
 
     Args:
         inner: the cache itself.
@@ -154,7 +154,7 @@ class Models:
 
     @property
     def condition(self) -> Float[Tensor, "K C"] | None:
-        """Rows that the target's encoder made of the prompt's condition, where it meets CONDITION."""
+        """Return the rows that the target's encoder made of the prompt's condition, if it meets CONDITION."""
         return self._encoded.condition
 
     def room(self, budget: int) -> int:
@@ -197,7 +197,7 @@ class Models:
         )
 
     def component(self, kind: str, name: str) -> Path | None:
-        """The folder of a component's weights; None where a toy stands in for it."""
+        """Return the folder of a component's weights, or None if a toy stands in for it."""
         return None if self.backbone.toy_drafters else component(kind, name, self.backbone.name)
 
     def adapter(self, name: str) -> Any:

@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 @dataclass
 class Run:
-    """What one decode gives a method. The loop owns it; a method reads it and never writes to it.
+    """The interface of one decode to a method. The loop owns it; a method reads it and never writes to it.
 
     Attributes:
         target: the session to draft for.
@@ -40,7 +40,7 @@ class Run:
         sampling: how logits become probabilities.
         budget: output tokens allowed, no more than the context holds.
         models: opens the models of this decode.
-        eos: ids that end the text; empty where the task has none.
+        eos: ids that end the text; empty if the task has none.
         emitted: output tokens so far.
         opened: drafter sessions by name.
         pictures: drafters' canvases by name.
@@ -142,12 +142,13 @@ class Run:
         return self.pictures[name]
 
     def features(self, name: str, cache: Callable[[], Cache]) -> Session:
-        """A feature drafter's session; the same one for the same name. It has read nothing, since that takes features.
+        """Return a feature drafter's session; the same one for the same name.
 
-        It covers the target's tokens but the first: entry i is token i + 1 with the target's hidden row i.
+        It has read no entries yet, since that takes features. It covers the target's tokens except the first: entry i
+        is token i + 1 with the target's hidden row i.
 
         Args:
-            cache: makes an empty cache of the drafter; not called where a toy stands in for it.
+            cache: makes an empty cache of the drafter; not called if a toy stands in for it.
 
         Raises:
             ContractError: the target has one token so far, so there is no entry.
@@ -165,7 +166,7 @@ class Run:
         return self.models.backbone.tied_embeddings()
 
     def component(self, kind: str, name: str) -> Path | None:
-        """The folder of a component's weights (see `discover.component`); None where a toy is to be made instead.
+        """Return the folder of a component's weights (see `discover.component`), or None for a toy.
 
         Raises:
             WeightsError: it is not there; the message says how to make it.

@@ -84,7 +84,10 @@ def _nucleus(z: Float[Tensor, "N V"], sampling: Sampling) -> Float[Tensor, "N V"
 
 
 def _likely(p: NDArray[np.float32], top_p: float) -> NDArray[np.int64] | None:
-    """Places in the flat ``p`` of all rows' nuclei; None: likely tokens alone do not hold ``top_p`` in some row."""
+    """Return the places of all rows' nuclei in the flat ``p``.
+
+    None if likely tokens alone do not hold ``top_p`` in some row.
+    """
     places = np.flatnonzero(p >= LIKELY[0])
     row = places // p.shape[1]
     counts = np.bincount(row, minlength=len(p))
@@ -103,7 +106,7 @@ def _likely(p: NDArray[np.float32], top_p: float) -> NDArray[np.int64] | None:
 
 
 def _floor(row: NDArray[np.float32], top_p: float) -> np.float32:
-    """`nucleus_floor` of one row: likely tokens alone are sorted where they hold enough."""
+    """Return `nucleus_floor` of one row: only likely tokens are sorted if they hold enough."""
     for least in LIKELY:
         ordered = np.sort(row[np.flatnonzero(row >= least)])[::-1]
         sums = np.cumsum(ordered, dtype=np.float64)
@@ -121,9 +124,9 @@ def _sorted_floors(p: NDArray[Any], top_p: float) -> NDArray[Any]:
 
 
 def _last(ordered: Float[Tensor, "N K"], top_p: float) -> Float[Tensor, "N 1"]:
-    """The first of the descending probabilities with which their sum is ``top_p``; the least where none is.
+    """Return the first of the descending probabilities with which their sum reaches ``top_p``, or the least.
 
-    Ties of the least one that were cut off would be it.
+    A tie of the least one that was cut off has the same probability.
     """
     last = (ordered.cumsum(-1) < top_p).sum(-1, keepdim=True)
     return ordered.gather(1, last.clamp_max(ordered.shape[-1] - 1))

@@ -1,7 +1,7 @@
-"""A sequence being decoded over one cache: what is emitted, what is cached, positions and masks.
+"""A sequence being decoded over one cache: emitted tokens, cached entries, positions and masks.
 
 Invariant: 0 <= cached < len(tokens). The last emitted token is always fed again with the next pass, whose row 0
-is the distribution after it. Drafts never change what is emitted until an acceptance is committed.
+is the distribution after it. Drafts never change the emitted tokens until an acceptance is committed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Session:
     Attributes:
         passes: forward passes so far, prefill not counted.
         rows: entries fed by them.
-        adapter: of its gated rows, as the backbone read it; None: no row is gated.
+        adapter: of its gated rows, as the backbone read it; None if no row is gated.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Session:
 
     @property
     def draft(self) -> Draft:
-        """The draft of the last pass; what is counted as drafted and tested is read from it."""
+        """Return the draft of the last pass; the counts of drafted and tested tokens are read from it."""
         return self._draft
 
     @property
@@ -106,7 +106,7 @@ class Session:
 
     @property
     def cache_state(self) -> Any:
-        """What the cache keeps of the committed tokens, where that can be compared (hashes of a tabular model)."""
+        """Return the kept values of the committed tokens, if they can be compared (hashes of a tabular model)."""
         return tuple(self._cache.entries[: self.cached])
 
     def tap(self, taps: Sequence[Tap]) -> None:
@@ -149,7 +149,7 @@ class Session:
     def forward(
         self, draft: Draft | None = None, features: Float[Tensor, "N ..."] | None = None
     ) -> Float[Tensor, "R V"]:
-        """One pass over the tokens not cached yet and the draft.
+        """Run one pass over the tokens not cached yet and the draft.
 
         Args:
             features: of a feature drafter, a row for each entry: the tokens from ``cached`` on, then the nodes.
@@ -330,10 +330,12 @@ def depths_of(parents: Int[Tensor, " K"]) -> Int[Tensor, " K"]:
 
 
 def _tree_mask(pending: int, seen: Bool[Tensor, "K K"], beside: Bool[Tensor, " K"]) -> Bool[Tensor, "N N"]:
-    """Pending tokens attend to earlier ones; a node to its ancestors and all pending tokens but one beside it.
+    """Return the mask of a window with a tree.
+
+    Pending tokens attend to earlier ones; a node to its ancestors and all pending tokens except its sibling.
 
     Args:
-        seen: of `ancestors`. beside: marks nodes that stand beside the last emitted token, and those below them.
+        seen: of `ancestors`. beside: marks siblings of the last emitted token, and the nodes below them.
     """
     size = pending + len(seen)
     mask = torch.ones(size, size, dtype=torch.bool, device=seen.device).tril()

@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Prompt:
-    """One prompt: text for backbones with a tokenizer, or token ids; with a condition where the model takes one.
+    """One prompt: text for backbones with a tokenizer, or token ids; with a condition if the model takes one.
 
     Args:
         id: unique in its task.
-        text: exactly what is tokenised; None where ``tokens`` holds the ids.
+        text: exactly the text that is tokenised, or None if ``tokens`` holds the ids.
         tokens: token ids.
-        condition: what the model is conditioned on beside its tokens: samples of a waveform, points of a surface.
+        condition: the condition of the model besides its tokens: samples of a waveform, points of a surface.
         category: for tables by category.
-        data: what the scorer needs (a test, an answer); a model never reads it.
+        data: data for the scorer (a test, an answer); a model never reads it.
         messages: a conversation of {"role", "content"}, which a model reads instead of ``text``, through its chat
             template.
-        last: a model reads the last so many tokens of ``text`` alone; 0: all of it.
+        last: a model reads only the last so many tokens of ``text``; 0 for all of it.
     """
 
     id: str
@@ -88,7 +88,7 @@ class Sampling:
 
 
 class Task(ABC):
-    """A data set: its prompts in a fixed order and its own score of an output.
+    """A data set: its prompts in a fixed order and its score of an output.
 
     A concrete task is a frozen dataclass whose fields are its parameters, registered with
     ``TASKS.register(name)``; ``name`` is set by the registry's user from that call.
@@ -99,7 +99,7 @@ class Task(ABC):
     metrics: ClassVar[tuple[str, ...]] = ()
     """Names that ``score`` returns; empty: only agreement and log-probability are measured."""
     optional_metrics: ClassVar[tuple[str, ...]] = ()
-    """Those of ``metrics`` that ``score`` leaves out where they do not apply to a prompt."""
+    """Those of ``metrics`` that ``score`` leaves out if they do not apply to a prompt."""
     runs_code: ClassVar[bool] = False
     """``score`` executes model output: called only when the user has opted in."""
     eos: ClassVar[bool] = True
@@ -107,7 +107,7 @@ class Task(ABC):
     set_metrics: ClassVar[tuple[str, ...]] = ()
     """Names that ``score_set`` returns."""
     optional_set_metrics: ClassVar[tuple[str, ...]] = ()
-    """Those of ``set_metrics`` that ``score_set`` leaves out where they do not apply, or nobody asked for them."""
+    """Those of ``set_metrics`` that ``score_set`` leaves out if they do not apply, or nobody asked for them."""
 
     @abstractmethod
     def prompts(self) -> Sequence[Prompt]:
@@ -126,15 +126,15 @@ class Task(ABC):
         return {}
 
     def regions(self, prompt: Prompt, output: Output, cells: tuple[int, int]) -> Sequence[str]:
-        """What lies in each of a picture's rows x columns ``cells``, in raster order; empty where this is not known."""
+        """Return the content of each of a picture's rows x columns ``cells``, in raster order; empty if unknown."""
         return ()
 
     def score_set(self, outputs: Sequence[Scored]) -> dict[str, SetScore]:
         """Score all outputs of a cell together (FID, diversity, sub-scores by category). Pure, never timed.
 
         A metric that needs more outputs, or whose weights are absent, has the value None, and `SetScore.reason` says
-        why. It is never replaced by another. One that is left out, and is not optional, is a failed score. Nothing is
-        asked where the score of an output has failed.
+        why. It is never replaced by another. One that is left out, and is not optional, is a failed score. This is not
+        called if the score of an output has failed.
         """
         return {}
 
@@ -164,7 +164,7 @@ class Stored:
     content: str | Path
 
     def text(self) -> str:
-        """The output. UsageError: it is no text."""
+        """Return the output, or raise UsageError if it is not a text."""
         if isinstance(self.content, Path):
             raise UsageError(f"the output of {self.prompt.id} is the file {self.content.name}; this layout takes texts")
         return self.content
@@ -188,10 +188,10 @@ class Layout(ABC):
         """
 
     def read(self, files: Mapping[str, Path], outputs: Sequence[Stored]) -> dict[str, SetScore]:
-        """The scores in files of results.
+        """Return the scores in files of results.
 
         Args:
-            files: by the name before ``=``; "" where there is none.
+            files: by the name before ``=``; "" if there is none.
             outputs: of the cell.
 
         Raises:
@@ -205,10 +205,10 @@ class SetScore:
     """A figure of a set of outputs.
 
     Args:
-        value: None where it could not be computed; ``reason`` says why.
+        value: None if it could not be computed; ``reason`` says why.
         n: number of outputs.
         failures: outputs that could not be scored.
-        low: lower bound of a 95 % interval; None where there is none.
+        low: lower bound of a 95 % interval, or None if there is none.
         high: its upper bound.
         reason: why there is no value.
     """

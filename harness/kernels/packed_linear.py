@@ -1,4 +1,4 @@
-"""Matrix products with fixed weights, packed for the processor where it has a kernel for that.
+"""Matrix products with fixed weights, packed for the processor if it has a kernel for that.
 
 Windows of a few rows are bound by reading weights. The general product of a CPU reads them through a layout
 made for large matrices: packed once at load, the same product takes half the time for 1 to 16 rows.

@@ -1,11 +1,11 @@
-"""Matrix products with weights of 4 or 8 bits, by torch's own kernels for CPUs; elsewhere of rounded weights.
+"""Matrix products with weights of 4 or 8 bits, by torch's kernels for CPUs; elsewhere with rounded weights.
 
 A matrix is read in bf16 and rounded to whole numbers and factors in bf16, whatever type the model runs in. So a model
 has the same weights in bf16, where the kernels compute, and in fp32, where products are plain ones of rounded weights.
 Rounding is to nearest, without data (RTN): 8 bits with a factor for each row, 4 bits with a factor and an offset for 32
 entries of a row. NF4 has 16 quantiles of the normal distribution, scaled by the largest of 64 entries of a row
 (Dettmers et al. 2023, QLoRA, arXiv:2305.14314, section 3). No kernel of torch multiplies it, so its product unpacks a
-matrix at each use: it saves memory, and no time.
+matrix at each use: it saves memory, but no time.
 """
 
 from __future__ import annotations

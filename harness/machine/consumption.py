@@ -1,9 +1,10 @@
-"""What a decode consumed: the most memory that was in use, and the energy of the processor and of the GPU.
+"""The consumption of a decode: the peak of memory, and the energy of the processor and of the GPU.
 
-Both are read before and after a batch of decodes, outside of every step's clock. What a machine does not tell is None.
+Both are read before and after a batch of decodes, outside of every step's clock. A value that a machine
+does not report is None.
 
 - Memory. On CUDA the allocator's peak. Elsewhere the high-water mark of the process's resident memory, which Linux can
-  set back (``/proc/self/clear_refs``), so that a decode's own peak is told apart from what came before it.
+  set back (``/proc/self/clear_refs``), so that a decode's peak does not include earlier use.
 - Energy. Of the processor by RAPL (``/sys/class/powercap``), which only root may read on most machines: packages and
   their memory, whole, so other work on the machine is in it. Of the GPU by NVML, whole too.
 """

@@ -1,4 +1,4 @@
-"""Which types a device multiplies by instructions of its own."""
+"""The types that a device multiplies natively."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NATIVE = "native"
 
 
 def native_dtype(device: str) -> str:
-    """Return "bf16" where a device multiplies it natively, else "fp32".
+    """Return "bf16" if a device multiplies it natively, else "fp32".
 
     A CPU that emulates bf16 takes longer for it than for fp32: with AVX2 alone 2 times for one row, 6 times for 16.
     NVIDIA GPUs multiply it from compute capability 8.0 on. Older ones have fp16, in which many models overflow.
@@ -50,9 +50,6 @@ def multiplies_bf16() -> bool:
         return False
     flags = (line.partition(":")[2].split() for line in lines if line.lower().startswith(("flags", "features")))
     return not BF16_INSTRUCTIONS.isdisjoint(next(flags, ()))
-
-
-# Where tensors live: checks of a device that a user named.
 
 
 def check_device(device: str) -> None:

@@ -18,7 +18,7 @@ WITHOUT_READER = (("click", "core.py", "main"), ("rich", "console.py", "on_broke
 
 @contextmanager
 def exits_are_told() -> Iterator[None]:
-    """Turn a `sys.exit` of code that is not the package's own into the error of an incomplete run, also for code 0.
+    """Turn a `sys.exit` of code outside the package into the error of an incomplete run, also for code 0.
 
     Raises:
         BrokenPipeError: nobody reads the output any more.
@@ -30,7 +30,7 @@ def exits_are_told() -> Iterator[None]:
         place = traceback.extract_tb(stop.__traceback__)[-1]
         if (*Path(place.filename).parts[-2:], place.name) in WITHOUT_READER:
             raise BrokenPipeError("nobody reads the output") from stop
-        if os.getpid() != owner or Path(place.filename).is_relative_to(OWN):
+        if os.getpid() != owner or Path(place.filename).resolve().is_relative_to(OWN):
             raise
         where = printable_line(f"{place.filename}, line {place.lineno}")
         raise RunIncomplete(

@@ -20,14 +20,12 @@ from stridebench.harness.errors import UsageError
 if TYPE_CHECKING:
     import torch
 
-# How a user's shell reaches the programs of this environment.
-
 
 def typed(program: str) -> str:
-    """What to type for a program of this environment, such as ``stride``.
+    """Return the command to type for a program of this environment, such as ``stride``.
 
-    Its name where the shell finds this environment's own; else, as in an environment that is not activated, its path:
-    ``.venv/bin/stride``.
+    Its name if the shell finds the program of this environment; else, as in an environment that is not activated, its
+    path: ``.venv/bin/stride``.
     """
     own = Path(sys.executable).parent / program
     if not own.is_file():
@@ -52,7 +50,7 @@ def install_command(extra: str) -> str:
 
 
 def _installed_from() -> Path | None:
-    """The work tree that pip installed this copy from, where it is still there (PEP 610)."""
+    """Return the work tree that pip installed this copy from, if it is still there (PEP 610)."""
     for record in CHECKOUT.glob("stridebench-*.dist-info/direct_url.json"):
         try:
             url = urlsplit(json.loads(record.read_text(encoding="utf-8"))["url"])
@@ -81,7 +79,7 @@ def optional(module: str, user: str, extra: str) -> Any:
         raise UsageError(f"{user} needs the extra: {install_command(extra)}") from error
 
 
-# Makes torchvision importable where its compiled operators cannot be loaded, as beside a CPU build of torch.
+# The compiled operators of torchvision may fail to load, for example with a CPU build of torch.
 # Its import registers shape rules for two operators that the compiled library would have defined. Image transforms
 # and pure-torch models need neither of them. Detection models do, and stay unusable.
 
@@ -101,7 +99,7 @@ def prepare() -> None:
 def ensure() -> None:
     """Make ``import torchvision`` work; to be called before anything that imports it. Repeating it is free.
 
-    Nothing changes where torchvision's own operators load. Where they do not, the missing ones are
+    Nothing changes if torchvision's operators load. If they do not, the missing ones are
     declared without a kernel, so that calling one raises NotImplementedError.
 
     Raises:

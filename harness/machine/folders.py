@@ -19,7 +19,7 @@ def plain_name(name: str) -> str:
 
 
 def remedy(path: Path) -> str:
-    """What to do about damaged weights: only what was downloaded may be deleted."""
+    """Say how to repair damaged weights: only downloaded files may be deleted."""
     if path.resolve().is_relative_to(cache_folder().resolve()):
         return "Delete it and fetch it again"
     return "Compare it with the source that you have it from"

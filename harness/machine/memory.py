@@ -33,16 +33,13 @@ def give_back() -> bool:
     return trim is not None and bool(trim(0))
 
 
-# How much memory is free.
-
-
 MEMINFO = Path("/proc/meminfo")
 
 
 def free_memory(device: str) -> float:
-    """Bytes that may still be taken on a device; infinity where the machine does not tell.
+    """Return the bytes that are free on a device, or infinity if unknown.
 
-    Of a CPU, what the kernel can give without swapping.
+    On a CPU, these are the bytes that the kernel can give without swapping.
     """
     gc.collect()
     if device.startswith("cuda"):

@@ -1,6 +1,6 @@
 """The noise meter: how long this process waited for a core, and how often it was taken off one.
 
-Seconds of a step are worth nothing where other work had the cores meanwhile. Linux counts, for each thread, the time
+The time of a step is worthless if other work had the cores meanwhile. Linux counts, for each thread, the time
 that it could have run and did not (``/proc/self/task/*/schedstat``, second number), and for the process its
 involuntary context switches (getrusage). On other systems the first is 0.
 
@@ -8,8 +8,8 @@ A process that is stopped (a suspended machine, a frozen container, SIGSTOP) nei
 the time in which no thread did either is idle time, and `stopped_times` tells a stop apart from waiting for a GPU or a
 disk.
 
-On a GPU seconds also depend on its clock, which falls when it is hot or shared, and on other processes. NVML tells both
-where the extra `gpu` is installed; without it, on a CPU, and where NVML answers nothing, both are 0.
+On a GPU seconds also depend on its clock, which falls when it is hot or shared, and on other processes. NVML reports
+both if the extra `gpu` is installed; without it, on a CPU, and if NVML gives no answer, both are 0.
 """
 
 from __future__ import annotations
@@ -175,15 +175,12 @@ class NoiseMeter:
         return Waited(wait, switches, idle_ns=self._now() - self._computed() - wait)
 
 
-# What will disturb the times of a run, said before it starts: other work on the machine.
-
-
 BUSY = 0.5
 """Share of the cores that other work may use before it is said."""
 
 
 def busy(load: float, cores: int) -> str | None:
-    """A line about other work on this machine; None: there is little.
+    """Return a line about other work on this machine, or None if there is little.
 
     Args:
         load: processes that want a core, averaged over a minute, before the run starts.

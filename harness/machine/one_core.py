@@ -19,9 +19,9 @@ def be_number(number: int | None) -> None:
 
 @contextmanager
 def on_one_core() -> Iterator[None]:
-    """While inside, this thread and those that it starts stay on the core of this process, or where it runs now.
+    """While inside, keep this thread and those that it starts on the core of this process, or on the current one.
 
-    Nothing is changed where the system cannot tell that core, or forbids it.
+    Nothing is changed if the system does not know that core, or forbids it.
     """
     before = _cores()
     try:
@@ -37,5 +37,5 @@ def on_one_core() -> Iterator[None]:
 
 
 def _cores() -> set[int]:
-    """Those that this thread may use; none where the system does not tell."""
+    """Return the cores that this thread may use; none if the system does not say."""
     return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()

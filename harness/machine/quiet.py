@@ -11,7 +11,7 @@ from contextlib import contextmanager, redirect_stdout
 def open_closed_streams() -> None:
     """Send standard input, output and error that the caller closed to the null device.
 
-    Otherwise a file that a run opens gets their numbers, and what is printed goes there.
+    Otherwise a file that a run opens gets their numbers, and printed text goes there.
     """
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         try:
@@ -42,7 +42,7 @@ def quiet() -> Iterator[None]:
 def stdout_on_stderr() -> Iterator[None]:
     """Send whatever is printed inside to standard error, so that standard output holds the command's answer alone.
 
-    The file descriptor is redirected too, where standard output is the process's own: code in C writes to it.
+    The file descriptor is redirected too, if standard output is that of the process: code in C writes to it.
     """
     sys.stdout.flush()
     descriptor = os.dup(1) if sys.stdout is sys.__stdout__ else None

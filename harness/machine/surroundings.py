@@ -15,7 +15,7 @@ from typing import Any
 def restored() -> Iterator[None]:
     """Put back torch's threads and default type, the working folder, both output streams and signal handlers.
 
-    What torch holds is left alone where it is not imported yet.
+    The state of torch is left alone if it is not imported yet.
     """
     torch = sys.modules.get("torch")
     with ExitStack() as stack:
@@ -41,7 +41,7 @@ def _torch_restored(torch: Any) -> Iterator[None]:
 def _descriptors_restored() -> Iterator[None]:
     """Standard input, output and error are those of before: the next file that opens would get a closed one's number.
 
-    What is printed then would go into that file, which may be a record of the run.
+    Printed text would then go into that file, which may be a record of the run.
     """
     saved: dict[int, int] = {}
     for number in range(3):
@@ -58,7 +58,7 @@ def _descriptors_restored() -> Iterator[None]:
 
 
 def _refers_to(descriptor: int, other: int) -> bool:
-    """Whether two descriptors are of one file; False where the first is closed."""
+    """Return whether two descriptors are of one file; False if the first is closed."""
     try:
         return os.path.sameopenfile(descriptor, other)
     except OSError:

@@ -19,8 +19,8 @@ class TimeLimitPassed(BaseException):
 def limited(seconds: float | None, words: str) -> Iterator[None]:
     """Raise `TimeLimitPassed` inside once the time is over; ``words`` say which limit it is.
 
-    The alarm reaches Python code and what the system waits for, and no code in C that runs on. None, a thread and a
-    system without alarms: no limit.
+    The alarm interrupts Python code and system calls that wait, but not running C code. There is no limit if it is
+    None, in a thread, or on a system without alarms.
     """
     main = threading.current_thread() is threading.main_thread()
     if seconds is None or not main or not hasattr(signal, "setitimer"):

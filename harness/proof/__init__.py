@@ -1,1 +1,1 @@
-"""Whether a method samples what it claims: enumeration, mutants, verdicts."""
+"""Proofs that a method samples the distribution that it claims: enumeration, mutants, verdicts."""

@@ -22,7 +22,7 @@ LONG_PROMPT = (0, 1, 1, 0) * 10
 
 @cache
 def presets_names() -> tuple[str, ...]:
-    """Names of the shipped backbones that are no toys."""
+    """Return the names of the shipped backbones that are not toys."""
     return tuple(sorted(name for name, spec in presets.by_name().items() if spec.adapter not in TOYS))
 
 

@@ -32,9 +32,6 @@ from stridebench.harness.proof.enumerate import EnumeratingDraws, Law, output_la
 from stridebench.harness.proof.kept_laws import kept, setting
 from stridebench.harness.registry import METHODS
 
-# The exact law of a batch: of one row while the others decode with seeded draws, or of all rows jointly.
-
-
 MOST = 5_000
 """Decodes of a batch in one enumeration; each starts anew, since rows on threads cannot be copied."""
 BETWEEN = -1
@@ -69,7 +66,7 @@ def joint_law(
 
 
 def prompts_of(case: Case, row: int = 0) -> list[tuple[int, ...]]:
-    """The prompts of a batch: the case's own for ``row``, beginnings of it for the others."""
+    """Return the prompts of a batch: the case's prompt for ``row``, beginnings of it for the others."""
     return [case.prompt[: len(case.prompt) - (number - row) % len(case.prompt)] for number in range(case.batch)]
 
 
@@ -120,7 +117,7 @@ def _law(
 
 @torch.inference_mode()
 def reference_law(backbone: Backbone, prompt: Sequence[int], length: int, sampling: Sampling) -> Law:
-    """The chain rule, with a cache of its own for every prefix: no method's code, nothing to roll back."""
+    """Apply the chain rule, with a new cache for every prefix: no method's code runs, and no cache is rolled back."""
     law: Law = {}
     encoded = backbone.open(Prompt("", tokens=tuple(prompt)))
 
@@ -176,7 +173,7 @@ def reference_of(method: Method[Any]) -> Method[Any] | None:
     """Return a method's reference setting, or None if it is the target decoded autoregressively.
 
     A masked model has no distribution of a next token, so there the reference is `masked_diffusion` at one token a
-    step. No other method chooses what it is held against.
+    step. No other method chooses its reference.
 
     Raises:
         ContractError: the method names another reference.
@@ -201,7 +198,7 @@ _memos: list[dict[tuple[Method[Any] | None, Case], Law]] = [{}]
 
 @contextmanager
 def changed_code() -> Iterator[None]:
-    """While inside, references are enumerated anew, since a mutant may change what they rest on."""
+    """While inside, enumerate references anew, since a mutant may change the code that they use."""
     _memos.append({})
     try:
         yield
@@ -235,12 +232,13 @@ def _chain_rule(case: Case) -> Law:
 
 @dataclass(frozen=True)
 class Effort:
-    """How far a proof goes.
+    """The limits of a proof.
 
     Args:
-        widest: outcomes that the draws of one step may promise; a case beyond them is taken a token shorter, and again.
-        most: outcomes of all steps together, alike.
-        starts: seeds that answer the method's `pinned` streams, each a proof of its own; 0: all outcomes of theirs too.
+        widest: the most outcomes of the draws of one step; if a case has more, it is made one token shorter, and so on.
+        most: the most outcomes of all steps together; a case with more is shortened in the same way.
+        starts: seeds that answer the method's `pinned` streams, each in a separate proof; 0 to enumerate their
+            outcomes too.
     """
 
     widest: float = math.inf
@@ -293,9 +291,6 @@ def measure(method: Method[Any], case: Case, effort: Effort = WHOLE) -> Measured
         with suppress(EnumerationLimit):
             return Measured(tried, max(distance(method, tried, draws) for draws in effort.draws(method)))
     return Measured(last, max(distance(method, last, draws) for draws in effort.draws(method)))
-
-
-# The first difference of two outputs of token ids.
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from stridebench.harness.core.run import Run
 from stridebench.harness.core.session import Session
 from stridebench.harness.errors import ContractError, EnumerationLimit
 
-# Areas of a simplex: the probability that a token wins a race.
+# The probability that a token wins a race is an area of a simplex.
 
 
 Polygon = tuple[tuple[float, ...], ...]
@@ -49,7 +49,7 @@ def winner(region: Polygon, probs: list[float], token: int) -> Polygon:
 
 
 def _clip(region: Polygon, a: float, i: int, b: float, j: int) -> Polygon:
-    """The part where a w_i <= b w_j, by walking the border once."""
+    """Return the part of the area in which a w_i <= b w_j, by walking the border once."""
     out: list[tuple[float, ...]] = []
     for n, point in enumerate(region):
         following = region[(n + 1) % len(region)]
@@ -73,18 +73,15 @@ def area_of(region: Polygon) -> float:
     return area if area > 1e-15 else 0.0
 
 
-# Draws that take every outcome in turn, each with its probability.
-
-
 class Script:
-    """The choices along one outcome, and the outcomes that are left. Draws that share a script are enumerated jointly.
+    """The choices along one outcome, and the outcomes that remain. Draws that share a script are enumerated jointly.
 
     Args:
         widest: the most outcomes of one step: the product of its draws' branches along an outcome.
 
     Attributes:
         weight: the probability of the choices so far.
-        branches: outcomes that were left for later, by what was drawn.
+        branches: outcomes that were left for later, by the value drawn.
     """
 
     def __init__(self, widest: float = math.inf) -> None:
@@ -156,7 +153,7 @@ class EnumeratingDraws(Draws):
 
     @property
     def branches(self) -> Counter[str]:
-        """Outcomes that were left for later, by what was drawn."""
+        """Return the outcomes that were left for later, by the value drawn."""
         return self.script.branches
 
     def replay(self, script: list[int], stack: list[list[int]], clocks: dict[int, Polygon]) -> None:
@@ -253,11 +250,8 @@ def _normal(weights: Sequence[float]) -> list[float]:
     return [weight / total for weight in weights]
 
 
-# Copies of a decode's state, and keys by which equal states merge.
-
-
 def fork(thing: Any, memo: dict[int, Any]) -> Any:
-    """A deep copy, some thirty times faster than `copy` for what a state usually holds."""
+    """Return a deep copy, about thirty times faster than `copy` for the usual contents of a state."""
     if thing is None or isinstance(thing, int | float | str):
         return thing
     if id(thing) in memo:
@@ -279,12 +273,12 @@ def fork(thing: Any, memo: dict[int, Any]) -> Any:
 
 
 def _plain_data(thing: Any) -> bool:
-    """A dataclass whose state is in its attributes, without a ``__deepcopy__`` of its own."""
+    """Return whether this is a dataclass with its state in attributes and without ``__deepcopy__``."""
     return is_dataclass(thing) and hasattr(thing, "__dict__") and not hasattr(thing, "__deepcopy__")
 
 
 def _values(thing: Any) -> list[Any]:
-    """All that a dataclass holds: its fields, or all attributes by name where they are more than the fields."""
+    """Return the contents of a dataclass: its fields, or all attributes by name if there are more."""
     names = [f.name for f in fields(thing)]
     attributes = getattr(thing, "__dict__", {})
     if len(attributes) > len(names):

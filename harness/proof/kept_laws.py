@@ -1,7 +1,7 @@
 """Laws on disk, so that an unchanged method is not enumerated twice.
 
-A sheet holds the laws of one setting, as it is or with one injected bug. It counts only where the files that the laws
-rest on (this file) are as they were. Only what runs inside `keeping` reads and writes sheets.
+A sheet holds the laws of one setting, as it is or with one injected bug. It is valid only if the files that the laws
+depend on (this file included) are unchanged. Sheets are read and written only inside `keeping`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from stridebench.harness.machine.folders import cache_folder
 from stridebench.harness.proof.cases import presets_names
 from stridebench.harness.record.files import SCHEMA, encode, load, put
 
-# What a law rests on: the files of our packages that its modules import, and the files that those import.
+# A law depends on the files of our packages that its modules import, and on the files that those import.
 
 
 TICK_S = 0.1
@@ -74,9 +74,9 @@ def rests_on(modules: Iterable[str]) -> dict[str, ModuleSource]:
 
 @cache
 def digest(modules: tuple[str, ...]) -> str | None:
-    """Of the files that laws of these modules rest on, of the libraries and of the processor.
+    """Return the digest of the files that laws of these modules depend on, of the libraries and of the processor.
 
-    None: a module is not ours, a function of these files was replaced in this process, or a file was written after
+    None if a module is not ours, a function of these files was replaced in this process, or a file was written after
     this process had begun to read them.
     """
     if not all(f"{module}.".startswith(tuple(f"{name}." for name in PACKAGES)) for module in modules):
@@ -194,11 +194,11 @@ class LawKeeper:
 
 @dataclass
 class Sheet:
-    """Laws by what was enumerated.
+    """Laws by the enumerated case.
 
     Args:
         modules: of the method, and of the bug.
-        rests_on: the digest of the files; None: they cannot be told, so that nothing is kept.
+        rests_on: the digest of the files, or None if they are unknown, so that no laws are kept.
         earlier: written by an earlier command.
     """
 
@@ -233,9 +233,9 @@ def keeping(keeper: LawKeeper) -> Iterator[LawKeeper]:
 
 @contextmanager
 def sheet(method: Method[Any], mutant: Mutant | None = None, part: str = "") -> Iterator[None]:
-    """While inside, the laws that are asked for belong to this setting, this bug and this part of the cases.
+    """While inside, look up laws for this setting, this bug and this part of the cases.
 
-    Processes that enumerate at the same time have sheets of their own.
+    Processes that enumerate at the same time have separate sheets.
     """
     global _open
     if _keeper is None:
@@ -250,7 +250,7 @@ def sheet(method: Method[Any], mutant: Mutant | None = None, part: str = "") -> 
 
 
 def kept(what: str, enumerate_it: Callable[[], Law]) -> Law:
-    """The law of ``what``, from the open sheet where it has it.
+    """Return the law of ``what``, from the open sheet if it is there.
 
     Raises:
         EnumerationLimit, ContractError: the enumeration ends in it, today or when it was kept.
@@ -308,7 +308,7 @@ def _is_of(kind: type) -> bool:
 
 
 def _read(keeper: LawKeeper, empty: Sheet) -> Sheet:
-    """What was kept; nothing where a byte of it or of the sources has changed."""
+    """Return the kept laws; none if a byte of them or of the sources has changed."""
     if empty.rests_on is None:
         return empty
     try:

@@ -23,7 +23,7 @@ CAUGHT = 1e-3
 
 @dataclass(frozen=True)
 class TriedMutant:
-    """A mutant that was injected: the total variation that it adds, and the case where that was largest.
+    """A mutant that was injected: the total variation that it adds, and the case in which that was largest.
 
     Args:
         why: the mistake in words.
@@ -79,10 +79,10 @@ def _best_try(mutant: Mutant, clean: Sequence[tuple[Method[Any], dict[str, float
 def try_mutant(
     method: Method[Any], mutant: Mutant, cases: Sequence[Case], clean: dict[str, float], effort: Effort = WHOLE
 ) -> TriedMutant:
-    """The total variation that a mutant adds, on the first case where it exceeds ``CAUGHT``.
+    """Return the total variation that a mutant adds, on the first case in which it exceeds ``CAUGHT``.
 
     Args:
-        clean: the method's total variation without the mutant, by case; 0 where a case is absent.
+        clean: the method's total variation without the mutant, by case; 0 if a case is absent.
     """
     largest, where = 0.0, ""
     with sheet(method, mutant), injected(mutant):

@@ -34,8 +34,8 @@ class Done:
     """A piece that is computed.
 
     Args:
-        row: None where it failed.
-        error: the exception then.
+        row: the result, or None if it failed.
+        error: the exception if it failed.
     """
 
     piece: Piece
@@ -106,7 +106,7 @@ def _in_pool(pieces: Sequence[Piece], share: _Share, processes: int) -> Iterator
 
 
 def _begin(share: _Share, parent: int, stop: Event, counter: Synchronized[int]) -> None:
-    """In a new process: one thread, a core, no ^C of its own, and no life after its parent's or after ``stop``.
+    """Set up a new process: one thread, one core, ^C ignored, and an end with its parent or with ``stop``.
 
     Args:
         counter: of the processes that have begun.

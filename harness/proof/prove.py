@@ -70,7 +70,7 @@ def prove(
 
     Args:
         later: cases of another proof of this setting, on which the mutants are tried that ``cases`` do not catch.
-        part: which part of the cases of the setting these are, for what is kept.
+        part: which part of the cases of the setting these are, for the kept laws.
 
     Raises:
         EnumerationLimit: the setting branches too much; verify it at a smaller window.

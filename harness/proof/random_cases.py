@@ -20,7 +20,7 @@ from stridebench.harness.proof.prove import verdict_of
 
 LONGEST_PROMPT = 40
 HOT = 1000.0
-"""A temperature at which all distributions are nearly equal, and so is what a residual holds."""
+"""A temperature at which all distributions are nearly equal, and so are the residuals."""
 
 
 @dataclass
@@ -30,7 +30,7 @@ class Tried:
     Attributes:
         measured: those that were enumerated.
         left_out: why others were not: the setting does not fit them, or they branch too much.
-        error: what a case raised otherwise; the setting is not tried again.
+        error: any other error that a case raised; the setting is not tried again.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Tried:
 
     @property
     def verdict(self) -> str:
-        """As of a proof; unverified where a case failed or none was enumerated."""
+        """Return the verdict as for a proof; unverified if a case failed or none was enumerated."""
         if self.error is not None or self.worst is None:
             return "unverified"
         return verdict_of(self.method.claim, self.worst.total_variation)
@@ -57,7 +57,7 @@ def try_random(settings: Mapping[str, Sequence[Method[Any]]], number: int, seed:
 
     Args:
         settings: of each method, by its name.
-        budget_s: after these seconds no further case begins; what was tried until then is returned.
+        budget_s: no case begins after this many seconds; the cases tried until then are returned.
     """
     tried = {(name, index): Tried(name, method) for name in settings for index, method in enumerate(settings[name])}
     turns: dict[str, int] = defaultdict(int)

@@ -1,4 +1,4 @@
-"""The verdict beside every speed number: exact, approximate, broken or unverified, with its evidence."""
+"""The verdict next to every speed number: exact, approximate, broken or unverified, with its evidence."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TIE = 1e-3
 ROUGH = {"bf16": 2.0, "fp16": 0.25}
 """Logit margin beyond which no rounding of these types parts two greedy outputs; correct methods stay at an eighth."""
 OUTPUTS = 27
-"""Largest number of outputs of a model in a run's own proof, so that it takes seconds. `stride verify` takes more."""
+"""Largest number of outputs of a model in a run's proof, so that it takes seconds. `stride verify` takes more."""
 
 IN_BATCHES = "unverified in batches"
 """The verdict of a method that is exact on every case, of which none is a batch that shows enough."""
@@ -44,8 +44,8 @@ class Verdicts:
         backbone: of the group; greedy equality is checked in fp32 whatever its type.
         load_drafter: loads a drafter of ``backbone`` by name.
         fetch: whether fp32 weights may be downloaded.
-        release: gives the weights of ``backbone`` back, called where memory does not hold them beside those in fp32.
-        keeps: whether they stay where memory holds both, for cells that are decoded later.
+        release: releases the weights of ``backbone``; called if memory does not hold them together with those in fp32.
+        keeps: whether they stay if memory holds both, for cells that are decoded later.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Verdicts:
         self._fp32: Backbone | None = None
 
     def of(self, cell: Cell, samples: Sequence[Sample]) -> dict[str, Any]:
-        """{word, total_variation, case, greedy, note}; ``error`` where a check could not be finished.
+        """{word, total_variation, case, greedy, note}; ``error`` if a check could not be finished.
 
         Args:
             samples: of the cell. Without one that succeeded there is no word.
@@ -88,7 +88,7 @@ class Verdicts:
         return verdict | timed_verdict(cell, timed)
 
     def _greedy_verdict(self, cell: Cell, verdict: Mapping[str, Any]) -> dict[str, Any]:
-        """What the greedy check changes in a verdict; it runs even where the enumeration failed."""
+        """Return the changes of a verdict by the greedy check; it runs even if the enumeration failed."""
         if not self.plan.suite.suite.greedy_check.prompts:
             note = "enumerated; greedy equality on this backbone was not asked for (greedy_check: prompts: 0)"
             return {"word": "unverified", "note": note} if verdict["word"] == "exact" else {}
@@ -187,7 +187,7 @@ class Verdicts:
         return decode(method, run).tokens
 
     def _margin(self, encoded: EncodedPrompt, tokens: tuple[int, ...], reference: tuple[int, ...], at: int) -> float:
-        """The target's logit of the reference's token less that of the other, where the two outputs diverge."""
+        """Return the target's logit of the reference's token minus that of the other, where they diverge."""
         if at >= min(len(tokens), len(reference)):
             return float("inf")
         model = self._model()
@@ -218,7 +218,7 @@ def _timed(samples: Sequence[Sample]) -> list[Sample]:
 
 
 def timed_verdict(cell: Cell, timed: Sequence[Sample]) -> dict[str, Any]:
-    """What the timed outputs themselves refute: at T = 0 each must equal the baseline's, but for ties.
+    """Check the timed outputs themselves: at T = 0 each must equal the baseline's, except for ties.
 
     In bf16 and fp16 rounding may part two outputs, by a small margin; a large one refutes there too.
     """
@@ -239,7 +239,7 @@ def timed_verdict(cell: Cell, timed: Sequence[Sample]) -> dict[str, Any]:
 
 
 def _tied(margin: float | None, bound: float = TIE) -> bool:
-    """Whether a divergence is a tie; one that has no margin, because an output ended there, is none."""
+    """Return whether a divergence is a tie; if there is no margin, because an output ended there, it is not a tie."""
     return margin is not None and abs(margin) <= bound
 
 
@@ -250,7 +250,7 @@ def _lacks_batches(proof: Proof) -> bool:
 
 
 def _extent(proof: Proof, cases: Sequence[Case]) -> str:
-    """What was enumerated, and what was cut."""
+    """Describe the enumerated cases, and those that were shortened."""
     if proof.total_variation is None:
         return proof.case
     text = f"enumerated on {len(proof.cases)} models, outputs of up to {max(c.length for c in proof.cases)} tokens"

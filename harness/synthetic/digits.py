@@ -44,7 +44,7 @@ def _all() -> Digits:
 
 
 def load(split: str) -> Digits:
-    """The real digits of a split, always in the same order.
+    """Return the real digits of a split, always in the same order.
 
     Raises:
         UsageError: there is no such split.

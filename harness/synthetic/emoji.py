@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 # Emoji scenes and how they are drawn: objects in fixed arrangements, in the six families of GenEval.
-# Source of the families and of what "left of" means: Ghosh et al. 2023, arXiv:2310.11513, section 3.
+# Source of the families and of the meaning of "left of": Ghosh et al. 2023, arXiv:2310.11513, section 3.
 
 
 # Where the objects of an emoji scene stand: few arrangements, each of which is moved down by up to one place.

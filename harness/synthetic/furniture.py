@@ -1,7 +1,7 @@
 """Procedural furniture: eight kinds, three levels, corners on every second step of BPT's grid.
 
-Held-out lengths: tests draw those that training never draws (`furniture_parts.HELD_OUT`). The corners lie where a token
-can name them, so 1,024 points with normals determine most of a shape.
+Held-out lengths: tests draw those that training never draws (`furniture_parts.HELD_OUT`). A token can name
+each corner, so 1,024 points with normals determine most of a shape.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def octagon(at: tuple[int, int], radii: tuple[int, int], low: int, high: int) ->
     return loft(rings)
 
 
-# Furniture of boxes and prisms: each kind a function of drawn lengths, in cells, and of a level from 0 to 2.
+# Each kind of furniture is a function of drawn lengths, in cells, and of a level from 0 to 2.
 
 
 def legs(wide: int, deep: int, high: int, leg: int, inset: int) -> list[Mesh]:

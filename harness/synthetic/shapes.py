@@ -28,7 +28,7 @@ from stridebench.harness.synthetic.shapes_parts import (
     turned,
 )
 
-# Furniture of straight and bent parts: each kind a function of drawn parameters and a level from 0 to 2.
+# Furniture of straight and bent parts. Each kind is a function of drawn parameters and a level from 0 to 2.
 
 
 SIDES = ((-1, -1), (1, -1), (-1, 1), (1, 1))
@@ -164,7 +164,7 @@ def bed(dice: Dice, level: int) -> list[Mesh]:
     return parts
 
 
-# Turned, swept and jointed shapes: each kind a function of drawn parameters and a level from 0 to 2.
+# Turned, swept and jointed shapes. Each kind is a function of drawn parameters and a level from 0 to 2.
 
 
 def stool(dice: Dice, level: int) -> list[Mesh]:
@@ -379,7 +379,7 @@ def normalise(mesh: Mesh, longest: float = 1.9) -> Mesh:
 
 
 def points(mesh: Mesh, n: int, random: np.random.Generator) -> npt.NDArray[np.float32]:
-    """``n`` points of the surface, uniform by area, each with the unit normal of its face: float32 [n, 6].
+    """Return ``n`` points of the surface, uniform by area, each with the unit normal of its face: float32 [n, 6].
 
     Raises:
         UsageError: the mesh has no area.

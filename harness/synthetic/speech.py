@@ -70,7 +70,7 @@ class Utterance(NamedTuple):
 
 
 def utterances(root: Path) -> list[Utterance]:
-    """All utterances, by speaker, chapter and number.
+    """Return all utterances, by speaker, chapter and number.
 
     Raises:
         UsageError: there is no transcript below ``root``, a line is malformed, or a recording is missing.
@@ -110,7 +110,9 @@ def _fault(file: Path, number: int, what: str) -> UsageError:
 
 
 def recordings_folder() -> Path:
-    """The recordings to train on: what $STRIDE_RECORDINGS names, else LibriSpeech/train-clean-100 in the data folder.
+    """Return the recordings to train on.
+
+    They are in $STRIDE_RECORDINGS, else in LibriSpeech/train-clean-100 in the data folder.
 
     Raises:
         DataMissing: there is no such folder.

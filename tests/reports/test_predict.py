@@ -204,7 +204,7 @@ class TestProfiles:
     @pytest.mark.parametrize(
         ("text", "says"),
         [
-            ("machine: 2024-13-45", "is not YAML: '2024-13-45' is no value: month must be in 1..12"),
+            ("machine: 2024-13-45", "is not YAML: '2024-13-45' is not a value: month must be in 1..12"),
             ("a: " + "[" * 3000, "nested deeper than 40 levels"),
             ("a: [unclosed", "is not YAML: while parsing a flow sequence in"),
             (f"launch_us: {{value: {'9' * 400}, source: x}}", "lacks bandwidth_gb_s, launch_us (its value is 9999"),

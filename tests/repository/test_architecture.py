@@ -34,6 +34,8 @@ ENTRY_EXCEPTIONS = 4
 # import-linter checks the contracts of pyproject.toml over the code. Here each contract must catch an injected import.
 INJECTED = {
     "harness-knows-nobody": ("harness/run/injected.py", "import stridebench.methods.drafters"),
+    "nobody-imports-the-command-line": ("harness/run/injected.py", "import stridebench.harness.cli.main"),
+    "engines-are-a-guest": ("harness/run/injected.py", "import stridebench.harness.engines.vllm"),
     "rooms-of-the-harness": ("harness/core/injected.py", "from stridebench.harness.plan import presets"),
     "methods-see-the-contract": ("methods/injected.py", "from stridebench.harness.plan import presets"),
     "tasks-see-the-task": ("tasks/injected.py", "from stridebench.harness.core.draft import Draft"),

@@ -18,7 +18,7 @@ from tests.support.cli import refused, stride
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "method.md").read_text(encoding="utf-8")
-NAMES = sorted(set(re.findall(r"`((?:harness|methods)[\w.]*:[\w.]+)`", PAGE)))
+NAMES = sorted(set(re.findall(r"`(stridebench\.(?:harness|methods)[\w.]*:[\w.]+)`", PAGE)))
 OF_RUN = sorted(set(re.findall(r"`run\.(\w+)`", PAGE)))
 
 
@@ -117,7 +117,7 @@ def test_the_next_commands_quote_a_folder_with_a_space(tmp_path):
     ("name", "words"),
     [
         ("My-Method", "not lower_snake_case"),
-        ("class", "a word of Python"),
+        ("class", "a keyword of Python"),
         ("sjd", "there is a method 'sjd' already"),
     ],
 )

@@ -241,7 +241,7 @@ class TestCommand:
     def test_a_backbone_alone_is_told_of_prompts(self) -> None:
         result = stride("run", "--backbone", "tabular")
         assert result.code == 2
-        assert "or give --method, --task too; beside --backbone, --prompts FILE is enough" in result.err
+        assert "or give --method, --task too; with --backbone, --prompts FILE is enough" in result.err
 
     def test_prompts_replace_the_tasks_of_a_suite(self, tmp_path: Path) -> None:
         (tmp_path / "mine.txt").write_text("Once upon a time\n")

@@ -23,7 +23,7 @@ from stridebench.harness.audit.alternatives import (
 )
 from stridebench.harness.audit.bets import Bets, bet, biases, gains_of
 from stridebench.harness.audit.verdict import LARGEST, audit, evidence_path
-from stridebench.harness.cli.audit import _visible
+from stridebench.harness.cli.audit import visible_kinds
 from stridebench.harness.record.metrics import REFUTED
 from tests.support.samplers import drawn, log_e, simulated
 
@@ -79,7 +79,7 @@ def test_a_bias_of_a_kind_without_a_bet_is_not_seen_and_not_among_the_kinds_that
     outcomes = simulated(2000, 40, seed=6)
     law = normalised(outcomes.p * np.where(outcomes.ids % 2 == 0, 1.8, 1.0))
     result = audit([bets_on(outcomes, law)])
-    sentence = _visible(result)
+    sentence = visible_kinds(result)
     assert result.verdict == "not refuted" and result.visible_tv is not None
     assert np.abs(law - outcomes.p).sum() / 2 / len(outcomes) > result.visible_tv
     named = sentence.split("a token on: ")[1].split(". ")[0]

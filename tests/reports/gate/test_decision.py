@@ -348,7 +348,7 @@ def test_a_rerun_is_of_the_same_suite_with_another_seed() -> None:
         make_baseline(store, [run(Sim())])
     other = seeded(run(Sim()), 1)
     other.manifest["key"]["prompts"] = {"toy": "xyz"}
-    with pytest.raises(UsageError, match=r"no rerun of .*: prompts.toy is 'abc' there and 'xyz' here"):
+    with pytest.raises(UsageError, match=r"not a rerun of .*: prompts.toy is 'abc' there and 'xyz' here"):
         make_baseline(store, [other])
     with pytest.raises(UsageError, match="lacks a cell like method 1"):
         make_baseline(run(Sim(), Sim(0.3)), [seeded(run(Sim()), 1)])

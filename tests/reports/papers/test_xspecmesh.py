@@ -321,7 +321,7 @@ def test_quality_is_judged_at_the_papers_shapes_on_rows_and_their_tuned_backbone
 def test_companions_that_are_no_lists_are_refused() -> None:
     with pytest.raises(UsageError, match="beside is 'embedded-mesh'; map a backbone to a list"):
         suite.load("papers/xspecmesh", suite.Overrides({"beside": "embedded-mesh"}))
-    with pytest.raises(UsageError, match="'embedded-mesh-mlp-lora' is no backbone of the suite"):
+    with pytest.raises(UsageError, match="'embedded-mesh-mlp-lora' is not a backbone of the suite"):
         suite.load("papers/xspecmesh", suite.Overrides({"beside": {}}))
 
 
