@@ -7,6 +7,7 @@ under which licence.
 from __future__ import annotations
 
 import gzip
+import io
 import wave
 import zlib
 from collections.abc import Sequence
@@ -79,7 +80,7 @@ def _prompts(folder: Path, split: str) -> tuple[Prompt, ...]:
 def _waveform(path: Path) -> Float[np.ndarray, " samples"]:
     """Read a mono file at 16 kHz, compressed by gzip, with the standard library: float32 between -1 and 1."""
     try:
-        with gzip.open(path) as data, wave.open(data, "rb") as file:
+        with gzip.open(path) as data, wave.open(io.BytesIO(data.read()), "rb") as file:
             found = (file.getnchannels(), file.getsampwidth(), file.getframerate())
             count, samples = file.getnframes(), file.readframes(file.getnframes())
     except (OSError, EOFError, zlib.error, wave.Error) as error:
