@@ -101,7 +101,7 @@ def test_a_file_without_an_encoder_is_one_message(tmp_path: Path) -> None:
     body = torch.load(file)["model"]
     whole = {key: value for key, value in body.items() if not key.startswith(("encoder.", "quant_conv."))}
     torch.save({"model": whole}, tmp_path / "vq.pt")
-    request = vqgan.Request("tiny", {"vq": tmp_path / "vq.pt"}, {}, torch.float32, "cpu")
+    request = vqgan.PictureRequest("tiny", {"vq": tmp_path / "vq.pt"}, {}, torch.float32, "cpu")
     with pytest.raises(WeightsError, match="has no encoder of pictures"):
         vqgan.read(request, vqgan.VQDecoder(vqgan.VQShape(32, 8, 32, (64, 32), 2)))
     assert backbone.tokenizer().factor == 2
