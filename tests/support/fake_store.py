@@ -20,7 +20,7 @@ GREEDY = {"temperature": 0.0, "top_k": 0, "top_p": 1.0}
 
 @dataclass(frozen=True)
 class FakeCell:
-    """As ``store.Cell``."""
+    """As ``store.SealedCell``."""
 
     name: str
     meta: dict[str, Any]

@@ -53,7 +53,7 @@ def test_backbones_of_one_language_model_share_it_and_let_it_go(tmp_path: Path) 
     one, two = (tiny_image.request({"length": 81}, model=Path(folder)) for _ in range(2))
     first = tar._language_model(one, Path(folder))
     assert tar._language_model(two, Path(folder) / ".." / Path(folder).name) is first
-    bf16 = tar._language_model(tar.Request("t", {}, {}, torch.bfloat16, "cpu"), Path(folder))
+    bf16 = tar._language_model(tar.PictureRequest("t", {}, {}, torch.bfloat16, "cpu"), Path(folder))
     assert bf16 is not first and len(tar.LOADED) == 2
     del first, bf16
     assert not tar.LOADED
