@@ -184,7 +184,7 @@ class TestSources:
                 called.add(frame.f_code.co_filename)
 
         one = method(name)
-        case = min(cases_of(one), key=lambda case: case.outputs)
+        case = next(iter(cases_of(one)))
         before = sys.getprofile()
         sys.setprofile(note)
         try:
