@@ -135,7 +135,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folders = {}
     for plugin in ("one_by_one", "second_jacobi"):
         folder = folders[plugin] = tmp_path_factory.mktemp(plugin)
-        source = PLUGINS / plugin
+        source = shutil.copytree(PLUGINS / plugin, tmp_path_factory.mktemp("source") / plugin)
         succeed(sys.executable, "-m", "pip", "install", *OFFLINE, "--target", folder, source, cwd=folder)
     return folders
 
