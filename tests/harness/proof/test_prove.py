@@ -55,7 +55,7 @@ load_all()
 SMALLEST, FEWEST = 32, 16
 WIDE = ("spectr",)
 """Methods whose first variant has so many outcomes a step that it is proved on the fewest outputs too."""
-SMALL = tuple(case for case in CASES if case.outputs <= SMALLEST)
+SMALL = tuple(case for case in CASES if case.outputs <= SMALLEST and not case.few)
 LONGER = ("lookahead",)
 """Methods whose guesses come from earlier text, so that some bugs appear in longer texts only."""
 SAMPLED = SMALL[0]
@@ -70,6 +70,11 @@ SLOW = {"cross_regression", "eagle1", "jacobi", "lanternpp", "lookahead", "multi
 def names() -> list[Any]:
     """All methods, those that take long marked."""
     return [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in sorted(METHODS)]
+
+
+def enumerated_long() -> list[Any]:
+    """All methods; all but one run with ``-m audit`` and in `stride verify`."""
+    return [pytest.param(name, marks=() if name == "speculative" else pytest.mark.audit) for name in sorted(METHODS)]
 
 
 def variants() -> list[Any]:
@@ -129,12 +134,21 @@ def sampled_names() -> list[Any]:
 class TestProofs:
     @pytest.mark.parametrize(("method", "outputs"), proved_variants())
     def test_enumeration_confirms_the_claim(self, method: Method[Any], outputs: int) -> None:
-        proof = prove(method, cases_of(method, outputs) or cases_of(method, SMALLEST), mutants=False)
+        cases = cases_of(method, outputs) or cases_of(method, SMALLEST)
+        proof = prove(method, [case for case in cases if not case.few], mutants=False)
         assert proof.verdict == ("approximate" if method.claim is Claim.APPROXIMATE else "exact")
         if method.claim is Claim.APPROXIMATE:
             assert proof.total_variation > CAUGHT, "it is exact on these models and could claim so"
         else:
             assert proof.total_variation < EXACT
+
+    @pytest.mark.parametrize("name", enumerated_long())
+    def test_long_texts_and_large_vocabularies_are_enumerated_where_a_method_fits_them(self, name: str) -> None:
+        method = METHODS.get(name).variants()[0]
+        few = [case for case in cases_of(method) if case.few]
+        proof = prove(method, [*few, *cases_of(method)[:1]], mutants=False)
+        assert proof.verdict == ("approximate" if method.claim is Claim.APPROXIMATE else "exact")
+        assert name != "speculative" or proof.cases[: len(few)] == tuple(few)
 
     @pytest.mark.parametrize("name", names())
     def test_every_mutant_is_caught(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -430,7 +444,7 @@ def approximate_settings(*suites: str) -> dict[str, Method[Any]]:
 
 class TestApproximateSettings:
     @pytest.mark.parametrize(
-        "suites", [("quick",), pytest.param(tuple(suite.shipped()), id="all", marks=pytest.mark.slow)]
+        "suites", [("quick",), pytest.param(tuple(suite.shipped()), id="all", marks=pytest.mark.audit)]
     )
     def test_a_proof_case_shows_what_makes_each_approximate(self, suites: tuple[str, ...]) -> None:
         def shown(method: Method[Any]) -> bool:

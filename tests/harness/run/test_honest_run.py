@@ -481,7 +481,7 @@ def test_a_pipe_in_a_run_folder_does_not_hang(tmp_path: Path) -> None:
     manifest = tmp_path / "run" / "manifest.json"
     manifest.unlink()
     os.mkfifo(manifest)
-    assert "is no regular file" in refused("report", tmp_path / "run")
+    assert "is not a regular file" in refused("report", tmp_path / "run")
 
 
 def scored_by(
