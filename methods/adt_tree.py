@@ -1,7 +1,10 @@
-"""ADT-Tree: EAGLE-2 whose tree is deep and narrow where drafts were accepted, shallow and wide where they were not.
+"""ADT-Tree: EAGLE-2 whose tree is deep and narrow if drafts were accepted, shallow and wide if they were not.
 
-Source: Adjacency-Adaptive Dynamical Draft Trees (ADT-Tree), section IV.
-Symbols: x drafted tokens, p the target's distributions, d expansions (d + 1 levels), k children of a node, N nodes.
+Source: Adjacency-Adaptive Dynamical Draft Trees (ADT-Tree), section IV, eq. 2, and section V, eqs. 6-8. Where the text
+leaves a choice (the first tree, starts of rows, weights), the parameters state ours; the released repository holds no
+adaptation.
+Symbols: x drafted tokens, p the target's distributions, d expansions (d + 1 levels), k children of a node, N nodes,
+alpha used share of the tree before.
 A tree's form depends only on what was emitted and accepted before it, so with nodes as point masses the output
 distribution is unchanged.
 """
@@ -9,27 +12,99 @@ distribution is unchanged.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Literal, NamedTuple
 
-from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.core.capabilities import Grid, Requirement
 from stridebench.harness.core.draft import Acceptance
 from stridebench.harness.core.method import Claim, Method
 from stridebench.harness.core.run import Run
+from stridebench.harness.errors import UsageError
 from stridebench.harness.registry import METHODS
-from stridebench.methods.drafters.eagle.drafter import FeatureDrafter
-from stridebench.methods.drafters.eagle.sizing import Adjacency, Alpha, Init, Rule
-from stridebench.methods.drafters.eagle.trees import check_growth, grow_dynamic
-from stridebench.methods.trees.structure import children
-from stridebench.methods.verifiers.lantern import verify_relaxed
-from stridebench.methods.verifiers.mutants import POINT_MASSES
-from stridebench.methods.verifiers.neighbourhood import Bound, Relaxed, Residual, check_relaxed
-from stridebench.methods.verifiers.tree import verify_delta
+from stridebench.methods.drafters.eagle.drafter import FeatureDrafter, check_growth, grow_dynamic
+from stridebench.methods.verifiers.lantern import Bound, Relaxed, Residual, check_relaxed, verify_relaxed
+from stridebench.methods.verifiers.tree import POINT_MASSES, children, verify_delta
+
+Init = Literal["horizontal", "vertical", "random", "flock"]
+Alpha = Literal["loops", "levels", "printed"]
+
+
+class Size(NamedTuple):
+    """d and k of the tree of one step, and the share of it that was used."""
+
+    depth: int
+    width: int
+    alpha: float = 0.0
+
+
+@dataclass
+class Adjacency:
+    """Sizes of the trees so far.
+
+    Args:
+        rule: the method's parameters.
+        cells: size of the tree that gave each position.
+        last: size of the previous step, or None before the first.
+    """
+
+    rule: ADTTree
+    cells: dict[int, Size] = field(default_factory=dict)
+    last: Size | None = None
+
+    def choose(self, run: Run) -> Size:
+        """Return the size of the next tree."""
+        rule, vocabulary = self.rule, run.capabilities.vocabulary
+        if self.last is None:
+            return Size(rule.first[0], min(rule.first[1], vocabulary))
+        grid = run.capabilities.grid
+        assert grid is not None, "the method needs a grid"
+        near = self._near(run, grid, len(run.target), self.last)
+        alpha = near.alpha if rule.of_neighbour and rule.init == "vertical" else self.last.alpha
+        return rule.moved(near, alpha, vocabulary)
+
+    def follow(self, first: int, size: Size, accepted: int, grid: Grid) -> None:
+        """Note what a step at position ``first`` used."""
+        forced = [grid.forced(position) is not None for position in range(first, first + size.depth + 1)]
+        free = accepted - sum(forced[:accepted])
+        self.last = size._replace(alpha=self.rule.used(size, free, sum(forced)))
+        self.cells |= dict.fromkeys(range(first, first + accepted + 1), self.last)
+
+    def _near(self, run: Run, grid: Grid, position: int, last: Size) -> Size:
+        """Return the size that the next tree starts from."""
+        rule = self.rule
+        if rule.init == "random":
+            spans = [high - low + 1 for low, high in (rule.depths, rule.widths)]
+            d, k = (
+                int(run.draws.integers(1, span, "init")) for span in spans
+            )  # read before any pass: the host needs it
+            return Size(rule.depths[0] + d, rule.widths[0] + k)
+        if rule.init == "flock":
+            return self._flock(grid, position) or last
+        neighbour = grid.left(position) if rule.init == "horizontal" else grid.above(position)
+        return last if neighbour is None else self.cells.get(neighbour, last)
+
+    def _flock(self, grid: Grid, position: int) -> Size | None:
+        """Eqs. 6-8: the mean over past cells around, by (radius - rows between + 1) / radius, scaled to sum to one."""
+        centre, radius = grid.cell(position), self.rule.radius
+        if centre is None:
+            return None
+        row, column = centre
+        weighted = []
+        for past in range(max(grid.start, position - int(radius + 1) * grid.stride), position):
+            cell = grid.cell(past)
+            if cell is None or past not in self.cells or (cell[0] - row) ** 2 + (cell[1] - column) ** 2 > radius**2:
+                continue
+            weighted.append((max(0.0, (radius - (row - cell[0]) + 1) / radius), self.cells[past]))
+        total = sum(weight for weight, _ in weighted)
+        if total == 0:
+            return None
+        mean = [sum(weight * size[axis] for weight, size in weighted) / total for axis in (0, 1)]
+        return Size(round(mean[0]), round(mean[1]))
 
 
 @dataclass
 class AdaptingState:
-    """A drafter, the sizes of its trees, and the rule that judges them; None: nodes are point masses."""
+    """A drafter, the sizes of its trees, and the rule that judges them, or None if nodes are point masses."""
 
     drafter: FeatureDrafter
     sizes: Adjacency
@@ -44,7 +119,16 @@ class ADTTree(Method[AdaptingState]):
     Args:
         features: the drafter: shipped for the backbone at hand (NAME-BACKBONE), or a folder.
         nodes: N.
-        init, first, depths, widths, step_d, step_k, beta, alpha, radius, of_neighbour, deep_only: see `Rule`.
+        init: which tree a size starts from. horizontal: the one that gave the cell to the left. vertical: the cell
+            above. random: uniform within the bounds. flock: TokenFlock, the mean of past cells within ``radius``,
+            weighted by rows between. The previous tree if there is no such cell.
+        first: d and k of the first tree.
+        depths, widths: bounds, ends included.
+        step_d, step_k: l_d, l_k.
+        beta: alpha from which a tree grows deeper and narrower; below it, shallower and wider.
+        alpha: loops: accepted / d. levels: accepted / (d + 1). printed: (accepted + 1) / d. Forced ends do not count.
+        of_neighbour: vertical takes alpha from the cell above as well.
+        deep_only: widths are bounded only if d > 1.
         acceptance: exact; or lantern, with its ``k``, ``delta`` and ``resid``.
 
     Published for Anole: nodes 59, first (4, 10), widths 4 to 13, step_k 3; for LlamaGen widths 4 to 39, step_k 10.
@@ -74,24 +158,29 @@ class ADTTree(Method[AdaptingState]):
     mutants = POINT_MASSES
 
     def __post_init__(self) -> None:
-        self._rule().check("adt_tree")
+        for word, low, high in (("depths", *self.depths), ("widths", *self.widths)):
+            if not 1 <= low <= high:
+                raise UsageError(f"adt_tree: {word} are {low} to {high}; give bounds from 1, the lower one first")
+        if min(self.step_d, self.step_k) < 0 or min(self.first) < 1 or not self.radius > 0:
+            raise UsageError(
+                f"adt_tree: steps are {self.step_d} and {self.step_k}, first {self.first}, radius {self.radius:g}; "
+                f"give steps from 0, a first tree from (1, 1) and a radius above 0"
+            )
         check_growth("adt_tree", self.depths[0], self.widths[0], self.nodes)
         check_relaxed("adt_tree", self.k, self.delta)
 
-    def _rule(self) -> Rule:
-        return Rule(
-            self.init,
-            self.first,
-            self.depths,
-            self.widths,
-            self.step_d,
-            self.step_k,
-            self.beta,
-            self.alpha,
-            self.radius,
-            self.of_neighbour,
-            self.deep_only,
-        )
+    def moved(self, base: Size, alpha: float, vocabulary: int) -> Size:
+        """Apply eq. 2 within the bounds."""
+        sign = 1 if alpha >= self.beta else -1
+        moved = base.depth + sign * self.step_d
+        depth = min(max(moved, self.depths[0]), self.depths[1])
+        low, high = (1, vocabulary) if self.deep_only and moved <= 1 else self.widths
+        return Size(depth, min(max(base.width - sign * self.step_k, low), high, vocabulary))
+
+    def used(self, size: Size, accepted: int, forced: int = 0) -> float:
+        """Return alpha of a tree with ``accepted`` free drafts accepted and ``forced`` levels without a choice."""
+        levels = size.depth + (self.alpha == "levels")
+        return (accepted + (self.alpha == "printed")) / max(1, levels - forced)
 
     @property
     def claim(self) -> Claim:
@@ -111,7 +200,7 @@ class ADTTree(Method[AdaptingState]):
         if self.acceptance == "lantern":
             device, greedy = run.target.device, run.sampling.temperature == 0
             rule = Relaxed.over(run.capabilities, device, self.k, Bound(delta=self.delta), self.resid, greedy)
-        return AdaptingState(FeatureDrafter.open(run, self.features, "eagle1"), Adjacency(self._rule()), rule)
+        return AdaptingState(FeatureDrafter.open(run, self.features, "eagle1"), Adjacency(self), rule)
 
     def step(self, run: Run, state: AdaptingState) -> Acceptance:
         first, size = len(run.target), state.sizes.choose(run)

@@ -8,10 +8,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stridebench.harness.core.draft import Acceptance, Path
-from stridebench.harness.core.method import Claim, Method
+from stridebench.harness.core.method import Claim, Method, Mutant
 from stridebench.harness.core.run import Run
 from stridebench.harness.registry import METHODS
-from stridebench.methods.verifiers.mutants import UNWARPED_TOKEN
+
+UNWARPED_TOKEN = Mutant(
+    f"{__name__}:Autoregressive.step",
+    "run.probs(run.target.forward())",
+    "run.target.forward().softmax(-1)",
+    "the token is drawn from the unwarped distribution",
+)
 
 
 @METHODS.register("autoregressive")

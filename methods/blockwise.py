@@ -18,15 +18,22 @@ from torch import Tensor
 
 from stridebench.harness.core.capabilities import Requirement
 from stridebench.harness.core.draft import Acceptance
-from stridebench.harness.core.method import Claim, Method
+from stridebench.harness.core.method import Claim, Method, Mutant
 from stridebench.harness.core.run import Run
 from stridebench.harness.errors import UsageError
 from stridebench.harness.registry import METHODS
 from stridebench.methods.drafters.heads.drafter import HeadDrafter
-from stridebench.methods.verifiers.mutants import CORRECTION_FROM_TARGET, PROPOSALS_JUDGED_BY_NEIGHBOUR_ROW
-from stridebench.methods.verifiers.rejection import acceptance_probs, judge
+from stridebench.methods.verifiers.rejection import CORRECTION_FROM_TARGET, acceptance_probs, judge
 
 Rule = Literal["exact", "top", "distance"]
+
+
+PROPOSALS_JUDGED_BY_NEIGHBOUR_ROW = Mutant(
+    f"{__name__}:Blockwise.accept_probs",
+    "accept_probs = acceptance_probs(x, None, p)",
+    "accept_probs = acceptance_probs(x, None, p.roll(1, 0))",
+    "proposals are compared with the row of their neighbour",
+)
 
 
 @METHODS.register("blockwise")

@@ -11,26 +11,202 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
 
 from stridebench.harness.core.capabilities import Requirement
-from stridebench.harness.core.draft import Acceptance
-from stridebench.harness.core.method import Claim, Method
+from stridebench.harness.core.draft import Acceptance, Draft
+from stridebench.harness.core.method import Claim, Method, Mutant
 from stridebench.harness.core.run import Run
 from stridebench.harness.errors import UsageError
 from stridebench.harness.registry import METHODS
-from stridebench.methods.drafters.adapters.predictive_stream import (
-    CARRIED_DRAFTS_RESCORED,
-    REJECTED_DRAFT_CARRIED_OVER,
-    PredictiveStream,
-    Redraft,
-    TestedDrafts,
-    as_printed,
-    joint,
-    sequential,
+from stridebench.methods.verifiers.energy import (
+    ONE_THRESHOLD_FOR_ALL,
+    EnergyRule,
+    Mode,
+    Noise,
+    energies,
+    point_mass,
+    verify_energy,
+    with_energies,
+    without_last_node,
 )
-from stridebench.methods.verifiers.energy import EnergyRule, Mode, Noise, verify_energy
-from stridebench.methods.verifiers.mutants import CORRECTION_FROM_TARGET, ONE_THRESHOLD_FOR_ALL
+from stridebench.methods.verifiers.rejection import CORRECTION_FROM_TARGET, residual
+
+# The predictive stream of Cross-Regression: gated rows beside the text that predict the next positions.
+# Symbols: S slots, of which the first M hold drafts carried over; Q the distribution that each slot's draft was
+# drawn from; gamma horizon. Row 0 of the stream is a second reading of the last token; row j reads the content of
+# slot j and gives Q of slot j + 1. Slots without a draft are read as placeholders, which are drawn once a decode.
+# Source: Abulkhanov et al., Cross-Regression, section 4.1 and appendix E.
+
+
+@dataclass
+class PredictiveStream:
+    """Drafts of one sequence, each with the whole distribution that it was drawn from, carried from step to step.
+
+    Args:
+        tokens, probs: of the slots that hold a draft, the nearest first.
+        placeholders: gamma - 1 ids, fewer where the budget is smaller.
+        top: a draft is one of the ``top`` most probable tokens; 0: any.
+    """
+
+    tokens: Int[Tensor, " M"]
+    probs: Float[Tensor, "M V"]
+    placeholders: Int[Tensor, " H"]
+    top: int
+
+    @classmethod
+    def begin(cls, run: Run, horizon: int, top: int) -> PredictiveStream:
+        """No drafts yet."""
+        tokens = run.nothing.tokens
+        probs = torch.zeros(0, run.capabilities.vocabulary, device=tokens.device)
+        ids = run.draws.integers(min(horizon, run.room) - 1, run.capabilities.vocabulary, "init")
+        return cls(tokens, probs, ids.to(tokens.device), top)
+
+    @property
+    def carried(self) -> int:
+        """M, drafts carried over."""
+        return len(self.tokens)
+
+    def cut(self, most: int) -> None:
+        """Discard all drafts but the nearest ``most``."""
+        self.tokens, self.probs = self.tokens[:most], self.probs[:most]
+
+    def read(self, slots: int) -> Int[Tensor, " n"]:
+        """The content of all S slots but the last: drafts, then placeholders."""
+        return torch.cat([self.tokens, self.placeholders[self.carried :]])[: slots - 1]
+
+    def window(self, run: Run, control: Int[Tensor, " C"], slots: int, blank: bool = False) -> Draft:
+        """C tokens behind the last one as the target reads them, and the S rows of the stream, as probes.
+
+        Args:
+            blank: the stream reads only placeholders.
+        """
+        tokens = torch.cat([control, run.last, self.placeholders[: slots - 1] if blank else self.read(slots)])
+        index = torch.arange(len(tokens), device=tokens.device)
+        root, carried = len(control), index[: len(control)] < self.carried
+        reused = torch.cat([carried, torch.zeros_like(index[root:], dtype=torch.bool)])
+        parents = torch.where(index == root, -2, index - 1)
+        return Draft(tokens, parents=parents, reused=reused, probes=slots, gate=index >= root)
+
+    def draw(self, run: Run, logits: Float[Tensor, "F V"]) -> None:
+        """Draw a draft for each of the next F = S - M slots, from the stream's rows there."""
+        probs = run.probs(logits)
+        if 0 < self.top < probs.shape[1]:
+            best = probs.topk(self.top)
+            probs = torch.zeros_like(probs).scatter_(1, best.indices, best.values / best.values.sum(1, keepdim=True))
+        self.tokens = torch.cat([self.tokens, run.draws.categorical(probs, "draft")])
+        self.probs = torch.cat([self.probs.to(probs.dtype), probs])
+
+    def advance(self, emitted: int, carry: bool) -> None:
+        """Move the drafts behind the emitted tokens to the first slots, or discard them."""
+        self.tokens, self.probs = self.tokens[emitted:], self.probs[emitted:]
+        if not carry:
+            self.cut(0)
+
+
+# Bugs to inject into the predictive stream and its passes.
+
+
+CARRIED_DRAFTS_RESCORED = Mutant(
+    f"{__name__}:joint",
+    "nearest = slice(carried, carried + 1)",
+    "nearest, q = slice(carried, carried + 1), run.probs(z[1 + carried : 1 + 2 * carried])",
+    "drafts carried over are judged by a distribution that they were not drawn from",
+)
+REJECTED_DRAFT_CARRIED_OVER = Mutant(
+    f"{__name__}:PredictiveStream.advance",
+    "self.tokens[emitted:], self.probs[emitted:]",
+    "self.tokens[emitted - 1:], self.probs[emitted - 1:]",
+    "the rejected draft is carried over",
+)
+
+
+# The passes of a step of Cross-Regression: predictive stream and control stream in two passes, in one, or as
+# printed.
+# Symbols: x drafted tokens, q the distribution each was drawn from, p the control stream's distributions, K drafts
+# tested, S slots. Source: Abulkhanov et al., Cross-Regression, Algorithm 1 and Table 15.
+
+
+Redraft = Literal["none", "drafts", "placeholders"]
+
+
+class TestedDrafts(NamedTuple):
+    """Drafts, their distributions and the target's: R = K + 1 rows, or K where the last draft was not read."""
+
+    x: Int[Tensor, " K"]
+    q: Float[Tensor, "K V"]
+    p: Float[Tensor, "R V"]
+
+
+def sequential(run: Run, state: PredictiveStream, horizon: int, bonus: bool) -> TestedDrafts:
+    """All slots are drafted in one pass and tested in another.
+
+    Args:
+        bonus: the second pass also reads the last draft, so that a bonus token can follow it.
+    """
+    slots = min(horizon, run.room - bonus)
+    state.cut(slots)
+    carried = state.carried
+    if carried < slots:
+        state.draw(run, run.target.forward(state.window(run, run.nothing.tokens, slots))[1 + carried :])
+    read = slots if bonus else slots - 1
+    draft = Draft(state.tokens[:read], reused=torch.arange(read, device=run.target.device) < carried)
+    return TestedDrafts(state.tokens, state.probs, run.probs(run.target.forward(draft)))
+
+
+def joint(run: Run, state: PredictiveStream, horizon: int, redraft: Redraft) -> TestedDrafts:
+    """One pass tests the drafts carried over and the nearest new one, whose row follows theirs; the others wait.
+
+    Args:
+        redraft: none: drafts are carried over as they are. Else all slots are drawn anew, from rows that read the old
+            drafts or placeholders. The old ones are tested, and those behind a rejection are replaced by the new.
+            Drafts are drawn before the test result is known, so the output distribution is unchanged.
+    """
+    state.cut(min(run.room, (run.space + 1) // 2) - 1)
+    carried = state.carried
+    slots = min(horizon, run.room, run.space - carried)
+    x, q = state.tokens, state.probs
+    z = run.target.forward(state.window(run, x, slots, blank=redraft == "placeholders"))
+    if redraft != "none":
+        state.cut(0)
+    state.draw(run, z[1 + carried + state.carried :])
+    nearest = slice(carried, carried + 1)
+    x, q = torch.cat([x, state.tokens[nearest]]), torch.cat([q.to(state.probs.dtype), state.probs[nearest]])
+    return TestedDrafts(x, q, run.probs(z[: carried + 1]))
+
+
+def as_printed(run: Run, state: PredictiveStream, horizon: int, rule: EnergyRule) -> Acceptance:
+    """Algorithm 1 to the letter.
+
+    New drafts are tested by rows that read the slots' earlier content. The correction's q is that of another pass, not
+    the one that the rejected draft was drawn from.
+    """
+    slots = min(horizon, run.room, (run.space + 1) // 2)
+    state.cut(slots)
+    carried = state.carried
+    z = run.target.forward(state.window(run, state.read(slots), slots))  # line 3
+    state.draw(run, z[slots + carried :])  # line 4
+    x, p = state.tokens, run.probs(z[:slots])  # line 5
+    energy = energies(x, state.probs, p)
+    path = run.draws.path(rule.passes(energy))  # line 6
+    stop = path.stop.reshape(1)
+    index = torch.arange(-1, slots - 1, device=x.device)
+    again = Draft(  # the drafts, and a second reading of the last accepted one
+        torch.cat([x[:-1], torch.cat([run.last, x])[stop]]),
+        parents=torch.cat([index[:-1], stop - 2]),
+        reused=index + 1 < carried,
+        probes=1,
+        gate=index == slots - 2,
+    )
+    rows = run.probs(run.target.forward(again))  # line 10
+    correction = residual(rows.index_select(0, stop.clamp_max(slots - 1)), rows[-1:])
+    probs = torch.where(stop < slots, correction, point_mass(x[-1:], rows))
+    return with_energies(without_last_node(Acceptance(path, run.draws.categorical(probs, "resid")[0])), energy)
+
 
 Layout = Literal["sequential", "joint", "alg1_as_printed"]
 

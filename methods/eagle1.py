@@ -15,10 +15,13 @@ from stridebench.harness.core.method import Claim, Method
 from stridebench.harness.core.run import Run
 from stridebench.harness.errors import UsageError
 from stridebench.harness.registry import METHODS
-from stridebench.methods.drafters.eagle.trees import SIBLINGS_SORTED_BY_CONFIDENCE, StaticDrafter, grow_static
-from stridebench.methods.trees.structure import MOST_PROBABLE_SIBLINGS
-from stridebench.methods.verifiers.mutants import EARLIER_SIBLINGS_FORGOTTEN, UNWARPED_NEXT_TOKEN
-from stridebench.methods.verifiers.tree import verify_multi_step
+from stridebench.methods.drafters.draft_model import MOST_PROBABLE_SIBLINGS
+from stridebench.methods.drafters.eagle.static_tree import SIBLINGS_SORTED_BY_CONFIDENCE, StaticDrafter, grow_static
+from stridebench.methods.verifiers.tree import (
+    EARLIER_SIBLINGS_FORGOTTEN,
+    UNWARPED_NEXT_TOKEN,
+    verify_multi_step,
+)
 
 
 @METHODS.register("eagle1")

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from stridebench.harness.core.draft import Acceptance
 from stridebench.harness.core.run import Run
 from stridebench.harness.registry import METHODS
-from stridebench.methods.drafters.eagle.dynamic_tree import DynamicTreeMethod
-from stridebench.methods.drafters.eagle.sizing import TreeSizer
+from stridebench.methods.drafters.eagle.drafter import DynamicTreeMethod, DynamicTrees
 from stridebench.methods.verifiers.tree import verify_delta
 
 
@@ -33,14 +32,14 @@ class Eagle2(DynamicTreeMethod):
     source = "arXiv:2406.16858, section 4"
     taps = (-1,)
 
-    def start(self, run: Run) -> TreeSizer:
+    def start(self, run: Run) -> DynamicTrees:
         return self.open_drafter(run, "eagle1")
 
-    def step(self, run: Run, state: TreeSizer) -> Acceptance:
+    def step(self, run: Run, state: DynamicTrees) -> Acceptance:
         tree = state.propose(run)
         p = run.probs(run.target.forward(tree.draft))
-        acceptance = verify_delta(tree.draft, p, run.draws, state.extra_ids(tree))
-        state.follow(acceptance.read())
+        acceptance = verify_delta(tree.draft, p, run.draws, state.sizer.extra_ids(tree.draft, tree.ranks))
+        state.sizer.follow(acceptance.read())
         return acceptance
 
     @classmethod

@@ -14,9 +14,8 @@ from stridebench.harness.core.capabilities import Tap
 from stridebench.harness.core.draft import Acceptance
 from stridebench.harness.core.run import Run
 from stridebench.harness.registry import METHODS
-from stridebench.methods.drafters.eagle.dynamic_tree import DynamicTreeMethod
+from stridebench.methods.drafters.eagle.drafter import DynamicTreeMethod, DynamicTrees
 from stridebench.methods.drafters.eagle.net import taps_of
-from stridebench.methods.drafters.eagle.sizing import TreeSizer
 from stridebench.methods.verifiers.tree import verify_delta
 
 
@@ -38,14 +37,14 @@ class Eagle3(DynamicTreeMethod):
         """Return layers 2, L / 2 and L - 3 of the target, or those that a published drafter names."""
         return taps_of(self.features)
 
-    def start(self, run: Run) -> TreeSizer:
+    def start(self, run: Run) -> DynamicTrees:
         return self.open_drafter(run, "eagle3")
 
-    def step(self, run: Run, state: TreeSizer) -> Acceptance:
+    def step(self, run: Run, state: DynamicTrees) -> Acceptance:
         tree = state.propose(run)
         p = run.probs(run.target.forward(tree.draft))
-        acceptance = verify_delta(tree.draft, p, run.draws, state.extra_ids(tree))
-        state.follow(acceptance.read())
+        acceptance = verify_delta(tree.draft, p, run.draws, state.sizer.extra_ids(tree.draft, tree.ranks))
+        state.sizer.follow(acceptance.read())
         return acceptance
 
     @classmethod

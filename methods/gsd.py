@@ -1,8 +1,9 @@
 """Grouped speculative decoding (GSD): SJD's window, judged by groups of similar tokens.
 
 Source: So et al. 2025, grouped speculative decoding, in the form of its released code.
-Symbols: x drafts, q the distribution each was drawn from, p the target's, S(x) the group of x
-(`stridebench.methods.verifiers.neighbourhood`).
+Symbols: x drafts, q the distribution each was drawn from, p the target's, S(x) the group of x.
+The group is a slice of the target's ranking around x, cut to the tokens whose probability and embedding are near those
+of x. It depends on p, and the correction token is drawn token by token, so the output distribution differs from p.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from stridebench.harness.core.capabilities import Requirement
@@ -21,11 +22,9 @@ from stridebench.harness.core.method import Claim, Method
 from stridebench.harness.core.run import Run
 from stridebench.harness.errors import UsageError, one_of
 from stridebench.harness.registry import METHODS
-from stridebench.methods.drafters.jacobi.window import Init, JacobiWindow, redraw
+from stridebench.methods.drafters.jacobi_window import Init, JacobiWindow, redraw
 from stridebench.methods.verifiers.codebook import codes_of
-from stridebench.methods.verifiers.mutants import CORRECTION_FROM_TARGET
-from stridebench.methods.verifiers.neighbourhood import group, group_acceptance, near_codes
-from stridebench.methods.verifiers.rejection import judge
+from stridebench.methods.verifiers.rejection import CORRECTION_FROM_TARGET, judge
 
 
 @METHODS.register("gsd")
@@ -94,3 +93,45 @@ class GSD(Method[JacobiWindow]):
     @classmethod
     def variants(cls) -> Sequence[GSD]:
         return (cls(window=3, reach=10.0, gap=1.0), cls(window=3, width=0))
+
+
+def group(
+    x: Int[Tensor, " K"], p: Float[Tensor, "K V"], near: Bool[Tensor, "K V"], width: int, gap: float
+) -> Bool[Tensor, "K V"]:
+    """Marks S(x): ranks r - width to r + width - 1 around the rank r of x, where |p(s) - p(x)| < gap and ``near``.
+
+    The slice is cut at the first and the last rank, and x is always in it. (The released code's slice is empty for the
+    most probable tokens, which are then rejected.)
+
+    Args:
+        near: tokens that may stand for x, by their embeddings.
+    """
+    order = p.argsort(dim=-1, descending=True, stable=True)
+    rank = torch.empty_like(order).scatter_(1, order, torch.arange(p.shape[1], device=p.device).expand_as(order))
+    distance = rank - rank.gather(1, x[:, None])
+    in_slice = (distance >= -width) & (distance < width)
+    similar = (p - p.gather(1, x[:, None])).abs() < gap
+    return (in_slice & similar & near).scatter(1, x[:, None], True)
+
+
+def group_acceptance(
+    x: Int[Tensor, " K"], q: Float[Tensor, "K V"], p: Float[Tensor, "K V"], groups: Bool[Tensor, "K V"]
+) -> Float[Tensor, " K"]:
+    """min(1, p(S) / q(S)) at each draft, given that it is reached; groups that hold x have q(S) > 0."""
+    return (p.where(groups, 0.0).sum(-1) / q.to(p.dtype).where(groups, 0.0).sum(-1)).clamp_max(1.0)
+
+
+def near_codes(
+    codebook: Float[Tensor, "I C"], x: Int[Tensor, " K"], reach: float, absolute: bool = False
+) -> Bool[Tensor, "K I"]:
+    """Codes whose vector is nearer to that of x than ``reach`` times the mean distance of two codes.
+
+    The released threshold, 0.5, is a distance in one tokenizer's own units (``absolute``); as a share it means the same
+    in any.
+    """
+    return torch.cdist(codebook[x], codebook) < (reach if absolute else reach * mean_distance(codebook))
+
+
+def mean_distance(codebook: Float[Tensor, "I C"]) -> Float[Tensor, ""]:
+    """Root mean square distance of two codes drawn at random."""
+    return (2 * codebook.var(0, unbiased=False).sum()).sqrt()

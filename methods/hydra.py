@@ -16,9 +16,8 @@ from stridebench.harness.core.method import Claim, Method
 from stridebench.harness.core.run import Run
 from stridebench.harness.errors import UsageError
 from stridebench.harness.registry import METHODS
-from stridebench.methods.drafters.hydra.drafter import HydraDrafter
-from stridebench.methods.verifiers.mutants import POINT_MASSES
-from stridebench.methods.verifiers.tree import verify_delta
+from stridebench.methods.drafters.hydra import HydraDrafter
+from stridebench.methods.verifiers.tree import POINT_MASSES, verify_delta
 from stridebench.methods.verifiers.typical import threshold, verify_typical
 
 

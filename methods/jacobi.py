@@ -16,9 +16,8 @@ from stridebench.harness.core.method import Claim, Method
 from stridebench.harness.core.run import Run
 from stridebench.harness.errors import UsageError, one_of
 from stridebench.harness.registry import METHODS
-from stridebench.methods.drafters.jacobi.window import JacobiWindow, redraw
-from stridebench.methods.verifiers.mutants import GUESS_KEPT_TOO_OFTEN
-from stridebench.methods.verifiers.rejection import verify_chain
+from stridebench.methods.drafters.jacobi_window import JacobiWindow, redraw
+from stridebench.methods.verifiers.rejection import GUESS_KEPT_TOO_OFTEN, verify_chain
 
 Starts = Literal["random", "h-repeat"]
 

@@ -16,12 +16,9 @@ from stridebench.harness.core.draft import Acceptance
 from stridebench.harness.core.method import Claim, Method
 from stridebench.harness.core.run import Run
 from stridebench.harness.registry import METHODS
-from stridebench.methods.drafters.eagle.drafter import FeatureDrafter
-from stridebench.methods.drafters.eagle.trees import check_growth, grow_dynamic
-from stridebench.methods.trees.structure import children
-from stridebench.methods.verifiers.lantern import verify_relaxed
-from stridebench.methods.verifiers.mutants import RELAXED
-from stridebench.methods.verifiers.neighbourhood import Bound, Relaxed, Residual, check_relaxed
+from stridebench.methods.drafters.eagle.drafter import FeatureDrafter, check_growth, grow_dynamic
+from stridebench.methods.verifiers.lantern import RELAXED, Bound, Relaxed, Residual, check_relaxed, verify_relaxed
+from stridebench.methods.verifiers.tree import children
 
 
 @dataclass(frozen=True)

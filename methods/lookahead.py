@@ -9,17 +9,126 @@ guess that is accepted whole is followed by a bonus token, so a step emits up to
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
 
 from stridebench.harness.core.capabilities import Requirement
-from stridebench.harness.core.draft import Acceptance
+from stridebench.harness.core.draft import Acceptance, Draft
 from stridebench.harness.core.method import Claim, Method
 from stridebench.harness.core.run import Run
 from stridebench.harness.errors import UsageError
 from stridebench.harness.registry import METHODS
-from stridebench.methods.drafters.jacobi.lookahead import LookaheadWindow
-from stridebench.methods.verifiers.mutants import NGRAMS
-from stridebench.methods.verifiers.tree import verify_delta
+from stridebench.methods.verifiers.tree import NGRAMS, trie, verify_delta
+
+# Guesses from n-grams that a Jacobi window produces alongside the text.
+# Symbols: N n-gram length, W columns of the window, G guesses a token, c column. Row 0 is guessed text behind the
+# last token. The last token is row 0's column 0 and is not stored. Cell (r, c) is what greedy decoding predicts
+# after (r - 1, c). Source: Fu et al. 2024, lookahead decoding, arXiv:2402.02057, and the released loop
+# ``jacobi_greedy_search_multilevel``.
+
+
+@dataclass
+class LookaheadWindow:
+    """The window and its n-grams, on the host, as the released code has them.
+
+    Args:
+        ngram: N.
+        width: W.
+        guesses: G.
+        rows: of the window. Once it is warm there are N - 1, the first with W - 1 ids and the others with W.
+        pool: continuations of N - 1 tokens by the token before them, the newest last.
+        reading: the current pass reads the window.
+    """
+
+    ngram: int
+    width: int
+    guesses: int
+    rows: list[list[int]]
+    pool: dict[int, list[tuple[int, ...]]] = field(default_factory=dict)
+    reading: bool = False
+
+    @classmethod
+    def begin(cls, run: Run, ngram: int, width: int, guesses: int) -> LookaheadWindow:
+        """Row 0 is drawn from the prompt's ids; the other rows are filled by the first N - 2 passes."""
+        return cls(ngram, width, guesses, [_random(run, width + ngram - 3)])
+
+    def propose(self, run: Run) -> Draft:
+        """The newest guesses behind the last token, merged where they begin alike; then the window, as probes.
+
+        Where the context has no room for the window, the pass leaves it out.
+        """
+        guesses = self.pool.get(run.target.tokens[-1], [])
+        depth = min(self.ngram - 1, run.room - 1)
+        count = depth * len(guesses) if depth * len(guesses) <= run.space else 0
+        cells = sum(map(len, self.rows))
+        self.reading = count + cells <= run.space
+        ids = [guess[level] for level in range(depth) for guess in guesses] if count else []
+        parents, repeats = torch.empty(0, dtype=torch.long), torch.empty(0, dtype=torch.bool)
+        if ids:
+            parents, first = trie(torch.tensor(ids).view(depth, -1))
+            repeats = first != torch.arange(count)
+        window = self._window(count) if self.reading else []
+        ids += [token for row in self.rows for token in row] if self.reading else []
+        device = run.target.device
+        return Draft(
+            torch.tensor(ids, dtype=torch.long, device=device),
+            parents=torch.cat([parents, torch.tensor(window, dtype=torch.long)]).to(device),
+            probes=len(window),
+            repeats=torch.cat([repeats, torch.zeros(len(window), dtype=torch.bool)]).to(device),
+        )
+
+    def _window(self, start: int) -> list[int]:
+        """Parents of the cells; the first cell is node ``start``."""
+        above = [-1, *range(start, start + len(self.rows[0]))]
+        parents = above[:-1]
+        begin = start + len(self.rows[0])
+        for row in self.rows[1:]:
+            parents += above[: len(row)]
+            above = list(range(begin, begin + len(row)))
+            begin += len(row)
+        return parents
+
+    def newest(self, logits: Float[Tensor, "R V"]) -> Int[Tensor, " n"]:
+        """The greedy token after each cell of the last row; none where the window was not read."""
+        return logits[len(logits) - len(self.rows[-1]) * self.reading :].argmax(-1)
+
+    def advance(self, run: Run, last: int, newest: Sequence[int]) -> None:
+        """Move the window by one column and one row, and its n-grams into the pool.
+
+        Args:
+            last: the last token when the window was read.
+            newest: see `newest`.
+        """
+        if not self.reading:
+            return
+        row_below = self._without_ends(run, list(newest))
+        if len(self.rows) < self.ngram - 1:
+            warmed = row_below[1:] if len(self.rows) > 1 else row_below
+            self.rows = [*(row[1:] for row in self.rows), warmed]
+            return
+        for column, key in enumerate([last, *self.rows[0]]):
+            self._learn(key, (*(row[column] for row in self.rows[1:]), row_below[column]))
+        self.rows = [self.rows[1][1:], *self.rows[2:], row_below]
+
+    def _learn(self, key: int, guess: tuple[int, ...]) -> None:
+        older = [other for other in self.pool.get(key, []) if other != guess]
+        self.pool[key] = [*older, guess][-self.guesses :]
+
+    def _without_ends(self, run: Run, ids: list[int]) -> list[int]:
+        """Replace an end of text in the window by a random id of the prompt."""
+        ended = [index for index, token in enumerate(ids) if token in run.eos]
+        for index, token in zip(ended, _random(run, len(ended)), strict=True):
+            ids[index] = token
+        return ids
+
+
+def _random(run: Run, count: int) -> list[int]:
+    """Random ids of the prompt. Reads the device, at the start and where an end of text came up."""
+    tokens = run.target.tokens[: len(run.target) - run.emitted]
+    return [tokens[index] for index in run.draws.integers(count, len(tokens), "init").tolist()]
 
 
 @METHODS.register("lookahead")

@@ -18,8 +18,7 @@ from stridebench.harness.core.run import Run
 from stridebench.harness.errors import UsageError
 from stridebench.harness.registry import METHODS
 from stridebench.methods.drafters.heads.drafter import HeadDrafter
-from stridebench.methods.verifiers.mutants import POINT_MASSES
-from stridebench.methods.verifiers.tree import verify_delta
+from stridebench.methods.verifiers.tree import POINT_MASSES, verify_delta
 from stridebench.methods.verifiers.typical import threshold, verify_redrawn, verify_typical
 
 Rule = Literal["exact", "typical", "nucleus"]

@@ -17,7 +17,7 @@ from stridebench.harness.core.method import Claim, Method
 from stridebench.harness.core.run import Run
 from stridebench.harness.errors import UsageError, one_of
 from stridebench.harness.registry import METHODS
-from stridebench.methods.drafters.jacobi.window import (
+from stridebench.methods.drafters.jacobi_window import (
     NEIGHBOUR_PROBS_RECORDED,
     VERTICAL,
     Init,
@@ -25,8 +25,7 @@ from stridebench.methods.drafters.jacobi.window import (
     discard,
     redraw,
 )
-from stridebench.methods.verifiers.mutants import CORRECTION_FROM_TARGET
-from stridebench.methods.verifiers.rejection import verify_chain
+from stridebench.methods.verifiers.rejection import CORRECTION_FROM_TARGET, verify_chain
 
 
 @METHODS.register("sjd")

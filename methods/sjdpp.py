@@ -2,7 +2,7 @@
 
 Source: SJD++ (Teng et al. 2025, the extension of arXiv:2410.01699), section 3, eqs. 2-5.
 Symbols: d drafts, q the distribution each was drawn from, p the target's, tau the reuse threshold.
-How a draft is carried over, and which ways are exact: `stridebench.methods.drafters.jacobi.window`.
+How a draft is carried over, and which ways are exact: `stridebench.methods.drafters.jacobi_window`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from stridebench.harness.core.method import Claim, Method
 from stridebench.harness.core.run import Run
 from stridebench.harness.errors import UsageError, one_of
 from stridebench.harness.registry import METHODS
-from stridebench.methods.drafters.jacobi.window import REUSE_MODES, VERTICAL, Init, JacobiWindow, Reuse, carry_over
-from stridebench.methods.verifiers.mutants import CORRECTION_FROM_TARGET
-from stridebench.methods.verifiers.rejection import verify_chain
+from stridebench.methods.drafters.jacobi_window import REUSE_MODES, VERTICAL, Init, JacobiWindow, Reuse, carry_over
+from stridebench.methods.verifiers.rejection import CORRECTION_FROM_TARGET, verify_chain
 
 
 @METHODS.register("sjdpp")

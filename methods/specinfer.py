@@ -16,14 +16,17 @@ from stridebench.harness.core.method import Claim, Method
 from stridebench.harness.core.run import Run
 from stridebench.harness.errors import UsageError
 from stridebench.harness.registry import METHODS
-from stridebench.methods.trees.sampled import BranchingDrafter
-from stridebench.methods.trees.structure import (
+from stridebench.methods.drafters.draft_model import (
     EARLIER_SIBLINGS_NOT_REMOVED,
     MOST_PROBABLE_SIBLINGS,
     SIBLINGS_SORTED_BY_CONFIDENCE,
+    BranchingDrafter,
 )
-from stridebench.methods.verifiers.mutants import EARLIER_SIBLINGS_FORGOTTEN, UNWARPED_NEXT_TOKEN
-from stridebench.methods.verifiers.tree import verify_multi_step
+from stridebench.methods.verifiers.tree import (
+    EARLIER_SIBLINGS_FORGOTTEN,
+    UNWARPED_NEXT_TOKEN,
+    verify_multi_step,
+)
 
 
 @METHODS.register("specinfer")

@@ -16,14 +16,14 @@ from stridebench.harness.core.method import Claim, Method
 from stridebench.harness.core.run import Run
 from stridebench.harness.errors import UsageError
 from stridebench.harness.registry import METHODS
-from stridebench.methods.trees.sampled import BranchingDrafter
-from stridebench.methods.verifiers.k_seq import verify_k_seq
-from stridebench.methods.verifiers.mutants import (
+from stridebench.methods.drafters.draft_model import BranchingDrafter
+from stridebench.methods.verifiers.k_seq import (
     K_SEQ_CORRECTION_FROM_TARGET,
     K_SEQ_RESIDUAL_OF_ONE,
     K_SEQ_SIBLINGS_FORGOTTEN,
-    UNWARPED_NEXT_TOKEN,
+    verify_k_seq,
 )
+from stridebench.methods.verifiers.tree import UNWARPED_NEXT_TOKEN
 
 
 @METHODS.register("spectr")

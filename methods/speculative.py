@@ -15,9 +15,8 @@ from stridebench.harness.core.method import Claim, Method
 from stridebench.harness.core.run import Run
 from stridebench.harness.errors import UsageError
 from stridebench.harness.registry import METHODS
-from stridebench.methods.drafters.draft_model import ModelDrafter
-from stridebench.methods.verifiers.mutants import CORRECTION_FROM_TARGET, DRAFT_ACCEPTED_TOO_OFTEN, OTHER_PROBS_RECORDED
-from stridebench.methods.verifiers.rejection import verify_chain
+from stridebench.methods.drafters.draft_model import OTHER_PROBS_RECORDED, ModelDrafter
+from stridebench.methods.verifiers.rejection import CORRECTION_FROM_TARGET, DRAFT_ACCEPTED_TOO_OFTEN, verify_chain
 
 
 @METHODS.register("speculative")

@@ -20,15 +20,10 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("harness", "methods", "tasks", "reports")
 BESIDE = (
     "__init__",
-    "mutants",
     "net",
     "published",
     "checkpoint",
     "draft_model",
-    "codebook",
-    "shapes",
-    "structure",
-    "sampled",
 )
 """Modules that serve an algorithm without being part of it."""
 PASS = ("run", "--method", "prompt_lookup", "--backbone", "embedded-code", "--task", "programs", "--limit", "1")
@@ -47,8 +42,8 @@ def lines(paths: list[Path]) -> int:
 def files_to_read(method: str) -> list[str]:
     """Return the files that hold a method's algorithm: its file, its drafters' and its verifiers'.
 
-    The file's imports are followed inside `methods/drafters`. Not part of an algorithm are lists of mutants, networks,
-    the loading of published weights, checks of a drafter, and lookups of codes.
+    The file's imports are followed inside `methods/drafters`. Not part of an algorithm are networks, the loading of
+    published weights, and checks of a drafter.
     """
     waiting, found = [ROOT / "methods" / f"{method}.py"], set()
     while waiting:

@@ -117,3 +117,8 @@ class Capabilities:
     guidance: float = 1.0
     mask: int | None = None
     condition: int = 0
+
+    @property
+    def cell_ids(self) -> Sequence[int]:
+        """Return the ids that a cell of the grid may take, or the whole vocabulary if the backbone names none."""
+        return range(self.vocabulary) if self.grid is None or self.grid.ids is None else self.grid.ids

@@ -1,4 +1,4 @@
-"""What forward passes cost on one machine, and the file that keeps it.
+"""What forward passes cost on one machine, the file that keeps it, and draft trees sized by it.
 
 A run measures a backbone's passes before its first decode (`harness.run.passes`). Decodes only read the files, so their
 choices can be repeated and a method never looks at a clock.
@@ -11,10 +11,16 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
 from stridebench.harness.core.backbone import Backbone
+from stridebench.harness.core.draft import Draft, HostAcceptance
+from stridebench.harness.core.session import depths_of
 from stridebench.harness.errors import UsageError
 from stridebench.harness.machine.folders import cache_folder
 from stridebench.harness.record.files import put
@@ -151,3 +157,79 @@ def _read(path: Path) -> Costs:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{path} is no table of costs ({error!r}): delete it; a run measures them anew") from error
     return Costs(target, draft)
+
+
+FIRST, AGAIN = 8, 16
+"""Cycles of the largest tree at the start, and one in so many later: smaller trees do not show what they leave out."""
+
+
+class TreeSize(NamedTuple):
+    """Levels and nodes of a draft tree; without levels nothing is drafted."""
+
+    levels: int
+    nodes: int
+
+
+@dataclass
+class TreeSizer:
+    """The sizes of the draft trees of one decode: always the largest, or the one that pays best by a cost table.
+
+    The choice is Sequoia's, arXiv:2402.12374, section 4.3, made anew in each cycle. It follows from the table and from
+    what earlier cycles proposed and accepted, and from no draft or coin of its cycle. So if nodes are point masses, the
+    output distribution is unchanged.
+
+    Args:
+        largest: L levels and N nodes.
+        width: w, children of a node.
+        costs: the cost table, or None if every tree is the largest.
+        cycles: so far.
+
+    Attributes:
+        proposed: [L, N], trees that had a node for the n-th candidate of level l by score.
+        accepted: [L, N], trees that had it accepted.
+        chosen: size of the current tree.
+    """
+
+    largest: TreeSize
+    width: int
+    costs: Costs | None
+    cycles: int = 0
+
+    def __post_init__(self) -> None:
+        self.proposed, self.accepted = torch.zeros(2, *self.largest, dtype=torch.float64)
+        self.chosen = self.largest
+
+    def choose(self) -> TreeSize:
+        """Return the size of most tokens a millisecond: (1 + sum of rates[:l, :n]) / (C_t(1 + n) + l C_d(w)).
+
+        A node is accepted with p of its token whatever its siblings are. So the rates of a large tree predict a smaller
+        one, except for candidates that move up if deeper ones are left out.
+        """
+        self.chosen = self.largest
+        if self.costs is not None and self.cycles >= FIRST and self.cycles % AGAIN:
+            levels, nodes = self.largest
+            rates = self.accepted / self.proposed.clamp_min(1.0)
+            tokens = 1.0 + torch.nn.functional.pad(rates.cumsum(0).cumsum(1), (1, 0, 1, 0))
+            target = [Costs.at(1 + n, self.costs.target) for n in range(nodes + 1)]
+            draft = Costs.at(self.width, self.costs.draft)
+            milliseconds = torch.tensor(target) + draft * torch.arange(levels + 1)[:, None]
+            best = int((tokens / milliseconds).argmax())  # of CPU tensors: no device waits
+            self.chosen = TreeSize(*divmod(best, nodes + 1))
+        return self.chosen
+
+    def extra_ids(self, draft: Draft, ranks: Int[Tensor, " K"]) -> Int[Tensor, " A"] | None:
+        """Return the ids that `follow` needs on the host: each node's rank, then each node's depth."""
+        if self.costs is None or not len(draft):
+            return None
+        return torch.cat([ranks, depths_of(draft.explicit_parents)])
+
+    def follow(self, read: HostAcceptance) -> None:
+        """Count the proposed and the accepted nodes of a cycle."""
+        if self.costs is None:
+            return
+        self.cycles += 1
+        ranks, depths = read.extra_ids[: len(read.extra_ids) // 2], read.extra_ids[len(read.extra_ids) // 2 :]
+        if ranks:
+            self.proposed[: self.chosen.levels, : self.chosen.nodes] += 1.0
+        for node in read.path:
+            self.accepted[depths[node], ranks[node]] += 1.0

@@ -110,6 +110,11 @@ class Run:
         return self.budget - self.emitted
 
     @property
+    def space(self) -> int:
+        """Return how many nodes the target's context has room for, behind the last emitted token."""
+        return self.capabilities.context - len(self.target)
+
+    @property
     def nothing(self) -> Draft:
         """The empty draft, on the target's device."""
         return Draft(torch.empty(0, dtype=torch.long, device=self.target.device))

@@ -15,7 +15,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-from stridebench.harness.core.capabilities import Capabilities
 from stridebench.harness.errors import ContractError, UsageError
 
 CHUNK = 2**24
@@ -133,16 +132,6 @@ def dilate(mask: Bool[Tensor, "h w"], radius: int) -> Bool[Tensor, "h w"]:
 def neighbour_count(k: int, codes: int) -> int:
     """k, or where it is 0 MuLo-SD's 1000 of 16,384 codes scaled to ``codes``; never more than the other codes."""
     return min(k or max(1, round(codes * 1000 / 16384)), codes - 1)
-
-
-# Ids of a picture's cells, and the codes that they stand for.
-
-
-def ids_of(capabilities: Capabilities, device: torch.device) -> Int[Tensor, " I"]:
-    """Id of each code: the ids that a cell may take, or the whole vocabulary where the backbone names none."""
-    grid = capabilities.grid
-    allowed = range(capabilities.vocabulary) if grid is None or grid.ids is None else grid.ids
-    return torch.tensor(list(allowed), device=device)
 
 
 def codes_of(ids: Int[Tensor, " I"], tokens: Int[Tensor, "*grid"], vocabulary: int) -> Int[Tensor, "*grid"]:

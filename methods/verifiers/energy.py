@@ -19,6 +19,7 @@ from torch import Tensor
 
 from stridebench.harness.core.draft import Acceptance, Path
 from stridebench.harness.core.draws import Draws
+from stridebench.harness.core.method import Mutant
 from stridebench.harness.errors import UsageError
 from stridebench.methods.verifiers.rejection import draft_probs, judge
 
@@ -146,3 +147,13 @@ def without_last_node(acceptance: Acceptance) -> Acceptance:
     path, count = acceptance.path, len(acceptance.path.nodes)
     short = Path(path.nodes[: count - 1], path.stop.clamp_max(count - 1), path.expected)
     return Acceptance(short, acceptance.token, passed=path.stop == count)
+
+
+# Bugs to inject, which `stride verify` must catch.
+
+ONE_THRESHOLD_FOR_ALL = Mutant(
+    f"{__name__}:EnergyRule.passes",
+    "return rho.clamp_max(0.0).exp()",
+    "return torch.cat([0 * rho[:1], rho.cumsum(0).clamp_max(0.0).cummin(0).values]).diff().exp()",
+    "one threshold is drawn for all drafts and compared with the sum of their energies, as in the proof",
+)

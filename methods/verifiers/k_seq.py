@@ -17,9 +17,9 @@ from torch import Tensor
 
 from stridebench.harness.core.draft import Acceptance, Draft
 from stridebench.harness.core.draws import Draws
-from stridebench.methods.trees.structure import Trie, children, earlier_siblings, trie
+from stridebench.harness.core.method import Mutant
 from stridebench.methods.verifiers.rejection import draft_probs, residual
-from stridebench.methods.verifiers.tree import TreeJudgement, verify_delta, walk
+from stridebench.methods.verifiers.tree import TreeJudgement, Trie, children, earlier_siblings, trie, verify_delta, walk
 
 HALVINGS = 16
 """Bisection steps for rho. The upper end is exact after any number of them, and then within 1e-5 k of the best rho."""
@@ -95,3 +95,22 @@ def _halved(p: Any, q: Any, n: Any, slack: float, library: Any) -> Any:
         enough = large_enough(rho)
         low, high = library.where(enough, low, rho), library.where(enough, rho, high)
     return high
+
+
+# Bugs to inject, which `stride verify` must catch.
+
+K_SEQ_CORRECTION_FROM_TARGET = Mutant(
+    f"{__name__}:k_seq", "residual(rows, capped * scale)", "rows", "the correction token is drawn from p"
+)
+K_SEQ_RESIDUAL_OF_ONE = Mutant(
+    f"{__name__}:k_seq",
+    "residual(rows, capped * scale)",
+    "residual(rows, capped)",
+    "the residual is that of one candidate",
+)
+K_SEQ_SIBLINGS_FORGOTTEN = Mutant(
+    f"{__name__}:merge",
+    "(total / rest)",
+    "total",
+    "a node's acceptance probability ignores that its earlier siblings were rejected",
+)

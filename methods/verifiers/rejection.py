@@ -12,6 +12,7 @@ from torch import Tensor
 
 from stridebench.harness.core.draft import Acceptance, Path
 from stridebench.harness.core.draws import Draws
+from stridebench.harness.core.method import Mutant
 from stridebench.harness.errors import ContractError
 
 
@@ -95,3 +96,40 @@ def residual(p: Float[Tensor, "N V"], q: Float[Tensor, "N V"] | Int[Tensor, " N"
     positive = (p - q).clamp_min(0.0) if q.is_floating_point() else p.scatter(1, q[:, None], 0.0)
     mass = positive.sum(-1, keepdim=True)
     return torch.where(mass > 0, positive / mass, p)
+
+
+# Bugs to inject, which `stride verify` must catch.
+
+CORRECTION_FROM_TARGET = Mutant(
+    f"{__name__}:judge", "residual(probs, ", "(lambda p, q: p)(probs, ", "the correction token is drawn from p"
+)
+DRAFT_ACCEPTED_TOO_OFTEN = Mutant(
+    f"{__name__}:acceptance_probs",
+    "(px / draft_probs(x, q).to(p.dtype))",
+    "(px / draft_probs(x, q).to(p.dtype)).sqrt()",
+    "drafts are accepted more often than p / q",
+)
+GUESS_KEPT_TOO_OFTEN = Mutant(
+    f"{__name__}:acceptance_probs",
+    "return px",
+    "return px.sqrt()",
+    "a guess is kept more often than a fresh draw equals it",
+)
+GUESS_ALWAYS_KEPT = Mutant(
+    f"{__name__}:acceptance_probs",
+    "return px",
+    "return torch.ones_like(px)",
+    "a block is committed before it is a fixed point",
+)
+GUESS_JUDGED_BY_NEXT_ROW = Mutant(
+    f"{__name__}:acceptance_probs",
+    "px = p[: len(x)]",
+    "px = p[1 : 1 + len(x)]",
+    "guesses are compared with the row of their neighbour",
+)
+BONUS_AFTER_REJECTION = Mutant(
+    f"{__name__}:judge",
+    "probs = p.index_select(0, stop.reshape(1))",
+    "probs = p[-1:]",
+    "the token after the path is always the bonus token",
+)

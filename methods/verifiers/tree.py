@@ -12,13 +12,74 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from stridebench.harness.core.draft import Acceptance, Draft, Path
 from stridebench.harness.core.draws import Draws
-from stridebench.methods.trees.structure import children, earlier_siblings
+from stridebench.harness.core.method import Mutant
+from stridebench.harness.core.session import ancestors
 from stridebench.methods.verifiers.rejection import draft_probs, residual
+
+# The structure of draft trees as tensors on the device: tries, siblings, children and paths.
+# Symbols: K nodes, I rows that have children, w children of a node, k continuations of L tokens. A node's parent
+# comes before it; -1 is the last emitted token. The row after the last emitted token is 0, and that after node n is
+# n + 1. Nothing here loops over nodes or reads the device.
+
+
+class Trie(NamedTuple):
+    """Continuations merged where they begin alike; node e k + j is token e of continuation j.
+
+    Args:
+        first: the node that stands for each: itself, or an earlier one of the same path.
+    """
+
+    parents: Int[Tensor, " K"]
+    first: Int[Tensor, " K"]
+
+
+def trie(tokens: Int[Tensor, "L k"]) -> Trie:
+    """Parents of the nodes of k continuations of one token or more: the first node of their parent's path."""
+    count = tokens.shape[1]
+    index = torch.arange(count, device=tokens.device)
+    same_path = torch.ones(count, count, dtype=torch.bool, device=tokens.device)
+    firsts: list[Tensor] = []
+    for level in tokens:
+        same_path = same_path & (level[:, None] == level[None, :])
+        firsts.append(same_path.long().argmax(1) + len(firsts) * count)
+    return Trie(torch.cat([torch.full_like(index, -1), *firsts[:-1]]), torch.cat(firsts))
+
+
+def earlier_siblings(parents: Int[Tensor, " K"]) -> Bool[Tensor, "K K"]:
+    """Row k marks the nodes before k with the same parent."""
+    index = torch.arange(len(parents), device=parents.device)
+    return (parents[:, None] == parents[None, :]) & (index[None, :] < index[:, None])
+
+
+def repeats(tokens: Int[Tensor, " K"], parents: Int[Tensor, " K"]) -> Bool[Tensor, " K"]:
+    """Marks nodes with the token of an earlier sibling, and those below them."""
+    repeated = (earlier_siblings(parents) & (tokens[:, None] == tokens[None, :])).any(1)
+    return (ancestors(parents) & repeated[None, :]).any(1)
+
+
+def children(parents: Int[Tensor, " K"], rows: int, width: int) -> Int[Tensor, "I w"]:
+    """Nodes that hang from each of the first rows, in order; -1 behind the last one.
+
+    Args:
+        width: no row has more children.
+    """
+    rank = earlier_siblings(parents).sum(1)
+    table = torch.full((len(parents) + 1, width), -1, device=parents.device)
+    table[parents + 1, rank] = torch.arange(len(parents), device=parents.device)
+    return table[:rows]
+
+
+def paths(parents: Int[Tensor, " K"], levels: int) -> Int[Tensor, "K d"]:
+    """Row k lists the nodes from the root's child down to node k; -1 behind it. No node is deeper than ``levels``."""
+    size = len(parents)
+    index = torch.arange(size, device=parents.device)
+    ordered = torch.where(ancestors(parents), index, size).sort(1).values[:, :levels]
+    return torch.where(ordered < size, ordered, -1)
 
 
 class TreeJudgement(NamedTuple):
@@ -109,3 +170,44 @@ def walk(judgement: TreeJudgement, parents: Int[Tensor, " K"], p: Float[Tensor, 
     correction = judgement.residuals.index_select(0, row.clamp_max(inner - 1))
     probs = correction.where(row < inner, p.index_select(0, row))
     return Acceptance(path, draws.categorical(probs, "resid")[0])
+
+
+# Bugs to inject, which `stride verify` must catch.
+
+EARLIER_SIBLINGS_FORGOTTEN = Mutant(
+    f"{__name__}:multi_step",
+    "residual(residuals, q[node].to(p.dtype))",
+    "residuals",
+    "the next child is tried against p",
+)
+UNWARPED_NEXT_TOKEN = Mutant(
+    f"{__name__}:walk",
+    "draws.categorical(probs, ",
+    "draws.categorical(probs.sqrt(), ",
+    "the bonus or correction token is drawn before the temperature",
+)
+RATIO_TEST_ON_CHOSEN_NODES = Mutant(
+    f"{__name__}:delta_acceptance",
+    "return torch.where(rest > px, px / rest, ",
+    "return (len(px) * px).clamp_max(1.0) if True else (",
+    "a ratio test on the k best tokens, which nobody drew",
+)
+POINT_MASS_SIBLINGS_FORGOTTEN = Mutant(
+    f"{__name__}:delta_acceptance", "px / rest", "px", "rejected earlier siblings are forgotten"
+)
+REJECTED_TOKEN_DRAWN_AGAIN = Mutant(
+    f"{__name__}:verify_delta",
+    "probs = row.where(rejected == 0, 0.0)",
+    "probs = row",
+    "the correction token is drawn from p, rejected drafts included",
+)
+UNWARPED_TOKEN_AFTER_POINT_MASSES = Mutant(
+    f"{__name__}:verify_delta",
+    "draws.categorical(probs, ",
+    "draws.categorical(probs.sqrt(), ",
+    "the bonus or correction token is drawn before the temperature",
+)
+POINT_MASSES = (RATIO_TEST_ON_CHOSEN_NODES, REJECTED_TOKEN_DRAWN_AGAIN, UNWARPED_TOKEN_AFTER_POINT_MASSES)
+"""Of `verify_delta`, on trees whose nodes a drafter's confidence chose."""
+NGRAMS = (POINT_MASS_SIBLINGS_FORGOTTEN, REJECTED_TOKEN_DRAWN_AGAIN, UNWARPED_TOKEN_AFTER_POINT_MASSES)
+"""Of `verify_delta`, on n-grams."""

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from stridebench.harness.core.draft import Acceptance, Draft, Path
 from stridebench.harness.core.draws import Draws
+from stridebench.harness.core.method import Mutant
 from stridebench.harness.core.session import ancestors
-from stridebench.methods.trees.structure import paths
+from stridebench.methods.verifiers.tree import paths
 
 
 def threshold(p: Float[Tensor, "R V"], epsilon: float, alpha: float) -> Float[Tensor, " R"]:
@@ -110,3 +111,22 @@ def keep_passing(passes: Float[Tensor, " K"], p: Float[Tensor, "K+1 V"], draws: 
 
 def _target_probs(x: Int[Tensor, " K"], p: Float[Tensor, "K+1 V"]) -> Float[Tensor, " K"]:
     return p[: len(x)].gather(1, x[:, None])[:, 0]
+
+
+# Bugs to inject, which `stride verify` must catch.
+
+DRAFTS_JUDGED_BY_NEIGHBOUR_ROW = Mutant(
+    f"{__name__}:_target_probs",
+    "p[: len(x)]",
+    "p.roll(1, 0)[: len(x)]",
+    "drafts are judged by the row of their neighbour",
+)
+NEXT_TOKEN_FROM_ROW_BEFORE = Mutant(
+    f"{__name__}:keep_passing",
+    "path.stop.reshape(1)",
+    "(path.stop - 1).clamp_min(0).reshape(1)",
+    "the bonus or correction token is drawn from the row before",
+)
+IMPROBABLE_DRAFTS_KEPT = Mutant(
+    f"{__name__}:above", "_target_probs(x, p) > delta", "_target_probs(x, p) <= delta", "improbable drafts are kept"
+)

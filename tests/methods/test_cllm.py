@@ -21,8 +21,7 @@ from stridebench.harness.proof.distance import distance
 from stridebench.harness.proof.mutants import try_mutants
 from stridebench.harness.proof.prove import EXACT
 from stridebench.harness.registry import METHODS
-from stridebench.methods.cllm import Cllm
-from stridebench.methods.drafters.jacobi.cllm_block import CLLMBlock
+from stridebench.methods.cllm import Cllm, CLLMBlock
 
 GREEDY = [case for case in (*CASES, *GRID_CASES) if case.sampling.temperature == 0]
 

@@ -11,8 +11,8 @@ from stridebench.harness.errors import UnknownNameError, UsageError
 from stridebench.harness.proof.cases import CASES, GRID_CASES
 from stridebench.harness.proof.mutants import try_mutants
 from stridebench.harness.proof.prove import prove
+from stridebench.methods.drafters.tree_shapes import published
 from stridebench.methods.eagle1 import Eagle1
-from stridebench.methods.trees.shapes import published
 from tests.support.feature_toys import run_on
 
 SMALL = (*CASES[:3], GRID_CASES[0])

@@ -16,9 +16,8 @@ from stridebench.harness.discover import load_all
 from stridebench.harness.errors import UsageError
 from stridebench.harness.proof.cases import GRID_CASES
 from stridebench.harness.proof.distance import distance
-from stridebench.methods.gsd import GSD
+from stridebench.methods.gsd import GSD, group, group_acceptance, mean_distance, near_codes
 from stridebench.methods.sjd import SJD
-from stridebench.methods.verifiers.neighbourhood import group, group_acceptance, mean_distance, near_codes
 
 load_all()
 P = torch.tensor([[0.05, 0.4, 0.3, 0.15, 0.1]], dtype=torch.float64)

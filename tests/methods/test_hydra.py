@@ -18,10 +18,9 @@ from stridebench.harness.errors import UsageError, WeightsError
 from stridebench.harness.proof.cases import CASES
 from stridebench.harness.proof.distance import distance
 from stridebench.methods.autoregressive import Autoregressive
-from stridebench.methods.drafters.hydra.drafter import HydraDrafter
-from stridebench.methods.drafters.hydra.net import HydraNet
+from stridebench.methods.drafters.hydra import HydraDrafter, HydraNet
+from stridebench.methods.drafters.tree_shapes import branching
 from stridebench.methods.hydra import Hydra
-from stridebench.methods.trees.shapes import branching
 from tests.support.feature_toys import run_on, tiny
 
 WIDTH, VOCABULARY, HEADS = 48, 61, 3

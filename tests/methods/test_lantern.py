@@ -15,7 +15,7 @@ from stridebench.harness.proof.mutants import try_mutants
 from stridebench.harness.proof.prove import prove
 from stridebench.methods.eagle2 import Eagle2
 from stridebench.methods.lantern import Lantern
-from stridebench.methods.verifiers.neighbourhood import Residual
+from stridebench.methods.verifiers.lantern import Residual
 from tests.support.feature_toys import run_on
 
 MODEL = Tabular("tabular", {"vocabulary": 9, "grid": (4, 4, 8), "sharpness": 2.0})

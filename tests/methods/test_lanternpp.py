@@ -13,9 +13,9 @@ from stridebench.harness.proof.cases import GRID_CASES
 from stridebench.harness.proof.distance import distance
 from stridebench.harness.proof.mutants import try_mutants
 from stridebench.harness.proof.prove import prove
+from stridebench.methods.drafters.tree_shapes import published
 from stridebench.methods.lanternpp import LanternPlusPlus
-from stridebench.methods.trees.shapes import published
-from stridebench.methods.verifiers.neighbourhood import Residual
+from stridebench.methods.verifiers.lantern import Residual
 from tests.support.feature_toys import run_on
 
 MODEL = Tabular("tabular", {"vocabulary": 9, "grid": (4, 4, 8), "sharpness": 2.0})

@@ -38,8 +38,15 @@ from stridebench.harness.record.store import Store
 from stridebench.harness.registry import METHODS
 from stridebench.harness.run.executors import serial
 from stridebench.harness.run.loading import Options
-from stridebench.methods.drafters.unmasking import DREAM, LLADA, Order, confidence, most_confident, unmasked_fraction
-from stridebench.methods.masked_diffusion import MaskedDiffusion
+from stridebench.methods.masked_diffusion import (
+    DREAM,
+    LLADA,
+    MaskedDiffusion,
+    Order,
+    confidence,
+    most_confident,
+    unmasked_fraction,
+)
 
 T1, T0, HALF, TOP_P = MASKED_CASES
 Ids = tuple[int, ...]
@@ -170,13 +177,13 @@ class TestOutputDistribution:
             ("stridebench.methods.masked_diffusion:MaskedDiffusion._masked", "+ 1) * block", "+ 2) * block", "blocks"),
             ("stridebench.methods.masked_diffusion:MaskedDiffusion._count", "length // self.steps", "1", "random"),
             (
-                "stridebench.methods.drafters.unmasking:confidence",
+                "stridebench.methods.masked_diffusion:confidence",
                 "softmax(-1).gather(1, x[:, None])[:, 0]",
                 "amax(-1)",
                 "llada",
             ),
-            ("stridebench.methods.drafters.unmasking:most_confident", "descending=True", "descending=False", "entropy"),
-            ("stridebench.methods.drafters.unmasking:unmasked_fraction", "else 1 - s / t", "else s / t", "origin"),
+            ("stridebench.methods.masked_diffusion:most_confident", "descending=True", "descending=False", "entropy"),
+            ("stridebench.methods.masked_diffusion:unmasked_fraction", "else 1 - s / t", "else s / t", "origin"),
         ],
     )
     def test_injected_bugs_change_it(self, where: str, old: str, new: str, method: str) -> None:

@@ -34,8 +34,8 @@ from stridebench.harness.synthetic.code import programs
 from stridebench.harness.train.loop import save_bf16
 from stridebench.methods.drafters.heads.drafter import HeadDrafter, toy_heads
 from stridebench.methods.drafters.heads.net import Heads, read_config
+from stridebench.methods.drafters.tree_shapes import TreeShape, branching
 from stridebench.methods.medusa import Medusa
-from stridebench.methods.trees.shapes import TreeShape, branching
 
 CODE = shipped("medusa-embedded-code")
 needs_heads = pytest.mark.skipif(not (CODE / "model.safetensors").is_file(), reason="no heads are shipped here")

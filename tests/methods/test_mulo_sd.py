@@ -46,7 +46,7 @@ from stridebench.harness.registry import METHODS
 from stridebench.harness.run.executors import serial
 from stridebench.harness.run.loading import Options
 from stridebench.harness.train.loop import save_bf16
-from stridebench.methods.drafters.scales.net import Pair, Samplers, SamplerShape
+from stridebench.methods.drafters.scales import Pair, Samplers, SamplerShape
 from stridebench.methods.mulo_sd import MuLoSD, neighbour_count
 from stridebench.reports.papers.mulo_sd.stages import predicted
 

@@ -28,9 +28,9 @@ from stridebench.harness.proof.distance import distance
 from stridebench.harness.proof.mutants import CAUGHT, injected
 from stridebench.harness.proof.prove import EXACT
 from stridebench.harness.train.loop import save_bf16
-from stridebench.methods.drafters.heads.drafter import PRUNED, ConditionedHeads, independent, toy_heads, whole_path
+from stridebench.methods.drafters.heads.drafter import toy_heads
 from stridebench.methods.drafters.heads.net import Config, CrossAttention, Heads
-from stridebench.methods.multi_head import MultiHead
+from stridebench.methods.multi_head import PRUNED, ConditionedHeads, MultiHead, independent, whole_path
 from stridebench.methods.verifiers.typical import above, among_best, keep_passing
 from tests.support.enumerated import enumerated
 

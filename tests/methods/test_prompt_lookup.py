@@ -19,8 +19,7 @@ from stridebench.harness.core.run import open_run
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.errors import UsageError
 from stridebench.harness.registry import METHODS
-from stridebench.methods.drafters.ngram import NgramDrafter
-from stridebench.methods.prompt_lookup import PromptLookup
+from stridebench.methods.prompt_lookup import NgramDrafter, PromptLookup
 
 MODEL = Tabular("tabular", {"vocabulary": 10, "context": 500})
 TEXTS = st.lists(st.integers(0, 3), min_size=1, max_size=40)

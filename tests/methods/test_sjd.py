@@ -22,7 +22,7 @@ from stridebench.harness.proof.cases import CASES
 from stridebench.harness.proof.distance import method_law, reference_law, total_variation
 from stridebench.harness.proof.enumerate import EnumeratingDraws
 from stridebench.harness.registry import METHODS
-from stridebench.methods.drafters.jacobi.window import Init, JacobiWindow, discard, redraw
+from stridebench.methods.drafters.jacobi_window import Init, JacobiWindow, discard, redraw
 from stridebench.methods.sjd import SJD
 from tests.support.enumerated import enumerated
 from tests.support.shape_checks import without_shape_checks

@@ -20,7 +20,7 @@ from stridebench.harness.errors import UsageError
 from stridebench.harness.proof.cases import CASES
 from stridebench.harness.proof.distance import distance, method_law, total_variation
 from stridebench.harness.proof.enumerate import EnumeratingDraws
-from stridebench.methods.drafters.jacobi.window import Fresh, Reuse, carry_over, reuse_by_threshold
+from stridebench.methods.drafters.jacobi_window import Fresh, Reuse, carry_over, reuse_by_threshold
 from stridebench.methods.sjd import SJD
 from stridebench.methods.sjdpp import SJDPlusPlus
 from tests.support.enumerated import enumerated

@@ -18,8 +18,8 @@ from stridebench.harness.errors import UsageError
 from stridebench.harness.proof.cases import Case
 from stridebench.harness.proof.distance import distance, toy_drafter
 from stridebench.harness.registry import METHODS
+from stridebench.methods.drafters.draft_model import BranchingDrafter
 from stridebench.methods.specinfer import SpecInfer
-from stridebench.methods.trees.sampled import BranchingDrafter
 
 MODEL = Tabular("tabular", {"vocabulary": 5, "context": 80})
 PROMPT = (0, 1, 2, 3)

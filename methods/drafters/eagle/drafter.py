@@ -1,4 +1,4 @@
-"""A drafter that reads the target's hidden rows beside its tokens, and predicts the rows that come next.
+"""A drafter that reads the target's hidden rows with its tokens and predicts the next rows; trees by its confidence.
 
 Symbols: f the target's hidden rows, q the drafter's distributions, n nodes of a level of a tree, V vocabulary.
 Sources: EAGLE-1, arXiv:2401.15077; EAGLE-2, arXiv:2406.16858, section 4; EAGLE-3, arXiv:2503.01840.
@@ -6,135 +6,29 @@ Sources: EAGLE-1, arXiv:2401.15077; EAGLE-2, arXiv:2406.16858, section 4; EAGLE-
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
-from typing import final
+from typing import Literal, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float, Int
 from torch import Tensor
-from torch.nn import functional
 
 from stridebench.harness.core import cache
-from stridebench.harness.core.backbone import TiedEmbeddings
-from stridebench.harness.core.cache import Cache, Rows, Window
-from stridebench.harness.core.capabilities import Capabilities
+from stridebench.harness.core.capabilities import Capabilities, Requirement
+from stridebench.harness.core.costs import TreeSize, TreeSizer
 from stridebench.harness.core.draft import Draft
+from stridebench.harness.core.method import Claim, Method
 from stridebench.harness.core.run import Run
 from stridebench.harness.core.session import Session
-from stridebench.harness.errors import ContractError, WeightsError
+from stridebench.harness.errors import UsageError, WeightsError
 from stridebench.methods.drafters.draft_model import check_shapes, check_target
-from stridebench.methods.drafters.eagle.net import FeatureDrafterNet, taps_of
+from stridebench.methods.drafters.eagle.net import FeatureCache, FeatureDrafterNet, taps_of
 from stridebench.methods.drafters.eagle.published import Kind
-from stridebench.methods.verifiers.codebook import ids_of
-
-# The cache of a feature drafter: keys and values of its one layer, for all branches of guidance at once.
-# Symbols: G branches, N new entries, T stored and new ones, R rows with logits, J tapped layers, E width, V
-# vocabulary.
-
-
-FIRST = 512
-"""Entries allocated at first; a full buffer doubles."""
-
-
-@final
-class FeatureCache(Cache):
-    """One sequence over the target's tokens but the first.
-
-    The branch without the condition knows only the last token of the prompt. Its features are zero for entries in the
-    prompt, and of these it attends only to the last one.
-
-    Args:
-        net: in the type of ``embed``.
-        tied: the target's embeddings.
-        capabilities: the target's.
-        prompt: tokens of the prompt.
-    """
-
-    def __init__(
-        self,
-        net: FeatureDrafterNet,
-        tied: TiedEmbeddings,
-        capabilities: Capabilities,
-        prompt: int,
-    ) -> None:
-        self._net, self._embed = net, tied.embed if net.embed is None else net.embed
-        self._head = net.head(tied)
-        self._capabilities, self._last = capabilities, prompt - 2
-        self._entries = tied.embed.new_empty(2, capabilities.branches, net.shape.kv_heads, 0, net.shape.depth)
-        self._before = prompt - 1 if net.shape.side else 0
-        """Entries before the first cell, where cells rotate."""
-        self._length = 0
-
-    @torch.inference_mode()
-    def extend(self, window: Window) -> Rows:
-        """As the contract; the window has features [N, G, J, E], with J = 1 for rows of `Rows.hidden`.
-
-        Raises:
-            ContractError: without features, or past the context.
-        """
-        count, features = len(window.tokens), window.features
-        if features is None or self._length + count > self._capabilities.context:
-            raise ContractError(
-                f"a feature drafter reads a hidden row beside each token, and {self._capabilities.context} entries at "
-                f"most; found {count} tokens behind {self._length} entries"
-                f"{'' if features is not None else ' and no rows'}"
-            )
-        mask, features = self._mask(window), features.transpose(0, 1).to(self._embed.dtype)
-        hidden = max(0, self._last + 1 - self._length)
-        if hidden and len(features) > 1:
-            visible = functional.pad(features[1:, hidden:], (0, 0, 0, 0, min(hidden, count), 0))
-            features = torch.cat([features[:1], visible])
-        ids = window.tokens * (window.tokens < len(self._embed)) if self._before else window.tokens
-        tokens = functional.embedding(ids, self._embed).expand(len(features), -1, -1)
-        out = self._net(tokens, features, window.positions - self._before, partial(self._attend, mask))
-        self._length += count
-        return Rows(self._logits(out[:, count - window.rows :]), out.transpose(0, 1)[:, :, None])
-
-    def _attend(self, mask: Tensor, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        keys, values = self._store(keys, values)
-        return functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask, enable_gqa=True)
-
-    def _logits(self, out: Float[Tensor, "G R E"]) -> Float[Tensor, "R V"]:
-        """The branches mixed; -inf for ids never proposed."""
-        logits = self._head(out)
-        mixed = logits[0] if len(logits) == 1 else torch.lerp(logits[1], logits[0], self._capabilities.guidance)
-        if not len(self._net.ids):
-            return mixed
-        return mixed.new_full((len(mixed), self._capabilities.vocabulary), float("-inf")).index_copy(
-            1, self._net.ids, mixed
-        )
-
-    def _store(self, keys: Tensor, values: Tensor) -> Float[Tensor, "two G H T D"]:
-        """Add the new keys and values behind those stored; returns all."""
-        end = self._length + keys.shape[2]
-        if end > self._entries.shape[3]:
-            room = max(FIRST, 2 * self._entries.shape[3], end)
-            buffer = self._entries.new_zeros(*self._entries.shape[:3], room, self._entries.shape[4])
-            buffer[:, :, :, : self._length] = self._entries[:, :, :, : self._length]
-            self._entries = buffer
-        self._entries[0, :, :, self._length : end], self._entries[1, :, :, self._length : end] = keys, values
-        return self._entries[:, :, :, :end]
-
-    def _mask(self, window: Window) -> Bool[Tensor, "G one N T"]:
-        count, branches = len(window.tokens), self._capabilities.branches
-        mask = torch.ones(branches, 1, count, self._length + count, dtype=torch.bool, device=window.tokens.device)
-        if window.sees is None:
-            mask = mask.tril(self._length)
-        else:
-            mask[:, :, :, window.base :] = window.sees
-        hidden = max(0, self._last - self._length)
-        mask[1:, :, hidden:, : max(0, self._last)] = False
-        return mask
-
-    def keep(self, length: int, entries: Sequence[int] = ()) -> None:
-        """As the contract."""
-        self._length = length + len(entries)
-        if tuple(entries) != tuple(range(len(entries))):
-            index = torch.tensor(entries, device=self._entries.device) + length
-            self._entries[:, :, :, length : self._length] = self._entries.index_select(3, index)
+from stridebench.methods.verifiers.tree import POINT_MASSES
 
 
 @dataclass(frozen=True)
@@ -257,4 +151,181 @@ def _cell_mask(capabilities: Capabilities, device: torch.device) -> Float[Tensor
     if capabilities.grid is None or capabilities.grid.ids is None:
         return None
     mask = torch.full((capabilities.vocabulary,), float("-inf"), device=device)
-    return mask.index_fill(0, ids_of(capabilities, device), 0.0)
+    return mask.index_fill(0, torch.tensor(capabilities.cell_ids, device=device), 0.0)
+
+
+# Trees of the most probable drafts.
+
+
+ReadNodes = Callable[[Draft], Float[Tensor, "n V"]]
+"""Reads nodes, whose parents count those read before, and returns log q of the tokens after each."""
+
+
+class Candidates(NamedTuple):
+    """Nodes to choose from, level by level; a score is the sum of log q along the path.
+
+    Attributes:
+        levels: that were built.
+    """
+
+    tokens: Int[Tensor, " C"]
+    parents: Int[Tensor, " C"]
+    scores: Float[Tensor, " C"]
+    levels: int
+
+
+def grow_best(first: Float[Tensor, "1 V"], read: ReadNodes, levels: int, width: int) -> Candidates:
+    """The best children of the best nodes, level by level: C = w + (levels - 1) w^2.
+
+    Args:
+        first: log q after the last emitted token.
+        read: called once a level but for the last, with its w best nodes.
+        levels: 1 or more.
+        width: 1 or more; a width above V is V.
+
+    Source: Li et al. 2024, EAGLE-2, arXiv:2406.16858, section 4.1; the released ``topK_genrate``.
+    """
+    width = min(width, first.shape[1])
+    best = first[0].topk(width)
+    tokens, scores = best.indices, best.values
+    nodes = torch.arange(width, device=first.device)
+    parents, window = torch.full_like(nodes, -1), torch.full_like(nodes, -1)
+    grown = [(tokens, parents, scores)]
+    for level in range(1, levels):
+        below = read(Draft(tokens, parents=window)).topk(width)
+        joint = (scores[:, None] + below.values.clamp_max(0.0)).reshape(-1)
+        grown.append((below.indices.reshape(-1), nodes.repeat_interleave(width), joint))
+        ordered = joint.sort(descending=True, stable=True)
+        chosen, scores = ordered.indices[:width], ordered.values[:width]
+        tokens = grown[-1][0][chosen]
+        nodes = chosen + width + (level - 1) * width * width
+        window = chosen // width + (level - 1) * width
+    all_tokens, all_parents, all_scores = (torch.cat(columns) for columns in zip(*grown, strict=True))
+    return Candidates(all_tokens, all_parents, all_scores, levels)
+
+
+class RankedTree(NamedTuple):
+    """A tree, and each node's rank among its candidates by score, from 0; a smaller tree has the first ones."""
+
+    draft: Draft
+    ranks: Int[Tensor, " K"]
+
+
+def rerank(candidates: Candidates, size: int) -> RankedTree:
+    """Return the tree of the ``size`` best candidates. Scores choose it, so its nodes are point masses.
+
+    Of equal scores the shallower and earlier goes first, so no node is selected without its parent.
+
+    Source: Li et al. 2024, EAGLE-2, arXiv:2406.16858, section 4.2.
+    """
+    tokens, parents, scores, levels = candidates
+    best = scores.sort(descending=True, stable=True).indices[:size]
+    kept = best.sort().values
+    place = torch.full_like(parents, -1).scatter(0, kept, torch.arange(len(kept), device=kept.device))
+    above = parents[kept]
+    kept_parents = torch.where(above < 0, -1, place[above.clamp_min(0)])
+    return RankedTree(Draft(tokens[kept], parents=kept_parents, levels_built=levels), best.argsort())
+
+
+def check_growth(name: str, depth: int, width: int, nodes: int) -> None:
+    """Reject a tree without a node.
+
+    Raises:
+        UsageError: says which parameter of the method ``name`` is too small.
+    """
+    if depth < 0 or width < 1 or nodes < 1:
+        raise UsageError(
+            f"{name}: depth is {depth}, width {width}, nodes {nodes}; give a depth from 0, a width and nodes from 1"
+        )
+
+
+def grow_dynamic(run: Run, drafter: FeatureDrafter, levels: int, width: int, nodes: int) -> RankedTree:
+    """Return the best nodes of a tree grown level by level, by the products of the drafter's raw probabilities.
+
+    Args:
+        levels: of the tree, fewer if less room is left. Without an entry to read there is no tree.
+        width: w, no more than V.
+        nodes: K, fewer if there are fewer candidates.
+    """
+    levels, nodes = min(levels, run.room - 1), min(nodes, run.space)
+    reader = drafter.root(run) if levels > 0 and nodes > 0 else None
+    if reader is None:
+        return RankedTree(run.nothing, run.nothing.tokens)
+    levels = min(levels, 1 + reader.space // width)
+    return rerank(grow_best(reader.first.log_softmax(-1), reader.score, levels, width), nodes)
+
+
+Sizing = Literal["auto", "given", "measured"]
+DEPTH, NODES = 3, 12
+
+
+@dataclass(frozen=True)
+class DynamicTrees:
+    """A drafter and the sizes of its trees."""
+
+    drafter: FeatureDrafter
+    sizer: TreeSizer
+
+    def propose(self, run: Run) -> RankedTree:
+        """Grow a tree of the size that is chosen."""
+        size = self.sizer.choose()
+        return grow_dynamic(run, self.drafter, size.levels, self.sizer.width, size.nodes)
+
+
+@dataclass(frozen=True)
+class DynamicTreeMethod(Method[DynamicTrees]):
+    """The parameters of EAGLE-2 and EAGLE-3: a tree grows by the products of q, and its N best nodes are kept.
+
+    Args:
+        features: the drafter: shipped for the backbone at hand (NAME-BACKBONE), or a folder.
+        depth: E; a tree has E + 1 levels; 3 if it is None.
+        width: k.
+        nodes: N, or all candidates if there are fewer; 12 if it is None.
+        sizing: given: ``depth`` and ``nodes`` as they are. measured: they are the most, and each cycle takes those that
+            pay best (see `TreeSizer`). auto: given if ``depth`` or ``nodes`` is named; else measured if passes are
+            timed, so that its counts depend on the machine.
+    """
+
+    features: str
+    depth: int | None = None
+    width: int = 4
+    nodes: int | None = None
+    sizing: Sizing = "auto"
+
+    claim = Claim.SAME_LAW
+    requirements = frozenset({Requirement.HIDDEN, Requirement.TREE_MASK})
+    mutants = POINT_MASSES
+
+    def __post_init__(self) -> None:
+        check_growth(type(self).__name__.lower(), self.largest.levels - 1, self.width, self.largest.nodes)
+
+    @property
+    def largest(self) -> TreeSize:
+        """Return levels and nodes as named, or those of a method that names none."""
+        return TreeSize(1 + (DEPTH if self.depth is None else self.depth), NODES if self.nodes is None else self.nodes)
+
+    @property
+    def sizes_by_cost(self) -> bool:
+        """Return whether the size of a tree follows from the costs of passes, if they are known."""
+        return self.sizing == "measured" or (self.sizing == "auto" and self.depth is None and self.nodes is None)
+
+    @property
+    def components(self) -> Sequence[tuple[str, str]]:
+        return (("drafter", self.features),)
+
+    def probes(self) -> Mapping[str, Sequence[tuple[int, DynamicTreeMethod]]]:
+        widths = sorted({1, self.width}) if self.width > 1 else (1, 2)
+        trees = [(width, replace(self, sizing="given", depth=2, width=width, nodes=2 * width)) for width in widths]
+        return {self.features: trees} if self.sizes_by_cost else {}
+
+    def open_drafter(self, run: Run, kind: Kind) -> DynamicTrees:
+        """Return the drafter, which must be of this kind, and the sizes of its trees.
+
+        Raises:
+            UsageError: ``sizing`` is measured, and there is no cost table of this drafter on this machine.
+        """
+        drafter, costs = FeatureDrafter.open(run, self.features, kind), None
+        if self.sizes_by_cost:
+            with nullcontext() if self.sizing == "measured" else suppress(UsageError):  # a run without timing has none
+                costs = run.costs(drafter.name)
+        return DynamicTrees(drafter, TreeSizer(self.largest, self.width, costs))

@@ -19,7 +19,7 @@ from stridebench.harness.registry import GENERAL_RECIPES
 from stridebench.harness.train.passages import AnyPlan, PassagePlan, passages_of
 from stridebench.harness.train.pictures import PicturePlan, side_of_pictures, signed, square
 from stridebench.harness.train.teacher import Teacher
-from stridebench.methods.drafters.scales.net import Pair, Samplers, SamplerShape
+from stridebench.methods.drafters.scales import Pair, Samplers, SamplerShape
 from stridebench.methods.training.scales.samplers_recipe import (
     BANDS,
     Frozen,

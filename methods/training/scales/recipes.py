@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from stridebench.harness.registry import RECIPES
 from stridebench.harness.synthetic import emoji
-from stridebench.methods.drafters.scales.net import Pair, Samplers, SamplerShape
+from stridebench.methods.drafters.scales import Pair, Samplers, SamplerShape
 from stridebench.methods.training.scales.samplers_recipe import (
     BANDS,
     CELL,

@@ -21,7 +21,7 @@ from torch.nn import functional
 from stridebench.harness.errors import UsageError
 from stridebench.harness.synthetic import emoji
 from stridebench.harness.train.loop import Recipe, autocast, round_to_bf16, save_bf16
-from stridebench.methods.drafters.scales.net import Pair, nearest_code, vectors
+from stridebench.methods.drafters.scales import Pair, nearest_code, vectors
 
 # Scenes at the two scales of MuLo-SD, as pixels and as tokens.
 

@@ -23,8 +23,7 @@ from stridebench.harness.core.run import Run
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.proof.mutants import injected
-from stridebench.methods.drafters.scales.drafter import DRAFT_ENTRY_STAYS
-from stridebench.methods.mulo_sd import MuLoSD
+from stridebench.methods.mulo_sd import DRAFT_ENTRY_STAYS, MuLoSD
 from stridebench.methods.zipar import ZipAR
 
 PROMPT, PLAIN, SIZE = (0, 1), Sampling(1.0), 24
@@ -118,7 +117,7 @@ def audited(canvases: Sequence[Canvas]) -> Audit:
 KEEPS_NONE = MuLoSD(band=2, tau=math.inf)
 BIASES = [
     Mutant(
-        "stridebench.methods.drafters.scales.drafter:CellSampler.draw",
+        "stridebench.methods.mulo_sd:CellSampler.draw",
         "self.run.draws.categorical(probs, self.stream)",
         "self.run.draws.categorical(probs**2, self.stream)",
         "cells are drawn from p squared",

@@ -36,7 +36,7 @@ from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import UsageError
 from stridebench.harness.proof.distance import toy_drafter
 from stridebench.harness.registry import METHODS
-from stridebench.methods.drafters.jacobi.window import Fresh, JacobiWindow, Refine, redraw
+from stridebench.methods.drafters.jacobi_window import Fresh, JacobiWindow, Refine, redraw
 from stridebench.methods.verifiers.rejection import verify_chain
 from tests.support.tiny_mesh import BACKBONES, points
 from tests.support.tiny_text import tiny

@@ -25,7 +25,7 @@ from stridebench.harness.proof.cases import CASES, Case
 from stridebench.harness.proof.distance import distance, reference_law, total_variation, toy_drafter
 from stridebench.harness.proof.enumerate import EnumeratingDraws, freeze, output_law
 from stridebench.harness.registry import METHODS
-from stridebench.methods.drafters.jacobi.window import JacobiWindow
+from stridebench.methods.drafters.jacobi_window import JacobiWindow
 from tests.support.enumerated import enumerated
 from tests.support.one_by_one import OneByOne
 

@@ -17,7 +17,7 @@ from stridebench.harness.plan import presets
 from stridebench.harness.record.store import SealedCell, Store
 from stridebench.harness.registry import METHODS
 from stridebench.harness.run.loading import WarmModels
-from stridebench.methods.drafters.jacobi.window import JacobiWindow
+from stridebench.methods.drafters.jacobi_window import JacobiWindow
 from stridebench.reports.summary import summarise
 from tests.support.runs import by_label, counted, finished, in_parts, plan_of, start
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from stridebench.harness.core.draft import Acceptance, Draft
 from stridebench.harness.core.draws import Draws
-from stridebench.methods.trees.sampled import siblings
-from stridebench.methods.trees.structure import children, trie
+from stridebench.methods.drafters.draft_model import siblings
 from stridebench.methods.verifiers.k_seq import k_seq, merge, verify_k_seq
+from stridebench.methods.verifiers.tree import children, trie
 from tests.support.first_token import Emitted, distributions, rows, star
 
 

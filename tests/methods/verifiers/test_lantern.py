@@ -9,11 +9,9 @@ from torch import Tensor
 from stridebench.harness.core.capabilities import Capabilities, Grid
 from stridebench.harness.core.draft import Draft
 from stridebench.harness.proof.enumerate import EnumeratingDraws
-from stridebench.methods.trees.structure import children
-from stridebench.methods.verifiers.lantern import judge, judge_greedy, verify_relaxed
-from stridebench.methods.verifiers.neighbourhood import Bound, Relaxed, Residual
+from stridebench.methods.verifiers.lantern import Bound, Relaxed, Residual, judge, judge_greedy, verify_relaxed
 from stridebench.methods.verifiers.rejection import residual
-from stridebench.methods.verifiers.tree import delta_acceptance, multi_step
+from stridebench.methods.verifiers.tree import children, delta_acceptance, multi_step
 
 LINE = torch.tensor([[0.0], [1.0], [2.1], [5.0]])
 """Codes 0 to 3; nearest of each: 1 2 3, 0 2 3, 1 0 3, 2 1 0. Id 4 ends a row."""

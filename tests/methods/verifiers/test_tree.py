@@ -13,11 +13,17 @@ from stridebench.harness.core.draft import Acceptance, Draft
 from stridebench.harness.core.draws import Draws
 from stridebench.harness.errors import ContractError
 from stridebench.harness.proof.enumerate import EnumeratingDraws
-from stridebench.methods.trees.sampled import siblings
-from stridebench.methods.trees.structure import children, trie
+from stridebench.methods.drafters.draft_model import siblings
 from stridebench.methods.verifiers.k_seq import k_seq
 from stridebench.methods.verifiers.rejection import acceptance_probs
-from stridebench.methods.verifiers.tree import delta_acceptance, multi_step, verify_delta, verify_multi_step
+from stridebench.methods.verifiers.tree import (
+    children,
+    delta_acceptance,
+    multi_step,
+    trie,
+    verify_delta,
+    verify_multi_step,
+)
 from tests.support.enumerated import enumerated
 from tests.support.first_token import V, distributions, first_token_probs, rows, star
 

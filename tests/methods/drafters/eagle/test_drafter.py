@@ -17,7 +17,7 @@ from stridebench.harness.core.session import Session
 from stridebench.harness.errors import UsageError, WeightsError
 from stridebench.harness.plan import presets
 from stridebench.methods.autoregressive import Autoregressive
-from stridebench.methods.drafters.eagle import trees
+from stridebench.methods.drafters.eagle import drafter as drafters
 from stridebench.methods.eagle1 import Eagle1
 from stridebench.methods.eagle2 import Eagle2
 from stridebench.methods.eagle3 import Eagle3
@@ -56,7 +56,7 @@ def cached_and_uncached_drafts(
     new.target.prefill()
     new.emitted = old.emitted
     first, second = (
-        trees.grow_dynamic(run, opened.drafter, 4, 3, 10).draft for run, opened in ((old, state), (new, fresh))
+        drafters.grow_dynamic(run, opened.drafter, 4, 3, 10).draft for run, opened in ((old, state), (new, fresh))
     )
     return first, second
 
@@ -89,7 +89,7 @@ class TestItsCache:
         model = tiny()
         run = run_on(model, Sampling(1.0), 40)
         drafter = started(Eagle2(features=folder_for(model, tmp_path)), run).drafter
-        first, second = (trees.grow_dynamic(run, drafter, 3, 3, 9).draft for _ in range(2))
+        first, second = (drafters.grow_dynamic(run, drafter, 3, 3, 9).draft for _ in range(2))
         assert first.tokens.tolist() == second.tokens.tolist()
         assert run.opened[drafter.name].tokens == run.target.tokens[1:]
 
@@ -162,7 +162,7 @@ class TestRealNets:
         model = tiny()
         run = run_on(model, Sampling(1.0), 40)
         drafter = started(Eagle3(features=folder_for(model, tmp_path, **EAGLE3_SHAPE)), run).drafter
-        tokens = trees.grow_dynamic(run, drafter, 3, 4, 30).draft.tokens
+        tokens = drafters.grow_dynamic(run, drafter, 3, 4, 30).draft.tokens
         assert len(tokens) == 30
         assert bool((tokens % 2 == 0).all())
 

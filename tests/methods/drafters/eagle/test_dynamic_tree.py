@@ -13,7 +13,7 @@ from stridebench.harness.errors import UsageError
 from stridebench.harness.proof.cases import CASES, GRID_CASES
 from stridebench.harness.proof.mutants import try_mutants
 from stridebench.harness.proof.prove import prove
-from stridebench.methods.drafters.eagle import trees
+from stridebench.methods.drafters.eagle import drafter as drafters
 from stridebench.methods.eagle2 import Eagle2
 from stridebench.methods.eagle3 import Eagle3
 from tests.support.feature_toys import run_on, started
@@ -49,7 +49,7 @@ class TestTree:
         second = reader.score(Draft(torch.arange(4), parents=torch.full((4,), -1))) + first[:, None]
         scores: dict[tuple[int, ...], float] = {(a,): float(first[a]) for a in range(4)}
         scores |= {(a, b): float(second[a, b]) for a in range(4) for b in range(4)}
-        draft = trees.grow_dynamic(run, drafter, 2, 4, 7).draft
+        draft = drafters.grow_dynamic(run, drafter, 2, 4, 7).draft
         best = sorted(scores, key=lambda tokens: -scores[tokens])[:7]
         assert {path(draft, node) for node in range(7)} == set(best)
 
@@ -68,7 +68,7 @@ class TestTree:
         drafts = []
         for temperature in (0.0, 1.0):
             run = run_on(model, Sampling(temperature), 40, (0, 1, 2))
-            drafts.append(trees.grow_dynamic(run, started(kind(), run).drafter, 3, 2, 6).draft.tokens.tolist())
+            drafts.append(drafters.grow_dynamic(run, started(kind(), run).drafter, 3, 2, 6).draft.tokens.tolist())
         assert drafts[0] == drafts[1]
 
 

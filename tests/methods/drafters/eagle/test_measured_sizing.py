@@ -6,11 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from stridebench.harness.backbones.toy.tabular import Tabular
 from stridebench.harness.core import costs as core_costs
-from stridebench.harness.core.costs import Costs, costs_file, measured, write_costs
+from stridebench.harness.core.costs import Costs, TreeSizer, costs_file, measured, write_costs
+from stridebench.harness.core.costs import TreeSize as Size
+from stridebench.harness.core.draft import HostAcceptance
 from stridebench.harness.core.loop import decode
 from stridebench.harness.core.run import Run
 from stridebench.harness.core.sampling import Sampling
@@ -19,9 +20,7 @@ from stridebench.harness.errors import UsageError
 from stridebench.harness.proof.cases import CASES, GRID_CASES
 from stridebench.harness.proof.distance import distance
 from stridebench.harness.run import passes
-from stridebench.methods.drafters.eagle import sizing
-from stridebench.methods.drafters.eagle.sizing import AcceptanceHistory, TreeSizer
-from stridebench.methods.drafters.eagle.sizing import MeasuredSize as Size
+from stridebench.methods.drafters.eagle.drafter import DynamicTrees
 from stridebench.methods.eagle2 import Eagle2
 from stridebench.methods.eagle3 import Eagle3
 from tests.support.feature_toys import folder_for, run_on, tiny, with_oracle
@@ -30,12 +29,13 @@ FLAT = Costs(((1, 1.0), (9, 1.0)), ((1, 0.01), (9, 0.01)))
 STEEP = Costs(((1, 1.0), (9, 9.0)), ((1, 0.01), (9, 0.01)))
 
 
-def history_of(table: Costs, accepted: dict[tuple[int, int], float], cycles: int = 9) -> AcceptanceHistory:
-    """The history of ten trees of two levels and four nodes."""
-    history = AcceptanceHistory(table, 2, torch.full((2, 4), 10.0).double(), torch.zeros(2, 4).double(), cycles)
+def sizer_of(table: Costs, accepted: dict[tuple[int, int], float], cycles: int = 9) -> TreeSizer:
+    """Ten trees of two levels and four nodes."""
+    sizer = TreeSizer(Size(2, 4), 2, table, cycles)
+    sizer.proposed += 10
     for where, count in accepted.items():
-        history.accepted[where] = count
-    return history
+        sizer.accepted[where] = count
+    return sizer
 
 
 class TestChoice:
@@ -53,18 +53,19 @@ class TestChoice:
         ],
     )
     def test_the_best_size_by_hand(self, table: Costs, accepted: dict[tuple[int, int], float], size: Size) -> None:
-        assert history_of(table, accepted).best() == size
+        assert sizer_of(table, accepted).choose() == size
 
-    @pytest.mark.parametrize("cycles", [0, sizing.FIRST - 1, sizing.AGAIN])
+    @pytest.mark.parametrize("cycles", [0, core_costs.FIRST - 1, core_costs.AGAIN])
     def test_the_largest_tree_is_tried_first_and_again_at_intervals(self, cycles: int) -> None:
-        assert history_of(STEEP, {}, cycles).best() == Size(2, 4)
+        assert sizer_of(STEEP, {}, cycles).choose() == Size(2, 4)
 
     def test_a_cycle_counts_the_ranks_that_its_tree_proposed(self) -> None:
-        history = history_of(FLAT, {})
-        history.note(Size(1, 3), [(0, 2)])
-        assert (history.proposed - 10).tolist() == [[1, 1, 1, 0], [0, 0, 0, 0]]
-        assert history.accepted.tolist() == [[0, 0, 1, 0], [0, 0, 0, 0]]
-        assert history.cycles == 10
+        sizer = sizer_of(FLAT, {})
+        sizer.chosen = Size(1, 3)
+        sizer.follow(HostAcceptance(path=(0,), token=0, expected=0.0, extra_ids=(2, 0, 1, 0, 0, 0)))
+        assert (sizer.proposed - 10).tolist() == [[1, 1, 1, 0], [0, 0, 0, 0]]
+        assert sizer.accepted.tolist() == [[0, 0, 1, 0], [0, 0, 0, 0]]
+        assert sizer.cycles == 10
 
 
 class TestDecodes:
@@ -77,24 +78,23 @@ class TestDecodes:
         steps = decode(Eagle2(depth=1, width=2, nodes=4, sizing="measured"), run).steps
         drafted = [index for index, step in enumerate(steps) if step.drafted]
         assert sum(step.accepted for step in steps) == 0
-        assert drafted == [*range(sizing.FIRST), 16, 32, 48]
+        assert drafted == [*range(core_costs.FIRST), 16, 32, 48]
 
     def test_accepted_nodes_are_counted_at_their_ranks(self) -> None:
         """A tree of one level and one node is the likeliest token."""
         run = run_on(Tabular("tabular", {"vocabulary": 3}), Sampling(1.0), 12, (0, 1, 2))
         method = Eagle2(depth=0, width=1, nodes=1, sizing="measured")
-        states: list[TreeSizer] = []
+        states: list[DynamicTrees] = []
 
         class Watched(Eagle2):
-            def start(self, run: Run) -> TreeSizer:
+            def start(self, run: Run) -> DynamicTrees:
                 states.append(super().start(run))
                 return states[0]
 
         steps = decode(Watched(**vars(method)), run).steps
-        history = states[0].history
-        assert history is not None
-        assert history.accepted.sum() == sum(step.accepted for step in steps)
-        assert history.proposed.sum() == sum(step.drafted for step in steps)
+        sizer = states[0].sizer
+        assert sizer.accepted.sum() == sum(step.accepted for step in steps)
+        assert sizer.proposed.sum() == sum(step.drafted for step in steps)
 
     @pytest.mark.usefixtures("unchecked")
     @pytest.mark.parametrize("kind", [Eagle2, Eagle3])
@@ -102,14 +102,14 @@ class TestDecodes:
         self, kind: type[Eagle2] | type[Eagle3], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """One cycle of the largest tree, then the choice: one enumeration has several sizes."""
-        monkeypatch.setattr(sizing, "FIRST", 1)
-        chosen, best = set(), AcceptanceHistory.best
+        monkeypatch.setattr(core_costs, "FIRST", 1)
+        chosen, choose = set(), TreeSizer.choose
 
-        def watched(self: AcceptanceHistory) -> Size:
-            chosen.add(best(self))
-            return best(self)
+        def watched(self: TreeSizer) -> Size:
+            chosen.add(choose(self))
+            return self.chosen
 
-        monkeypatch.setattr(AcceptanceHistory, "best", watched)
+        monkeypatch.setattr(TreeSizer, "choose", watched)
         method = kind(depth=1, width=2, nodes=4, sizing="measured")
         for case in (CASES[1], replace(CASES[0], length=5), *GRID_CASES):
             assert distance(method, case) < 1e-12, str(case)
@@ -130,7 +130,7 @@ class TestAuto:
     def test_without_a_name_trees_shrink_where_drafts_are_never_right(self) -> None:
         model = Tabular("tabular", {"vocabulary": 300, "context": 200})
         steps = decode(Eagle2(), run_on(model, Sampling(0.0), 40, (0, 1, 2))).steps
-        assert [bool(step.drafted) for step in steps[:10]] == [True] * sizing.FIRST + [False] * 2
+        assert [bool(step.drafted) for step in steps[:10]] == [True] * core_costs.FIRST + [False] * 2
 
     def test_a_run_that_times_nothing_takes_the_largest_tree(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -20,8 +20,7 @@ from stridebench.harness.errors import WeightsError, WeightsWarning
 from stridebench.methods.autoregressive import Autoregressive
 from stridebench.methods.drafters import checkpoint
 from stridebench.methods.drafters.eagle import published
-from stridebench.methods.drafters.eagle.drafter import FeatureCache
-from stridebench.methods.drafters.eagle.net import FeatureDrafterNet, rotate_cells
+from stridebench.methods.drafters.eagle.net import FeatureCache, FeatureDrafterNet, rotate_cells
 from stridebench.methods.eagle2 import Eagle2
 from stridebench.methods.eagle3 import Eagle3
 from tests.support.feature_toys import SIZES, run_on, tiny

@@ -19,7 +19,7 @@ from stridebench.harness.plan.compatibility import Outcomes
 from stridebench.harness.train.general import general
 from stridebench.harness.train.loop import train
 from stridebench.harness.train.pictures import PicturePlan
-from stridebench.methods.drafters.scales.net import Pair, SamplerShape, bilinear
+from stridebench.methods.drafters.scales import Pair, SamplerShape, bilinear
 from stridebench.methods.mulo_sd import MuLoSD
 from stridebench.methods.training.scales.general import PAPER, AnySamplers, InOrder
 from tests.support.cli import stride

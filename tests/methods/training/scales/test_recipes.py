@@ -16,7 +16,7 @@ from stridebench.harness.errors import UsageError
 from stridebench.harness.registry import RECIPES
 from stridebench.harness.synthetic import emoji
 from stridebench.harness.train.loop import train
-from stridebench.methods.drafters.scales.net import Pair, Samplers, SamplerShape, nearest_code
+from stridebench.methods.drafters.scales import Pair, Samplers, SamplerShape, nearest_code
 from stridebench.methods.training.scales import recipes as recipe
 from stridebench.methods.training.scales import samplers_recipe
 from stridebench.methods.training.scales.recipes import figures

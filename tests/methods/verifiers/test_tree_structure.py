@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stridebench.methods.trees.structure import children, paths, repeats, trie
+from stridebench.methods.verifiers.tree import children, paths, repeats, trie
 from tests.support.tree_paths import path_to, token_paths
 
 

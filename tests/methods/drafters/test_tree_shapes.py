@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stridebench.harness.errors import UsageError
-from stridebench.methods.trees.shapes import branching, template
+from stridebench.methods.drafters.tree_shapes import branching, template
 
 
 class TestTemplates:

@@ -10,10 +10,10 @@ from stridebench.harness.backbones.toy.tabular import Tabular
 from stridebench.harness.core.capabilities import Grid
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.errors import UsageError
-from stridebench.methods.drafters.eagle.sizing import Adjacency, Alpha, Init, Rule, Size
+from stridebench.methods.adt_tree import Adjacency, ADTTree, Alpha, Init, Size
 from tests.support.feature_toys import run_on
 
-RULE = Rule("horizontal", (4, 10), (1, 9), (4, 13), 1, 3, 1.0, "loops", 2.0, False, False)
+RULE = ADTTree(first=(4, 10), widths=(4, 13), step_k=3, radius=2.0)
 MODEL = Tabular("tabular", {"vocabulary": 30, "grid": (4, 4)})
 PROMPT = (0, 1, 2)
 
@@ -131,4 +131,4 @@ def test_a_tree_whose_only_accepted_draft_is_forced_becomes_shallower() -> None:
 )
 def test_bad_rules_are_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        replace(RULE, **changes).check("adt_tree")  # type: ignore[arg-type]
+        replace(RULE, **changes)  # type: ignore[arg-type]

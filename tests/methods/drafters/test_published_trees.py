@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from stridebench.harness.errors import UnknownNameError, UsageError
-from stridebench.methods.trees.shapes import best_tree, choices, published, template
+from stridebench.methods.drafters.tree_shapes import best_tree, choices, published, template
 
 
 class TestTrees:

@@ -23,7 +23,6 @@ from stridebench.harness.core.draws import Draws
 from stridebench.harness.core.method import Mutant
 from stridebench.harness.core.run import Run
 from stridebench.harness.errors import UsageError
-from stridebench.methods.verifiers.codebook import ids_of
 
 # How empty positions of a Jacobi window are filled: with random ids, or from a neighbour.
 # Source: Teng et al. 2025, arXiv:2410.01699, token initialisation; SJD++, Table 8.
@@ -56,7 +55,7 @@ class Initialiser:
         """
         if name in VERTICAL and run.capabilities.grid is None:
             raise UsageError(f"init is {name}, and this backbone's tokens lie in no rows; use h-{name[2:]}")
-        ids = ids_of(run.capabilities, run.target.device)
+        ids = torch.tensor(run.capabilities.cell_ids, device=run.target.device)
         uniform = torch.zeros(1, run.capabilities.vocabulary, dtype=torch.float64, device=ids.device)
         return cls(name, ids, uniform.index_fill_(1, ids, 1 / len(ids)))
 
@@ -311,40 +310,32 @@ def reuse_by_threshold(
 # Bugs to inject into the refinement and the reuse of drafts.
 
 
-REUSE = "stridebench.methods.drafters.jacobi.window"
-
 NEIGHBOUR_PROBS_RECORDED = Mutant(
-    "stridebench.methods.drafters.jacobi.window:JacobiWindow.advance",
+    f"{__name__}:JacobiWindow.advance",
     "refine(tokens, q, p[begin:], len(run.target) + begin)",
     "refine(tokens, q, p[begin:], len(run.target) + begin)._replace(probs=p[begin - 1:-1])",
     "the recorded distribution is the left neighbour's",
 )
 C_RECORDS_NEW_PROBS = Mutant(
-    f"{REUSE}:reuse_by_threshold",
+    f"{__name__}:reuse_by_threshold",
     "q.where(keep_set, 0.0) + (1 - mass) * p",
     "p.clone()",
     "mode C records p, as the paper does",
 )
 B2_RECORDS_OLD_PROBS = Mutant(
-    f"{REUSE}:reuse_by_threshold",
-    "q.where(keep_set, 0.0) / mass",
-    "q",
-    "mode B2 records the old q",
+    f"{__name__}:reuse_by_threshold", "q.where(keep_set, 0.0) / mass", "q", "mode B2 records the old q"
 )
 M_ALWAYS_KEEPS = Mutant(
-    f"{REUSE}:_refine",
-    "draws.couple(x, q, p[:-1])",
-    "draws.couple(x, p[:-1], p[:-1].clone())",
-    "M always keeps",
+    f"{__name__}:_refine", "draws.couple(x, q, p[:-1])", "draws.couple(x, p[:-1], p[:-1].clone())", "M always keeps"
 )
 G_DRAWS_FROM_SHIFTED_PROBS = Mutant(
-    f"{REUSE}:_refine",
+    f"{__name__}:_refine",
     "draws.race(p, range(first",
     "draws.race(p.roll(1, 1), range(first",
     "G draws from a shifted distribution",
 )
 G_KEYS_IGNORE_POSITIONS = Mutant(
-    f"{REUSE}:_refine",
+    f"{__name__}:_refine",
     "range(first, first + len(p))",
     "range(len(p))",
     "G uses the noise of emitted positions again",

@@ -99,7 +99,7 @@ def branching(widths: Sequence[int]) -> TreeShape:
 # names.
 
 
-FILE = Path(__file__).with_name("published.json")
+FILE = Path(__file__).with_suffix(".json")
 """Paths of each tree; (0, 2) is the third best token behind the best one."""
 
 

@@ -9,7 +9,7 @@ from stridebench.harness.backbones.toy.tabular import Tabular
 from stridebench.harness.core.clock import CpuClock, Stopwatch
 from stridebench.harness.core.draft import Draft
 from stridebench.harness.core.session import Session
-from stridebench.methods.drafters.eagle.trees import Candidates, grow_best, rerank
+from stridebench.methods.drafters.eagle.drafter import Candidates, grow_best, rerank
 from tests.support.tree_paths import token_paths
 
 MODEL = Tabular("tabular", {"vocabulary": 7, "seed": 3, "context": 64})
@@ -56,21 +56,21 @@ class TestGrowth:
     @pytest.mark.parametrize("size", [1, 5, 11, 40])
     def test_rerank_keeps_the_best_and_whole_paths(self, size: int) -> None:
         candidates, _ = grow_by_drafter(3, 3)
-        draft = rerank(candidates, size)
+        draft = rerank(candidates, size).draft
         best = sorted(by_hand(3, 3), reverse=True)[:size]
         assert sorted(token_paths(draft.tokens.tolist(), parents_of(draft))) == sorted(path for _, path in best)
         assert draft.probs is None
 
     def test_of_equal_scores_a_node_goes_before_its_children(self) -> None:
         candidates = Candidates(torch.tensor([4, 5, 6, 4]), torch.tensor([-1, -1, 1, 2]), torch.zeros(4).double(), 3)
-        assert parents_of(rerank(candidates, 3)) == [-1, -1, 1]
+        assert parents_of(rerank(candidates, 3).draft) == [-1, -1, 1]
         lower = candidates._replace(scores=torch.tensor([-1.0, 0.0, 0.0, 0.0], dtype=torch.float64))
-        draft = rerank(lower, 3)
+        draft = rerank(lower, 3).draft
         assert (draft.tokens.tolist(), parents_of(draft)) == ([5, 6, 4], [-1, 0, 1])
 
     def test_impossible_tokens_and_a_width_above_the_vocabulary(self) -> None:
         first = torch.tensor([[0.0, -torch.inf, -torch.inf]])
         candidates = grow_best(first, lambda nodes: first.expand(len(nodes), -1), 3, 5)
         assert len(candidates.tokens) == 3 + 2 * 9
-        draft = rerank(candidates, 3)
+        draft = rerank(candidates, 3).draft
         assert (draft.tokens.tolist(), parents_of(draft)) == ([0, 0, 0], [-1, 0, 1])

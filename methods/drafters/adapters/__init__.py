@@ -1,1 +1,0 @@
-"""Cross-Regression: drafts of the target with a gated adapter."""

@@ -1,0 +1,105 @@
+"""Trees of a fixed form whose nodes a feature drafter draws.
+
+Symbols: q the drafter's distributions, m nodes of a level and n of the next one, w children of a node, V vocabulary.
+Source: EAGLE-1, arXiv:2401.15077, section 3.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from stridebench.harness.core.draft import Draft
+from stridebench.harness.core.method import Mutant
+from stridebench.harness.core.run import Run
+from stridebench.harness.errors import UsageError
+from stridebench.methods.drafters.draft_model import siblings
+from stridebench.methods.drafters.eagle.drafter import FeatureDrafter
+from stridebench.methods.drafters.tree_shapes import TreeShape, branching, published
+
+DEEPEST = 64
+"""Levels of a static tree: a feature drafter has no limit."""
+
+
+@dataclass(frozen=True)
+class StaticDrafter:
+    """A drafter and the form of its trees.
+
+    Args:
+        width: w, one more than the largest rank among siblings.
+    """
+
+    drafter: FeatureDrafter
+    shape: TreeShape
+    width: int
+
+    @classmethod
+    def open(cls, run: Run, features: str, tree: str, widths: Sequence[int]) -> StaticDrafter:
+        """A drafter with a tree by name, or with the tree of ``widths`` where there are some.
+
+        Raises:
+            UsageError: there is no such tree, or it has more siblings than there are tokens.
+        """
+        vocabulary = run.capabilities.vocabulary
+        if widths and max(widths) > vocabulary:
+            raise UsageError(f"{max(widths)} siblings of a vocabulary of {vocabulary}; give smaller widths")
+        shape = branching(widths) if widths else published(tree, DEEPEST, vocabulary, vocabulary)
+        return cls(FeatureDrafter.open(run, features, "eagle1"), shape.on(run.target.device), shape.width)
+
+
+def grow_static(run: Run, form: StaticDrafter) -> Draft:
+    """A tree of this form, its levels cut to the room that is left.
+
+    Siblings are drawn without replacement; at T = 0 they are the most probable tokens, in order. The form gives each
+    node its rank among its siblings, so no child drawn is dropped or moved for its value.
+    """
+    shape, width = form.shape.cut(run.room - 1, run.space), form.width
+    reader = form.drafter.root(run) if shape.sizes else None
+    if reader is None:
+        return run.nothing
+    shape, logits = shape.cut(len(shape.sizes), reader.space), reader.first
+    levels: list[TreeLevel] = []
+    above, first = -1, 0
+    for size in shape.sizes:
+        nodes = slice(first, first + size)
+        if levels:
+            logits = reader.read(Draft(levels[-1].tokens, parents=shape.parents[above:first]))
+        levels.append(sample_level(run, logits, shape.parents[nodes] - above, shape.ranks[nodes], width))
+        above, first = first, first + size
+    probs = [level.probs for level in levels if level.probs is not None]
+    tokens = torch.cat([level.tokens for level in levels])
+    return Draft(tokens, torch.cat(probs) if probs else None, shape.parents)
+
+
+class TreeLevel(NamedTuple):
+    """Nodes of one level, and the distribution of each given its earlier siblings; None at T = 0."""
+
+    tokens: Int[Tensor, " n"]
+    probs: Float[Tensor, "n V"] | None
+
+
+def sample_level(
+    run: Run, logits: Float[Tensor, "m V"], parents: Int[Tensor, " n"], ranks: Int[Tensor, " n"], width: int
+) -> TreeLevel:
+    """The children that a form asks for, of ``width`` drawn below each node above."""
+    if run.sampling.temperature == 0:
+        return TreeLevel(logits.topk(width).indices[parents, ranks], None)
+    drawn = siblings(run.probs(logits), width, run.draws, replacement=False)
+    return TreeLevel(drawn.tokens[parents, ranks], drawn.probs[parents, ranks])
+
+
+# Bugs to inject into the trees of a feature drafter.
+
+
+SIBLINGS_SORTED_BY_CONFIDENCE = Mutant(
+    f"{__name__}:sample_level",
+    "return TreeLevel(drawn.tokens[parents, ranks], ",
+    "drawn = drawn._replace(tokens=drawn.tokens.gather(1, run.probs(logits).gather(1, drawn.tokens).argsort(1, "
+    "descending=True))); return TreeLevel(drawn.tokens[parents, ranks], ",
+    "sampled siblings are put in the order of their confidence",
+)

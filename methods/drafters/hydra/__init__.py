@@ -1,1 +1,0 @@
-"""Heads that read the tokens drafted before them."""

@@ -1,1 +1,0 @@
-"""Jacobi windows."""

@@ -1,1 +1,0 @@
-"""MuLo-SD: drafts at a lower resolution."""
