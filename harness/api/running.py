@@ -37,6 +37,7 @@ class Keys(TypedDict, total=False):
         backbones: presets, ``hub:ORG/NAME``, ``gguf:FILE``, or folders.
         tasks: names, or mappings such as {"name": "humaneval", "limit": 4}.
         prompts: instead of a task, a file of prompts or its URL, or a list of texts or of rows as in a .jsonl file.
+        only: a variant of the suite.
         dtype: of all backbones: fp32, bf16, fp16 or fp64; several to sweep.
         temperature: 0 is greedy; several to sweep.
         top_k: 0 for no cut; several to sweep.
@@ -58,6 +59,7 @@ class Keys(TypedDict, total=False):
     backbones: Entry | Sequence[Entry]
     tasks: Entry | Sequence[Entry]
     prompts: str | Path | Sequence[str | Mapping[str, Any]]
+    only: str
     dtype: str | Sequence[str]
     temperature: float | Sequence[float]
     top_k: int | Sequence[int]
@@ -75,7 +77,7 @@ class Keys(TypedDict, total=False):
     allow_code_execution: bool
 
 
-NO_KEYS_OF_A_SUITE = ("dtype", "limit", "prompts", "offline", "allow_code_execution")
+NO_KEYS_OF_A_SUITE = ("only", "dtype", "limit", "prompts", "offline", "allow_code_execution")
 """Arguments of `run` that are not keys of a suite."""
 
 
@@ -149,7 +151,7 @@ def _overrides(keys: Mapping[str, Any], device: str) -> Overrides:
             values[key] = [values[key]]
     dtype = keys.get("dtype", ())
     dtypes = (dtype,) if isinstance(dtype, str) else tuple(dtype)
-    return Overrides(values, keys.get("limit"), dtypes, options, device=device)
+    return Overrides(values, keys.get("limit"), dtypes, options, device=device, only=keys.get("only", ""))
 
 
 def _prompt_file(prompts: str | Path | Sequence[str | Mapping[str, Any]]) -> Path | str:

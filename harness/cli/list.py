@@ -161,16 +161,16 @@ def source_of(spec: Spec) -> tuple[str, str]:
 
 
 def suites() -> list[dict[str, Any]]:
-    """Return one row a suite."""
+    """Return one row a suite or variant of one."""
     rows = catalogue()["suites"]
     return [
-        dict(rows[name]["row"]) if name in rows else suite_row(name, path) for name, path in suite.shipped().items()
+        dict(rows[name]["row"]) if name in rows else suite_row(name, path) for name, path in suite.commands().items()
     ]
 
 
 def suite_row(name: str, path: Path) -> dict[str, Any]:
     """Return the row of a suite."""
-    loaded = suite.load(name).suite
+    loaded = suite.of_command(name).suite
     return {
         "name": name,
         "kind": "suite",

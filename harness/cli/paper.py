@@ -19,7 +19,7 @@ from stridebench.harness.discover import declare_all
 from stridebench.harness.plan import presets
 from stridebench.harness.plan.compatibility import Outcome, Outcomes, vocabulary
 from stridebench.harness.plan.planned_method import PlannedMethod, catalogued
-from stridebench.harness.plan.suite import Resolved, load
+from stridebench.harness.plan.suite import Resolved, of_command
 from stridebench.harness.registry import METHODS
 from stridebench.reports.papers.paper_files import Cells, Item, items
 
@@ -114,7 +114,7 @@ def _backbones(suite: str) -> set[str]:
 
 @cache
 def _loaded(suite: str) -> Resolved:
-    return load(suite)
+    return of_command(suite)
 
 
 def _judged(item: Item, cells: list[Outcome]) -> tuple[str, str]:

@@ -42,6 +42,7 @@ class Folder(click.Path):
 
 @click.command(name="run")
 @click.argument("name", metavar="[SUITE]", required=False)
+@click.option("--only", default="", metavar="NAME", help="A variant of the suite; see `stride list suites`.")
 @click.option(
     "--method",
     "methods",
@@ -125,7 +126,7 @@ def command(name: str | None, **options: Any) -> None:
     stride run --method sjd --method '{name: sjdpp, reuse: M}' --backbone tabular --task tabular -t 1
     stride run quick --batch 1 --batch 4                 four prompts at a time, and one
     stride run --backbone ./my-model --prompts mine.jsonl
-    stride run papers/sjdpp_real --tiny                  does the suite run from end to end
+    stride run papers/sjdpp --only real --tiny           does the suite run from end to end
     stride run servers --url vLLM=http://127.0.0.1:8000    a server that runs, for one engine of the suite
     stride run nightly --append history.jsonl --allow-code-execution
     """
@@ -184,6 +185,7 @@ def read(arguments: Mapping[str, Any]) -> Overrides:
         arguments.get("tiny", False),
         arguments.get("device", "cpu"),
         tuple(arguments.get("urls", ())),
+        arguments.get("only", ""),
     )
 
 

@@ -38,6 +38,8 @@ def suite_of(name: str | None, overrides: Overrides, words: Mapping[str, str] = 
     """
     if name is not None:
         return load(name, overrides)
+    if overrides.only:
+        raise UsageError(f"--only {overrides.only} chooses a variant of a suite; name the suite too")
     if overrides.options.get("tasks") in ("--prompts", "prompts"):
         overrides = replace(overrides, values={"methods": list(ANY_TEXT), "name": "prompts", **overrides.values})
     if absent := [word for key, word in words.items() if key not in overrides.values]:
@@ -55,7 +57,13 @@ def suite_to_run(
     Raises:
         UsageError: as `suite_of`; or the run does not say which suite it ran. StoreError: ``out`` holds no run.
     """
-    nothing_named = name is None and not overrides.values and overrides.limit is None and not overrides.dtypes
+    nothing_named = (
+        name is None
+        and not overrides.values
+        and not overrides.only
+        and overrides.limit is None
+        and not overrides.dtypes
+    )
     if not (resume and nothing_named and out is not None):
         return suite_of(name, overrides, words)
     from stridebench.harness.record.store import Store  # imports pandas, which a list or a dry run does not need

@@ -105,7 +105,8 @@ class Suite(_Strict):
     A list in place of a scalar is a sweep: every value in turn. ``methods: all`` and ``backbones: all``
     are everything registered, at its defaults. ``at`` in a method's entry limits it to some temperatures.
     ``beside`` in the file maps a backbone to those that run whenever it does, named on the command line or not.
-    ``report`` names the paper's report that the run ends with.
+    ``report`` names the paper's report that the run ends with. ``variants`` in the file maps a name to the keys that
+    replace the file's when ``--only NAME`` chooses it.
     ``isolation: process`` runs the cells of methods in a worker process, ``none`` in the main one; not given: process
     for methods of other packages. The two limits are seconds of wall time; they hold for cells in a worker,
     and ``sample_limit_s`` for the scorer of every task.
@@ -215,6 +216,7 @@ class Overrides:
         tiny: tiny models of random weights stand in for published ones; see `tiny_suite`.
         device: that the suite will run on; it decides what ``dtype: native`` is.
         urls: addresses of running servers (`stridebench.harness.plan.engine_entries.at_urls`).
+        only: the variant of the suite that runs; "" for the suite itself.
     """
 
     values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -224,6 +226,7 @@ class Overrides:
     tiny: bool = False
     device: str = "cpu"
     urls: tuple[str, ...] = ()
+    only: str = ""
 
     def lines(self, path: str, node: yaml.Node | None) -> Lines:
         """Return the places that the values of a patched suite came from."""
@@ -246,12 +249,29 @@ class Overrides:
 
 
 NOTHING = Overrides()
+ONLY = " --only "
+"""Between the name of a suite and its variant, where a command is written."""
 
 
 def shipped() -> dict[str, Path]:
     """Suites that we ship, by name: quick, nightly, all, papers/..."""
     folder = suite_folder()
     return {path.relative_to(folder).with_suffix("").as_posix(): path for path in sorted(folder.rglob("*.yaml"))}
+
+
+def commands() -> dict[str, Path]:
+    """Suites that we ship and their variants, as `stride run` takes them: ``papers/sjdpp --only batch``."""
+    return {
+        f"{name}{ONLY}{variant}" if variant else name: path
+        for name, path in shipped().items()
+        for variant in ("", *(parse(path.read_text(encoding="utf-8")).data.get("variants") or ()))
+    }
+
+
+def of_command(text: str, overrides: Overrides = NOTHING) -> Resolved:
+    """Load a suite by its text in `commands`; errors are those of `load`."""
+    name, _, only = text.partition(ONLY)
+    return load(name, dataclasses.replace(overrides, only=only))
 
 
 def load(name: str, overrides: Overrides = NOTHING) -> Resolved:
@@ -282,7 +302,23 @@ def load(name: str, overrides: Overrides = NOTHING) -> Resolved:
         raise UsageError(f"{path}:1: a suite is a mapping with methods, backbones and tasks")
     title = path.stem if path == Path(name) else name
     problems = [f"{path}:{again.line}: the key {again.key!r} is there twice" for again in document.repeated]
-    return _resolve({"name": title, **document.data}, overrides, overrides.lines(str(path), document.node), problems)
+    data, node = document.data, document.node
+    variants, nodes = data.pop("variants", {}), _children(node).get("variants")
+    if not isinstance(variants, dict) or not all(isinstance(keys, dict) for keys in variants.values()):
+        problems.append(f"{path}:{nodes.start_mark.line + 1 if nodes else 1}: variants maps names to keys of a suite")
+    elif overrides.only:
+        if overrides.only not in variants:
+            raise UnknownNameError(f"variant of {name}", overrides.only, variants)
+        title, data = f"{title}_{overrides.only}", {**data, **variants[overrides.only]}
+        pairs = {
+            key.value: (key, value) for part in (node, _children(nodes)[overrides.only]) for key, value in part.value
+        }
+        node = yaml.MappingNode(node.tag, list(pairs.values()), node.start_mark)
+    return _resolve({"name": title, **data}, overrides, overrides.lines(str(path), node), problems)
+
+
+def _children(node: yaml.Node | None) -> dict[str, yaml.Node]:
+    return {key.value: value for key, value in node.value} if isinstance(node, yaml.MappingNode) else {}
 
 
 def from_options(overrides: Overrides) -> Resolved:

@@ -35,9 +35,6 @@ def shrink(plain: dict[str, Any]) -> None:
     share = TOKENS / max(budget, TOKENS) if isinstance(budget := plain.get("max_new_tokens", TOKENS), int) else 1.0
     plain["methods"] = [_fitting(_renamed(entry), plain["backbones"], share) for entry in plain.get("methods", ())]
     plain["tasks"] = [_small(_renamed(entry), plain.get("max_new_tokens")) for entry in plain.get("tasks", ())]
-    report = plain.get("report")
-    if isinstance(report, dict) and isinstance(report.get("roles"), dict):
-        plain["report"] = {**report, "roles": {role: _renamed(cell) for role, cell in report["roles"].items()}}
     most = plain.get("max_new_tokens", TOKENS)
     plain |= {"max_new_tokens": min(most, TOKENS) if isinstance(most, int) else most}
     plain |= {"prove": False, "warmup": 0, "repetitions": 1, "greedy_check": {"prompts": 0}}

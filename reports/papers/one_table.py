@@ -10,7 +10,7 @@ from stridebench.harness.errors import UsageError, did_you_mean
 from stridebench.reports.papers import cost, report
 from stridebench.reports.papers.drawing import SHEETS
 from stridebench.reports.papers.measured import MeasuredRun, measured
-from stridebench.reports.papers.paper_files import Item, items, printed, reports
+from stridebench.reports.papers.paper_files import Item, items, papers, printed
 from stridebench.reports.text_table import UNMEASURED, TextTable
 
 if TYPE_CHECKING:
@@ -82,10 +82,12 @@ def one_table(store: Store, paper: str, table: str) -> list[TextTable]:
 
 def _how(item: Item) -> str:
     """Say which suite fills a table: first one on models that ship, then the one on the paper's models."""
-    if item.suite.endswith("_real"):
-        for name, contents in reports().items():
-            if item.made_by in contents.sheets and not name.endswith("_real"):
-                return f"stride run papers/{name} makes it, and {item.suite} on the paper's own models"
+    if item.suite.endswith("real"):
+        for paper, file in papers().items():
+            for name, contents in file.reports.items():
+                if item.made_by in contents.sheets and not name.endswith("_real"):
+                    variant = f" --only {name.removeprefix(f'{paper}_')}" if name != paper else ""
+                    return f"stride run papers/{paper}{variant} makes it, and {item.suite} on the paper's own models"
     return f"stride run {item.suite} makes it"
 
 

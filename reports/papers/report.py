@@ -49,8 +49,6 @@ FACTS = {
     "xspecmesh": xspecmesh.facts.FACTS,
     "cross_regression": cross_regression.facts.FACTS,
 }
-OTHERS = ("trees", "masked")
-"""Reports of suites that lie outside of the papers' folder."""
 LEGEND = (
     "measured: [low, high] is a 95 % interval over prompts, of one prompt alone over its repetitions (the seeds); "
     "(n=3): too few for one; the heading's n counts outputs",
@@ -152,18 +150,14 @@ def markdown(sheets: Sequence[TextTable], figures: Sequence[Path]) -> str:
 
 
 def contents_of(store: Store) -> Contents:
-    """Return the contents of the run's report. Runs older than the key ``report:`` are recognised by the suite's name.
-
-    Roles of the suite replace those of the report.
+    """Return the contents of the run's report. Roles of the suite replace those of the report.
 
     Raises:
         UnknownNameError: the report is unknown.
     """
-    suite = store.manifest.get("suite") or {}
-    stated = suite.get("report")
+    stated = (store.manifest.get("suite") or {}).get("report")
     if not stated:
-        folder, _, name = str(suite.get("name")).rpartition("/")
-        return reports().get(name, Contents()) if folder == "papers" or name in OTHERS else Contents()
+        return Contents()
     entry = {"name": stated} if isinstance(stated, str) else stated
     if entry["name"] not in reports():
         raise UnknownNameError("report", entry["name"], reports())

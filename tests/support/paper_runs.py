@@ -42,6 +42,8 @@ def paper_run(
     """A baseline and the cells of one suite, each of so many pictures of 16 tokens."""
     store = empty()
     store.manifest["suite"] = {"name": name}
+    if name.startswith("papers/"):
+        store.manifest["suite"]["report"] = name.removeprefix("papers/")
     same = {"backbone": backbone, "task": task, "sampling": SAMPLED, "grid": GRID, "set_scores": set_scores()}
     names = [f"p{i}" for i in range(prompts)]
 

@@ -18,7 +18,7 @@ from stridebench.harness.record import stats
 from stridebench.reports.papers.drawing import sheet
 from stridebench.reports.papers.engine import PaperFacts, SheetLine, SheetScene
 from stridebench.reports.papers.measured import KEYS, MeasuredRun, decoded, fits, plain
-from stridebench.reports.papers.paper_files import printed, published
+from stridebench.reports.papers.paper_files import model_name, printed, published
 from stridebench.reports.summary import FinishedCell, metric_interval, token_ms
 from stridebench.reports.text_table import UNMEASURED, TextTable, estimate_text
 
@@ -49,8 +49,9 @@ class Setting:
     @property
     def title(self) -> str:
         """Return the text of headings."""
+        of_a = fits(self.rows, backbone=self.roles["A"]["backbone"]) if "A" in self.roles else self.rows
+        backbone = self.roles["A"]["backbone"] if of_a.empty else of_a["backbone"].iloc[0]
         first = self.rows.iloc[0]
-        backbone = self.roles["A"]["backbone"] if "A" in self.roles else first["backbone"]
         sampled = f"T = {first['temperature']:g}, {first['task']}, n = {self.rows['n_run'].max():.0f}"
         return f"{backbone} {first['dtype']}, {sampled}"
 
@@ -104,7 +105,8 @@ def why(store: Store, selection: Mapping[str, Any] | None) -> str:
     sealed = set(store.cells())
     for name, planned in store.manifest["cells"].items():
         heads = (planned.get("params") or {}).get("heads", "")
-        same = (planned["backbone"], heads) == (selection["backbone"], selection.get("heads", ""))
+        model = model_name(planned["backbone"])
+        same = (model, heads) == (model_name(selection["backbone"]), selection.get("heads", ""))
         if same and planned.get("role") != "floor":
             meta = store.cell(name).meta if name in sealed else planned
             if meta["status"] != "done":

@@ -76,7 +76,7 @@ def test_each_entry_has_a_line_of_at_most_eighty_columns(monkeypatch: pytest.Mon
     done = CliRunner().invoke(verb.command, [kind], catch_exceptions=False)
     title, _, *lines = done.output.rstrip().splitlines()
     assert title == kind
-    assert [line.split()[0] for line in lines] == [*names, "more:"]
+    assert all(line.startswith(f"{name} ") for line, name in zip(lines, [*names, "more:"], strict=True))
     assert max(map(len, lines)) <= 80
 
 

@@ -51,7 +51,7 @@ def test_what_an_item_names_exists() -> None:
     listed = [item for of_paper in items().values() for item in of_paper]
     for item in listed:
         assert item.made_by in sources, item
-        assert not item.suite or item.suite in suite.shipped(), item
+        assert not item.suite or item.suite in suite.commands(), item
         for cells in item.cells:
             METHODS.get(cells.method)(**cells.options)
         models = {plain(model) for cells in item.cells for model in cells.models} | set(item.models)
@@ -76,10 +76,12 @@ def test_what_an_item_names_exists() -> None:
         (Item(item="t", suite="embedded", cells=(Cells(method="sjd", models=("embedded-image",)),)), "yes", ""),
         (
             Item(
-                item="t", suite="papers/sjdpp_diversity", cells=(Cells(method="sjd", models=("lumina-mgpt-7b-768",)),)
+                item="t",
+                suite="papers/sjdpp --only diversity",
+                cells=(Cells(method="sjd", models=("lumina-mgpt-7b-768",)),),
             ),
             "no",
-            "papers/sjdpp_diversity does not run lumina-mgpt-7b-768",
+            "papers/sjdpp --only diversity does not run lumina-mgpt-7b-768",
         ),
     ],
 )
@@ -97,7 +99,7 @@ def test_an_item_is_yes_only_if_its_suite_runs_all_of_its_models(monkeypatch: py
     rows = {(key, item.item): (item, paper.row(Outcomes(), key, item)) for key in items() for item in items()[key]}
     for item, row in rows.values():
         models = {model for cells in item.cells for model in cells.models}
-        run = {entry.name for entry in suite.load(item.suite).suite.backbones} if item.suite else models
+        run = {entry.name for entry in suite.of_command(item.suite).suite.backbones} if item.suite else models
         assert (row["outcome"] == "yes") == (models <= run and not item.why and row["outcome"] != "needs weights"), row
         assert all(model in row["why"] for model in models - run if not item.why)
     for unmade in (

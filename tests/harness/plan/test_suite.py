@@ -309,15 +309,26 @@ def test_defaults_come_from_the_adapters(write):
     assert loaded.methods == (METHODS.get("sjd")(),)
 
 
+def test_a_variant_replaces_keys_and_its_errors_name_its_lines(write):
+    path = write(BASE + "variants:\n  hot:\n    temperature: [1]\n  wrong:\n    max_new_tokens: 0\n")
+    stem = suite.load(path).suite.name
+    hot = suite.load(path, suite.Overrides(only="hot")).suite
+    assert (hot.name, hot.temperature, hot.methods) == (f"{stem}_hot", (1.0,), suite.load(path).suite.methods)
+    line = BASE.count("\n") + 5
+    assert f"{path}:{line}: max_new_tokens" in refused(path, suite.Overrides(only="wrong"))
+    assert "did you mean 'hot'" in refused(path, suite.Overrides(only="hott"))
+    assert "maps names to keys of a suite" in refused(write(BASE + "variants: [hot]\n"))
+
+
 SUITES = [
-    pytest.param(name, marks=pytest.mark.slow if name in ("all", "papers/cross_regression_real") else ())
-    for name in sorted(suite.shipped())
+    pytest.param(name, marks=pytest.mark.slow if name in ("all", "papers/cross_regression --only real") else ())
+    for name in sorted(suite.commands())
 ]
 
 
 @pytest.mark.parametrize("name", SUITES)
 def test_a_shipped_suite_resolves_and_expands(name):
-    plan = expand(suite.load(name))
+    plan = expand(suite.of_command(name))
     ids = [cell.id for cell in (*plan.cells, *plan.engines)]
     assert (plan.cells or plan.runnable_engines) and len(set(ids)) == len(ids)
     assert all(plan.baseline(cell).role == "baseline" for cell in plan.cells)
@@ -330,7 +341,7 @@ def test_the_quick_suite_has_three_thresholds_for_a_pareto_front():
 
 def test_every_method_is_in_a_suite_that_names_it():
     shipped = {METHODS.get(name) for name in METHODS if METHODS.source(name).startswith("methods.")}
-    named = {type(method) for name in suite.shipped() if name != "all" for method in suite.load(name).methods}
+    named = {type(method) for name in suite.commands() if name != "all" for method in suite.of_command(name).methods}
     assert named >= shipped - {METHODS.get("autoregressive")}
 
 

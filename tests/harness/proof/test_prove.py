@@ -434,7 +434,7 @@ UNMEASURED = {
 
 
 def approximate_settings(*suites: str) -> dict[str, Method[Any]]:
-    methods = [method for name in suites for method in suite.load(name).methods]
+    methods = [method for name in suites for method in suite.of_command(name).methods]
     return {
         label(method): method
         for method in methods
@@ -444,7 +444,7 @@ def approximate_settings(*suites: str) -> dict[str, Method[Any]]:
 
 class TestApproximateSettings:
     @pytest.mark.parametrize(
-        "suites", [("quick",), pytest.param(tuple(suite.shipped()), id="all", marks=pytest.mark.audit)]
+        "suites", [("quick",), pytest.param(tuple(suite.commands()), id="all", marks=pytest.mark.audit)]
     )
     def test_a_proof_case_shows_what_makes_each_approximate(self, suites: tuple[str, ...]) -> None:
         def shown(method: Method[Any]) -> bool:

@@ -10,15 +10,13 @@ import pytest
 
 from stridebench.harness import discover
 from stridebench.harness.backbones import tiny
-from stridebench.harness.discover import suite_folder
 from stridebench.harness.errors import UsageError
 from stridebench.harness.plan import presets, suite, tiny_suite
 from stridebench.harness.registry import METHODS
 from stridebench.harness.train import tiny_components
 from tests.support.cli import stride
 
-REAL = sorted(f"papers/{path.stem}" for path in (suite_folder() / "papers").glob("*_real.yaml"))
-SUITES = [*REAL, "papers/mulo_sd_500"]
+SUITES = [name for name in suite.commands() if name.endswith(("real", " 500"))]
 
 
 @pytest.fixture(autouse=True)
@@ -29,8 +27,8 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
 
 def test_published_models_become_stand_ins_and_the_settings_stay() -> None:
     overrides = suite.Overrides(tiny=True)
-    shrunk = suite.load("papers/adt_tree_real", overrides)
-    whole = suite.load("papers/adt_tree_real")
+    shrunk = suite.of_command("papers/adt_tree --only real", overrides)
+    whole = suite.of_command("papers/adt_tree --only real")
     assert [entry.name for entry in shrunk.suite.backbones] == [f"tiny:{entry.name}" for entry in whole.suite.backbones]
     assert shrunk.methods == whole.methods
     assert {use.limit for use in shrunk.tasks} == {1} and shrunk.suite.max_new_tokens == 40
@@ -42,18 +40,18 @@ def test_settings_that_small_pictures_and_short_canvases_do_not_have_shrink() ->
     """Windows wider than four cells, and steps with the canvas; those of models of the package stay."""
     windows = {
         (METHODS.name_of(type(use.method)), use.method.window)
-        for name in ("papers/sjdpp_real", "papers/mulo_sd_500")
-        for use in suite.load(name, suite.Overrides(tiny=True)).uses
+        for name in ("papers/sjdpp --only real", "papers/mulo_sd --only 500")
+        for use in suite.of_command(name, suite.Overrides(tiny=True)).uses
         if METHODS.name_of(type(use.method)) == "zipar"
     }
     assert windows == {("zipar", 2), ("zipar", 8)}
     steps = [
         use.method.steps
-        for use in suite.load("papers/cross_regression_real", suite.Overrides(tiny=True)).uses
+        for use in suite.of_command("papers/cross_regression --only real", suite.Overrides(tiny=True)).uses
         if METHODS.name_of(type(use.method)) == "masked_diffusion"
     ]
     assert steps == [40, 10, 5, 40, 2, 1], "1024, 256, 128 and 1024, 64, 16 of 1024 tokens"
-    pictures = suite.load("papers/mulo_sd_500", suite.Overrides(tiny=True)).tasks
+    pictures = suite.of_command("papers/mulo_sd --only 500", suite.Overrides(tiny=True)).tasks
     assert {use.max_new_tokens for use in pictures} == {8192} and {use.limit for use in pictures} == {1}
 
 
@@ -74,7 +72,7 @@ def test_a_model_without_a_stand_in_is_one_message() -> None:
 @pytest.mark.parametrize("name", SUITES)
 def test_every_suite_of_a_paper_plans_on_its_own_models_and_on_stand_ins(name: str) -> None:
     for more in ((), ("--tiny",)):
-        cells = stride("run", name, "--dry-run", "--json", *more).document["cells"]
+        cells = stride("run", *name.split(), "--dry-run", "--json", *more).document["cells"]
         published = [cell for cell in cells if cell["backbone"] != "embedded-image"]
         assert published and all(cell["backbone"].startswith(tiny.PREFIX) == bool(more) for cell in published)
     reasons = {str(cell["reason"]) for cell in cells if cell["outcome"] == "cannot"}
@@ -83,7 +81,7 @@ def test_every_suite_of_a_paper_plans_on_its_own_models_and_on_stand_ins(name: s
 
 def ran(name: str, out: Path, *words: object) -> None:
     """Run a suite; no sample fails and no planned cell is left."""
-    outcome = stride("run", name, "--tiny", *words, "--out", out, "--json")
+    outcome = stride("run", *name.split(), "--tiny", *words, "--out", out, "--json")
     assert outcome.code == 0 and outcome.document["failed"] == 0, outcome
     assert outcome.document["done"] == outcome.document["cells"] - outcome.document["skipped"] > 1
 
@@ -92,20 +90,20 @@ def ran(name: str, out: Path, *words: object) -> None:
 @pytest.mark.parametrize(
     ("name", "backbone", "task", "method"),
     [
-        ("papers/cross_regression_real", "deepseek-r1-distill-1.5b", "gsm8k", ""),
-        ("papers/cross_regression_real", "whisper-tiny-hub", "librispeech", ""),
-        ("papers/cross_regression_real", "dream-7b", "gsm8k", ""),
-        ("papers/sjdpp_real", "lumina-mgpt-7b-512", "coco", ""),
-        ("papers/adt_tree_real", "llamagen-c2i-l", "imagenet_classes", ""),
-        ("papers/sjdpp_topk_real", "lumina-mgpt-7b-768", "coco", "{name: sjdpp, window: 96}"),
+        ("papers/cross_regression --only real", "deepseek-r1-distill-1.5b", "gsm8k", ""),
+        ("papers/cross_regression --only real", "whisper-tiny-hub", "librispeech", ""),
+        ("papers/cross_regression --only real", "dream-7b", "gsm8k", ""),
+        ("papers/sjdpp --only real", "lumina-mgpt-7b-512", "coco", ""),
+        ("papers/adt_tree --only real", "llamagen-c2i-l", "imagenet_classes", ""),
+        ("papers/sjdpp --only topk_real", "lumina-mgpt-7b-768", "coco", "{name: sjdpp, window: 96}"),
         (
-            "papers/cross_regression_layers_real",
+            "papers/cross_regression --only layers_real",
             "llama2-7b",
             "",
             "{name: cross_regression, adapter: cross-regression-l0-3}",
         ),
-        ("papers/mulo_sd_500", "tar-1.5b", "coco", "{name: zipar, window: 16}"),
-        ("papers/xspecmesh_real", "bpt", "", "{name: multi_head, levels: 4}"),
+        ("papers/mulo_sd --only 500", "tar-1.5b", "coco", "{name: zipar, window: 16}"),
+        ("papers/xspecmesh --only real", "bpt", "", "{name: multi_head, levels: 4}"),
     ],
 )
 def test_a_suite_runs_to_its_end_on_a_stand_in_of_each_family(

@@ -21,7 +21,7 @@ from stridebench.harness.record.store import Store
 from stridebench.reports.papers import report
 from stridebench.reports.papers.adt_tree import figures, laws, tables
 from stridebench.reports.papers.measured import MeasuredRun, fits, measured
-from stridebench.reports.papers.paper_files import papers, printed, reports
+from stridebench.reports.papers.paper_files import papers, printed
 from stridebench.reports.text_table import UNMEASURED, TextTable
 from tests.support.fake_store import FakeStore, empty, meta, record, step
 from tests.support.paper_runs import frame_of, run_of
@@ -29,7 +29,6 @@ from tests.support.paper_runs import frame_of, run_of
 GRID = {"rows": 4, "columns": 4, "stride": 4}
 ADT = {"acceptance": "exact", "init": "horizontal", "depths": [1, 9], "widths": [2, 8], "step_k": 2}
 FIXED = {"depth": 2, "width": 2, "nodes": 6}
-SUITES = [name for name in suite.shipped() if name == "trees" or name.startswith("papers/adt_tree")]
 
 
 def picture(prompt: str, accepted: tuple[int, ...], levels: int = 3, ms: float = 10.0, **changes: Any) -> Any:
@@ -46,7 +45,7 @@ def picture(prompt: str, accepted: tuple[int, ...], levels: int = 3, ms: float =
 def paper_run(name: str = "papers/adt_tree", prompts: int = 2, **changes: Any) -> FakeStore:
     """T = 0 and 1: a baseline, EAGLE-2, ADT-Tree, and ADT-Tree with LANTERN's rule. At T = 1 EAGLE-2 accepts less."""
     store = empty()
-    store.manifest["suite"] = {"name": name}
+    store.manifest["suite"] = {"name": name, "report": name.removeprefix("papers/")}
     relaxed = {**ADT, "acceptance": "lantern"}
     for t in (0.0, 1.0):
         same = {"backbone": "embedded-image", "task": "emoji_scenes", "grid": GRID, "baseline": f"ar{t:g}", **changes}
@@ -129,7 +128,7 @@ def test_settings_absent_from_the_paper_are_appended_and_a_benchmark_fills_its_o
 
 def test_models_of_table_v_are_paired_in_order_and_fixed_bases_are_distinguished() -> None:
     store = empty()
-    store.manifest["suite"] = {"name": "papers/adt_tree_base"}
+    store.manifest["suite"] = {"name": "papers/adt_tree_base", "report": "adt_tree_base"}
     fixed = {"a": {"depths": [1, 2]}, "b": {"widths": [3, 7], "step_k": 4}, "c": {"init": "flock"}, "d": {}}
     for i, backbone in enumerate(("embedded-digits-s", "embedded-digits-l")):
         same = {"backbone": backbone, "task": "digits", "baseline": f"ar{i}", "grid": GRID}
@@ -145,7 +144,7 @@ def test_models_of_table_v_are_paired_in_order_and_fixed_bases_are_distinguished
 
 
 def test_the_suite_of_table_v_has_each_of_its_rows() -> None:
-    cells = expand(suite.load("papers/adt_tree_base")).cells
+    cells = expand(suite.of_command("papers/adt_tree --only base")).cells
     options = [tables.options(cell.config["params"]) for cell in cells]
     rows = pd.DataFrame({"method": [cell.name for cell in cells], "options": options})
     for name in printed("adt_tree_table5").rows["Method"]:
@@ -330,14 +329,3 @@ def test_figures_are_drawn_from_a_few_pictures_too(name: str, tmp_path: Path) ->
     drawn = [path.stem.removeprefix("papers-") for path in written if path.suffix == ".png"]
     assert set(DRAWN[name]) <= set(drawn)
     assert (tmp_path / "out" / "papers.md").stat().st_size > 0
-
-
-@pytest.mark.parametrize("name", SUITES)
-def test_every_suite_is_read_and_has_a_report(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if name.endswith("_real"):  # its benchmarks' files have to be put there
-        monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
-        captions = {"images": [], "annotations": [{"id": 5, "image_id": 1, "caption": "a cat"}]}
-        (tmp_path / "data").mkdir()
-        (tmp_path / "data" / "captions_val2017.json").write_text(json.dumps(captions))
-    plan = expand(suite.load(name))
-    assert plan.runnable and name.removeprefix("papers/") in reports()

@@ -41,7 +41,7 @@ def cell(store: FakeStore, name: str, outputs: list[Record], ppl: float, **chang
 def store() -> FakeStore:
     """A masked model at 1, 4 and 16 passes in two orders; its twin at 16 steps of 5 ms, and one of its own methods."""
     store = empty()
-    store.manifest["suite"] = {"name": "masked"}
+    store.manifest["suite"] = {"name": "masked", "report": "masked"}
     masked_model = {"backbone": "m", "method": "masked_diffusion", "baseline": "m-base", "claim": "APPROXIMATE"}
     cell(
         store,
@@ -86,7 +86,7 @@ def test_the_table_equals_the_one_by_hand(store: FakeStore) -> None:
 
 def test_prefill_is_in_the_speed_up_of_whole_outputs(store: FakeStore) -> None:
     with_prefill = empty()
-    with_prefill.manifest["suite"] = {"name": "masked"}
+    with_prefill.manifest["suite"] = {"name": "masked", "report": "masked"}
     for name, stored in store.sealed_cells.items():
         cell_records = store.records[name]
         if name == "t-base":  # 80 ms of steps and as much prefill

@@ -92,7 +92,7 @@ def colour(cell: str, prompt: int, seed: int, k: int) -> tuple[float, float, flo
 def seeded(folder: Path, prompts: int = 4, scored: bool = True) -> FakeStore:
     """Three decodings at two K, out of order; each picture's colour says of which cell, prompt and seed it is."""
     store = empty()
-    store.manifest["suite"] = {"name": "papers/sjdpp_diversity"}
+    store.manifest["suite"] = {"name": "papers/sjdpp_diversity", "report": "sjdpp_diversity"}
     store.path = folder
     plain = paper_run()
     for k in KS:
@@ -339,7 +339,7 @@ def test_fig_12_shows_passes_a_token_of_each_picture(tmp_path: Path) -> None:
 def resolutions() -> FakeStore:
     """Pictures of 16 tokens by one backbone and of 32 by another, each in four passes."""
     store = empty()
-    store.manifest["suite"] = {"name": "papers/sjdpp_resolution"}
+    store.manifest["suite"] = {"name": "papers/sjdpp_resolution", "report": "sjdpp_resolution"}
     for backbone, accepted in (("embedded-image-8x8", 3), ("embedded-image", 7)):
         settings = {"method": "sjdpp", "backbone": backbone, "params": PUBLISHED, "sampling": SAMPLED, "label": "SJD++"}
         records = [record(f"p{i}", [step(accepted, accepted)] * 4) for i in range(2)]
@@ -464,7 +464,7 @@ def rows_of(table: str) -> list[dict[str, str]]:
 
 
 def test_diversity_is_asked_for_over_seeds_and_at_each_k() -> None:
-    resolved = suite.load("papers/sjdpp_diversity")
+    resolved = suite.of_command("papers/sjdpp --only diversity")
     assert resolved.suite.repetitions > 1 and resolved.tasks[0].params["scorers"] == "diversity"
     assert set(resolved.suite.top_ks) == {1, 10, 100, 250}
 
@@ -479,7 +479,7 @@ def test_the_suite_of_published_models_has_the_papers_setting(tmp_path: Path, mo
     captions = {"images": [], "annotations": [{"id": 5, "image_id": 1, "caption": "a cat"}]}
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "captions_val2017.json").write_text(json.dumps(captions))
-    plan = expand(suite.load("papers/sjdpp_real"))
+    plan = expand(suite.of_command("papers/sjdpp --only real"))
     cells = [cell for cell in plan.cells if cell.role == "method"]
     own = [cell for cell in cells if cell.name in ("sjd", "sjdpp")]
     settings = {(cell.backbone, cell.name, cell.config["params"]["window"]) for cell in own}
@@ -499,7 +499,7 @@ def test_the_suite_of_published_models_has_the_papers_setting(tmp_path: Path, mo
     assert [len(plan.prompts[use]) for use in plan.suite.tasks] == [1, 0, 0, 0]
     (tmp_path / "data" / "captions_val2017.json").write_text("{")
     with pytest.raises(UsageError, match=r"captions_val2017\.json"):
-        expand(suite.load("papers/sjdpp_real"))
+        expand(suite.of_command("papers/sjdpp --only real"))
 
 
 @pytest.mark.parametrize("name", ["coco", "geneval", "partiprompts", "t2i_compbench", "dpg_bench"])

@@ -18,7 +18,7 @@ from tests.support.fake_store import FakeStore, empty, meta, record, step
 
 
 def test_the_batch_suite_sweeps_batches_of_the_jacobi_family() -> None:
-    batch_suite = suites.load("papers/sjdpp_batch").suite
+    batch_suite = suites.of_command("papers/sjdpp --only batch").suite
     assert batch_suite.batches == (1, 2, 4, 8) and [entry.name for entry in batch_suite.backbones] == ["embedded-image"]
 
 
@@ -28,7 +28,7 @@ def swept(name: str = "papers/sjdpp_batch") -> FakeStore:
     Every other row of a batch takes one step more, alone.
     """
     store = empty()
-    store.manifest["suite"] = {"name": name}
+    store.manifest["suite"] = {"name": name, "report": name.removeprefix("papers/")}
     for batch in (1, 2):
         for label, ms, accepted in (("autoregressive", 10.0, (0,) * 4), ("sjd", 12.0, (1, 1))):
             records = []

@@ -61,7 +61,7 @@ def mesh_run(
 ) -> FakeStore:
     """Row A takes 12 passes of 10 ms; B takes 8, D 6 and E 4 passes of 12 ms; E loses at most one of six shapes."""
     store = empty()
-    store.manifest["suite"] = {"name": "papers/xspecmesh"}
+    store.manifest["suite"] = {"name": "papers/xspecmesh", "report": "xspecmesh"}
     store.manifest["vocabularies"] = {"llama3-8b": 128256}
     sampling = {"temperature": 0.5, "top_k": 50, "top_p": 0.95}
     same = {"task": "shapes", "dtype": "fp32", "sampling": sampling, "vocabulary": 5121}
@@ -297,12 +297,13 @@ def test_the_suite_has_every_row_and_companions_follow_the_command_line() -> Non
 @pytest.mark.parametrize("tiny", [False, True])
 def test_every_row_of_the_papers_own_models_is_a_cell_of_the_suite(tiny: bool) -> None:
     """With six heads for Fig. 5a a row of four heads says so; it did not, and tables 2 to 4 were empty."""
-    resolved = suite.load("papers/xspecmesh_real", suite.Overrides(tiny=tiny))
+    resolved = suite.of_command("papers/xspecmesh --only real", suite.Overrides(tiny=tiny))
     cells = [(cell.backbone, cell.name, cell.config["params"]) for cell in expand(resolved).cells]
-    roles = resolved.suite.report.roles  # type: ignore[union-attr]  # the suite has one
+    roles = reports()["xspecmesh_real"].roles
     assert set(roles) == {"A", "B", "C", "D", "E", "C-tuned", "E-tuned", "rival"}
     for key, role in roles.items():
         setting = {**published("multi_head"), **role} if "heads" in role else dict(role)
+        setting["backbone"] = f"tiny:{setting['backbone']}" if tiny else setting["backbone"]
         backbone, name = setting.pop("backbone"), "multi_head" if "heads" in role else "autoregressive"
         assert any(
             (own, method) == (backbone, name) and params.items() >= setting.items() for own, method, params in cells
@@ -310,7 +311,9 @@ def test_every_row_of_the_papers_own_models_is_a_cell_of_the_suite(tiny: bool) -
 
 
 def test_quality_is_judged_at_the_papers_shapes_on_rows_and_their_tuned_backbones() -> None:
-    plan = expand(suite.load("papers/xspecmesh_quality", suite.Overrides({"backbones": ["embedded-mesh"]})))
+    plan = expand(
+        suite.of_command("papers/xspecmesh --only quality", suite.Overrides({"backbones": ["embedded-mesh"]}))
+    )
     decoded = {(cell.backbone, cell.config["params"].get("heads", "")) for cell in plan.cells}
     roles = [role for key, role in ROLES.items() if key not in ("B", "rival")]
     assert decoded == {(role["backbone"], role.get("heads", "")) for role in roles}
