@@ -18,7 +18,7 @@ import yaml
 from stridebench.harness import discover
 from stridebench.harness.backbones import tiny
 from stridebench.harness.backbones.checkpoints import components, sources
-from stridebench.harness.backbones.checkpoints.hub import Progress
+from stridebench.harness.backbones.checkpoints.files import Progress
 from stridebench.harness.core.capabilities import Requirement
 from stridebench.harness.discover import catalogue, declare_all, plain
 from stridebench.harness.errors import (

@@ -14,8 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from stridebench.harness.backbones.toy.masked_tabular import MaskedTabular
-from stridebench.harness.backbones.toy.tabular import mix
+from stridebench.harness.backbones.toy import MaskedTabular, mix
 from stridebench.harness.core.cache import Window
 from stridebench.harness.core.canvas import Canvas
 from stridebench.harness.core.capabilities import Requirement

@@ -1,4 +1,4 @@
-"""A small drafter that borrows its target's embedding and unembedding: only the layers between are its own.
+"""A small drafter that borrows its target's embedding and unembedding: it has the layers between them alone.
 
 Its distributions cover the target's whole vocabulary. Ids that it was not trained to propose have probability zero;
 verification corrects for that.
@@ -39,12 +39,12 @@ SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
 def folder_of(body: str) -> Path:
-    """The folder of a path, or of a name of shipped weights."""
+    """Return the folder of a path, or of a name of shipped weights."""
     return Path(body).expanduser() if body.startswith((".", "/", "~")) else sources.SHIPPED / body
 
 
 def read(name: str, target: Path, body: Path) -> tuple[LlamaForCausalLM, Int[Tensor, " K"]]:
-    """The drafter as a model of transformers whose head has the rows of the kept ids; and those ids.
+    """Return the drafter as a model of transformers whose head has the rows of the kept ids; and those ids.
 
     Raises:
         WeightsError: the layers are not there, or are made for an embedding of another shape.
@@ -75,7 +75,7 @@ def read(name: str, target: Path, body: Path) -> tuple[LlamaForCausalLM, Int[Ten
 
 
 def read_embedding(name: str, target: Path) -> Float[Tensor, "V E"]:
-    """The embedding of a folder, which must also be its unembedding.
+    """Return the embedding of a folder, which must also be its unembedding.
 
     Raises:
         WeightsError: no file holds it, or the model has another unembedding.
@@ -93,7 +93,7 @@ def read_embedding(name: str, target: Path) -> Float[Tensor, "V E"]:
 
 
 def assemble(config: LlamaConfig, embedding: Float[Tensor, "V E"], ids: Int[Tensor, " K"]) -> LlamaForCausalLM:
-    """A model with this embedding, and its kept rows as the head; its layers are new."""
+    """Return a model with this embedding, and its kept rows as the head; its layers are new."""
     small = LlamaConfig.from_dict({**config.to_dict(), "vocab_size": 1, **dict.fromkeys(SPECIAL)})
     with torch.random.fork_rng(devices=[]):
         model = LlamaForCausalLM(small)
@@ -124,7 +124,6 @@ class Drafter(TokenizedAdapter):
 
     @classmethod
     def load(cls, name: str, params: Mapping[str, Any], dtype: str, device: str) -> Drafter:
-        """Read the target's embedding and the layers; nothing is downloaded (see `presets.fetch`)."""
         check_parameters(f"{name}: {cls.kind}", params, cls.parameters)
         for key in ("source", "body"):
             if key not in params:
@@ -144,15 +143,12 @@ class Drafter(TokenizedAdapter):
 
     @classmethod
     def meets(cls, params: Mapping[str, Any]) -> frozenset[Requirement]:
-        """Trees, and drafters of its own vocabulary."""
         return frozenset({Requirement.TREE_MASK, Requirement.DRAFTER})
 
     def cache(self) -> SlotCache:
-        """Empty slots."""
         return self._slots(self._net)
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """As the target's tokenizer, without special tokens; empty where there is none."""
         return self._text(tokens, clean_up_tokenization_spaces=False)
 
 
@@ -173,10 +169,8 @@ class Spread:
         self._inner, self._ids, self._vocabulary = inner, ids, vocabulary
 
     def __call__(self, inputs: SlotInputs, rows: int) -> Float[Tensor, "R V"]:
-        """Logits of the last R rows."""
         few = self._inner(inputs, rows)
         return few.new_full((rows, self._vocabulary), float("-inf")).index_copy_(1, self._ids, few)
 
     def pick(self, layers: Sequence[int]) -> Spread:
-        """The same weights with these layers only."""
         return Spread(self._inner.pick(layers), self._ids, self._vocabulary)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, final
 
 from stridebench.harness.backbones.base import TYPES, Identity, LayeredAdapter
-from stridebench.harness.backbones.checkpoints import digests, sources, transformers_models
+from stridebench.harness.backbones.checkpoints import files, sources, transformers_models
 from stridebench.harness.backbones.slots import lora
 from stridebench.harness.backbones.slots.cache import SlotCache
 from stridebench.harness.backbones.slots.fused_llama import FusedLlama, incompatibility
@@ -60,7 +60,6 @@ class HFCausal(LayeredAdapter, TokenizedAdapter):
 
     @classmethod
     def load(cls, name: str, params: Mapping[str, Any], dtype: str, device: str) -> HFCausal:
-        """Read weights that are in the cache; nothing is downloaded (see `presets.fetch`)."""
         cls.check(name, params, dtype)
         _check_choices(name, params)
         template = chat.check(name, params)
@@ -71,7 +70,7 @@ class HFCausal(LayeredAdapter, TokenizedAdapter):
             config = transformers_models.configure(name, source.fields)
             attn = transformers_models.attention(name, config, params.get("attn", ""), notes)
             model, tokenizer = transformers_models.make_random(name, source.fields, attn), None
-            fingerprint = digests.of_tensors(model)
+            fingerprint = files.of_tensors(model)
         else:
             folder = sources.locate(name, source)
             config = transformers_models.read_config(name, folder)
@@ -103,13 +102,11 @@ class HFCausal(LayeredAdapter, TokenizedAdapter):
 
     @classmethod
     def meets(cls, params: Mapping[str, Any]) -> frozenset[Requirement]:
-        """Trees, drafters of its own vocabulary, hidden rows, and rows that read an adapter."""
         gates = {Requirement.GATE} if "device_map" not in params else set[Requirement]()
         return frozenset({Requirement.TREE_MASK, Requirement.DRAFTER, Requirement.HIDDEN, *gates})
 
     @classmethod
     def refuse_settings(cls, name: str, params: Mapping[str, Any]) -> None:
-        """Read the configuration of a user's folder or of a snapshot of the hub, and a tokenizer that needs code."""
         source = sources.brought(name, params)
         if source is None:
             return
@@ -120,29 +117,23 @@ class HFCausal(LayeredAdapter, TokenizedAdapter):
 
     @classmethod
     def reads_text(cls, params: Mapping[str, Any]) -> bool:
-        """Not a model of random weights, which has no tokenizer."""
         return "random" not in params.get("source", {})
 
     def cache(self) -> SlotCache:
-        """Empty slots."""
         return self._slots(self._net, lasting=Requirement.TREE_MASK in self.capabilities.meets)
 
     def tied_embeddings(self) -> TiedEmbeddings:
-        """The net's."""
         return self._net.tied_embeddings() if isinstance(self._net, Tapped) else super().tied_embeddings()
 
     def adapter(self, folder: Path | None) -> Any:
-        """Read it once."""
         assert isinstance(self._net, Gates), "both of its nets gate rows"
         return self._fit_adapter(folder, self._net.fitted)
 
     def release(self) -> None:
-        """Drop the net. Caches that are still held keep it alive."""
         self._net = Released(self._net.layers)
         self._fitted.clear()
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Text without special tokens; empty where there is no tokenizer."""
         return self._text(tokens, clean_up_tokenization_spaces=False)
 
     def _layer_count(self) -> int:
@@ -155,7 +146,7 @@ class HFCausal(LayeredAdapter, TokenizedAdapter):
 
 
 def _spread(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of transformers' loader that spread a model over devices; what fits on none is kept on the disk.
+    """Return options of transformers' loader that spread a model over devices; the disk keeps what fits on none.
 
     Raises:
         UsageError: there is no such map, or it does not go with another parameter.

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from stridebench.harness.backbones.checkpoints import convert, digests, sources
+from stridebench.harness.backbones.checkpoints import convert, files, sources
 from stridebench.harness.backbones.text.hf_causal import HFCausal
 from stridebench.harness.core.cache import Window
 from stridebench.harness.errors import UsageError, WeightsError
@@ -329,7 +329,7 @@ def test_a_configuration_that_transformers_does_not_know_is_refused(folder: Path
 def test_the_digest_follows_the_bytes_and_is_cached(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = sources.digest(folder)
     with monkeypatch.context() as patched:
-        patched.setattr(digests, "of_file", lambda path: pytest.fail("the digest is cached"))
+        patched.setattr(files, "of_file", lambda path: pytest.fail("the digest is cached"))
         assert sources.digest(folder) == first
     notes = list((cache_folder() / "digests").iterdir())
     for note in notes:

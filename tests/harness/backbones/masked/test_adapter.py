@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional
 
-from stridebench.harness.backbones.masked.adapter import MaskedModel, read_config
+from stridebench.harness.backbones.text.masked import MaskedModel, read_config
 from stridebench.harness.core.cache import Window
 from stridebench.harness.core.canvas import Canvas
 from stridebench.harness.core.capabilities import Requirement

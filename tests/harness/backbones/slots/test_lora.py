@@ -239,7 +239,7 @@ class TestRefusals:
             model.adapter(adapter_folder)
 
     def test_a_backbone_without_gates_refuses_an_adapter(self) -> None:
-        from stridebench.harness.backbones.toy.masked_tabular import MaskedTabular
+        from stridebench.harness.backbones.toy import MaskedTabular
 
         with pytest.raises(UsageError, match="gates no rows; take one that meets GATE"):
             MaskedTabular("masked", {}).adapter(None)

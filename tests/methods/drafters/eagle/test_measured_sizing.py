@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from stridebench.harness.backbones.toy.tabular import Tabular
+from stridebench.harness.backbones.toy import Tabular
 from stridebench.harness.core import costs as core_costs
 from stridebench.harness.core.costs import Costs, costs_file, measured, write_costs
 from stridebench.harness.core.loop import decode
