@@ -45,7 +45,7 @@ class Adapter(Backbone):
 
     Attributes:
         kind: its registered name, for messages.
-        parameters: what a preset may set.
+        parameters: keys of a preset.
         advice: for a preset without ``source``.
     """
 
@@ -102,7 +102,7 @@ class LayeredAdapter(Adapter):
 
     @abstractmethod
     def _layer_count(self) -> int:
-        """Return how many layers a variant may keep, or 0 if there is no such variant."""
+        """Return how many layers a variant may keep, or 0 if none."""
 
     @abstractmethod
     def _keep_layers(self, layers: Sequence[int], identity: Identity) -> Self:

@@ -219,7 +219,7 @@ def _norm(module: Any) -> WhisperNorm:
 
 
 def _stacked(*linears: Any) -> WhisperNorm:
-    """Stack weights and biases; keys have no bias, so theirs is zero."""
+    """Stack weights and biases; keys lack biases, so theirs are zero."""
     biases = [
         linear.weight.new_zeros(len(linear.weight)) if linear.bias is None else linear.bias.data for linear in linears
     ]
@@ -312,7 +312,7 @@ def read_model(name: str, folder: Path, dtype: torch.dtype) -> Any:
     Raises:
         WeightsError: another architecture, a damaged file, or missing tensors.
     """
-    with transformers_models.one_error(name, folder, "has no configuration that can be read"):
+    with transformers_models.one_error(name, folder, "lacks a readable configuration"):
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     refuse(name, config)
     return transformers_models.read_whole(name, folder, WhisperForConditionalGeneration, config=config, dtype=dtype)
@@ -434,7 +434,7 @@ class Whisper(LayeredAdapter):
         """Run the encoder, and compute keys and values of all layers from its states.
 
         Raises:
-            UsageError: the prompt has no recording at 16 kHz.
+            UsageError: the prompt lacks a recording at 16 kHz.
         """
         return replace(self.listen(self.hear(prompt), prompt.tokens), unread=self._setup.audio.unread(prompt))
 

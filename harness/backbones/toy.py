@@ -350,7 +350,7 @@ class MaskedTabularCache(HashCache):
         old, count = len(self.entries), len(window.tokens)
         self._check_room(count)
         if window.sees is None and count > 1:
-            raise ContractError("a masked model has no distribution of a next token; read the canvas with sees='all'")
+            raise ContractError("a masked model gives no distribution of a next token; read the canvas with sees='all'")
         pairs = list(zip(window.tokens.tolist(), window.positions.tolist(), strict=True))
         leaves = [*self.entries, *(mix(token, position, 0) for token, position in pairs)]
         sees = [[True] * (old + count)] if window.sees is None else window.sees.tolist()

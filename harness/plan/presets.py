@@ -318,9 +318,6 @@ def fetch(name: str, progress: Progress = lambda line: None) -> Path | None:
     Raises:
         WeightsError: they cannot be had, or are not those that were pinned.
     """
-    from stridebench.harness.machine import extras
-
-    extras.prepare()  # transformers writes some of the weights
     spec = resolve(name)
     if spec.published is not None:
         tiny.write(plain(name).removeprefix(tiny.PREFIX), spec.adapter, spec.published)

@@ -283,7 +283,7 @@ class TestCanvas:
 
     def test_a_masked_model_refuses_causal_rows(self) -> None:
         model = MaskedTabular("masked_tabular", {})
-        with pytest.raises(ContractError, match="a masked model has no distribution of a next token"):
+        with pytest.raises(ContractError, match="a masked model gives no distribution of a next token"):
             model.cache().extend(Window(torch.tensor([0, 1]), torch.arange(2), 0, None, 1))
 
 

@@ -45,7 +45,7 @@ from stridebench.harness.machine.quiet import quiet
 
 SPECIFICATION = "WhisperSpec"
 BESIDE = ("config.json", "tokenizer.json")
-"""Files that lie beside the archive: the suppressed ids, and the tokenizer."""
+"""Files in the archive's folder: the suppressed ids, and the tokenizer."""
 CT2_TYPES = (np.float32, np.int8, np.int16, np.int32, np.float16)
 """By the id in the file. The next one is bfloat16, which numpy does not have."""
 PLACES: dict[str, tuple[str, ...]] = {
@@ -268,7 +268,7 @@ def integer_minima(name: str, gguf: Path, target: Path) -> Path:
     OpenVINO reads Q4_1 so: it keeps integer zero points (gguf_utils/building_blocks.cpp of openvino.genai 2026.4).
 
     Raises:
-        WeightsError: the file is damaged, or has no block of Q4_1.
+        WeightsError: the file is damaged, or lacks blocks of Q4_1.
     """
     from gguf import GGMLQuantizationType, GGUFReader
 
@@ -280,7 +280,7 @@ def integer_minima(name: str, gguf: Path, target: Path) -> Path:
         raise WeightsError(f"{name}: {gguf} is damaged ({error}); fetch it again, or name another file") from error
     blocks = [tensor.data for tensor in tensors if tensor.tensor_type == GGMLQuantizationType.Q4_1]
     if not blocks:
-        raise WeightsError(f"{name}: {gguf.name} has no Q4_1 blocks, so it has no minima to round; take it as it is")
+        raise WeightsError(f"{name}: {gguf.name} has no Q4_1 blocks whose minima could be rounded; take it as it is")
     for data in blocks:
         halves = data.view(np.float16).reshape(-1, Q4_1_BYTES // 2)  # d, m, then 32 weights of 4 bits
         scale, minimum = halves[:, 0].astype(np.float32), halves[:, 1].astype(np.float32)

@@ -97,4 +97,4 @@ def _cache() -> Path:
 
 
 Progress = Callable[[str], None]
-"""Takes a line about what a fetch does."""
+"""Takes a line about the progress of a fetch."""

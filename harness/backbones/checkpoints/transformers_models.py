@@ -112,7 +112,7 @@ class _Weights:
 
 
 def _places(folder: Path) -> dict[str, Path]:
-    """Return the file of each tensor of a folder; none if it has no safetensors."""
+    """Return the file of each tensor of a folder; none without safetensors."""
     whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
     if whole.is_file():
         with safe_open(whole, "pt") as file:
@@ -220,7 +220,7 @@ def one_error(name: str, folder: Path, problem: str, advice: str = "") -> Iterat
     except Exception as error:
         if needs_code(folder):
             raise WeightsError(
-                f"{name}: {folder} {problem}. It brings Python code of its own (auto_map), which is never run here. "
+                f"{name}: {folder} {problem}. It brings Python code (auto_map), which is never run here. "
                 f"Take a model that transformers knows without it"
             ) from error
         raise WeightsError(f"{name}: {folder} {problem} ({reason(error)}). {advice or remedy(folder)}") from error
@@ -262,7 +262,7 @@ def refuse(name: str, config: Any) -> None:
 
 
 def attention(name: str, config: Any, asked: str, notes: list[str]) -> str:
-    """Return the attention of a model: sdpa, or eager if its architecture has no such kernel, which is noted.
+    """Return the attention of a model: sdpa, or eager if its architecture lacks that kernel, which is noted.
 
     Raises:
         UsageError: sdpa is asked for and missing.
@@ -373,7 +373,7 @@ def read_whole(name: str, folder: Path, kind: Any, unused: tuple[str, ...] = (),
     if unread := sorted(report["unexpected_keys"]):
         warnings.warn(
             f"{name}: {folder} has {len(unread)} tensors that the model does not read: {listed(unread)}. Drafters and "
-            f"adapters beside a model are named by their own parameters",
+            f"adapters of a model are named by parameters of their methods",
             WeightsWarning,
             stacklevel=2,
         )
@@ -413,15 +413,31 @@ def configure(name: str, fields: Mapping[str, Any]) -> Any:
 
 
 def read_tokenizer(folder: Path) -> Any:
-    """Return the folder's tokenizer, or None if it has no file of one.
+    """Return the folder's tokenizer, or None if it lacks its files.
 
     Raises:
         WeightsError: it is damaged, or needs Python code of its folder.
     """
     if not any((folder / file).exists() for file in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")):
         return None
-    with one_error(folder.name, folder, "has no tokenizer that can be read"):
+    with one_error(folder.name, folder, "lacks a readable tokenizer"):
         return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+
+
+def one_longrope(rope: Mapping[str, Any]) -> bool:
+    """Return whether parameters of LongRoPE give the same rotations to texts of all lengths."""
+    return bool(rope["rope_type"] == "longrope" and rope["short_factor"] == rope["long_factor"])
+
+
+def short_context(config: Any) -> int | None:
+    """Return the length up to which LongRoPE has its short factors, or None if it has one list or is not used.
+
+    A longer text would change to the long factors while its entries in the cache keep the short ones.
+    """
+    rope = getattr(config, "rope_parameters", None) or {}
+    if rope.get("rope_type") != "longrope" or one_longrope(rope):
+        return None
+    return int(rope.get("original_max_position_embeddings") or config.original_max_position_embeddings)
 
 
 def capabilities(model: Any, meets: frozenset[Requirement]) -> Capabilities:

@@ -111,7 +111,7 @@ class PictureLayout:
         """Read it from a configuration of transformers.
 
         Raises:
-            WeightsError: there is no such entry, or it does not fit the vocabulary.
+            WeightsError: the entry is missing, or it does not fit the vocabulary.
         """
         entry: Any = getattr(config, "picture", None)
         try:
@@ -120,7 +120,7 @@ class PictureLayout:
         except (AttributeError, TypeError, KeyError, ValueError) as error:
             raise WeightsError(
                 f"{name}: config.json has no entry `picture` with rows, columns, codes and words ({entry!r}); this is "
-                f"no model of pictures"
+                f"not a model of pictures"
             ) from error
         if min(layout.rows, layout.columns, layout.codes) < 1 or config.vocab_size != layout.vocabulary:
             raise WeightsError(

@@ -2,8 +2,8 @@
 
 Sources: Chern et al. 2024, arXiv:2407.06135 (Anole); Liu et al. 2024, arXiv:2408.02657 (Lumina-mGPT); Wang et al. 2024,
 arXiv:2409.18869 (Emu3). Prompts and forced tokens as in GAIR-NLP/anole at af563fa, Alpha-VLLM/Lumina-mGPT at 104abe4
-and baaivision/Emu3 at f6ea9aa. Transformers' Chameleon has no VQ decoder and forbids picture ids, so its base model and
-head run without it, and its original VQGAN paints.
+and baaivision/Emu3 at f6ea9aa. Transformers' Chameleon lacks a VQ decoder and forbids picture ids, so its base model
+and head run without it, and its original VQGAN paints.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ CHAMELEON_WORD, EMU3_WORD = re.compile(r"IMGIMG([A-J]+)Z"), re.compile(r"<\|visu
 
 PromptReader = Callable[[Net, Prompt], Reading]
 Prompts = Callable[[PictureRequest, Any], tuple[PromptReader, int | None]]
-"""Makes the reader of prompts, and gives the id that ends a line, or None if lines have no end."""
+"""Makes the reader of prompts, and gives the id that ends a line, or None."""
 
 
 def anole(request: PictureRequest, tokenizer: Any) -> tuple[PromptReader, None]:
-    """<s> text <end of turn> <begin of picture>; unconditional: <s> <begin of picture>. Lines have no ends."""
+    """<s> text <end of turn> <begin of picture>; unconditional: <s> <begin of picture>."""
     boi, eot = token_ids(request.name, tokenizer, [BOI, EOT])
     bos = int(tokenizer.bos_token_id)
 

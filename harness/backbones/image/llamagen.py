@@ -41,7 +41,7 @@ from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import UsageError, WeightsError
 
 SPARE = 512
-"""Entries that fit beside prompt and picture: the nodes of a last tree."""
+"""Entries that fit after prompt and picture: the nodes of a last tree."""
 
 Captions = Callable[[str], Float[Tensor, "P C"]]
 
@@ -58,7 +58,7 @@ def shape_of(request: PictureRequest, kind: str, vq: vqgan.VQDecoder) -> LlamaGe
     """Return the shape of a preset's net and pixels.
 
     Raises:
-        UsageError: there is no such net.
+        UsageError: the net is unknown.
     """
     size = str(request.settings["net"])
     if size not in SIZES:
@@ -160,7 +160,7 @@ def t5(request: PictureRequest, folder: Path, longest: int) -> Captions:
     The published clean-up of web text (links, mark-up, file names) is left out: prompts of benchmarks have none.
 
     Raises:
-        WeightsError: the folder is damaged or has no tokenizer.
+        WeightsError: the folder is damaged or lacks a tokenizer.
     """
     from transformers import T5EncoderModel
 

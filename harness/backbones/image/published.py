@@ -80,7 +80,7 @@ class Model:
 
 @dataclass(frozen=True)
 class PictureRequest:
-    """What a family loads from: paths by component, the preset's settings, and where the model runs."""
+    """The input of a family: paths by component, the preset's settings, and the type and device of the model."""
 
     name: str
     components: Mapping[str, Path]
@@ -156,7 +156,7 @@ def token_ids(name: str, tokenizer: Any, words: Sequence[str]) -> list[int]:
 
 
 class Pretrained(NamedTuple):
-    """A model of transformers and its tokenizer, or None if the folder has no tokenizer."""
+    """A model of transformers and its tokenizer, or None if the folder lacks one."""
 
     model: Any
     tokenizer: Any
@@ -169,7 +169,7 @@ def read_pretrained(request: PictureRequest, kind: Any, unused: tuple[str, ...] 
         WeightsError: a file is damaged or another model's, or tensors are missing or of another shape.
     """
     folder, expected = request.components["model"], kind.config_class
-    with transformers_models.one_error(request.name, folder, f"has no configuration of {expected.model_type}"):
+    with transformers_models.one_error(request.name, folder, f"lacks a configuration of {expected.model_type}"):
         config = expected.from_pretrained(folder, local_files_only=True)
     tokenizer = transformers_models.read_tokenizer(folder)
     if tokenizer is not None and getattr(config, "vocabulary_map", "") is None:
@@ -180,7 +180,7 @@ def read_pretrained(request: PictureRequest, kind: Any, unused: tuple[str, ...] 
 
 @final
 class DecoderNet:
-    """A decoder of transformers between an embedding and a head that are not its own, over the slot cache.
+    """A decoder of transformers between another embedding and head, over the slot cache.
 
     Args:
         decoder: a base model of transformers; its attention is changed (see `transformers_net.prepare`).
@@ -338,7 +338,7 @@ class RealImage(LayeredAdapter):
         """Return its tokenizer of pictures, frozen.
 
         Raises:
-            UsageError: the family has the decoder alone. WeightsError: its file has no encoder.
+            UsageError: the family has the decoder alone. WeightsError: its file lacks an encoder.
         """
         if self._model.tokenizer is None:
             raise UsageError(f"{self.name} comes without an encoder of pictures, so pictures cannot be its data")
@@ -353,14 +353,14 @@ class RealImage(LayeredAdapter):
         return table
 
     def tied_embeddings(self) -> TiedEmbeddings:
-        """Return those of its net. The vectors of a caption have no ids; drafters read zeros there."""
+        """Return those of its net. The vectors of a caption lack ids; drafters read zeros there."""
         return self._model.net.tied_embeddings()
 
     def decode(self, tokens: Sequence[int]) -> Picture:
         grid, codes = self._model.grid, self.codes
         ids = torch.tensor(cells(self.name, grid, tokens), device=codes.device)
         if int(ids.min()) < 0 or int(ids.max()) >= len(codes) or int(codes[ids].min()) < 0:
-            raise OutputError(f"a cell of a picture of {self.name} holds an id that is no picture code")
+            raise OutputError(f"a cell of a picture of {self.name} holds an id that is not a picture code")
         pixels = self._model.paint(codes[ids].view(grid.rows, grid.columns)).float()
         return Picture(to_bytes(pixels[None])[0].cpu().numpy())
 

@@ -1,7 +1,7 @@
 """A small convolutional VQ tokenizer: one id of 1024 for each 4x4 pixels, of pictures of any size.
 
 Source: van den Oord et al. 2017, arXiv:1711.00937, with codes and encodings on the unit sphere as in Yu et al. 2022,
-arXiv:2110.04627 (ViT-VQGAN), section 3.2, codes that follow a moving average, and dead ones put where the data is.
+arXiv:2110.04627 (ViT-VQGAN), section 3.2, codes that follow a moving average, and dead ones moved to data.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class VQ(nn.Module):
             model.load_state_dict({key: value.float() for key, value in load_file(path).items()})
         except (OSError, SafetensorError, RuntimeError) as error:
             raise WeightsError(
-                f"{path} is no VQ tokenizer ({error}). Make it: `stride train backbone emoji-vq`, or give its folder"
+                f"{path} is not a VQ tokenizer ({error}). Make it: `stride train backbone emoji-vq`, or give its folder"
             ) from error
         return model.eval()
 

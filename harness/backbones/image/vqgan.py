@@ -323,7 +323,7 @@ def read(request: PictureRequest, decoder: VQDecoder) -> VQTokenizer:
     """Return the tokenizer of the component ``vq``, whose decoder is loaded.
 
     Raises:
-        WeightsError: the file has no encoder, or another one.
+        WeightsError: the file lacks the encoder, or has another one.
     """
     path = request.components["vq"]
     own = encoder_names(components.read_state(request.name, path))

@@ -240,7 +240,7 @@ class BPT(nn.Module):
 def draw_fans(model: BPT) -> None:
     """Let a model of random weights write one fan: a block, six random offsets and the end, which is a valid mesh.
 
-    Rows of the positions are far longer than what the layers add to them, so they decide which kind of id follows.
+    Rows of the positions are far longer than the results of the layers, so they decide which kind of id follows.
     """
     block, offset, end = torch.linalg.qr(torch.randn(model.sizes.dim, 3)).Q.T
     block, offset, end = (row - row.mean() for row in (block, offset, end))

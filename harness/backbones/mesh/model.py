@@ -196,7 +196,7 @@ class PointEncoder(nn.Module):
     """Points to latents, which do not depend on the points' order.
 
     A latent starts from a point, as in the point queries of Zhang et al. 2023 (arXiv:2301.11445), so that it knows
-    exactly where the surface is. The decoder did not use learned queries alone after 1,000 steps.
+    the surface exactly. The decoder did not use learned queries alone after 1,000 steps.
     """
 
     def __init__(self, sizes: MeshSizes) -> None:
@@ -292,7 +292,7 @@ class _LatentMixer(nn.Module):
 
 
 NOWHERE = mesh.OFFSETS
-"""The place of an entry that is no offset: the number after the last block."""
+"""The place of an entry that is not an offset: the number after the last block."""
 
 
 class Codes(nn.Module):

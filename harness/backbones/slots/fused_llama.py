@@ -34,11 +34,6 @@ STATIC_ROPE = ("default", "linear", "llama3", "yarn")
 """Rotations that depend on the position alone; the others also depend on the length of the text."""
 
 
-def one_longrope(rope: Mapping[str, Any]) -> bool:
-    """Return whether parameters of LongRoPE give the same rotations to texts of all lengths."""
-    return bool(rope["rope_type"] == "longrope" and rope["short_factor"] == rope["long_factor"])
-
-
 def incompatibility(model: Any) -> str | None:
     """Return why this forward would not compute the same as the model, or None if it does."""
     kind = f"{type(model).__module__}.{type(model).__name__}".removeprefix("transformers.models.")
@@ -48,7 +43,7 @@ def incompatibility(model: Any) -> str | None:
     if config.hidden_act != "silu":
         return f"its activation is {config.hidden_act}"
     rope = config.rope_parameters
-    if rope["rope_type"] not in STATIC_ROPE and not one_longrope(rope):
+    if rope["rope_type"] not in STATIC_ROPE and not transformers_models.one_longrope(rope):
         return f"its rotation is {rope['rope_type']}"
     for layer in model.model.layers:
         mlp = layer.mlp

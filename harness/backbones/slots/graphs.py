@@ -5,7 +5,7 @@ hides those that are free or behind a row. New entries go where a tensor on the 
 number that changes. Padding writes behind the sequence, where nothing reads before it is written again. A window
 without a bucket takes the plain path over the same slots, and a warning says so once.
 
-A capture is a CUDA graph, or a recorder if there is no GPU. A graph replays the kernels of its capture with the same
+A capture is a CUDA graph, or a recorder without a GPU. A graph replays the kernels of its capture with the same
 shapes, numbers and addresses. Whatever the host would have chosen anew is stale then, without an error. The recorder
 computes each replay anew on CPU tensors and compares it with the capture, operation by operation, so that such a
 mistake is an error on a machine without a GPU.
@@ -98,7 +98,7 @@ class RecordedCapture:
         self._operations, self._results = _recorded(compute)
 
     def replay(self) -> tuple[Tensor, ...]:
-        """Compute, and write the results where the capture's lie.
+        """Compute, and write over the results of the capture.
 
         Raises:
             ContractError: an operation differs from the capture's in name, shape, number or address.
@@ -276,7 +276,7 @@ class FixedSlots:
     def shape(self, window: Window) -> CaptureShape | str | None:
         """Return the shape to replay for a window, or a text that says why the plain path takes it, or None.
 
-        The prompt, which is read once, and gated rows, whose net serves one pass, have no capture and need no text.
+        The prompt, which is read once, and gated rows, whose net serves one pass, are never captured, without a text.
         """
         count = len(window.tokens)
         if not window.rows or window.gate is not None or not self.slots.layers[0].is_initialized:

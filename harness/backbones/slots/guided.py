@@ -59,7 +59,7 @@ class GuidedCache(Cache):
         conditional: empty.
         prompt: P.
         scale: s; at 1 the other branch does not run.
-        unconditional: empty, or None if there is no guidance.
+        unconditional: empty, or None without guidance.
         negative: the U tokens of its prompt.
         grammar: the ids that may follow, or None for all.
     """

@@ -47,7 +47,7 @@ Adapter = Mapping[str, LowRank]
 def read(folder: Path, backbone: Backbone, dtype: torch.dtype) -> dict[str, LowRank]:
     """Read a folder with adapter_config.json and adapter_model.safetensors of peft, and config.json with its tie.
 
-    A folder that another project published has no tie; its layers are held against those of the model.
+    A folder that another project published lacks the tie; its layers are held against those of the model.
 
     Raises:
         WeightsError: it is damaged, was made for other weights, or is not plain LoRA.
@@ -116,10 +116,10 @@ def add(folder: Path, model: Any) -> str:
         if wrong := [layer for layer, weight in weights.items() if weight.shape != added[layer].shape]:
             raise WeightsError(f"{folder}: {wrong[0]} has another shape in the model")
     except (WeightsError, AttributeError) as error:
-        return f"the adapter beside the weights ({SETTINGS}) is not applied: {error}"
+        return f"the adapter in their folder ({SETTINGS}) is not applied to the weights: {error}"
     for layer, weight in weights.items():
         weight.data = (weight.float() + added[layer].to(weight.device)).to(weight.dtype)
-    return f"the adapter beside the weights ({SETTINGS}) is added to them"
+    return f"the adapter in their folder ({SETTINGS}) is added to the weights"
 
 
 def _sum(folder: Path, layer: str, weights: Mapping[str, Tensor], pair: LowRank) -> Tensor:
@@ -231,7 +231,7 @@ def _check(folder: Path, how: Mapping[str, Any]) -> None:
 
 
 def gated(product: Product, low: LowRank, gate: Float[Tensor, "N 1"]) -> Product:
-    """Return the product, with the adapter's added where the gate is 1.
+    """Return the product, with the adapter's added in rows whose gate is 1.
 
     A row whose gate is 0 gets its low-rank product times 0, so it keeps the value of the base in the same pass.
     """
@@ -266,7 +266,9 @@ def check(adapter: Adapter, shapes: Mapping[str, tuple[int, int]]) -> None:
         shape = (low.up.shape[0], low.down.shape[1])
         if name not in shapes or shapes[name] != shape:
             actual = (
-                f"that has {shapes[name][0]} x {shapes[name][1]}" if name in shapes else "which is no linear layer here"
+                f"that has {shapes[name][0]} x {shapes[name][1]}"
+                if name in shapes
+                else "which is not a linear layer here"
             )
             raise WeightsError(
                 f"the adapter changes {name} by {shape[0]} x {shape[1]} numbers, {actual}: it was made for another "
@@ -289,7 +291,7 @@ def shapes_of(layers: Mapping[str, nn.Linear]) -> dict[str, tuple[int, int]]:
 
 @contextmanager
 def hooked(pairs: Sequence[tuple[nn.Linear, LowRank]], gate: Float[Tensor, "N 1"]) -> Iterator[None]:
-    """Read N rows with the adapter where the gate is 1 while inside, in the layers' model."""
+    """Use the adapter in rows whose gate is 1 while inside, in the layers' model."""
     with ExitStack() as stack:
         for layer, low in pairs:
             stack.enter_context(layer.register_forward_hook(partial(_add, low=low, gate=gate)))

@@ -47,7 +47,7 @@ class PassArguments(TypedDict, total=False):
 
 @final
 class TransformersNet:
-    """The model's own forward.
+    """The forward of transformers.
 
     Args:
         model: a causal language model in evaluation mode.
@@ -126,7 +126,7 @@ def pick_layers(model: Any, layers: Sequence[int]) -> Any:
     """Return a copy of the model's modules over the same tensors, with these layers only, numbered anew.
 
     Raises:
-        UsageError: the model has no single list of layers.
+        UsageError: the model has several lists of layers, or none.
     """
     shared: dict[int, Any] = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     copied = copy.deepcopy(model, shared)
@@ -154,7 +154,7 @@ def pick_layers(model: Any, layers: Sequence[int]) -> Any:
 
 
 def honours_masks(net: Net, device: torch.device, like: torch.dtype) -> bool:
-    """Return whether an entry that a mask hides has no effect on the logits of others, and distances are positions'."""
+    """Return whether an entry that a mask hides does not change the logits of others, and distances are positions'."""
     ids = torch.arange(3, device=device)
     positions = torch.tensor([0, 1, 1], device=device)
     mask = torch.zeros(3, 3, dtype=like, device=device)

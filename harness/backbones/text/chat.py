@@ -76,7 +76,7 @@ def check(name: str, params: Mapping[str, Any]) -> str | None:
     """Return the template of texts, or None if texts are sent unchanged.
 
     Raises:
-        UsageError: an unknown template, ``chat`` is not true or false, or it is true and there is no template.
+        UsageError: an unknown template, ``chat`` is not true or false, or it is true without a template.
     """
     template, chat = params.get("template"), params.get("chat", False)
     if template is not None and template not in (OWN, *TEMPLATES):
@@ -92,7 +92,7 @@ def fit(name: str, template: str | None, tokenizer: Any) -> None:
     """Reject a tokenizer that would split a template's marks.
 
     Raises:
-        UsageError: there is no tokenizer, it brings no template, or it does not have a mark of the template as a token.
+        UsageError: the tokenizer is missing, brings no template, or does not have a mark of the template as a token.
     """
     if template is None:
         return
@@ -129,7 +129,7 @@ def conversation(name: str, template: str, tokenizer: Any, messages: Sequence[Ma
         messages: with the keys role and content; the last one is a user's.
 
     Raises:
-        UsageError: there is no template, or it cannot write these messages.
+        UsageError: the template is missing, or cannot write these messages.
     """
     if template == OWN:
         from jinja2 import TemplateError
@@ -205,7 +205,7 @@ class TokenizedAdapter(Adapter):
         return ids
 
     def _text(self, tokens: Sequence[int], **options: Any) -> str:
-        """Return text without special tokens; empty if there is no tokenizer."""
+        """Return text without special tokens; empty without a tokenizer."""
         if self._tokenizer is None:
             return ""
         return str(self._tokenizer.decode(list(tokens), skip_special_tokens=True, **options))

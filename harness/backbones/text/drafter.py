@@ -54,7 +54,7 @@ def read(name: str, target: Path, body: Path) -> tuple[LlamaForCausalLM, Int[Ten
             f"{name}: {body} holds no config.json; train it: stride train backbone {body.name} --out {body}"
         )
     embedding = read_embedding(name, target)
-    with transformers_models.one_error(name, body, "has no configuration of a Llama"):
+    with transformers_models.one_error(name, body, "lacks a configuration of a Llama"):
         config = LlamaConfig.from_pretrained(body, local_files_only=True)
     if (config.vocab_size, config.hidden_size) != tuple(embedding.shape):
         raise WeightsError(
@@ -83,9 +83,7 @@ def read_embedding(name: str, target: Path) -> Float[Tensor, "V E"]:
     for path in sorted(target.glob("*.safetensors")):
         with safe_open(path, framework="pt") as file:
             if "lm_head.weight" in file.keys():  # noqa: SIM118  # no mapping
-                raise WeightsError(
-                    f"{name}: {target} has an unembedding of its own; a drafter shares one with its input"
-                )
+                raise WeightsError(f"{name}: {target} has a separate unembedding; a drafter shares one with its input")
             if EMBEDDING in file.keys():  # noqa: SIM118  # no mapping
                 embedding: Tensor = file.get_tensor(EMBEDDING)
                 return embedding.float()
@@ -111,7 +109,7 @@ class Drafter(TokenizedAdapter):
 
     Args (of ``params``):
         source: weights of the model whose embedding and tokenizer it uses, as in hf_causal.
-        body: its own layers: a name among the shipped weights, or a folder.
+        body: its layers: a name among the shipped weights, or a folder.
         vocabulary: the number of token ids, if it must be known before loading.
     """
 
@@ -127,7 +125,7 @@ class Drafter(TokenizedAdapter):
         check_parameters(f"{name}: {cls.kind}", params, cls.parameters)
         for key in ("source", "body"):
             if key not in params:
-                raise UsageError(f"{name}: a drafter needs {key}: the target's weights, and its own layers")
+                raise UsageError(f"{name}: a drafter needs {key}: the target's weights, and its layers")
         check_dtype(name, dtype)
         target = sources.locate(name, sources.parse(name, params["source"]))
         body = folder_of(str(params["body"]))

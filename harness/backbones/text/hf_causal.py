@@ -37,7 +37,7 @@ class HFCausal(LayeredAdapter, TokenizedAdapter):
     Args (of ``params``):
         source: where the weights come from: wheel, wheels, gguf, hub, folder, shipped or random.
         attn: sdpa (default, if the architecture has it) or eager.
-        forward: fused (default, where the architecture is known here) or transformers.
+        forward: fused (default, if the architecture is known here) or transformers.
         template: its chat template: own (the tokenizer's) or a name of `chat.TEMPLATES`.
         chat: true sends every text prompt through the template, as a user's turn; false (default) as it stands.
         vocabulary: the number of token ids, if it must be known before the weights are here.
@@ -87,6 +87,11 @@ class HFCausal(LayeredAdapter, TokenizedAdapter):
         model = model.eval().requires_grad_(False)
         fp32 = 4 * sum(weight.numel() for weight in model.parameters())
         capabilities = transformers_models.capabilities(model, cls.meets(params))
+        if (short := transformers_models.short_context(model.config)) is not None and short < capabilities.context:
+            notes.append(
+                f"its context is {short} of {capabilities.context}: LongRoPE has other factors for longer texts"
+            )
+            capabilities = replace(capabilities, context=short)
         _check_vocabulary(name, params, capabilities)
         transformers_models.check_tokenizer(name, tokenizer, capabilities.vocabulary)
         chat.fit(name, template, tokenizer)
@@ -149,7 +154,7 @@ def _spread(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
     """Return options of transformers' loader that spread a model over devices; the disk keeps what fits on none.
 
     Raises:
-        UsageError: there is no such map, or it does not go with another parameter.
+        UsageError: the map is unknown, or it does not go with another parameter.
     """
     word = params.get("device_map")
     if word is None:

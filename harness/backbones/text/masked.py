@@ -180,7 +180,7 @@ def read_model(name: str, folder: Path, published: PublishedCheckpoint, dtype: t
     """Return the decoder with the folder's tensors, on the CPU.
 
     Raises:
-        WeightsError: there are no tensors, a file is damaged, or they are not those of the configuration.
+        WeightsError: tensors are missing, a file is damaged, or they are not those of the configuration.
     """
     files = sorted(folder.glob("*.safetensors"))
     if not files:
@@ -255,7 +255,7 @@ def _tokenizer(folder: Path, family: str) -> Any:
 
     LLaDA's is read by its class, because the automatic class reads config.json first and warns of an unknown model.
     """
-    with transformers_models.one_error(folder.name, folder, "has no tokenizer that can be read"):
+    with transformers_models.one_error(folder.name, folder, "lacks a readable tokenizer"):
         if family == "Dream" and (folder / "vocab.json").is_file():
             return Qwen2Tokenizer.from_pretrained(folder, local_files_only=True)
         if family == "LLaDA" and (folder / "tokenizer.json").is_file():
@@ -265,7 +265,7 @@ def _tokenizer(folder: Path, family: str) -> Any:
 
 @final
 class MaskedCache(Cache):
-    """One sequence; the mask has no probability in any row.
+    """One sequence; the mask has probability zero in all rows.
 
     Args:
         slots: empty.
@@ -285,7 +285,7 @@ class MaskedCache(Cache):
         """
         count, rows = len(window.tokens), window.rows
         if window.sees is None and count > 1:
-            raise ContractError("a masked model has no distribution of a next token; read the canvas with sees='all'")
+            raise ContractError("a masked model gives no distribution of a next token; read the canvas with sees='all'")
         more = self._shifted and rows < count
         if self._shifted and not self._has_left_neighbours(window):
             raise ContractError("a model of shifted rows reads neighbouring positions, from 0 where all rows are asked")

@@ -1,6 +1,6 @@
 """Tiny models of random weights in the layouts that models are published in: `stride run SUITE --tiny`.
 
-The files of a stand-in are read by the code that reads the published ones. What they compute means nothing.
+The files of a stand-in are read by the code that reads the published ones. Their outputs mean nothing.
 """
 
 from __future__ import annotations

@@ -260,7 +260,7 @@ def test_a_picture_has_the_right_size_and_wrong_ids_are_no_picture(tiny: Tiny) -
         tiny.backbone.decode(tokens[:-1])
     outside = int((tiny.backbone.codes < 0).nonzero()[0])
     for bad in (outside, -1, tiny.backbone.capabilities.vocabulary):
-        with pytest.raises(OutputError, match="no picture code"):
+        with pytest.raises(OutputError, match="not a picture code"):
             tiny.backbone.decode([bad, *tokens[1:]])
 
 
