@@ -1,4 +1,4 @@
-"""What the adapters share: their parameters, the types they run in, their slots, and variants of fewer layers."""
+"""Shared by the adapters: their parameters, the types they run in, their slots, and variants of fewer layers."""
 
 from __future__ import annotations
 
@@ -24,13 +24,12 @@ TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "
 
 @dataclass(frozen=True, eq=False)
 class Identity:
-    """What a loaded model is and where it runs.
+    """The name of a loaded model, its type and place, and its digest.
 
     Args:
         name: as the user wrote it.
         dtype: a key of ``TYPES``.
         device: a torch device string.
-        capabilities: of the model.
         fingerprint: hex digest of its weights and configuration.
     """
 
@@ -46,7 +45,7 @@ class Adapter(Backbone):
 
     Attributes:
         kind: its registered name, for messages.
-        parameters: what a preset may set.
+        parameters: keys of a preset.
         advice: for a preset without ``source``.
     """
 
@@ -67,7 +66,7 @@ class Adapter(Backbone):
         """Check a preset's parameters before anything is read.
 
         Raises:
-            UsageError: a parameter is unknown, the source is missing, or there is no such dtype.
+            UsageError: a parameter is unknown, the source is missing, or the dtype is unknown.
         """
         check_parameters(f"{name}: {cls.kind}", params, cls.parameters)
         if "source" in cls.parameters and "source" not in params:
@@ -77,21 +76,21 @@ class Adapter(Backbone):
     def use_graphs(self) -> None:
         """Capture passes of fixed shapes from now on: CUDA graphs on a GPU, a recorder that checks them elsewhere.
 
-        Nets that are made for one prompt (meshes, speech) and packed passes (guidance, batches) stay plain.
+        Nets that serve one prompt (meshes, speech) and packed passes (guidance, batches) stay plain.
         """
         like = torch.zeros((), dtype=TYPES[self.dtype], device=self.device)
         self._graphs = Graphs(self.capabilities.context, like)
 
     def _slots(self, net: Net, lasting: bool = False) -> SlotCache:
-        """Empty slots over a net; the first pass allocates them.
+        """Return empty slots over a net; the first pass allocates them.
 
         Args:
-            lasting: the net serves all prompts, so that its passes may be captured.
+            lasting: the net serves all prompts, so its passes may be captured.
         """
         return SlotCache(net, self.capabilities.context, self._masks, self._graphs if lasting else None)
 
     def _fit_adapter(self, folder: Path | None, fit: Callable[[lora.Adapter], Any]) -> Any:
-        """The low-rank adapter of a folder in a net's form; each folder is read once (see `lora.read`)."""
+        """Return the low-rank adapter of a folder in the form of a net; each folder is read once (see `lora.read`)."""
         assert folder is not None, "only toys have an adapter without a folder"
         if folder not in self._fitted:
             self._fitted[folder] = fit(lora.read(folder, self, TYPES[self.dtype]))
@@ -103,14 +102,14 @@ class LayeredAdapter(Adapter):
 
     @abstractmethod
     def _layer_count(self) -> int:
-        """How many layers a variant may keep; 0 where there is no such variant."""
+        """Return how many layers a variant may keep, or 0 if none."""
 
     @abstractmethod
     def _keep_layers(self, layers: Sequence[int], identity: Identity) -> Self:
-        """The same weights with these layers only."""
+        """Return the same weights with these layers only."""
 
     def variant(self, params: Mapping[str, str]) -> Self:
-        """``layers``: how many are kept, evenly spread, the first and the last always; tensors are shared.
+        """Return a variant of ``layers`` layers, evenly spread, the first and the last included; tensors are shared.
 
         Raises:
             UsageError: another parameter, or a number of layers outside 2 to all of them.
@@ -149,7 +148,7 @@ def check_dtype(name: str, dtype: str) -> None:
 
 
 def spread(total: int, text: str, name: str) -> tuple[int, ...]:
-    """Indices of ``text`` layers out of ``total``, evenly spread, the first and the last included.
+    """Return the indices of ``text`` layers out of ``total``, evenly spread, the first and the last included.
 
     Raises:
         UsageError: not a whole number from 2 to ``total``.

@@ -16,10 +16,7 @@ from stridebench.harness.core.cache import Cache
 from stridebench.harness.core.capabilities import Capabilities, Requirement
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import UsageError
-from stridebench.harness.machine import extras
 from stridebench.harness.record.outputs import Output
-
-extras.prepare()  # every adapter imports this file before transformers
 
 DTYPES = ("fp32", "bf16", "fp16", "fp64")
 

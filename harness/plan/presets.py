@@ -18,7 +18,7 @@ import yaml
 from stridebench.harness import discover
 from stridebench.harness.backbones import tiny
 from stridebench.harness.backbones.checkpoints import components, sources
-from stridebench.harness.backbones.checkpoints.hub import Progress
+from stridebench.harness.backbones.checkpoints.files import Progress
 from stridebench.harness.core.capabilities import Requirement
 from stridebench.harness.discover import catalogue, declare_all, plain
 from stridebench.harness.errors import (
@@ -318,9 +318,6 @@ def fetch(name: str, progress: Progress = lambda line: None) -> Path | None:
     Raises:
         WeightsError: they cannot be had, or are not those that were pinned.
     """
-    from stridebench.harness.machine import extras
-
-    extras.prepare()  # transformers writes some of the weights
     spec = resolve(name)
     if spec.published is not None:
         tiny.write(plain(name).removeprefix(tiny.PREFIX), spec.adapter, spec.published)

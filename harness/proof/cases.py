@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from stridebench.harness.backbones.toy.masked_tabular import MaskedTabular
-from stridebench.harness.backbones.toy.tabular import Tabular
+from stridebench.harness.backbones.toy import MaskedTabular, Tabular
 from stridebench.harness.core.capabilities import Requirement
 from stridebench.harness.core.method import Method
 from stridebench.harness.core.sampling import Sampling

@@ -25,8 +25,7 @@ from torch import Tensor, nn
 from stridebench.harness.backbones.slots import lora
 from stridebench.harness.backbones.slots.lora import LowRank
 from stridebench.harness.backbones.slots.transformers_net import TransformersNet
-from stridebench.harness.backbones.speech.whisper import FRAME, Whisper, read
-from stridebench.harness.backbones.speech.whisper_decoder import linears
+from stridebench.harness.backbones.speech import FRAME, Whisper, linears, read
 from stridebench.harness.backbones.text.hf_causal import HFCausal
 from stridebench.harness.core.backbone import Backbone
 from stridebench.harness.core.cache import Window

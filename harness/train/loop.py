@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from stridebench.harness.backbones.checkpoints.digests import of_file
+from stridebench.harness.backbones.checkpoints.files import of_file
 from stridebench.harness.errors import UsageError, listed
 from stridebench.harness.kernels import int8
 from stridebench.harness.machine.device import multiplies_bf16

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
-from stridebench.harness.backbones.checkpoints.digests import of_file
+from stridebench.harness.backbones.checkpoints.files import of_file
 from stridebench.harness.backbones.image.vq import to_signed
 from stridebench.harness.core.capabilities import Grid
 from stridebench.harness.core.task import Prompt

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from stridebench.harness.backbones.toy.tabular import Tabular
+from stridebench.harness.backbones.toy import Tabular
 from stridebench.harness.core.loop import advance, decode
 from stridebench.harness.core.method import Claim
 from stridebench.harness.core.sampling import Sampling

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from stridebench.harness.backbones.toy.tabular import Tabular
+from stridebench.harness.backbones.toy import Tabular
 from stridebench.harness.core.capabilities import Grid
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.errors import UsageError

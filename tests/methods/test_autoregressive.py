@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stridebench.harness.backbones.toy.tabular import Tabular
+from stridebench.harness.backbones.toy import Tabular
 from stridebench.harness.core.draws import SeededDraws
 from stridebench.harness.core.loop import Decode, decode
 from stridebench.harness.core.run import open_run

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from stridebench.harness.backbones.toy.tabular import GATED, Tabular
+from stridebench.harness.backbones.toy import GATED, Tabular
 from stridebench.harness.core.cache import Window
 from stridebench.harness.core.clock import CpuClock, Stopwatch
 from stridebench.harness.core.draft import Draft

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stridebench.harness.backbones.toy.tabular import Tabular
+from stridebench.harness.backbones.toy import Tabular
 from stridebench.harness.core.loop import decode
 from stridebench.harness.core.method import Claim
 from stridebench.harness.core.sampling import Sampling

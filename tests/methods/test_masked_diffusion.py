@@ -14,8 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from stridebench.harness.backbones.toy.masked_tabular import MaskedTabular
-from stridebench.harness.backbones.toy.tabular import mix
+from stridebench.harness.backbones.toy import MaskedTabular, mix
 from stridebench.harness.core.cache import Window
 from stridebench.harness.core.canvas import Canvas
 from stridebench.harness.core.capabilities import Requirement
@@ -291,7 +290,7 @@ class TestCanvas:
 
     def test_a_masked_model_refuses_causal_rows(self) -> None:
         model = MaskedTabular("masked_tabular", {})
-        with pytest.raises(ContractError, match="a masked model has no distribution of a next token"):
+        with pytest.raises(ContractError, match="a masked model gives no distribution of a next token"):
             model.cache().extend(Window(torch.tensor([0, 1]), torch.arange(2), 0, None, 1))
 
 

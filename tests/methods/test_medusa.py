@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from stridebench.harness.backbones.toy.tabular import Tabular
+from stridebench.harness.backbones.toy import Tabular
 from stridebench.harness.core.backbone import Backbone
 from stridebench.harness.core.capabilities import Capabilities
 from stridebench.harness.core.draws import SeededDraws

@@ -17,7 +17,7 @@ import yaml
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from stridebench.harness.backbones.toy.tabular import Tabular
+from stridebench.harness.backbones.toy import Tabular
 from stridebench.harness.core.backbone import Backbone, EncodedPrompt
 from stridebench.harness.core.cache import Cache, Rows, Window
 from stridebench.harness.core.canvas import Canvas

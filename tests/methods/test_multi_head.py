@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from stridebench.harness.backbones.toy.tabular import Tabular
+from stridebench.harness.backbones.toy import Tabular
 from stridebench.harness.core.backbone import Backbone, EncodedPrompt, TiedEmbeddings
 from stridebench.harness.core.cache import Cache
 from stridebench.harness.core.capabilities import Requirement

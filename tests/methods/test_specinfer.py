@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stridebench.harness.backbones.toy.tabular import Tabular
+from stridebench.harness.backbones.toy import Tabular
 from stridebench.harness.core.capabilities import Requirement
 from stridebench.harness.core.draft import Draft
 from stridebench.harness.core.draws import SeededDraws

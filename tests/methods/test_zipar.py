@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from stridebench.harness.backbones.toy.tabular import Tabular
+from stridebench.harness.backbones.toy import Tabular
 from stridebench.harness.core.backbone import Backbone, EncodedPrompt
 from stridebench.harness.core.cache import Cache, Rows, Window
 from stridebench.harness.core.capabilities import Requirement

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stridebench.harness.backbones.checkpoints import sources
-from stridebench.harness.backbones.checkpoints.digests import of_file
+from stridebench.harness.backbones.checkpoints.files import of_file
 from stridebench.harness.discover import component, load_recipes
 from stridebench.harness.errors import WeightsError
 from stridebench.harness.plan import presets

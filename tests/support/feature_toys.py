@@ -10,7 +10,7 @@ from typing import cast
 import torch
 
 from stridebench.harness.backbones.text.hf_causal import HFCausal
-from stridebench.harness.backbones.toy.tabular import Tabular
+from stridebench.harness.backbones.toy import Tabular
 from stridebench.harness.core.backbone import Backbone
 from stridebench.harness.core.cache import Cache, Rows, Window
 from stridebench.harness.core.draws import SeededDraws

@@ -10,20 +10,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import (
-    Qwen2ForCausalLM,
-)
+from transformers import Qwen2ForCausalLM
 
 from stridebench.harness.backbones.base import Identity
-from stridebench.harness.backbones.image.published import chameleon as chameleon_family
-from stridebench.harness.backbones.image.published import emu3 as emu3_family
-from stridebench.harness.backbones.image.published import janus as janus_family
-from stridebench.harness.backbones.image.published import llamagen as llamagen_family
-from stridebench.harness.backbones.image.published import simplear as simplear_family
-from stridebench.harness.backbones.image.published import tar as tar_family
-from stridebench.harness.backbones.image.published.adapter import RealImage, capabilities
-from stridebench.harness.backbones.image.published.family import Model, PictureRequest
-from stridebench.harness.backbones.image.published.llamagen_modules import LlamaGenShape
+from stridebench.harness.backbones.image import chameleon as chameleon_family
+from stridebench.harness.backbones.image import janus as janus_family
+from stridebench.harness.backbones.image import llamagen as llamagen_family
+from stridebench.harness.backbones.image import tar as tar_family
+from stridebench.harness.backbones.image import vqgan
+from stridebench.harness.backbones.image.llamagen_modules import LlamaGenShape
+from stridebench.harness.backbones.image.published import Model, PictureRequest, RealImage, capabilities
 from stridebench.harness.backbones.tiny.pictures import (
     CODES,
     chameleon_parts,
@@ -57,33 +53,35 @@ def request(settings: dict[str, Any], **parts: Path) -> PictureRequest:
 
 def backbone(model: Model, guidance: float) -> RealImage:
     """The adapter around a model."""
-    identity = Identity("tiny", "fp32", "cpu", capabilities(model, RealImage.meets({}), guidance), "0" * 64)
+    identity = Identity("tiny", "fp32", "cpu", capabilities(model, guidance), "0" * 64)
     return RealImage(identity, model)
 
 
 def chameleon(guidance: float, lines: bool) -> Tiny:
     model, words = chameleon_parts(lines)
-    prompts = chameleon_family.PROMPTS["lumina" if lines else "anole"]
+    prompts = chameleon_family.lumina if lines else chameleon_family.anole
     settings = {"pixels": 32 if lines else 8}
     state = vq_state(True, levels=4 if lines else 2)
-    pictures = chameleon_family.assemble(request(settings), model, words, state, prompts)
+    pictures = chameleon_family.assemble_chameleon(request(settings), model, words, state, prompts)
     return Tiny(backbone(pictures, guidance), PROMPT, model, words)
 
 
 def emu3(guidance: float) -> Tiny:
     model, words = emu3_parts()
-    return Tiny(backbone(emu3_family.assemble(request({"pixels": 8}), model, words), guidance), PROMPT, model, words)
+    return Tiny(
+        backbone(chameleon_family.assemble_emu3(request({"pixels": 8}), model, words), guidance), PROMPT, model, words
+    )
 
 
 def janus(guidance: float) -> Tiny:
     model, words = janus_parts()
     origin = copy.deepcopy(model)
-    return Tiny(backbone(janus_family.assemble(request({}), model, words), guidance), PROMPT, origin, words)
+    return Tiny(backbone(janus_family.assemble_janus(request({}), model, words), guidance), PROMPT, origin, words)
 
 
 def llamagen(guidance: float, kind: str) -> Tiny:
     shape = LlamaGenShape(kind, 3, 4, 32, 4, codes=CODES, prompt=10, features=12, mlp=48)
-    vq = chameleon_family.decoder(request({}), vq_state(False), normalised=True)
+    vq = vqgan.decoder(request({}), vq_state(False), normalised=True)
     if kind == "tar":
         settings = {"length": 81}
         shape = LlamaGenShape(kind, 3, 4, 32, 4, codes=CODES, prompt=81, features=12, mlp=48)
@@ -104,7 +102,7 @@ def simplear(guidance: float, folder: Path) -> Tiny:
     save_painter(path)
     origin = Qwen2ForCausalLM(model.config).eval()
     origin.load_state_dict(model.state_dict())
-    pictures = simplear_family.assemble(request({"pixels": 64}, vq=path), model, words, (4, 4, 2))
+    pictures = janus_family.assemble_simplear(request({"pixels": 64}, vq=path), model, words, (4, 4, 2))
     return Tiny(backbone(pictures, guidance), PROMPT, origin, words)
 
 

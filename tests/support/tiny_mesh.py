@@ -10,7 +10,7 @@ import torch
 
 from stridebench.harness.backbones.mesh.adapter import MeshBackbone
 from stridebench.harness.backbones.mesh.model import MeshModel, MeshSizes
-from stridebench.harness.backbones.mesh.published.adapter import PointMesh
+from stridebench.harness.backbones.mesh.published import PointMesh
 from stridebench.harness.synthetic import shapes
 
 SIZES = MeshSizes(width=32, layers=3, heads=2, hidden=48, latents=8, encoder_layers=1, context=256, window=0)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, WhisperConfig, WhisperFeatureExtractor, WhisperForConditionalGeneration
 
-from stridebench.harness.backbones.speech.whisper import Whisper
+from stridebench.harness.backbones.speech import Whisper
 
 VOCABULARY, CONTEXT, SECOND = 97, 64, 16_000
 SIZES: dict[str, Any] = {

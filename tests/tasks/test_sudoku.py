@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 from transformers.utils import logging
 
-from stridebench.harness.backbones.masked.adapter import MaskedModel
 from stridebench.harness.backbones.text.hf_causal import HFCausal
+from stridebench.harness.backbones.text.masked import MaskedModel
 from stridebench.harness.core.cache import Window
 from stridebench.harness.core.canvas import Canvas
 from stridebench.harness.core.clock import CpuClock, Stopwatch

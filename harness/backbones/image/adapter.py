@@ -1,4 +1,4 @@
-"""Our own picture models: a Llama that writes one id a cell in raster order, guided by a caption.
+"""Picture models trained here: a Llama that writes one id a cell in raster order, guided by a caption.
 
 The folder of such a model is one of transformers whose config.json has an entry ``picture`` (see `PictureLayout`).
 """
@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from stridebench.harness.backbones.base import TYPES, Adapter, Identity, spread
-from stridebench.harness.backbones.checkpoints import digests, sources, transformers_models
+from stridebench.harness.backbones.checkpoints import files, sources, transformers_models
 from stridebench.harness.backbones.image.vq import VQ, PictureTokenizer
 from stridebench.harness.backbones.slots.fused_llama import forward_of
 from stridebench.harness.backbones.slots.guided import GridGrammar, GuidedCache
@@ -50,11 +50,9 @@ MEETS = frozenset(
 @dataclass(frozen=True)
 class PictureLayout:
     """The entry ``picture`` of config.json. Ids: the codes, the words, the empty caption, the begin of a picture, and
-    where rows are closed the end of a row.
+    the end of a row if rows are closed.
 
     Args:
-        rows: of the picture.
-        columns: of the picture.
         codes: ids that a cell may take.
         words: of captions.
         closed: each row ends with a forced token, as in Lumina-mGPT. It marks the column, which rotary positions
@@ -69,31 +67,29 @@ class PictureLayout:
 
     @property
     def empty(self) -> int:
-        """The id of the empty caption."""
+        """Return the id of the empty caption."""
         return self.codes + len(self.words)
 
     @property
     def begin(self) -> int:
-        """Ends a prompt."""
+        """Return the id that ends a prompt."""
         return self.empty + 1
 
     @property
     def vocabulary(self) -> int:
-        """How many ids there are."""
+        """Return the number of ids."""
         return self.begin + 1 + self.closed
 
     @property
     def grid(self) -> Grid:
-        """Where the cells lie."""
         return Grid(self.rows, self.columns, self.begin + 1 if self.closed else None, ids=range(self.codes))
 
     @property
     def cells(self) -> int:
-        """Cells of a picture."""
         return self.rows * self.columns
 
     def written(self, cells: Int[Tensor, "*b n"]) -> Int[Tensor, "*b N"]:
-        """The tokens of pictures: their cells, and the ends of rows where there are any."""
+        """Return the tokens of pictures: their cells, and the ends of rows if there are any."""
         grid = self.grid
         if grid.eol is None:
             return cells
@@ -101,21 +97,21 @@ class PictureLayout:
         return rows.flatten(-2)
 
     def places(self) -> Int[Tensor, " n"]:
-        """Of the cells among the tokens of a picture."""
+        """Return the places of the cells among the tokens of a picture."""
         grid = self.grid
         return torch.arange(grid.length).view(self.rows, grid.stride)[:, : self.columns].flatten()
 
     def config(self) -> dict[str, Any]:
-        """Its entry in config.json."""
+        """Return its entry in config.json."""
         entry: dict[str, Any] = {"rows": self.rows, "columns": self.columns, "codes": self.codes}
         return {"picture": {**entry, "words": list(self.words), **({"closed": True} if self.closed else {})}}
 
     @staticmethod
     def read(name: str, config: Any) -> PictureLayout:
-        """From a configuration of transformers.
+        """Read it from a configuration of transformers.
 
         Raises:
-            WeightsError: there is no such entry, or it does not fit the vocabulary.
+            WeightsError: the entry is missing, or it does not fit the vocabulary.
         """
         entry: Any = getattr(config, "picture", None)
         try:
@@ -124,7 +120,7 @@ class PictureLayout:
         except (AttributeError, TypeError, KeyError, ValueError) as error:
             raise WeightsError(
                 f"{name}: config.json has no entry `picture` with rows, columns, codes and words ({entry!r}); this is "
-                f"no model of pictures"
+                f"not a model of pictures"
             ) from error
         if min(layout.rows, layout.columns, layout.codes) < 1 or config.vocab_size != layout.vocabulary:
             raise WeightsError(
@@ -134,7 +130,7 @@ class PictureLayout:
         return layout
 
     def prompt(self, name: str, caption: str) -> list[int]:
-        """Ids of a caption, ``begin`` included; a blank one is the empty caption.
+        """Return the ids of a caption, ``begin`` included; a blank one is the empty caption.
 
         Raises:
             UsageError: a word that the model ``name`` was not trained on.
@@ -151,7 +147,7 @@ class PictureLayout:
 
 
 class Palette:
-    """What codes look like: levels of grey, or the patches of a VQ.
+    """The looks of codes: levels of grey, or the patches of a VQ.
 
     Attributes:
         codebook: a grey from 0 to 1, or a vector of the VQ, for each code.
@@ -165,16 +161,20 @@ class Palette:
         self.codebook: Float[Tensor, "codes C"] = grey if vq is None else vq.codebook.detach()
 
     def tokenizer(self, name: str) -> VQ:
-        """The VQ. UsageError: there is none."""
+        """Return the VQ.
+
+        Raises:
+            UsageError: there is none.
+        """
         if self._vq is None:
             raise UsageError(f"{name} has shades of grey for codes and no tokenizer, so pictures cannot be its data")
         return self._vq.requires_grad_(False)
 
     def paint(self, name: str, layout: PictureLayout, tokens: Sequence[int]) -> Picture:
-        """The picture of a whole grid of codes.
+        """Return the picture of a whole grid of codes.
 
         Raises:
-            OutputError: too few or too many tokens, one that is no code, or no end of a row where one is forced.
+            OutputError: too few or too many tokens, one that is not a code, or a wrong end of a closed row.
         """
         ids = torch.tensor(cells(name, layout.grid, tokens), dtype=torch.long)
         wrong = ids[(ids < 0) | (ids >= layout.codes)].tolist()
@@ -188,7 +188,7 @@ class Palette:
 
 
 def cells(name: str, grid: Grid, tokens: Sequence[int]) -> list[int]:
-    """The ids of a picture's cells, in raster order, without the forced tokens.
+    """Return the ids of a picture's cells, in raster order, without the forced tokens.
 
     Raises:
         OutputError: there are fewer or more tokens than a picture has, or a forced one is another.
@@ -235,7 +235,6 @@ class ImageModel(Adapter):
 
     @classmethod
     def load(cls, name: str, params: Mapping[str, Any], dtype: str, device: str) -> ImageModel:
-        """Read weights that are there already."""
         cls.check(name, params, dtype)
         scale, products = _scale(name, params.get("guidance", 1.0)), Products(name, params.get("weights", "full"))
         model, weights_digest = _model(name, params, dtype)
@@ -261,20 +260,17 @@ class ImageModel(Adapter):
 
     @classmethod
     def meets(cls, params: Mapping[str, Any]) -> frozenset[Requirement]:
-        """Trees, drafters of its own vocabulary, hidden rows, a grid with its codebook, positions in any order."""
         return MEETS
 
     @classmethod
     def modality(cls, params: Mapping[str, Any]) -> str:
-        """Pictures."""
         return "image"
 
     def cache(self) -> GuidedCache:
-        """For the empty caption, which has nothing to be guided away from; its prompt is two tokens."""
         return self._cache(len(self.encode("")), 1.0)
 
     def open(self, prompt: Prompt) -> EncodedPrompt:
-        """The caption's words and the begin of a picture; where the prompt has ids, these as they are.
+        """Read the caption's words and the begin of a picture, or the prompt's ids as they are.
 
         Raises:
             UsageError: a word or an id outside the vocabulary, a condition, or a caption that leaves a picture no room.
@@ -306,7 +302,7 @@ class ImageModel(Adapter):
         )
 
     def tokenizer(self) -> PictureTokenizer:
-        """Its tokenizer of pictures in both directions, frozen.
+        """Return its tokenizer of pictures in both directions, frozen.
 
         Raises:
             UsageError: its codes are shades of grey.
@@ -314,31 +310,20 @@ class ImageModel(Adapter):
         return self._palette.tokenizer(self.name).to(self.device)
 
     def picture_ids(self) -> Int[Tensor, " K"]:
-        """The id of each code of its tokenizer."""
+        """Return the id of each code of its tokenizer."""
         return torch.arange(self._layout.codes)
 
     def tied_embeddings(self) -> TiedEmbeddings:
-        """Those of its net."""
         return self._net.tied_embeddings() if isinstance(self._net, Tapped) else super().tied_embeddings()
 
     def encode(self, text: str) -> list[int]:
-        """Words, then the begin of a picture; a blank text is the empty caption.
-
-        Raises:
-            UsageError: a word that the model was not trained on.
-        """
         return self._layout.prompt(self.name, text)
 
     def decode(self, tokens: Sequence[int]) -> Picture:
-        """The picture of a whole grid of codes.
-
-        Raises:
-            OutputError: too few or too many tokens, or one that is no code.
-        """
         return self._palette.paint(self.name, self._layout, tokens)
 
     def variant(self, params: Mapping[str, str]) -> ImageModel:
-        """``layers``: how many are kept, as in `hf_causal`; ``guidance``: another scale.
+        """Return a variant of ``layers`` layers, as in `hf_causal`, or of another ``guidance``.
 
         Raises:
             UsageError: another parameter, or a value out of range.
@@ -364,7 +349,6 @@ class ImageModel(Adapter):
 
 
 def _scale(name: str, value: Any) -> float:
-    """A checked scale of guidance."""
     try:
         scale = float(value)
     except (TypeError, ValueError):
@@ -375,16 +359,16 @@ def _scale(name: str, value: Any) -> float:
 
 
 def _branches(scale: float) -> int:
-    """At scale 1 the branch without the caption does not run."""
+    """Return the branches that run; at scale 1 the branch without the caption does not."""
     return 1 if scale == 1.0 else 2
 
 
 def _model(name: str, params: Mapping[str, Any], dtype: str) -> tuple[Any, str]:
-    """The decoder as transformers has it, and a digest of its weights and configuration."""
+    """Return the decoder as transformers has it, and a digest of its weights and configuration."""
     source = sources.parse(name, params["source"])
     if source.kind == "random":
         model = transformers_models.make_random(name, source.fields, "sdpa")
-        return model, digests.of_tensors(model)
+        return model, files.of_tensors(model)
     folder = sources.locate(name, source)
     config = transformers_models.read_config(name, folder)
     return transformers_models.read_model(name, folder, config, "sdpa", TYPES[dtype]), sources.digest(folder)
@@ -400,7 +384,7 @@ def _palette(name: str, params: Mapping[str, Any], layout: PictureLayout) -> Pal
     vq = VQ.load(folder)
     if len(vq.codebook) != layout.codes:
         raise WeightsError(f"{name}: {layout.codes} codes, and the tokenizer in {folder} has {len(vq.codebook)}")
-    return Palette(layout.codes, vq, digests.of_file(folder / "model.safetensors"))
+    return Palette(layout.codes, vq, files.of_file(folder / "model.safetensors"))
 
 
 def _sha256(text: str) -> str:

@@ -1,7 +1,7 @@
 """A small convolutional VQ tokenizer: one id of 1024 for each 4x4 pixels, of pictures of any size.
 
 Source: van den Oord et al. 2017, arXiv:1711.00937, with codes and encodings on the unit sphere as in Yu et al. 2022,
-arXiv:2110.04627 (ViT-VQGAN), section 3.2, codes that follow a moving average, and dead ones put where the data is.
+arXiv:2110.04627 (ViT-VQGAN), section 3.2, codes that follow a moving average, and dead ones moved to data.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class VQ(nn.Module):
 
     @classmethod
     def load(cls, folder: Path) -> VQ:
-        """The tokenizer in a folder, in fp32.
+        """Load the tokenizer in a folder, in fp32.
 
         Raises:
             WeightsError: ``model.safetensors`` is missing, damaged or of another net.
@@ -76,71 +76,81 @@ class VQ(nn.Module):
             model.load_state_dict({key: value.float() for key, value in load_file(path).items()})
         except (OSError, SafetensorError, RuntimeError) as error:
             raise WeightsError(
-                f"{path} is no VQ tokenizer ({error}). Make it: `stride train backbone emoji-vq`, or give its folder"
+                f"{path} is not a VQ tokenizer ({error}). Make it: `stride train backbone emoji-vq`, or give its folder"
             ) from error
         return model.eval()
 
     @property
     def factor(self) -> int:
-        """Pixels a side of one code."""
+        """Return the pixels a side of one code."""
         return PATCH
 
     @property
     def codebook(self) -> Float[Tensor, "1024 16"]:
-        """The vector of each id, at unit length."""
+        """Return the vector of each id, at unit length."""
         return functional.normalize(self.book, dim=1)
 
     def spread(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B h w 16"]:
-        """Encodings before they are rounded to codes, at unit length."""
+        """Return encodings before they are rounded to codes, at unit length."""
         return functional.normalize(self.encoder(pixels).float().permute(0, 2, 3, 1), dim=-1)
 
     def nearest(self, spread: Float[Tensor, "*n 16"]) -> Int[Tensor, "*n"]:
-        """Id of the nearest code."""
+        """Return the id of the nearest code."""
         return (spread @ self.codebook.T).argmax(-1)
 
     def paint(self, codes: Float[Tensor, "B h w 16"]) -> Float[Tensor, "B 3 H W"]:
-        """Pixels, about -1 to 1, of codes."""
+        """Return pixels, about -1 to 1, of codes."""
         pixels: Tensor = self.decoder(codes.permute(0, 3, 1, 2))
         return pixels
 
     @torch.no_grad()
     def encode(self, pictures: UInt8[Tensor, "B H W 3"] | UInt8[np.ndarray, "B H W 3"]) -> Int[Tensor, "B h w"]:
-        """Ids of pictures; h = H / 4 and w = W / 4.
+        """Return the ids of pictures; h = H / 4 and w = W / 4.
 
         Raises:
-            UsageError: a side is no multiple of four, or the pixels are not uint8.
+            UsageError: a side is not a multiple of four, or the pixels are not uint8.
         """
         pixels = torch.as_tensor(pictures)
-        if pixels.dtype != torch.uint8 or pixels.ndim != 4 or pixels.shape[1] % PATCH or pixels.shape[2] % PATCH:
-            raise UsageError(
-                f"the VQ reads uint8 [B, H, W, 3] with H and W multiples of {PATCH}; found {pixels.dtype} "
-                f"{list(pixels.shape)}"
-            )
+        check_pictures(pixels, PATCH)
         return self.nearest(self.spread(to_signed(pixels.to(self.book.device))))
 
     @torch.no_grad()
     def decode(self, ids: Int[Tensor, "B h w"]) -> UInt8[Tensor, "B H W 3"]:
-        """Pictures of ids; H = 4 h and W = 4 w.
+        """Return the pictures of ids; H = 4 h and W = 4 w.
 
         Raises:
             UsageError: an id is outside the codebook.
         """
         if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < CODES:
             raise UsageError(f"an id is outside 0..{CODES - 1}: found {int(ids.min())} to {int(ids.max())}")
-        pixels = self.paint(self.codebook[ids]).permute(0, 2, 3, 1)
-        return ((pixels + 1) * 127.5).round().clamp(0, 255).to(torch.uint8)
+        return to_bytes(self.paint(self.codebook[ids]))
 
 
 def to_signed(pictures: UInt8[Tensor, "B H W 3"]) -> Float[Tensor, "B 3 H W"]:
-    """Pixels from -1 to 1, channels first."""
+    """Return pixels from -1 to 1, channels first."""
     return pictures.permute(0, 3, 1, 2).float() / 127.5 - 1
 
 
-# What a tokenizer of pictures is to trainings: pictures to codes, and vectors of codes to pixels with gradients.
+def to_bytes(pixels: Float[Tensor, "B 3 H W"]) -> UInt8[Tensor, "B H W 3"]:
+    """Return pictures of pixels of about -1 to 1."""
+    return ((pixels.permute(0, 2, 3, 1) + 1) * 127.5).round().clamp(0, 255).to(torch.uint8)
+
+
+def check_pictures(pictures: Tensor, factor: int) -> None:
+    """Refuse pictures that a tokenizer cannot cut into codes.
+
+    Raises:
+        UsageError: a side is not a multiple of ``factor``, or the pixels are not uint8.
+    """
+    shape = list(pictures.shape)
+    if pictures.dtype != torch.uint8 or len(shape) != 4 or shape[3] != 3 or shape[1] % factor or shape[2] % factor:
+        raise UsageError(
+            f"the tokenizer reads uint8 [B, H, W, 3] with H and W multiples of {factor}; found {pictures.dtype} {shape}"
+        )
 
 
 class PictureTokenizer(Protocol):
-    """A frozen tokenizer, of ours or of a published model.
+    """A frozen tokenizer of pictures, as trainings read it.
 
     Attributes:
         codebook: the vector of each code.
@@ -154,14 +164,14 @@ class PictureTokenizer(Protocol):
     def factor(self) -> int: ...
 
     def encode(self, pictures: UInt8[Tensor, "B H W 3"]) -> Int[Tensor, "B h w"]:
-        """Codes of pictures.
+        """Return the codes of pictures.
 
         Raises:
-            UsageError: a side is no multiple of ``factor``, or the pixels are not uint8.
+            UsageError: a side is not a multiple of ``factor``, or the pixels are not uint8.
         """
 
     def paint(self, codes: Float[Tensor, "B h w C"]) -> Float[Tensor, "B 3 H W"]:
-        """Pixels, about -1 to 1, of vectors of codes; gradients reach the vectors."""
+        """Return pixels, about -1 to 1, of vectors of codes; gradients reach the vectors."""
 
     def decode(self, ids: Int[Tensor, "B h w"]) -> UInt8[Tensor, "B H W 3"]:
-        """Pictures of codes."""
+        """Return the pictures of codes."""

@@ -30,7 +30,7 @@ Link = tuple[int, int, int]
 
 
 def patches(faces: Sequence[Sequence[int]], vertices: int) -> Iterator[list[int]]:
-    """Patches that cover each face once: the centre, then n + 1 vertices whose neighbours make n faces with it.
+    """Yield patches that cover each face once: the centre, then n + 1 vertices whose neighbours make n faces with it.
 
     The centre is the corner of the first face left that lies in the most faces left.
 
@@ -57,7 +57,7 @@ def patches(faces: Sequence[Sequence[int]], vertices: int) -> Iterator[list[int]
 
 
 def _fan(links: Sequence[Link]) -> tuple[list[int], list[int]]:
-    """A walk along links, each used once: the vertices passed and the faces used."""
+    """Walk along links, each used once; return the vertices passed and the faces used."""
     ahead: dict[int, list[Link]] = defaultdict(list)
     behind: dict[int, list[Link]] = defaultdict(list)
     for link in sorted(links, reverse=True):
@@ -73,7 +73,7 @@ def _fan(links: Sequence[Link]) -> tuple[list[int], list[int]]:
 
 
 def _start(links: Sequence[Link], ahead: dict[int, list[Link]], behind: dict[int, list[Link]]) -> int:
-    """The lowest end of an open fan, walked back to where it begins; the lowest vertex of a closed one."""
+    """Return the lowest end of an open fan, walked back to where it begins, or the lowest vertex of a closed one."""
     touched = Counter(corner for link in links for corner in link[:2])
     open_ends = [corner for corner, times in touched.items() if times == 1]
     start = min(open_ends or touched)
@@ -104,7 +104,7 @@ ORDER = 32
 
 
 def quantise(mesh: Mesh) -> Mesh:
-    """Vertices as steps int64 in 0 to 127, merged and sorted; faces without repeats, lowest vertex first, sorted.
+    """Return vertices as steps int64 in 0 to 127, merged and sorted; faces without repeats, lowest vertex first.
 
     Raises:
         UsageError: a coordinate lies outside [-1, 1] or is not finite, or no face is left.
@@ -119,7 +119,7 @@ def quantise(mesh: Mesh) -> Mesh:
 
 
 def tidied(steps: npt.NDArray[np.int64], faces: npt.NDArray[np.int64]) -> Mesh | None:
-    """Merge equal vertices, drop faces that collapse or repeat, sort both; None where no face is left."""
+    """Merge equal vertices, drop faces that collapse or repeat, and sort both; return None if no face is left."""
     cube = steps // ORDER
     side = SIZE // ORDER
     block = (cube[:, 2] * side + cube[:, 1]) * side + cube[:, 0]
@@ -137,7 +137,7 @@ def tidied(steps: npt.NDArray[np.int64], faces: npt.NDArray[np.int64]) -> Mesh |
 
 
 def encode(mesh: Mesh) -> list[int]:
-    """Token ids of a mesh, the end token last.
+    """Return the token ids of a mesh, the end token last.
 
     Raises:
         UsageError: as `quantise`.
@@ -166,7 +166,7 @@ def _ids(steps: npt.NDArray[np.int64]) -> tuple[list[int], list[int]]:
 
 
 def decode(tokens: Sequence[int]) -> Mesh:
-    """The mesh of a sequence, vertices float64 in the middle of their steps; what follows the end token is ignored.
+    """Return the mesh of a sequence, vertices float64 in the middle of their steps; later ids are ignored.
 
     Raises:
         OutputError: no end token, an id out of place, a patch of fewer than three vertices, or no face at all.
@@ -184,7 +184,7 @@ def decode(tokens: Sequence[int]) -> Mesh:
 
 
 def _fans(ids: Sequence[int]) -> Iterable[list[tuple[int, int, int]]]:
-    """Centre and fan of each patch, as steps."""
+    """Yield centre and fan of each patch, as steps."""
     fan: list[tuple[int, int, int]] = []
     block, fresh = -1, False
     for place, token in enumerate(ids):
@@ -215,7 +215,7 @@ def _checked(fan: list[tuple[int, int, int]], place: int) -> list[tuple[int, int
 
 
 def _steps(block: int, offset: int) -> tuple[int, int, int]:
-    """Steps of a vertex from its block (0 to 511) and offset (0 to 4095)."""
+    """Return the steps of a vertex from its block (0 to 511) and offset (0 to 4095)."""
     x = block // BLOCKS**2 * STEPS + offset // STEPS**2
     y = block // BLOCKS % BLOCKS * STEPS + offset // STEPS % STEPS
     return x, y, block % BLOCKS * STEPS + offset % STEPS

@@ -35,29 +35,22 @@ class PointCloudAdapter(LayeredAdapter):
 
     @classmethod
     def modality(cls, params: Mapping[str, Any]) -> str:
-        """Meshes."""
         return "mesh"
 
     @classmethod
     def reads_text(cls, params: Mapping[str, Any]) -> bool:
-        """No."""
         return False
 
     def cache(self) -> Cache:
-        """Refused: there is no mesh without points.
-
-        Raises:
-            UsageError: always.
-        """
         raise UsageError(f"the backbone {self.name!r} needs a point cloud: open a prompt of a mesh task")
 
     def _points(self, prompt: Prompt, dtype: torch.dtype, count: int | None = None) -> Float[Tensor, "n 6"]:
-        """The points of a prompt.
+        """Return the points of a prompt.
 
         Args:
             prompt: of a mesh task.
             dtype: of the result.
-            count: their required number; None: one or more.
+            count: their required number, or None for one or more.
 
         Raises:
             UsageError: there are none, or they are of another shape or number, or not finite.
@@ -100,7 +93,7 @@ class MeshSizes:
         latents: their number for a point cloud.
         encoder_layers: of self-attention among the latents.
         context: the most tokens.
-        window: number of last positions, its own included, whose entries a row attends to; 0: all.
+        window: number of last positions, its position included, whose entries a row attends to, or 0 for all.
         shared_coordinates: whether the encoder adds to a point the decoder's rows of its quantised coordinates, which
             are weighted by the normal.
     """
@@ -117,7 +110,7 @@ class MeshSizes:
 
     @staticmethod
     def read(name: str, fields: Mapping[str, Any]) -> MeshSizes:
-        """The sizes in the fields of a configuration file.
+        """Return the sizes in the fields of a configuration file.
 
         Raises:
             WeightsError: a field is missing, unknown or not a whole number.
@@ -133,14 +126,14 @@ class MeshSizes:
 
 
 def split_heads(x: Float[Tensor, "B N W"], heads: int) -> Float[Tensor, "B H N D"]:
-    """Head by head."""
+    """Split rows into heads."""
     return x.view(*x.shape[:-1], heads, -1).transpose(1, 2)
 
 
 def attend(
     q: Float[Tensor, "B H N D"], k: Float[Tensor, "B H N D"], v: Float[Tensor, "B H N D"], mask: Tensor | None
 ) -> Float[Tensor, "B N E"]:
-    """Causal or masked attention, in fp32, because a CPU runs its backward pass in half the time of bf16."""
+    """Compute causal or masked attention in fp32, because a CPU runs its backward pass in half the time of bf16."""
     with torch.autocast("cpu", enabled=False):
         attended = functional.scaled_dot_product_attention(
             q.float(), k.float(), v.float(), attn_mask=mask, is_causal=mask is None
@@ -151,7 +144,7 @@ def attend(
 def consult(
     q: Float[Tensor, "B H N D"], k: Float[Tensor, "B H M D"], v: Float[Tensor, "B H M D"], bias: Tensor | None = None
 ) -> Float[Tensor, "B N E"]:
-    """Attention to all of few entries by plain products, whose backward pass is ten times faster than the fused one."""
+    """Attend to all of few entries by plain products, whose backward pass is ten times faster than the fused one."""
     scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)
     weights = (scores if bias is None else scores + bias).softmax(-1)
     attended: Tensor = weights.to(v.dtype) @ v
@@ -164,14 +157,14 @@ def turn(x: Float[Tensor, "... D"], cos: Float[Tensor, "... D"], sin: Float[Tens
 
 
 def angles(context: int, size: int) -> tuple[Float[Tensor, "T D"], Float[Tensor, "T D"]]:
-    """Cosines and signed sines for `turn`, by position."""
+    """Return cosines and signed sines for `turn`, by position."""
     rate = 10_000.0 ** (-torch.arange(0, size, 2).float() / size)
     angle = torch.arange(context).float()[:, None] * rate
     return torch.cat([angle.cos()] * 2, 1), torch.cat([-angle.sin(), angle.sin()], 1)
 
 
 def norm(width: int) -> nn.LayerNorm:
-    """LayerNorm without bias: its backward pass is one kernel on a CPU, a fifth of the time of RMSNorm's."""
+    """Return a LayerNorm without bias: its backward pass is one kernel on a CPU, a fifth of the time of RMSNorm's."""
     return nn.LayerNorm(width, EPS, bias=False)
 
 
@@ -185,7 +178,6 @@ class Gated(nn.Module):
         self.down = nn.Linear(sizes.hidden, sizes.width, bias=False)
 
     def forward(self, x: Float[Tensor, "B N E"]) -> Float[Tensor, "B N E"]:
-        """Input and output of equal shape."""
         gate, up = self.gate_up(self.norm(x)).chunk(2, -1)
         out: Tensor = x + self.down(functional.silu(gate) * up)
         return out
@@ -204,7 +196,7 @@ class PointEncoder(nn.Module):
     """Points to latents, which do not depend on the points' order.
 
     A latent starts from a point, as in the point queries of Zhang et al. 2023 (arXiv:2301.11445), so that it knows
-    exactly where the surface is. The decoder did not use learned queries alone after 1,000 steps.
+    the surface exactly. The decoder did not use learned queries alone after 1,000 steps.
     """
 
     def __init__(self, sizes: MeshSizes) -> None:
@@ -227,7 +219,7 @@ class PointEncoder(nn.Module):
     def forward(
         self, points: Float[Tensor, "B n 6"], coordinates: Float[Tensor, "3 S E"] | None = None
     ) -> Float[Tensor, "B K E"]:
-        """Latents of each cloud.
+        """Return the latents of each cloud.
 
         Args:
             points: in fp32 for weights of any type.
@@ -251,7 +243,7 @@ class PointEncoder(nn.Module):
 
 
 def spread_out(places: Float[Tensor, "B n 3"], count: int) -> Int[Tensor, "B K"]:
-    """Farthest-point sampling: the point farthest from the centre, then always the one farthest from those chosen."""
+    """Sample the farthest points: the one farthest from the centre, then always the one farthest from those chosen."""
     distances = (places - places.mean(1, keepdim=True)).square().sum(-1)
     chosen = [distances.argmax(1)]
     distances = torch.full_like(distances, torch.inf)
@@ -264,16 +256,16 @@ def spread_out(places: Float[Tensor, "B n 3"], count: int) -> Int[Tensor, "B K"]
 
 
 def waves(points: Float[Tensor, "... 6"]) -> Float[Tensor, "... F"]:
-    """Position and normal, and sines of the position in octaves."""
+    """Return position and normal, and sines of the position in octaves."""
     rates = torch.pi * 2.0 ** torch.arange(OCTAVES, device=points.device)
     phase = (points[..., :3, None] * rates.to(points)).flatten(-2)
     return torch.cat([points, phase.sin(), phase.cos()], -1)
 
 
 def facing_rows(points: Float[Tensor, "B n 6"], coordinates: Float[Tensor, "3 S E"]) -> Float[Tensor, "B n E"]:
-    """Sum over the axes of the row of a point's step, weighted by how much its face looks along the axis.
+    """Return the sum over the axes of the row of a point's step, weighted by how much its face looks along the axis.
 
-    On a face that looks along an axis, this is the row of the face's own coordinate, as tokens of its corners have it.
+    On a face that looks along an axis, this is the row of that face's coordinate, as tokens of its corners have it.
     """
     size = coordinates.shape[1]
     steps = ((points[..., :3] + 1) / 2 * size - 0.5).round().long().clamp(0, size - 1)
@@ -294,14 +286,13 @@ class _LatentMixer(nn.Module):
         self.mlp = Gated(sizes)
 
     def forward(self, x: Float[Tensor, "B K E"]) -> Float[Tensor, "B K E"]:
-        """Input and output of equal shape."""
         q, k, v = (split_heads(part, self.heads) for part in self.qkv(self.norm(x)).chunk(3, -1))
         out: Tensor = self.mlp(x + self.out(consult(q, k, v)))
         return out
 
 
 NOWHERE = mesh.OFFSETS
-"""The place of an entry that is no offset: the number after the last block."""
+"""The place of an entry that is not an offset: the number after the last block."""
 
 
 class Codes(nn.Module):
@@ -321,35 +312,35 @@ class Codes(nn.Module):
             self.own[mesh.EOS :].normal_(std=0.05)
 
     def forward(self) -> Float[Tensor, "V E"]:
-        """The table."""
+        """Return the table."""
         blocks, offsets = _grid(self.blocks), _grid(self.steps)
         special = self.own.new_zeros(mesh.VOCABULARY - mesh.EOS, self.own.shape[1])
         sums = torch.cat([blocks + self.kinds[0], offsets + self.kinds[1], blocks + self.kinds[2], special])
         return sums + self.own
 
     def coordinates(self) -> Float[Tensor, "3 S E"]:
-        """Rows of the steps of each axis: the sum of a block's row and of a step's within it."""
+        """Return the rows of the steps of each axis: the sum of a block's row and of a step's within it."""
         return (self.blocks[:, :, None] + self.steps[:, None]).flatten(1, 2)
 
     def places(self) -> Float[Tensor, "P E"]:
-        """What is added to an offset for the block that it lies in; zeros for ``NOWHERE``."""
+        """Return the row that is added to an offset for the block that it lies in; zeros for ``NOWHERE``."""
         return torch.cat([_grid(self.within), self.within.new_zeros(1, self.within.shape[2])])
 
 
 def block_of(tokens: Int[Tensor, "... N"]) -> Int[Tensor, "... N"]:
-    """The block that a token names, -1 where it names none."""
+    """Return the block that a token names, or -1 if it names none."""
     centre = (tokens >= mesh.CENTRES) & (tokens < mesh.EOS)
     named = torch.where(centre, tokens - mesh.CENTRES, tokens)
     return torch.where(named < mesh.OFFSETS, named, -1)
 
 
 def is_offset(tokens: Int[Tensor, "... N"]) -> Bool[Tensor, "... N"]:
-    """Whether a token is an offset."""
+    """Return whether a token is an offset."""
     return (tokens >= mesh.OFFSETS) & (tokens < mesh.CENTRES)
 
 
 def _grid(axes: Float[Tensor, "3 n E"]) -> Float[Tensor, "m E"]:
-    """Rows of all n^3 cells, x slowest."""
+    """Return the rows of all n^3 cells, x slowest."""
     return (axes[0][:, None, None] + axes[1][None, :, None] + axes[2][None, None]).flatten(0, 2)
 
 
@@ -370,7 +361,7 @@ class MeshBlock(nn.Module):
         self.mlp = Gated(sizes)
 
     def forward(self, x: Tensor, latents: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None) -> Tensor:
-        """Causal over whole sequences; ``mask`` [N, N] in place of the causal one."""
+        """Run the layer causally over whole sequences, or with ``mask`` [N, N] in place of the causal one."""
         q, k, v = (split_heads(part, self.heads) for part in self.qkv(self.norm(x)).chunk(3, -1))
         q, k = turn(q, cos, sin), turn(k, cos, sin)
         x = x + self.out(attend(q, k, v, mask))
@@ -397,19 +388,19 @@ class MeshModel(nn.Module):
                 weight.data.mul_((2 * sizes.layers) ** -0.5)
 
     def forward(self, tokens: Int[Tensor, "B N"], points: Float[Tensor, "B n 6"]) -> Float[Tensor, "B N V"]:
-        """Logits after each token of whole sequences, or of pieces of them: only distances of positions matter."""
+        """Return logits after each token of whole sequences, or of pieces: only distances of positions matter."""
         table = self.codes()
         return functional.linear(self.states(tokens, points, table), table)
 
     def latents(self, points: Float[Tensor, "B n 6"]) -> Float[Tensor, "B K E"]:
-        """What the decoder reads of point clouds."""
+        """Return the latents of point clouds, which the decoder reads."""
         latents: Tensor = self.encoder(points, self.codes.coordinates() if self.sizes.shared_coordinates else None)
         return latents
 
     def states(
         self, tokens: Int[Tensor, "B N"], points: Float[Tensor, "B n 6"], table: Float[Tensor, "V E"]
     ) -> Float[Tensor, "B N E"]:
-        """The rows that the table is multiplied with."""
+        """Return the rows that the table is multiplied with."""
         sizes, count = self.sizes, tokens.shape[1]
         latents = self.latents(points)
         x = functional.embedding(tokens, table) + functional.embedding(
@@ -425,7 +416,7 @@ class MeshModel(nn.Module):
 
 
 def _whereabouts(tokens: Int[Tensor, "B N"], window: int) -> Int[Tensor, "B N"]:
-    """The block that each offset lies in: the last one named within reach; ``NOWHERE`` for other tokens."""
+    """Return the block that each offset lies in: the last one named within reach; ``NOWHERE`` for other tokens."""
     blocks, here = block_of(tokens), torch.arange(tokens.shape[1])
     last = torch.where(blocks >= 0, here, -1).cummax(1).values
     in_reach = (last >= 0) & (here - last < (window or len(here)))
@@ -433,6 +424,6 @@ def _whereabouts(tokens: Int[Tensor, "B N"], window: int) -> Int[Tensor, "B N"]:
 
 
 def _near(count: int, window: int) -> Tensor:
-    """True where a row attends to a row: itself and the ``window`` - 1 before it."""
+    """Return whether a row attends to a row: itself and the ``window`` - 1 before it."""
     ahead = torch.arange(count)[:, None] - torch.arange(count)
     return (ahead >= 0) & (ahead < window)

@@ -6,6 +6,7 @@ chosen entries is one index copy per layer.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol, final, runtime_checkable
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class PackedWindow(NamedTuple):
-    """A window of one sequence, and what its pass needs: the net, its slots and its mask [N_b, T_b] or None."""
+    """A window of one sequence, with the net, the slots and the mask [N_b, T_b] or None of its pass."""
 
     net: Net
     slots: Slots
@@ -46,18 +47,23 @@ class PackedLayer(NamedTuple):
 
 @runtime_checkable
 class Packs(Protocol):
-    """A net that reads several sequences in one pass."""
+    """A net that reads several sequences in one pass, packed end to end, without padding.
+
+    Attention is computed sequence by sequence, so that keys and values stay where they are. Symbols: N_b rows of
+    sequence b, and T_b entries that it has after the pass.
+    """
 
     def joins(self, other: Net) -> bool:
-        """Whether a sequence of the other net may be read in the same pass."""
+        """Return whether a sequence of the other net may be read in the same pass."""
 
     def packed(self, tokens: Int[Tensor, " N"], positions: Int[Tensor, " N"], parts: Sequence[PackedWindow]) -> Rows:
-        """Logits of the last rows of each window, those of the first sequence first, and all hidden rows where the
-        windows, which have the same taps, ask for them; leaves the slots' lengths."""
+        """Return logits of the last rows of each window, those of the first sequence first, and all hidden rows if the
+        windows, which have the same taps, ask for them; leave the slots' lengths.
+        """
 
 
 def layers(parts: Sequence[PackedWindow], share: int) -> list[PackedLayer]:
-    """The slots of the sequences layer by layer; masks are repeated for ``share`` query heads a key head."""
+    """Return the slots of the sequences layer by layer; masks are repeated for ``share`` query heads a key head."""
     counts = [len(part.window.tokens) for part in parts]
     masks = [None if part.mask is None else part.mask.repeat(share, 1) for part in parts]
     slot_layers = zip(*(part.slots.layers for part in parts), strict=True)
@@ -65,7 +71,7 @@ def layers(parts: Sequence[PackedWindow], share: int) -> list[PackedLayer]:
 
 
 def last_rows(parts: Sequence[PackedWindow]) -> list[int]:
-    """Places of the rows with logits in the pass."""
+    """Return the places of the rows with logits in the pass."""
     places: list[int] = []
     end = 0
     for part in parts:
@@ -75,7 +81,7 @@ def last_rows(parts: Sequence[PackedWindow]) -> list[int]:
 
 
 def extend_packed(parts: Sequence[PackedWindow]) -> list[Rows | Exception] | None:
-    """One pass for all windows; None where their nets do not allow that, or their taps differ."""
+    """Make one pass for all windows; return None if their nets do not allow that, or their taps differ."""
     net, taps = parts[0].net, parts[0].window.taps
     if (
         len(parts) < 2
@@ -107,7 +113,6 @@ class Masks:
         self._causal: dict[int, Tensor] = {}
 
     def __call__(self, window: Window, entries: int) -> Float[Tensor, "N T"] | None:
-        """The mask of a window after this number of entries; None where no mask is needed."""
         count = len(window.tokens)
         if window.sees is not None:
             return self._tree(window.sees, window.base)
@@ -139,7 +144,7 @@ class SlotCache(Cache):
         net: the forward pass.
         context: the most entries.
         masks: shared by the caches of a backbone.
-        graphs: captures passes of fixed shapes (see `graphs`); None: every pass is a plain one.
+        graphs: captures passes of fixed shapes (see `graphs`), or None for plain passes alone.
     """
 
     def __init__(self, net: Net, context: int, masks: Masks, graphs: Graphs | None = None) -> None:
@@ -151,7 +156,6 @@ class SlotCache(Cache):
 
     @torch.inference_mode()
     def extend(self, window: Window) -> Rows:
-        """One pass after the cached entries."""
         rows = self._replayed(window)
         if rows is None:
             rows = self._run(self._part(window))
@@ -159,7 +163,7 @@ class SlotCache(Cache):
         return rows
 
     def _replayed(self, window: Window) -> Rows | None:
-        """The rows of a captured pass; None: the plain path takes it."""
+        """Return the rows of a captured pass, or None if the plain path takes it."""
         if self._fixed is None or self._graphs is None:
             return None
         self._check(window)
@@ -171,7 +175,6 @@ class SlotCache(Cache):
     @classmethod
     @torch.inference_mode()
     def extend_many(cls, caches: Sequence[SlotCache], windows: Sequence[Window]) -> list[Rows | Exception]:
-        """One packed pass where their nets can be read in one."""
         try:
             rows = extend_packed([cache._part(window) for cache, window in zip(caches, windows, strict=True)])
         except Exception:  # no slots have grown yet, and each sequence read alone raises its own error
@@ -179,11 +182,6 @@ class SlotCache(Cache):
         return super().extend_many(caches, windows) if rows is None else rows
 
     def _part(self, window: Window) -> PackedWindow:
-        """What a pass over the window needs.
-
-        Raises:
-            ContractError: it exceeds the context, or its base exceeds the cached entries.
-        """
         self._check(window)
         return PackedWindow(self._gated(window), self._slots, window, self._masks(window, self._slots.length))
 
@@ -214,7 +212,6 @@ class SlotCache(Cache):
         return net.tapped(inputs, window.rows, window.taps)
 
     def keep(self, length: int, entries: Sequence[int] = ()) -> None:
-        """Set the length where the entries lie in place, else copy by index once for each layer."""
         slots, end = self._slots, length + len(entries)
         if not 0 <= length <= end <= slots.length or any(not 0 <= e < slots.length - length for e in entries):
             raise ContractError(
@@ -229,8 +226,58 @@ class SlotCache(Cache):
 
     @torch.inference_mode()
     def _move(self, length: int, placed: int, entries: Sequence[int]) -> None:
-        """Copy the entries behind the first ``placed`` to where they belong."""
         keys = self._slots.layers[0].keys
         index = torch.tensor(entries[placed:], device=keys.device) + length
         for layer in self._slots.layers:
             layer.gather(length + placed, index)
+
+
+# What nets share that give the hidden rows of their layers: layers, a norm and a head.
+
+
+class TappedNet(ABC):
+    """A `Net` of layers, a norm and a head that also gives the hidden rows of its layers.
+
+    Attributes:
+        layers: of the slots.
+    """
+
+    layers: int
+
+    @property
+    def depth(self) -> int:
+        """Return L, the layers that a tap counts."""
+        return self.layers
+
+    def __call__(self, inputs: SlotInputs, rows: int) -> Float[Tensor, "R V"]:
+        x = self._through(inputs, {})
+        return self._logits(self._normed(x[len(x) - rows :]))
+
+    def tapped(self, inputs: SlotInputs, rows: int, taps: Sequence[int]) -> Rows:
+        return self._tapped_rows(inputs, slice(len(inputs.tokens) - rows, None), taps)
+
+    def _tapped_rows(self, inputs: SlotInputs, rows: slice | list[int], taps: Sequence[int]) -> Rows:
+        """Return logits of chosen rows, and the inputs of the tapped layers of all rows."""
+        entering = dict.fromkeys(taps, torch.empty(0))
+        x = self._through(inputs, entering)
+        last = entering[self.depth] = self._normed(x)
+        return Rows(self._logits(last[rows]), torch.stack([entering[tap] for tap in taps], 1)[:, None])
+
+    def _packed_rows(self, inputs: SlotInputs, parts: Sequence[PackedWindow]) -> Rows:
+        """Return logits of the last rows of each window, and hidden rows if the windows have taps."""
+        rows, taps = last_rows(parts), parts[0].window.taps
+        if taps:
+            return self._tapped_rows(inputs, rows, taps)
+        return Rows(self._logits(self._normed(self._through(inputs, {})[rows])))
+
+    @abstractmethod
+    def _through(self, inputs: SlotInputs, entering: dict[int, Tensor]) -> Float[Tensor, "N E"]:
+        """Return the rows after the last layer; write the inputs of layers that are keys of ``entering`` into it."""
+
+    @abstractmethod
+    def _normed(self, x: Float[Tensor, "N E"]) -> Float[Tensor, "N E"]:
+        """Return rows after the last norm."""
+
+    @abstractmethod
+    def _logits(self, last: Float[Tensor, "R E"]) -> Float[Tensor, "R V"]:
+        """Return logits of normed rows."""

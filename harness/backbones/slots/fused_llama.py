@@ -17,9 +17,8 @@ from torch.nn import functional
 
 from stridebench.harness.backbones.checkpoints import transformers_models
 from stridebench.harness.backbones.slots import lora as gates
-from stridebench.harness.backbones.slots.cache import PackedLayer, PackedWindow, layers
+from stridebench.harness.backbones.slots.cache import PackedLayer, PackedWindow, TappedNet, layers
 from stridebench.harness.backbones.slots.net import FusedLayers, Net, SlotInputs, Tapped, near_mask, sliding_layers
-from stridebench.harness.backbones.slots.tapped import TappedNet
 from stridebench.harness.backbones.slots.transformers_net import TransformersNet
 from stridebench.harness.core.backbone import TiedEmbeddings
 from stridebench.harness.core.cache import Rows
@@ -35,13 +34,8 @@ STATIC_ROPE = ("default", "linear", "llama3", "yarn")
 """Rotations that depend on the position alone; the others also depend on the length of the text."""
 
 
-def one_longrope(rope: Mapping[str, Any]) -> bool:
-    """Return whether parameters of LongRoPE give the same rotations to texts of all lengths."""
-    return bool(rope["rope_type"] == "longrope" and rope["short_factor"] == rope["long_factor"])
-
-
 def incompatibility(model: Any) -> str | None:
-    """Why this forward would not compute what the model does; None where it does."""
+    """Return why this forward would not compute the same as the model, or None if it does."""
     kind = f"{type(model).__module__}.{type(model).__name__}".removeprefix("transformers.models.")
     if kind not in SERVED:
         return f"{kind} is not one of {', '.join(SERVED)}"
@@ -49,7 +43,7 @@ def incompatibility(model: Any) -> str | None:
     if config.hidden_act != "silu":
         return f"its activation is {config.hidden_act}"
     rope = config.rope_parameters
-    if rope["rope_type"] not in STATIC_ROPE and not one_longrope(rope):
+    if rope["rope_type"] not in STATIC_ROPE and not transformers_models.one_longrope(rope):
         return f"its rotation is {rope['rope_type']}"
     for layer in model.model.layers:
         mlp = layer.mlp
@@ -63,7 +57,7 @@ def incompatibility(model: Any) -> str | None:
 class FusedLlamaLayer:
     """Norms [E] and products of a layer: qkv E to (H + 2 H_kv) D, out H D to E, gate_up E to 2 I, down back.
 
-    ``slides``: it sees a window of the last positions only.
+    ``slides``: its rows see a window of the last positions only.
     """
 
     norm: Tensor
@@ -81,7 +75,7 @@ class FusedLlama(FusedLayers, TappedNet):
 
     Args:
         model: one for which `incompatibility` is None. Its weights move layer by layer, so that memory holds them once;
-            those that were not read yet are read then (`streamed.fill`).
+            those that were not read yet are read then (`transformers_models.fill`).
         products: makes the products of its weights.
     """
 
@@ -123,22 +117,19 @@ class FusedLlama(FusedLayers, TappedNet):
 
     @property
     def depth(self) -> int:
-        """Without the layer of slots that holds positions."""
         return len(self._weights)
 
     def tied_embeddings(self) -> TiedEmbeddings:
-        """Its embedding and unembedding; a packed one is unpacked by its product with the unit vectors."""
+        """Return its embedding and unembedding; a packed one is unpacked by its product with the unit vectors."""
         if self._tied:
             return TiedEmbeddings(self._embed, self._embed)
         unit = torch.eye(self._embed.shape[1], dtype=self._embed.dtype, device=self._embed.device)
         return TiedEmbeddings(self._embed, self._head(unit).T.contiguous())
 
     def joins(self, other: Net) -> bool:
-        """Itself only."""
         return other is self
 
     def packed(self, tokens: Int[Tensor, " N"], positions: Int[Tensor, " N"], parts: Sequence[PackedWindow]) -> Rows:
-        """Several sequences in one pass (see `packed`)."""
         slots = layers(parts, self._heads // self._kv_heads)
         return self._packed_rows(SlotInputs(tokens, positions, None, slots), parts)
 
@@ -187,7 +178,7 @@ class FusedLlama(FusedLayers, TappedNet):
     def _attend_one(
         self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, slot: Any
     ) -> Float[Tensor, "N HD"]:
-        """Attention of one sequence, whose new keys and values [N, H_kv, D] go into its slots."""
+        """Return the attention of one sequence, whose new keys and values [N, H_kv, D] go into its slots."""
         count, heads, kv_heads, width = len(query), self._heads, self._kv_heads, self._width
         keys, values = slot.update(keys.transpose(0, 1)[None], values.transpose(0, 1)[None])
         share = heads // kv_heads
@@ -205,10 +196,10 @@ class FusedLlama(FusedLayers, TappedNet):
 
 
 def forward_of(model: Any, products: Products = FULL) -> Tapped:
-    """The fused forward where it computes what the model does, else the model's own.
+    """Return the fused forward if it computes the same as the model, else that of transformers.
 
     Raises:
-        UsageError: its own is needed, whose products nobody can quantise.
+        UsageError: transformers' is needed, whose products cannot be quantised.
     """
     reason = incompatibility(model)
     if reason is None:
@@ -231,7 +222,7 @@ def _fuse(layer: Any, products: Products, slides: bool) -> FusedLlamaLayer:
 
 
 def _joined(products: Products, *linears: Any) -> Product:
-    """One product whose outputs are those of the linears, side by side; the linears lose their weights."""
+    """Return one product whose outputs are those of the linears in order; the linears lose their weights."""
     weights = [linear.weight.data for linear in linears]
     weight = torch.cat(weights) if len(weights) > 1 else weights[0]
     biases = [linear.bias.data for linear in linears if linear.bias is not None]

@@ -2,8 +2,13 @@
 
 A window of N rows is padded to a bucket of ``ROWS``. Attention reads the first T slots, T a power of two, and a mask
 hides those that are free or behind a row. New entries go where a tensor on the device says, so the capture holds no
-number that changes. Padding writes behind the sequence, where nothing reads before it is written again. What has no
-bucket takes the plain path over the same slots, and a warning says so once.
+number that changes. Padding writes behind the sequence, where nothing reads before it is written again. A window
+without a bucket takes the plain path over the same slots, and a warning says so once.
+
+A capture is a CUDA graph, or a recorder without a GPU. A graph replays the kernels of its capture with the same
+shapes, numbers and addresses. Whatever the host would have chosen anew is stale then, without an error. The recorder
+computes each replay anew on CPU tensors and compares it with the capture, operation by operation, so that such a
+mistake is an error on a machine without a GPU.
 """
 
 from __future__ import annotations
@@ -18,9 +23,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers.cache_utils import CacheLayerMixin
 
-from stridebench.harness.backbones.slots.net import Net, SlotInputs, SlotLayer, Slots, Tapped
+from stridebench.harness.backbones.slots.net import CacheLayer, Net, SlotInputs, SlotLayer, Slots, Tapped
 from stridebench.harness.core.cache import Rows, Window
 from stridebench.harness.errors import ContractError, GraphWarning
 
@@ -67,7 +71,6 @@ class CudaCapture:
             self._results = compute()
 
     def replay(self) -> tuple[Tensor, ...]:
-        """Launch the graph."""
         self._graph.replay()
         return self._results
 
@@ -95,7 +98,7 @@ class RecordedCapture:
         self._operations, self._results = _recorded(compute)
 
     def replay(self) -> tuple[Tensor, ...]:
-        """Compute, and write the results where the capture's lie.
+        """Compute, and write over the results of the capture.
 
         Raises:
             ContractError: an operation differs from the capture's in name, shape, number or address.
@@ -142,7 +145,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch ty
         return out
 
     def _described(self, argument: Any) -> Any:
-        """A number as it is; a tensor by its shape, and by its address or by its place among those made here."""
+        """Return a number as it is; a tensor by its shape, and by its address or by its place among those made here."""
         if isinstance(argument, Tensor):
             place = self._made.get(id(argument))
             return _shape(argument), ("at", _address(argument)) if place is None else ("made", place)
@@ -156,7 +159,7 @@ def _shape(tensor: Tensor) -> tuple[tuple[int, ...], torch.dtype]:
 
 
 def _address(tensor: Tensor) -> int:
-    """Of a tensor's first element; of a packed matrix, which has none, that of the object."""
+    """Return the address of a tensor's first element; of a packed matrix, which has none, that of the object."""
     return tensor.data_ptr() if tensor.layout == torch.strided else id(tensor)
 
 
@@ -167,7 +170,7 @@ ENTRIES = 256
 
 
 class CaptureShape(NamedTuple):
-    """What a capture is of: N rows, T slots, a mask of the caller's or a causal one, and the tapped layers."""
+    """The shape of a capture: N rows, T slots, a mask of the caller's or a causal one, and the tapped layers."""
 
     rows: int
     entries: int
@@ -175,7 +178,7 @@ class CaptureShape(NamedTuple):
     taps: tuple[int, ...]
 
 
-class FixedLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers ships no types for it
+class FixedLayer(CacheLayer):
     """The slots of one layer as a captured pass sees them.
 
     Args:
@@ -184,39 +187,19 @@ class FixedLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers ships n
         entries: T.
     """
 
-    is_sliding = False
-
     def __init__(self, layer: SlotLayer, places: Int[Tensor, " N"], entries: int) -> None:
         super().__init__()
         self.keys, self.values = layer.keys, layer.values
         self._places, self._entries = places, entries
         self.is_initialized = True
 
-    def lazy_initialization(self, key_states: Tensor, value_states: Tensor | None = None) -> None:
-        """Nothing: it is allocated."""
-
     def update(self, keys: Tensor, values: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Write N entries; return views of the keys and values of T slots."""
         self.keys.index_copy_(2, self._places, keys)
         self.values.index_copy_(2, self._places, values)
         return self.keys[:, :, : self._entries], self.values[:, :, : self._entries]
 
-    def get_mask_sizes(self, query_length: Any) -> tuple[int, int]:
-        """T, and the offset of the first."""
-        return self._entries, 0
-
     def get_seq_length(self) -> int:
-        """T."""
         return self._entries
-
-    def get_max_length(self) -> int:
-        """T."""
-        return self._entries
-
-    get_max_cache_shape = get_max_length
-
-    def reset(self) -> None:
-        """Nothing: the sequence's slots forget."""
 
 
 class _CapturedPass:
@@ -238,7 +221,7 @@ class _CapturedPass:
         self._capture: Capture | None = None
 
     def compute(self) -> tuple[Tensor, ...]:
-        """Logits of all N rows, and hidden rows where layers are tapped."""
+        """Return logits of all N rows, and hidden rows if layers are tapped."""
         shape, places = self._shape, self._start + self._counted
         own = places[:, None]  # seen by padding too, so that a sliding window leaves no row empty
         sees = self._sees | (self._places == own) if shape.masked else self._places <= own
@@ -252,7 +235,7 @@ class _CapturedPass:
         return rows.logits, rows.hidden
 
     def run(self, window: Window, pool: Any) -> Rows:
-        """The rows of a window; captured at the first call."""
+        """Return the rows of a window; captured at the first call."""
         count = len(window.tokens)
         self._tokens[:count] = window.tokens
         self._positions[:count] = window.positions
@@ -287,13 +270,13 @@ class FixedSlots:
 
     @property
     def shapes(self) -> Sequence[CaptureShape]:
-        """Captured so far."""
+        """Return the shapes captured so far."""
         return tuple(self._passes)
 
     def shape(self, window: Window) -> CaptureShape | str | None:
-        """What to replay for a window; a text: why the plain path takes it; None: it does without a word.
+        """Return the shape to replay for a window, or a text that says why the plain path takes it, or None.
 
-        The prompt, which is read once, and gated rows, whose net is made for one pass, have no capture.
+        The prompt, which is read once, and gated rows, whose net serves one pass, are never captured, without a text.
         """
         count = len(window.tokens)
         if not window.rows or window.gate is not None or not self.slots.layers[0].is_initialized:
@@ -308,7 +291,7 @@ class FixedSlots:
         return CaptureShape(rows, min(entries, room), window.sees is not None, window.taps)
 
     def run(self, shape: CaptureShape, window: Window) -> Rows:
-        """The rows of a window; leaves the slots' length."""
+        """Return the rows of a window; leave the slots' length."""
         if shape not in self._passes:
             self._passes[shape] = _CapturedPass(self._net, self.slots, shape, self._like)
         return self._passes[shape].run(window, self._pool)
@@ -329,7 +312,7 @@ class Graphs:
         self._said = False
 
     def lend(self, net: Net, to: Any) -> FixedSlots:
-        """Empty slots over a net, which must live as long as this, until ``to`` is no more."""
+        """Return empty slots over a net, which must live as long as this object, until ``to`` is freed."""
         free = self._free[id(net)]
         fixed = free.pop() if free else FixedSlots(net, self._context, self._like)
         fixed.slots.length = 0

@@ -44,7 +44,6 @@ class GridGrammar:
         self._kinds = torch.tensor([0, *kinds, 0], device=allowed.device)
 
     def __call__(self, places: Int[Tensor, " R"]) -> Float[Tensor, "R V"]:
-        """The masks of these places; reads nothing from the device."""
         return self._masks[self._kinds[(places + 1).clamp(0, len(self._kinds) - 1)]]
 
 
@@ -53,17 +52,16 @@ class GuidedCache(Cache):
     """One sequence in two branches that share all tokens behind their prompts.
 
     Entry i of the conditional branch is entry i + U - P of the other, from the prompt's last one (i = P - 1) on, where
-    the other branch reads the last token of its own prompt: often the same. Rows of earlier entries, which are asked
-    for only after a rollback into the prompt, are the conditional branch's alone; their hidden rows stand in both
-    branches' places.
+    the other branch reads the last token of its prompt: often the same. Rows of earlier entries, which are asked for
+    only after a rollback into the prompt, are the conditional branch's alone; their hidden rows stand in both places.
 
     Args:
         conditional: empty.
         prompt: P.
         scale: s; at 1 the other branch does not run.
-        unconditional: empty; None where there is no guidance.
+        unconditional: empty, or None without guidance.
         negative: the U tokens of its prompt.
-        grammar: what may follow; None: everything.
+        grammar: the ids that may follow, or None for all.
     """
 
     def __init__(
@@ -90,7 +88,7 @@ class GuidedCache(Cache):
         self._opened = False
 
     def extend(self, window: Window) -> Rows:
-        """Both branches read the window: one forward pass, packed end to end where their caches have it.
+        """Read the window in both branches: one forward pass, packed end to end if their caches have it.
 
         Raises:
             ContractError: past the context, or a tree that hangs from a token inside the prompt.
@@ -102,7 +100,6 @@ class GuidedCache(Cache):
 
     @classmethod
     def extend_many(cls, caches: Sequence[GuidedCache], windows: Sequence[Window]) -> list[Rows | Exception]:
-        """The branches of all of them together, in one pass where their caches have one."""
         per_cache: list[list[tuple[Cache, Window]] | Exception] = []
         for cache, window in zip(caches, windows, strict=True):
             try:
@@ -117,7 +114,7 @@ class GuidedCache(Cache):
         ]
 
     def _branches(self, window: Window) -> list[tuple[Cache, Window]]:
-        """What each branch reads; the unconditional one nothing inside the prompt or where there is no guidance."""
+        """Return the windows of each branch; the unconditional one reads nothing inside the prompt."""
         count, alone = len(window.tokens), self._last - self._held
         if window.sees is not None and window.rows and count - window.rows < alone:
             raise ContractError(
@@ -136,7 +133,7 @@ class GuidedCache(Cache):
         )
 
     def _joined(self, window: Window, read: Sequence[Rows]) -> Rows:
-        """Rows of the branches, mixed and masked."""
+        """Mix and mask the rows of the branches."""
         count = len(window.tokens)
         self._held += count
         logits, hidden = read[0].logits, read[0].hidden
@@ -154,7 +151,7 @@ class GuidedCache(Cache):
         return Rows(logits, hidden)
 
     def _other(self, cache: Cache, window: Window, alone: int) -> Window:
-        """What the unconditional branch reads: all but the first ``alone`` entries of the window."""
+        """Return the window of the unconditional branch: all but the first ``alone`` entries."""
         tokens, positions = window.tokens[alone:], window.positions[alone:] + self._shift
         if not self._opened:
             self._open(cache, window)
@@ -167,14 +164,14 @@ class GuidedCache(Cache):
         return Window(tokens, positions, base + self._shift, sees, rows, window.taps, features)
 
     def _open(self, cache: Cache, window: Window) -> None:
-        """Read the branch's own prompt but for its last token, with the first pass that needs it: so it is timed."""
+        """Read the branch's prompt but for its last token, with the first pass that needs it: so it is timed."""
         self._opened = True
         if len(self._negative) > 1:
             tokens = window.tokens.new_tensor(self._negative[:-1])
             cache.extend(Window(tokens, torch.arange(len(tokens), device=tokens.device), 0, None, 0))
 
     def keep(self, length: int, entries: Sequence[int] = ()) -> None:
-        """In both branches; the unconditional one never drops its prompt.
+        """Keep the entries in both branches; the unconditional one never drops its prompt.
 
         Raises:
             ContractError: entries that are not held, or an entry of the prompt moved behind the prompt.

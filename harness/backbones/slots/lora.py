@@ -34,7 +34,7 @@ PLAIN = {"use_dora": False, "bias": "none", "fan_in_fan_out": False, "rank_patte
 
 @dataclass(frozen=True, eq=False)
 class LowRank:
-    """What is added to a linear layer: ``up down x``, where ``up`` includes the scale."""
+    """The addition to a linear layer: ``up down x``, where ``up`` includes the scale."""
 
     down: Float[Tensor, "r I"]
     up: Float[Tensor, "O r"]
@@ -45,12 +45,12 @@ Adapter = Mapping[str, LowRank]
 
 
 def read(folder: Path, backbone: Backbone, dtype: torch.dtype) -> dict[str, LowRank]:
-    """An adapter's folder: adapter_config.json and adapter_model.safetensors of peft, and config.json with its tie.
+    """Read a folder with adapter_config.json and adapter_model.safetensors of peft, and config.json with its tie.
 
-    A folder that another project published has no tie; its layers are held against those of the model.
+    A folder that another project published lacks the tie; its layers are held against those of the model.
 
     Raises:
-        WeightsError: it is damaged, was made for other weights, or is no plain LoRA.
+        WeightsError: it is damaged, was made for other weights, or is not plain LoRA.
     """
     stored = _Stored.read(folder, backbone.device)
     if stored.fingerprint not in ("", backbone.fingerprint):
@@ -62,15 +62,15 @@ def read(folder: Path, backbone: Backbone, dtype: torch.dtype) -> dict[str, LowR
 
 
 def is_tuned(folder: Path) -> bool:
-    """Whether a backbone's folder holds an adapter of another folder's weights, and no weights of its own."""
+    """Return whether a backbone's folder holds an adapter of another folder's weights."""
     return (folder / SETTINGS).is_file()
 
 
 def base(folder: Path, shipped: Path) -> Path:
-    """The folder of the weights that an adapter is added to: a path, or a name in the folder ``shipped``.
+    """Return the folder of the weights that an adapter is added to: a path, or a name in the folder ``shipped``.
 
     Raises:
-        WeightsError: the adapter is damaged or no plain LoRA, or the base weights are not there or are others.
+        WeightsError: the adapter is damaged or not plain LoRA, or the base weights are not there or are others.
     """
     stored = _Stored.read(folder)
     weights = shipped / stored.base  # an absolute path stays as it is
@@ -82,14 +82,14 @@ def base(folder: Path, shipped: Path) -> Path:
 
 
 def merged(folder: Path, fingerprint: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights with the products of an adapter added, rounded to bf16 as a whole export is.
+    """Return weights with the products of an adapter added, rounded to bf16 as a whole export is.
 
     Args:
         fingerprint: of the folder of the weights.
         weights: by name; W of a layer is ``LAYER.weight``.
 
     Raises:
-        WeightsError: the adapter is damaged, is no plain LoRA, or was made for other weights.
+        WeightsError: the adapter is damaged, is not plain LoRA, or was made for other weights.
     """
     stored = _Stored.read(folder)
     if stored.fingerprint != fingerprint:
@@ -107,7 +107,7 @@ def add(folder: Path, model: Any) -> str:
     """Add the adapter in a model's folder to its weights, as from_pretrained of transformers does if peft is installed.
 
     Returns:
-        A note of what was done, or why nothing was.
+        A note that it was added, or why it was not.
     """
     try:
         pairs = _Stored.read(folder).layers(torch.float32)
@@ -116,10 +116,10 @@ def add(folder: Path, model: Any) -> str:
         if wrong := [layer for layer, weight in weights.items() if weight.shape != added[layer].shape]:
             raise WeightsError(f"{folder}: {wrong[0]} has another shape in the model")
     except (WeightsError, AttributeError) as error:
-        return f"the adapter beside the weights ({SETTINGS}) is not applied: {error}"
+        return f"the adapter in their folder ({SETTINGS}) is not applied to the weights: {error}"
     for layer, weight in weights.items():
         weight.data = (weight.float() + added[layer].to(weight.device)).to(weight.dtype)
-    return f"the adapter beside the weights ({SETTINGS}) is added to them"
+    return f"the adapter in their folder ({SETTINGS}) is added to the weights"
 
 
 def _sum(folder: Path, layer: str, weights: Mapping[str, Tensor], pair: LowRank) -> Tensor:
@@ -133,7 +133,7 @@ def _sum(folder: Path, layer: str, weights: Mapping[str, Tensor], pair: LowRank)
 
 
 def write(folder: Path, layers: Mapping[str, LowRank], alpha: int, task: str | None, tie: Mapping[str, str]) -> None:
-    """A folder that peft and `read` read; matrices in bf16.
+    """Write a folder that peft and `read` read; matrices in bf16.
 
     Args:
         layers: with ``up`` not scaled.
@@ -176,7 +176,7 @@ class _Stored:
 
     @classmethod
     def read(cls, folder: Path, device: str = "cpu") -> _Stored:
-        """The files of a folder, checked."""
+        """Read and check the files of a folder."""
         try:
             how = json.loads((folder / SETTINGS).read_text("utf-8"))
             tie = {"backbone": how.get("base_model_name_or_path") or "", "fingerprint": ""}
@@ -208,7 +208,7 @@ class _Stored:
         return cls(name, fingerprint, alpha / (rank**0.5 if how.get("use_rslora") else rank), pairs)
 
     def layers(self, dtype: torch.dtype) -> dict[str, LowRank]:
-        """What is added to each layer."""
+        """Return the addition to each layer."""
         return {
             layer: LowRank(pair["A.weight"].to(dtype), pair["B.weight"].to(dtype) * self.scale)
             for layer, pair in self.pairs.items()
@@ -231,7 +231,10 @@ def _check(folder: Path, how: Mapping[str, Any]) -> None:
 
 
 def gated(product: Product, low: LowRank, gate: Float[Tensor, "N 1"]) -> Product:
-    """The product, with the adapter's added where the gate is 1."""
+    """Return the product, with the adapter's added in rows whose gate is 1.
+
+    A row whose gate is 0 gets its low-rank product times 0, so it keeps the value of the base in the same pass.
+    """
 
     def gated_product(x: Tensor) -> Tensor:
         return product(x).addmm_(functional.linear(x, low.down) * gate, low.up.T)
@@ -240,13 +243,13 @@ def gated(product: Product, low: LowRank, gate: Float[Tensor, "N 1"]) -> Product
 
 
 def joined(parts: Sequence[LowRank]) -> LowRank:
-    """The adapter of linears that read the same rows and whose outputs lie side by side."""
+    """Return the adapter of linears that read the same rows and whose outputs are joined in this order."""
     up: Tensor = torch.block_diag(*(part.up for part in parts))  # type: ignore[no-untyped-call]  # torch types it not
     return LowRank(torch.cat([part.down for part in parts]), up)
 
 
 def nothing(out: int, into: int, like: Tensor) -> LowRank:
-    """The adapter of a linear that it leaves unchanged."""
+    """Return the adapter of a linear that it leaves unchanged."""
     return LowRank(like.new_empty(0, into), like.new_empty(out, 0))
 
 
@@ -263,7 +266,9 @@ def check(adapter: Adapter, shapes: Mapping[str, tuple[int, int]]) -> None:
         shape = (low.up.shape[0], low.down.shape[1])
         if name not in shapes or shapes[name] != shape:
             actual = (
-                f"that has {shapes[name][0]} x {shapes[name][1]}" if name in shapes else "which is no linear layer here"
+                f"that has {shapes[name][0]} x {shapes[name][1]}"
+                if name in shapes
+                else "which is not a linear layer here"
             )
             raise WeightsError(
                 f"the adapter changes {name} by {shape[0]} x {shape[1]} numbers, {actual}: it was made for another "
@@ -272,7 +277,7 @@ def check(adapter: Adapter, shapes: Mapping[str, tuple[int, int]]) -> None:
 
 
 def linears(model: Any) -> dict[str, nn.Linear]:
-    """The linear layers of a model of transformers by name, except its output layer."""
+    """Return the linear layers of a model of transformers by name, except its output layer."""
     head = model.get_output_embeddings()
     return {
         name: module for name, module in model.named_modules() if isinstance(module, nn.Linear) and module is not head
@@ -280,13 +285,13 @@ def linears(model: Any) -> dict[str, nn.Linear]:
 
 
 def shapes_of(layers: Mapping[str, nn.Linear]) -> dict[str, tuple[int, int]]:
-    """O and I of each."""
+    """Return O and I of each."""
     return {name: (layer.out_features, layer.in_features) for name, layer in layers.items()}
 
 
 @contextmanager
 def hooked(pairs: Sequence[tuple[nn.Linear, LowRank]], gate: Float[Tensor, "N 1"]) -> Iterator[None]:
-    """While inside, the layers' own model reads N rows with the adapter where the gate is 1."""
+    """Use the adapter in rows whose gate is 1 while inside, in the layers' model."""
     with ExitStack() as stack:
         for layer, low in pairs:
             stack.enter_context(layer.register_forward_hook(partial(_add, low=low, gate=gate)))

@@ -1,4 +1,4 @@
-"""The interface of decoders over slots, and the slots."""
+"""The interface of decoders over slots, the slots, and decoders of fused products."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Slots:
     """The layers of one sequence and the number of entries in them.
 
     Args:
-        first: entries allocated at first; None: ``FIRST``, or the context where that is less.
+        first: entries allocated at first, or None for ``FIRST``, or the context if that is less.
     """
 
     def __init__(self, layers: int, context: int, first: int | None = None) -> None:
@@ -52,18 +52,41 @@ class Slots:
 
     @length.setter
     def length(self, value: int) -> None:
+        """Return the number of entries; the rest of the buffers is free."""
         self._extent.length = value
 
     @property
     def context(self) -> int:
-        """Entries that fit."""
+        """Return how many entries fit."""
         return self._extent.context
 
 
-class SlotLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers ships no types for it
-    """Keys and values of one layer, [1, H, capacity, D] each. The first `update` allocates them."""
+class CacheLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers ships no types for it
+    """A layer of a cache as transformers asks about it. If it is given masks and positions, it calls `update` alone."""
 
     is_sliding = False
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor | None = None) -> None: ...
+
+    def get_mask_sizes(self, query_length: Any) -> tuple[int, int]:
+        """Return the entries after the pass, and the offset of the first; older transformers pass positions."""
+        count = query_length if isinstance(query_length, int) else len(query_length)
+        return self.get_seq_length() + count, 0
+
+    def get_seq_length(self) -> int:
+        return 0
+
+    def get_max_length(self) -> int:
+        return -1  # as a cache that grows
+
+    get_max_cache_shape = get_max_length
+
+    def reset(self) -> None: ...
+
+
+class SlotLayer(CacheLayer):
+    """Keys and values of one layer, [1, H, capacity, D] each. The first `update` allocates them."""
+
     keys: Tensor
     values: Tensor
 
@@ -71,9 +94,6 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers ships no
         super().__init__()
         self._extent = extent
         self._room = 0
-
-    def lazy_initialization(self, key_states: Tensor, value_states: Tensor | None = None) -> None:
-        """Allocated by `update`, which knows both shapes."""
 
     def update(self, keys: Tensor, values: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Append N new entries; return views of the keys and values of all entries."""
@@ -105,36 +125,20 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers ships no
         self.keys[:, :, start:end] = self.keys.index_select(2, entries)
         self.values[:, :, start:end] = self.values.index_select(2, entries)
 
-    def get_mask_sizes(self, query_length: Any) -> tuple[int, int]:
-        """Entries after the pass, and the offset of the first; older transformers pass positions."""
-        count = query_length if isinstance(query_length, int) else len(query_length)
-        return self._extent.length + count, 0
-
     def get_seq_length(self) -> int:
-        """Entries in the slots."""
         return self._extent.length
-
-    def get_max_length(self) -> int:
-        """Entries that fit."""
-        return self._extent.context
-
-    get_max_cache_shape = get_max_length
-
-    def reset(self) -> None:
-        """Forget all entries."""
-        self._extent.length = 0
 
 
 @dataclass(frozen=True, eq=False)
 class SlotInputs:
-    """What a net reads in a pass.
+    """The input of a pass.
 
     Args:
         tokens: ids of the N new entries.
         positions: of the new entries.
-        mask: added to the attention scores; T entries lie in the slots after the pass. None: N is 1 or the slots are
-            empty, and an entry attends to all earlier entries.
-        slots: of each layer; a pass over several sequences has its own form (see `PackedLayer`).
+        mask: added to the attention scores; T entries lie in the slots after the pass. None if N is 1 or the slots are
+            empty: an entry attends to all earlier entries.
+        slots: of each layer; a pass over several sequences has another form (see `PackedLayer`).
     """
 
     tokens: Int[Tensor, " N"]
@@ -194,10 +198,10 @@ class Net(Protocol):
     layers: int
 
     def __call__(self, inputs: SlotInputs, rows: int) -> Float[Tensor, "R V"]:
-        """Logits of the last R rows."""
+        """Return logits of the last R rows."""
 
     def pick(self, layers: Sequence[int]) -> Net:
-        """The same weights with these layers only."""
+        """Return the same weights with these layers only."""
 
 
 @dataclass
@@ -208,11 +212,9 @@ class Released:
     kind: str = "released"
 
     def __call__(self, inputs: SlotInputs, rows: int) -> Float[Tensor, "R V"]:
-        """Always refused."""
         raise ContractError("the weights of this backbone were given back; load it again")
 
     def pick(self, layers: Sequence[int]) -> Net:
-        """Always refused."""
         raise ContractError("the weights of this backbone were given back; load it again")
 
 
@@ -220,14 +222,13 @@ class Released:
 class Tapped(Net, Protocol):
     """A net that also gives hidden rows, and lends its embedding and unembedding."""
 
-    def pick(self, layers: Sequence[int]) -> Tapped:
-        """The same weights with these layers only."""
+    def pick(self, layers: Sequence[int]) -> Tapped: ...
 
     def tied_embeddings(self) -> TiedEmbeddings:
-        """Its embedding and unembedding."""
+        """Return its embedding and unembedding."""
 
     def tapped(self, inputs: SlotInputs, rows: int, taps: Sequence[int]) -> Rows:
-        """The same pass, and what enters these layers for all N entries, in one branch; L: what the head reads."""
+        """Make the same pass; return the inputs of these layers for all N entries, in one branch; L: the head's."""
 
 
 @runtime_checkable
@@ -235,10 +236,14 @@ class Gates(Net, Protocol):
     """A net in which each row uses an adapter or not."""
 
     def fitted(self, adapter: Adapter) -> Any:
-        """The adapter as `gated` takes it. WeightsError: it changes missing layers, or layers of another shape."""
+        """Return the adapter as `gated` takes it.
+
+        Raises:
+            WeightsError: it changes missing layers, or layers of another shape.
+        """
 
     def gated(self, fitted: Any, gate: Bool[Tensor, " N"]) -> Net:
-        """The same weights, with the adapter on in these rows of a pass of N."""
+        """Return the same weights, with the adapter on in these rows of a pass of N."""
 
 
 # What decoders of fused products share: some layers left out, and an adapter in some rows of a pass.
@@ -247,7 +252,9 @@ class Gates(Net, Protocol):
 
 
 class FusedLayers:
-    """Layers of fused products.
+    """Layers of fused products, of which some can be left out or use an adapter in some rows.
+
+    A fused product stands for several linear layers that read the same rows; their adapters are joined to one.
 
     Attributes:
         layers: how many there are.
@@ -266,18 +273,12 @@ class FusedLayers:
     """A weight, for its type and device."""
 
     def pick(self, layers: Sequence[int]) -> Self:
-        """The same weights with these layers only."""
         picked = copy.copy(self)
         picked.layers = self.layers - len(self._weights) + len(layers)
         picked._weights = [self._weights[index] for index in layers]
         return picked
 
     def fitted(self, adapter: Adapter) -> list[dict[str, LowRank]]:
-        """The adapter by layer and product.
-
-        Raises:
-            WeightsError: it changes layers that are not there, or of another shape.
-        """
         self._check(adapter)
         return [self._joined(adapter, f"{self.prefix}{index}.") for index in range(len(self._weights))]
 
@@ -285,7 +286,7 @@ class FusedLayers:
         gates.check(adapter, self._shapes)
 
     def _joined(self, adapter: Adapter, layer: str) -> dict[str, LowRank]:
-        """The adapter of one layer by product, without products that it does not change."""
+        """Return the adapter of one layer by product, without products that it does not change."""
         joined = {}
         for product, names in self.products.items():
             linears = [
@@ -296,7 +297,6 @@ class FusedLayers:
         return joined
 
     def gated(self, fitted: Sequence[Mapping[str, LowRank]], gate: Bool[Tensor, " N"]) -> Self:
-        """The same weights, with the adapter on in these rows of the next pass."""
         switched, on = copy.copy(self), gate[:, None].to(self._like.dtype)
         switched._weights = [
             replace(layer, **{name: gates.gated(getattr(layer, name), low, on) for name, low in products.items()})

@@ -1,4 +1,4 @@
-"""Chat templates: a task's text as one turn of a user, written as each family of models published it.
+"""Chat templates, each as its family of models published it, and adapters that read and write text through a tokenizer.
 
 A preset names its ``template``, and ``chat`` turns it on. The default is off, because a prompt to complete, such as a
 function's head and docstring, must reach the model unchanged.
@@ -38,7 +38,6 @@ class Template:
     strip: bool = False
 
     def __call__(self, text: str) -> str:
-        """The text with the template around it."""
         return f"{self.before}{text.strip() if self.strip else text}{self.after}"
 
 
@@ -74,10 +73,10 @@ TEMPLATES = {
 
 
 def check(name: str, params: Mapping[str, Any]) -> str | None:
-    """The template of texts; None: texts are sent unchanged.
+    """Return the template of texts, or None if texts are sent unchanged.
 
     Raises:
-        UsageError: an unknown template, ``chat`` is not true or false, or it is true and there is no template.
+        UsageError: an unknown template, ``chat`` is not true or false, or it is true without a template.
     """
     template, chat = params.get("template"), params.get("chat", False)
     if template is not None and template not in (OWN, *TEMPLATES):
@@ -93,7 +92,7 @@ def fit(name: str, template: str | None, tokenizer: Any) -> None:
     """Reject a tokenizer that would split a template's marks.
 
     Raises:
-        UsageError: there is no tokenizer, it brings no template, or a mark of the template is no token of it.
+        UsageError: the tokenizer is missing, brings no template, or does not have a mark of the template as a token.
     """
     if template is None:
         return
@@ -110,7 +109,7 @@ def fit(name: str, template: str | None, tokenizer: Any) -> None:
 
 
 def turn(template: str, tokenizer: Any, text: str) -> list[int]:
-    """Ids of a text as a user's turn, up to where the answer starts."""
+    """Return the ids of a text as a user's turn, up to where the answer starts."""
     if template == OWN:
         messages = [{"role": "user", "content": text}]
         return list(tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False))
@@ -121,16 +120,16 @@ def turn(template: str, tokenizer: Any, text: str) -> list[int]:
 
 
 def conversation(name: str, template: str, tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> list[int]:
-    """Ids of a conversation, up to where the answer starts.
+    """Return the ids of a conversation, up to where the answer starts.
 
     Args:
         name: of the backbone, for errors.
         template: `OWN`, or a name of `TEMPLATES`, which writes one message of a user.
-        tokenizer: of transformers; None where there is none.
+        tokenizer: of transformers.
         messages: with the keys role and content; the last one is a user's.
 
     Raises:
-        UsageError: there is no template, or it cannot write these messages.
+        UsageError: the template is missing, or cannot write these messages.
     """
     if template == OWN:
         from jinja2 import TemplateError
@@ -157,16 +156,14 @@ def conversation(name: str, template: str, tokenizer: Any, messages: Sequence[Ma
 
 
 class TokenizedAdapter(Adapter):
-    """An adapter with a tokenizer and, where a preset says ``chat: true``, a chat template.
+    """An adapter with a tokenizer and, if a preset says ``chat: true``, a chat template.
 
     Args:
-        identity: of the loaded model.
-        tokenizer: of transformers; None for random weights.
-        template: a name of `chat.TEMPLATES` or `chat.OWN`; None: texts are sent unchanged.
+        tokenizer: of transformers, or None for random weights.
+        template: a name of `TEMPLATES` or `OWN`, or None if texts are sent unchanged.
 
     Attributes:
-        task_template: what one message is written through where only a task says ``chat: true``; None: the tokenizer's
-            own template.
+        task_template: writes one message if only a task says ``chat: true``; None for that of the tokenizer.
     """
 
     task_template: str | None = None
@@ -176,9 +173,9 @@ class TokenizedAdapter(Adapter):
         self._tokenizer, self._template = tokenizer, template
 
     def open(self, prompt: Prompt) -> EncodedPrompt:
-        """A text is sent as a user's turn where there is a template; ids are sent unchanged.
+        """Read a text as a user's turn if there is a template, and ids unchanged.
 
-        One message is written through the preset's template, and several through the tokenizer's own.
+        One message is written through the preset's template, and several through the tokenizer's.
 
         Raises:
             UsageError: the tokenizer lacks the template, or a token of it.
@@ -197,7 +194,6 @@ class TokenizedAdapter(Adapter):
         return EncodedPrompt(tuple(turn(self._template, self._tokenizer, prompt.text or "")), self.cache)
 
     def encode(self, text: str) -> list[int]:
-        """The tokenizer's ids, with a beginning-of-text token only where it adds one."""
         if self._tokenizer is None:
             return super().encode(text)
         ids = list(self._tokenizer(text).input_ids)
@@ -209,7 +205,7 @@ class TokenizedAdapter(Adapter):
         return ids
 
     def _text(self, tokens: Sequence[int], **options: Any) -> str:
-        """Text without special tokens; empty where there is no tokenizer."""
+        """Return text without special tokens; empty without a tokenizer."""
         if self._tokenizer is None:
             return ""
         return str(self._tokenizer.decode(list(tokens), skip_special_tokens=True, **options))

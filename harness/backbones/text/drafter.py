@@ -1,4 +1,4 @@
-"""A small drafter that borrows its target's embedding and unembedding: only the layers between are its own.
+"""A small drafter that borrows its target's embedding and unembedding: it has the layers between them alone.
 
 Its distributions cover the target's whole vocabulary. Ids that it was not trained to propose have probability zero;
 verification corrects for that.
@@ -39,12 +39,12 @@ SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
 def folder_of(body: str) -> Path:
-    """The folder of a path, or of a name of shipped weights."""
+    """Return the folder of a path, or of a name of shipped weights."""
     return Path(body).expanduser() if body.startswith((".", "/", "~")) else sources.SHIPPED / body
 
 
 def read(name: str, target: Path, body: Path) -> tuple[LlamaForCausalLM, Int[Tensor, " K"]]:
-    """The drafter as a model of transformers whose head has the rows of the kept ids; and those ids.
+    """Return the drafter as a model of transformers whose head has the rows of the kept ids; and those ids.
 
     Raises:
         WeightsError: the layers are not there, or are made for an embedding of another shape.
@@ -54,7 +54,7 @@ def read(name: str, target: Path, body: Path) -> tuple[LlamaForCausalLM, Int[Ten
             f"{name}: {body} holds no config.json; train it: stride train backbone {body.name} --out {body}"
         )
     embedding = read_embedding(name, target)
-    with transformers_models.one_error(name, body, "has no configuration of a Llama"):
+    with transformers_models.one_error(name, body, "lacks a configuration of a Llama"):
         config = LlamaConfig.from_pretrained(body, local_files_only=True)
     if (config.vocab_size, config.hidden_size) != tuple(embedding.shape):
         raise WeightsError(
@@ -75,7 +75,7 @@ def read(name: str, target: Path, body: Path) -> tuple[LlamaForCausalLM, Int[Ten
 
 
 def read_embedding(name: str, target: Path) -> Float[Tensor, "V E"]:
-    """The embedding of a folder, which must also be its unembedding.
+    """Return the embedding of a folder, which must also be its unembedding.
 
     Raises:
         WeightsError: no file holds it, or the model has another unembedding.
@@ -83,9 +83,7 @@ def read_embedding(name: str, target: Path) -> Float[Tensor, "V E"]:
     for path in sorted(target.glob("*.safetensors")):
         with safe_open(path, framework="pt") as file:
             if "lm_head.weight" in file.keys():  # noqa: SIM118  # no mapping
-                raise WeightsError(
-                    f"{name}: {target} has an unembedding of its own; a drafter shares one with its input"
-                )
+                raise WeightsError(f"{name}: {target} has a separate unembedding; a drafter shares one with its input")
             if EMBEDDING in file.keys():  # noqa: SIM118  # no mapping
                 embedding: Tensor = file.get_tensor(EMBEDDING)
                 return embedding.float()
@@ -93,7 +91,7 @@ def read_embedding(name: str, target: Path) -> Float[Tensor, "V E"]:
 
 
 def assemble(config: LlamaConfig, embedding: Float[Tensor, "V E"], ids: Int[Tensor, " K"]) -> LlamaForCausalLM:
-    """A model with this embedding, and its kept rows as the head; its layers are new."""
+    """Return a model with this embedding, and its kept rows as the head; its layers are new."""
     small = LlamaConfig.from_dict({**config.to_dict(), "vocab_size": 1, **dict.fromkeys(SPECIAL)})
     with torch.random.fork_rng(devices=[]):
         model = LlamaForCausalLM(small)
@@ -111,7 +109,7 @@ class Drafter(TokenizedAdapter):
 
     Args (of ``params``):
         source: weights of the model whose embedding and tokenizer it uses, as in hf_causal.
-        body: its own layers: a name among the shipped weights, or a folder.
+        body: its layers: a name among the shipped weights, or a folder.
         vocabulary: the number of token ids, if it must be known before loading.
     """
 
@@ -124,11 +122,10 @@ class Drafter(TokenizedAdapter):
 
     @classmethod
     def load(cls, name: str, params: Mapping[str, Any], dtype: str, device: str) -> Drafter:
-        """Read the target's embedding and the layers; nothing is downloaded (see `presets.fetch`)."""
         check_parameters(f"{name}: {cls.kind}", params, cls.parameters)
         for key in ("source", "body"):
             if key not in params:
-                raise UsageError(f"{name}: a drafter needs {key}: the target's weights, and its own layers")
+                raise UsageError(f"{name}: a drafter needs {key}: the target's weights, and its layers")
         check_dtype(name, dtype)
         target = sources.locate(name, sources.parse(name, params["source"]))
         body = folder_of(str(params["body"]))
@@ -144,15 +141,12 @@ class Drafter(TokenizedAdapter):
 
     @classmethod
     def meets(cls, params: Mapping[str, Any]) -> frozenset[Requirement]:
-        """Trees, and drafters of its own vocabulary."""
         return frozenset({Requirement.TREE_MASK, Requirement.DRAFTER})
 
     def cache(self) -> SlotCache:
-        """Empty slots."""
         return self._slots(self._net)
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """As the target's tokenizer, without special tokens; empty where there is none."""
         return self._text(tokens, clean_up_tokenization_spaces=False)
 
 
@@ -173,10 +167,8 @@ class Spread:
         self._inner, self._ids, self._vocabulary = inner, ids, vocabulary
 
     def __call__(self, inputs: SlotInputs, rows: int) -> Float[Tensor, "R V"]:
-        """Logits of the last R rows."""
         few = self._inner(inputs, rows)
         return few.new_full((rows, self._vocabulary), float("-inf")).index_copy_(1, self._ids, few)
 
     def pick(self, layers: Sequence[int]) -> Spread:
-        """The same weights with these layers only."""
         return Spread(self._inner.pick(layers), self._ids, self._vocabulary)

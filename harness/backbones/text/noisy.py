@@ -1,4 +1,4 @@
-"""A drafter made worse on purpose: another backbone with Gaussian noise on its logits."""
+"""A backbone made worse on purpose, to draft with: Gaussian noise on the logits of another."""
 
 from __future__ import annotations
 
@@ -25,9 +25,8 @@ class NoisyBackbone(Backbone):
     """The inner backbone with noise of a fixed scale, the same for the same seed, position and token.
 
     Args:
-        inner: what is made worse.
+        inner: is made worse.
         scale: standard deviation of the noise, in logits.
-        seed: which noise.
     """
 
     def __init__(self, inner: Backbone, scale: float, seed: int) -> None:
@@ -42,29 +41,23 @@ class NoisyBackbone(Backbone):
 
     @classmethod
     def load(cls, name: str, params: Mapping[str, Any], dtype: str, device: str) -> NoisyBackbone:
-        """Not loaded by name: it is what ``noise=`` on a drafter makes."""
         raise UsageError(f"{name}: noise is written on a drafter, as in `self:noise=0.3`")
 
     @classmethod
     def meets(cls, params: Mapping[str, Any]) -> frozenset[Requirement]:
-        """Nothing by itself."""
         return frozenset()
 
     def cache(self) -> NoisyCache:
-        """A cache of the inner backbone with noise on its logits."""
         return NoisyCache(self._inner.cache(), self._scale, self._seed)
 
     def open(self, prompt: Prompt) -> EncodedPrompt:
-        """The inner prompt; noise is added to the logits of its caches."""
         inner = self._inner.open(prompt)
         return replace(inner, cache=lambda: NoisyCache(inner.cache(), self._scale, self._seed))
 
     def encode(self, text: str) -> list[int]:
-        """As the inner backbone."""
         return self._inner.encode(text)
 
     def decode(self, tokens: Sequence[int]) -> Output:
-        """As the inner backbone."""
         return self._inner.decode(tokens)
 
 
@@ -76,7 +69,6 @@ class NoisyCache(Cache):
         self._inner, self._scale, self._seed = inner, scale, seed
 
     def extend(self, window: Window) -> Rows:
-        """The inner logits and their noise."""
         rows = self._inner.extend(window)
         logits = rows.logits
         if not window.rows:
@@ -86,11 +78,10 @@ class NoisyCache(Cache):
         return replace(rows, logits=logits + (self._scale * noise).to(logits))
 
     def keep(self, length: int, entries: Sequence[int] = ()) -> None:
-        """As the inner cache: noise leaves no trace in it."""
         self._inner.keep(length, entries)
 
     def _noise(self, positions: Int[Tensor, " R"], tokens: Int[Tensor, " R"], vocabulary: int) -> Float[Tensor, "R V"]:
-        """Standard normal; reads the device, since the noise of a row is keyed by its position and token."""
+        """Return standard normal rows; reads the device, since a row's noise is keyed by its position and token."""
         rows = [
             np.random.Generator(np.random.Philox(key=[self._seed, (place << 32) | token])).standard_normal(
                 vocabulary, dtype=np.float32

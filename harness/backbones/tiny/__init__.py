@@ -1,6 +1,6 @@
 """Tiny models of random weights in the layouts that models are published in: `stride run SUITE --tiny`.
 
-The files of a stand-in are read by the code that reads the published ones. What they compute means nothing.
+The files of a stand-in are read by the code that reads the published ones. Their outputs mean nothing.
 """
 
 from __future__ import annotations
@@ -10,13 +10,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from stridebench.harness.backbones.tiny.layout import FILES, PIXELS
 from stridebench.harness.machine.folders import cache_folder
 
 PREFIX = "tiny:"
 """Of the name of a stand-in: tiny:llama2-7b."""
 VERSION = 4
 """Counts up when the files change."""
+FILES = {"gpt": "gpt.pt", "vq": "vq.pt", "model": "model", "text": "text", "tok": "tok.pt"}
+"""Files and folders of a picture model's components."""
+PIXELS = 32
+"""How many times as small Tar's stand-ins are: 4x4, 8x8 and 16x16 cells, so that one drafts for another."""
 PICTURES: dict[str, dict[str, Any]] = {
     "anole": {"pixels": 8},
     "lumina": {"pixels": 32},
@@ -37,7 +40,7 @@ ENCODER = {"width": 24, "heads": 2, "layers": 1, "latents": 7, "octaves": 2, "ou
 
 
 def params(name: str, adapter: str, published: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What the adapter of a stand-in loads; None: there is none, because the weights are here or are made here.
+    """Return the parameters of a stand-in, or None if the weights of its preset are here or are random.
 
     Args:
         name: of the preset.
@@ -62,18 +65,12 @@ def params(name: str, adapter: str, published: Mapping[str, Any]) -> dict[str, A
 
 
 def home(name: str) -> Path:
-    """The folder of a stand-in."""
+    """Return the folder of a stand-in."""
     return cache_folder() / f"tiny-{VERSION}" / name
 
 
 def write(name: str, adapter: str, published: Mapping[str, Any]) -> None:
-    """Write the files of a stand-in where they are not there yet.
-
-    Args:
-        name: of the preset.
-        adapter: of the preset.
-        published: its parameters.
-    """
+    """Write the files of a stand-in if they are not there yet; arguments as of `params`."""
     folder = home(name)
     if adapter == "point_mesh" or folder.is_dir():
         return

@@ -21,11 +21,11 @@ from transformers import (
     T5EncoderModel,
 )
 
-from stridebench.harness.backbones.image.published import chameleon, emu3, janus, simplear
-from stridebench.harness.backbones.image.published.llamagen_modules import GPT, LlamaGenShape, published
-from stridebench.harness.backbones.image.published.tar import Meanings
-from stridebench.harness.backbones.image.published.vqgan import VQDecoder, VQEncoder, VQShape
-from stridebench.harness.backbones.tiny.layout import FILES, PIXELS
+from stridebench.harness.backbones.image import chameleon, janus
+from stridebench.harness.backbones.image.llamagen_modules import GPT, LlamaGenShape, published
+from stridebench.harness.backbones.image.tar import Meanings
+from stridebench.harness.backbones.image.vqgan import VQDecoder, VQEncoder, VQShape
+from stridebench.harness.backbones.tiny import FILES, PIXELS
 from stridebench.harness.backbones.tiny.texts import character_tokenizer
 
 CODES = 32
@@ -43,7 +43,7 @@ def save(family: str, preset: Mapping[str, Any], folder: Path) -> None:
         _save_llamagen(family.removeprefix("llamagen_"), components, folder)
         return
     if family == "simplear":
-        levels = torch.tensor(simplear.LEVELS).prod()
+        levels = torch.tensor(janus.LEVELS).prod()
         model, words = simplear_parts(int(levels))
         save_painter(folder / FILES["vq"])
     else:
@@ -70,7 +70,7 @@ def _save_llamagen(kind: str, components: Iterable[str], folder: Path) -> None:
 
 
 def _save_tar(side: int, folder: Path) -> None:
-    """Tar's de-tokenizer for a picture of ``side`` cells a side, TA-Tok, and a language model."""
+    """Write Tar's de-tokenizer for a picture of ``side`` cells a side, TA-Tok, and a language model."""
     shape = published("tar", "tiny", side)
     torch.save({"model": gpt_state(shape), "steps": 3}, folder / FILES["gpt"])
     torch.manual_seed(1)  # stand-ins of all sizes have one tokenizer of pictures
@@ -81,7 +81,7 @@ def _save_tar(side: int, folder: Path) -> None:
 
 
 def tatok_state(codes: int, width: int) -> dict[str, Tensor]:
-    """The tensors of TA-Tok's decoder under published names."""
+    """Return the tensors of TA-Tok's decoder under published names."""
     torch.manual_seed(1)
     state = Meanings(codes, 24, width, 1, 16).state_dict()
     names = {"embedding": "bottleneck.regularizer.embedding", "out_linear": "bottleneck.out_linear"}
@@ -93,7 +93,7 @@ def tatok_state(codes: int, width: int) -> dict[str, Tensor]:
 
 
 def tar_parts(codes: int) -> tuple[Any, Any]:
-    """Tar's language model and its tokenizer."""
+    """Return Tar's language model and its tokenizer."""
     torch.manual_seed(1)
     words = character_tokenizer(["<im_start>", "<S0>", "<S1>", "<S2>", *(f"<I{code}>" for code in range(codes))])
     words.chat_template = "{% for turn in messages %}{{ turn['content'] }}{% endfor %}"
@@ -101,12 +101,12 @@ def tar_parts(codes: int) -> tuple[Any, Any]:
 
 
 def letters(code: int) -> str:
-    """Chameleon's word for a picture code."""
+    """Return Chameleon's word for a picture code."""
     return "IMGIMG" + "".join("ABCDEFGHIJ"[int(digit)] for digit in str(code)) + "Z"
 
 
 def vq_state(taming: bool, codes: int = CODES, levels: int = 2) -> dict[str, Tensor]:
-    """The tensors of a VQ decoder and its encoder, under published names."""
+    """Return the tensors of a VQ decoder and its encoder, under published names."""
     widths = (64, *[32] * (levels - 1))
     shape = VQShape(codes, 8, 32, widths, 2, attends=not taming, normalised=not taming)
     state = {key: value.clone() for key, value in VQDecoder(shape).state_dict().items()}
@@ -123,7 +123,7 @@ def vq_state(taming: bool, codes: int = CODES, levels: int = 2) -> dict[str, Ten
 
 
 def chameleon_parts(lines: bool) -> tuple[Any, Any]:
-    """Chameleon and its tokenizer; with `lines`, the words of Lumina-mGPT."""
+    """Return Chameleon and its tokenizer; with `lines`, the words of Lumina-mGPT."""
     torch.manual_seed(1)
     special = [letters(code) for code in reversed(range(CODES))] + [chameleon.BOI, chameleon.EOT]
     special += [chameleon.LINE, "<reserved08801>", "<reserved08802>"] if lines else []
@@ -139,10 +139,10 @@ def chameleon_parts(lines: bool) -> tuple[Any, Any]:
 
 
 def emu3_parts() -> tuple[Any, Any]:
-    """Emu3 and its tokenizer."""
+    """Return Emu3 and its tokenizer."""
     torch.manual_seed(1)
     special = [f"<|visual token {code:06d}|>" for code in range(CODES)]
-    names = (emu3.BOI, emu3.IMAGE, emu3.EOI, emu3.LINE, emu3.FRAME, emu3.EOS)
+    names = (chameleon.EMU3_BOI, chameleon.IMAGE, chameleon.EOI, chameleon.EMU3_LINE, chameleon.FRAME, chameleon.EOS)
     words = character_tokenizer([*special, *names, "<image>"])
     vq = {"codebook_size": CODES, "base_channels": 32, "channel_multiplier": [1, 1], "num_res_blocks": 1}
     config = Emu3Config(
@@ -154,7 +154,7 @@ def emu3_parts() -> tuple[Any, Any]:
 
 
 def janus_parts() -> tuple[Any, Any]:
-    """Janus and its tokenizer."""
+    """Return Janus and its tokenizer."""
     torch.manual_seed(1)
     words = character_tokenizer([janus.BOI, janus.PAD], opens=True)
     config = JanusConfig(
@@ -168,15 +168,15 @@ def janus_parts() -> tuple[Any, Any]:
 
 
 def gpt_state(shape: LlamaGenShape) -> dict[str, Tensor]:
-    """Tensors of LlamaGen's layout, none of them zero."""
+    """Return tensors of LlamaGen's layout, none of them zero."""
     torch.manual_seed(1)
     return {key: torch.randn(value.shape) * 0.2 for key, value in GPT(shape).state_dict().items()}
 
 
 def simplear_parts(codes: int) -> tuple[Any, Any]:
-    """SimpleAR and its tokenizer."""
+    """Return SimpleAR and its tokenizer."""
     torch.manual_seed(1)
-    words = character_tokenizer([simplear.BEGIN, simplear.BOI])
+    words = character_tokenizer([janus.BEGIN, janus.SIMPLEAR_BOI])
     return Qwen2ForCausalLM(Qwen2Config(**TEXT, vocab_size=len(words) + codes + 8)).eval(), words
 
 
@@ -188,7 +188,6 @@ class Painter(torch.nn.Module):
         self.scale = torch.nn.Parameter(torch.tensor(1.0))
 
     def forward(self, ids: Tensor) -> Tensor:
-        """A shade for each id."""
         shade = (ids.to(self.scale.dtype) / 16.0 - 1.0) * self.scale
         wide = shade.repeat_interleave(16, dim=2).repeat_interleave(16, dim=3)
         return wide[:, None].expand(-1, 3, -1, -1, -1)

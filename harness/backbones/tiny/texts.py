@@ -25,14 +25,14 @@ from transformers import (
     WhisperForConditionalGeneration,
 )
 
-from stridebench.harness.backbones.masked import adapter
+from stridebench.harness.backbones.text import masked as adapter
 from stridebench.harness.backbones.text.chat import TEMPLATES
 
 # Tokenizers of stand-ins: bytes for language models, characters behind special words for picture models.
 
 
 def byte_tokenizer(bos: bool, marks: tuple[str, ...] = (), template: str | None = None) -> PreTrainedTokenizerFast:
-    """A lossless tokenizer of bytes with a token for each mark."""
+    """Return a lossless tokenizer of bytes with a token for each mark."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE({letter: index for index, letter in enumerate(alphabet)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -46,7 +46,7 @@ def byte_tokenizer(bos: bool, marks: tuple[str, ...] = (), template: str | None 
 
 
 def character_tokenizer(special: Sequence[str], opens: bool = False) -> Any:
-    """One id a character behind the special words; with `opens`, texts begin with <s>."""
+    """Return a tokenizer of one id a character behind the special words; with `opens`, texts begin with <s>."""
     words = ["<s>", "</s>", "<unk>", *special, *string.printable]
     words_only = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}, "<unk>"))
     words_only.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
@@ -85,13 +85,13 @@ def _repository(published: Mapping[str, Any]) -> str:
 
 
 def causal_architecture(published: Mapping[str, Any]) -> str:
-    """The architecture of a published language model, by the name of its repository."""
+    """Return the architecture of a published language model, by the name of its repository."""
     name = _repository(published)
     return "qwen3" if "qwen3" in name else "qwen2" if "qwen" in name else "llama"
 
 
 def causal(published: Mapping[str, Any], folder: Path) -> None:
-    """The architecture of the published model, with its template's marks in the vocabulary."""
+    """Write a model of the published architecture, with its template's marks in the vocabulary."""
     repository, architecture = _repository(published), causal_architecture(published)
     template = published.get("template")
     marks = TEMPLATES[template].marks if template in TEMPLATES else ()
@@ -107,7 +107,7 @@ def causal(published: Mapping[str, Any], folder: Path) -> None:
 
 
 def masked(published: Mapping[str, Any], folder: Path) -> None:
-    """LLaDA or Dream under the published names of their tensors."""
+    """Write LLaDA or Dream under the published names of their tensors."""
     tokenizer = byte_tokenizer(bos=False, marks=(MASK,), template=OWN)
     shared = {
         "vocab_size": len(tokenizer),
@@ -136,7 +136,7 @@ def masked(published: Mapping[str, Any], folder: Path) -> None:
 
 
 def whisper(published: Mapping[str, Any], folder: Path) -> None:
-    """A multilingual Whisper that reads up to 30 s."""
+    """Write a multilingual Whisper that reads up to 30 s."""
     marks = ("<|startoftranscript|>", "<|en|>", "<|transcribe|>", "<|notimestamps|>")
     tokenizer = byte_tokenizer(bos=False, marks=marks)
     start, english, transcribe, plain = tokenizer.convert_tokens_to_ids(list(marks))

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from stridebench.harness.backbones.masked.adapter import BLOCK, LLADA, PLAIN
+from stridebench.harness.backbones.text.masked import BLOCK, LLADA, PLAIN
 from stridebench.harness.kernels import int8
 from stridebench.harness.registry import RECIPES
 from stridebench.harness.synthetic import sudoku

@@ -12,7 +12,7 @@ from stridebench.harness.audit.bets import Bets
 from stridebench.harness.audit.laws import Filling, filling_of
 from stridebench.harness.audit.output import bets_on, target_logits
 from stridebench.harness.audit.verdict import Audit, audit
-from stridebench.harness.backbones.toy.tabular import Tabular
+from stridebench.harness.backbones.toy import Tabular
 from stridebench.harness.core.canvas import Canvas
 from stridebench.harness.core.draft import Fill
 from stridebench.harness.core.draws import SeededDraws

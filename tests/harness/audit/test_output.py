@@ -10,7 +10,7 @@ from stridebench.harness.audit import output
 from stridebench.harness.audit.bets import Bets, added_up
 from stridebench.harness.audit.output import bets_on, drafter_logits, target_logits
 from stridebench.harness.audit.verdict import audit
-from stridebench.harness.backbones.toy.tabular import Tabular
+from stridebench.harness.backbones.toy import Tabular
 from stridebench.harness.core.draws import SeededDraws
 from stridebench.harness.core.loop import decode
 from stridebench.harness.core.run import open_run

@@ -14,7 +14,7 @@ import torch
 from stridebench.harness.audit.alternatives import FloatArray, TokenOutcomes
 from stridebench.harness.audit.bets import Bets
 from stridebench.harness.audit.verdict import Audit, audit
-from stridebench.harness.backbones.toy.tabular import Tabular
+from stridebench.harness.backbones.toy import Tabular
 from stridebench.harness.core.draws import SeededDraws
 from stridebench.harness.core.loop import decode
 from stridebench.harness.core.run import open_run

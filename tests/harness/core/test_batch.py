@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from stridebench.harness.backbones.slots.cache import SlotCache
 from stridebench.harness.backbones.slots.fused_llama import FusedLlama
 from stridebench.harness.backbones.slots.guided import GuidedCache
-from stridebench.harness.backbones.toy.tabular import Tabular, TabularCache
+from stridebench.harness.backbones.toy import Tabular, TabularCache
 from stridebench.harness.core.backbone import Backbone
 from stridebench.harness.core.batch import Batch, Slot
 from stridebench.harness.core.cache import Cache, Rows, Window, extend_all

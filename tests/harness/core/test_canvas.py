@@ -15,7 +15,7 @@ from torch import Tensor
 
 from stridebench.harness.backbones.slots.guided import GridGrammar, GuidedCache
 from stridebench.harness.backbones.text.hf_causal import HFCausal
-from stridebench.harness.backbones.toy.tabular import Tabular, mix
+from stridebench.harness.backbones.toy import Tabular, mix
 from stridebench.harness.core.cache import Cache, Rows, Window
 from stridebench.harness.core.canvas import Canvas
 from stridebench.harness.core.capabilities import Capabilities, Grid, Requirement

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from stridebench.harness.backbones.image.adapter import ImageModel
 from stridebench.harness.backbones.slots.guided import GuidedCache
-from stridebench.harness.backbones.toy.tabular import Tabular
+from stridebench.harness.backbones.toy import Tabular
 from stridebench.harness.core.backbone import Backbone
 from stridebench.harness.core.cache import Cache, Rows, Window, extend_all, resolve
 from stridebench.harness.core.capabilities import Requirement

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from stridebench.harness.backbones.toy.tabular import Tabular
+from stridebench.harness.backbones.toy import Tabular
 from stridebench.harness.core import loop
 from stridebench.harness.core.cache import Window
 from stridebench.harness.core.clock import CpuClock, Event, EventClock, Stamp, Stopwatch

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stridebench.harness.backbones.toy.tabular import Tabular, TabularCache
+from stridebench.harness.backbones.toy import Tabular, TabularCache
 from stridebench.harness.core.cache import HiddenRows, Rows, Window
 from stridebench.harness.core.capabilities import Tap
 from stridebench.harness.core.draft import Draft

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from stridebench.harness.backbones.toy.tabular import Tabular
+from stridebench.harness.backbones.toy import Tabular
 from stridebench.harness.core.method import label
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import printable, printable_line

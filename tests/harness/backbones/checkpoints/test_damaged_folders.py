@@ -87,7 +87,7 @@ def test_code_of_a_folder_is_never_run(
     mark = folder / "ran"
     (folder / "mine.py").write_text(CODE.format(mark=str(mark)))
     text = message(folder, damage)
-    assert "Python code of its own (auto_map), which is never run here" in text
+    assert "Python code (auto_map), which is never run here" in text
     assert "trust_remote_code" not in text
     assert not mark.exists()
     assert capfd.readouterr().out == ""

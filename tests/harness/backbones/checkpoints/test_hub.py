@@ -9,12 +9,12 @@ from pathlib import Path
 HUB_FOLDERS = """
 import importlib, os, sys
 from pathlib import Path
-from stridebench.harness.backbones.checkpoints import hub
+from stridebench.harness.backbones.checkpoints import files
 
 for name, folder in (("HF_HUB_CACHE", "a/hub"), ("HF_HOME", "b"), ("XDG_CACHE_HOME", "c")):
     os.environ[name] = str(Path.home() / folder)
     sys.modules.pop("huggingface_hub.constants", None)
-    folder = hub._cache()
+    folder = files._cache()
     print(folder == Path(importlib.import_module("huggingface_hub.constants").HF_HUB_CACHE))
     del os.environ[name]
 """

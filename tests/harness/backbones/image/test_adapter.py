@@ -204,7 +204,7 @@ class TestLoading:
             tiny_picture_model(**changes)
 
     def test_a_missing_tokenizer_and_one_of_other_codes_are_refused(self, tmp_path: Path) -> None:
-        with pytest.raises(WeightsError, match="is no VQ tokenizer"):
+        with pytest.raises(WeightsError, match="is not a VQ tokenizer"):
             ImageModel.load("tiny", {**params(), "pixels": {"folder": str(tmp_path)}}, "fp32", "cpu")
         save_bf16(VQ(), tmp_path)
         with pytest.raises(WeightsError, match=r"17 codes, and the tokenizer in .* has 1024"):

@@ -98,10 +98,10 @@ def test_missing_damaged_and_foreign_weights_are_refused(tmp_path):
     with pytest.raises(WeightsError, match="stride train backbone emoji-vq"):
         VQ.load(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"no header")
-    with pytest.raises(WeightsError, match="is no VQ tokenizer"):
+    with pytest.raises(WeightsError, match="is not a VQ tokenizer"):
         VQ.load(tmp_path)
     save_file({"other": torch.zeros(1)}, tmp_path / "model.safetensors")
-    with pytest.raises(WeightsError, match="is no VQ tokenizer"):
+    with pytest.raises(WeightsError, match="is not a VQ tokenizer"):
         VQ.load(tmp_path)
 
 

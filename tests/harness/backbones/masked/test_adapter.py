@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional
 
-from stridebench.harness.backbones.masked.adapter import MaskedModel, read_config
+from stridebench.harness.backbones.text.masked import MaskedModel, read_config
 from stridebench.harness.core.cache import Window
 from stridebench.harness.core.canvas import Canvas
 from stridebench.harness.core.capabilities import Requirement
@@ -206,7 +206,7 @@ def test_it_decodes_without_a_mask_in_the_output(folder: Path, order: Any) -> No
 def test_windows_that_a_masked_model_cannot_serve_are_refused(folder: Path, kind: str) -> None:
     model = load(folder)
     causal = Window(torch.tensor([1, 2]), torch.arange(2), 0, None, 1)
-    with pytest.raises(ContractError, match="a masked model has no distribution of a next token"):
+    with pytest.raises(ContractError, match="a masked model gives no distribution of a next token"):
         model.cache().extend(causal)
     gap = Window(torch.tensor([1, 2]), torch.tensor([0, 2]), 0, torch.ones(2, 2, dtype=torch.bool), 1)
     if kind == "dream_7b":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stridebench.harness.backbones.mesh import deepmesh_tokens as dm
+from stridebench.harness.backbones.mesh import deepmesh as dm
 from stridebench.harness.errors import OutputError
 from tests.support.tiny_mesh import tiny_point_mesh
 

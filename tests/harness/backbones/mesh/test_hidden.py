@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from stridebench.harness.backbones.mesh import bpt_tokens
 from stridebench.harness.backbones.mesh.adapter import MeshBackbone
-from stridebench.harness.backbones.mesh.published.adapter import PointMesh
+from stridebench.harness.backbones.mesh.published import PointMesh
 from stridebench.harness.backbones.text.noisy import NoisyBackbone
-from stridebench.harness.backbones.toy.tabular import Tabular
+from stridebench.harness.backbones.toy import Tabular
 from stridebench.harness.core.backbone import Backbone
 from stridebench.harness.core.cache import Window
 from stridebench.harness.core.capabilities import Requirement

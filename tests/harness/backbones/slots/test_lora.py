@@ -239,7 +239,7 @@ class TestRefusals:
             model.adapter(adapter_folder)
 
     def test_a_backbone_without_gates_refuses_an_adapter(self) -> None:
-        from stridebench.harness.backbones.toy.masked_tabular import MaskedTabular
+        from stridebench.harness.backbones.toy import MaskedTabular
 
         with pytest.raises(UsageError, match="gates no rows; take one that meets GATE"):
             MaskedTabular("masked", {}).adapter(None)
@@ -252,7 +252,7 @@ def test_a_layer_of_another_shape_is_refused_with_both_shapes() -> None:
         lora.check({"a": low}, {"a": (7, 5)})
     with pytest.raises(WeightsError, match="changes a by 7 x 6 numbers, that has 3 x 6"):
         lora.check({"a": low}, {"a": (3, 6)})
-    with pytest.raises(WeightsError, match="which is no linear layer here"):
+    with pytest.raises(WeightsError, match="which is not a linear layer here"):
         lora.check({"a": low}, {"b": (7, 6)})
 
 

@@ -13,9 +13,9 @@ import pytest
 import torch
 from transformers import WhisperForConditionalGeneration
 
+from stridebench.harness.backbones.checkpoints import convert as ctranslate2
 from stridebench.harness.backbones.checkpoints import sources
-from stridebench.harness.backbones.speech import ctranslate2
-from stridebench.harness.backbones.speech.whisper import Whisper
+from stridebench.harness.backbones.speech import Whisper
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import UsageError, WeightsError
 from tests.support.caches import feed

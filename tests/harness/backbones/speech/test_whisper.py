@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import LlamaConfig, WhisperFeatureExtractor, WhisperForConditionalGeneration
 
 from stridebench.harness.backbones.checkpoints import sources
-from stridebench.harness.backbones.speech.whisper import Whisper, prompt_ids
+from stridebench.harness.backbones.speech import Whisper, prompt_ids
 from stridebench.harness.core.backbone import EncodedPrompt
 from stridebench.harness.core.cache import Cache
 from stridebench.harness.core.capabilities import Requirement

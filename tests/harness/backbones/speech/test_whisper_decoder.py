@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from stridebench.harness.backbones.speech.whisper import Whisper
+from stridebench.harness.backbones.speech import Whisper
 from stridebench.harness.core.cache import Cache, Window
 from stridebench.harness.core.draws import SeededDraws
 from stridebench.harness.core.loop import Decode, decode

@@ -137,13 +137,13 @@ def test_an_adapter_in_the_folder_is_added_to_the_weights(tmp_path: Path) -> Non
     settings = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "bias": "none", "base_model_name_or_path": "base"}
     (tmp_path / "adapter_config.json").write_text(json.dumps(settings))
     backbone = loaded(tmp_path)
-    assert backbone.notes == ("the adapter beside the weights (adapter_config.json) is added to them",)
+    assert backbone.notes == ("the adapter in their folder (adapter_config.json) is added to the weights",)
     reference.get_submodule(layer).weight.data += 2 * up @ down
     with torch.inference_mode():
         expected = reference(torch.arange(9)[None]).logits[0]
     torch.testing.assert_close(feed(backbone.cache(), list(range(9)), 0), expected, rtol=0, atol=1e-4)
     (tmp_path / "adapter_config.json").write_text(json.dumps({**settings, "use_dora": True}))
-    assert "is not applied: " in loaded(tmp_path).notes[0]
+    assert "is not applied to the weights: " in loaded(tmp_path).notes[0]
 
 
 def test_settings_that_change_what_generate_emits_are_noted(tmp_path: Path) -> None:
@@ -164,3 +164,19 @@ def test_an_index_that_points_outside_its_folder_is_refused(tmp_path: Path) -> N
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(WeightsError, match=r"names \.\./elsewhere\.safetensors, which lies outside the folder"):
         loaded(folder)
+
+
+def test_longrope_ends_where_its_factors_change(tmp_path: Path) -> None:
+    """Past that length transformers turns all positions by other angles, those in the cache too."""
+    factors = {"short_factor": [1.0, 1.1, 1.2, 1.3], "long_factor": [2.0, 3.0, 4.0, 5.0]}
+    rope = {"rope_type": "longrope", "rope_theta": 1e4, "original_max_position_embeddings": 32, **factors}
+    reference = write_folder(
+        tmp_path, "phi3", {**SIZES, "pad_token_id": 0, "original_max_position_embeddings": 32, "rope_parameters": rope}
+    )
+    backbone = loaded(tmp_path)
+    assert backbone.capabilities.context == 32 and "its context is 32 of 64" in backbone.notes[0]
+    tokens = torch.arange(32) * 7 % 61
+    with torch.inference_mode():
+        expected = reference(tokens[None]).logits[0]
+    parts = feed_windows(backbone.cache(), tokens.tolist(), [0, 5, 20])
+    torch.testing.assert_close(parts, expected, rtol=0, atol=1e-4)

@@ -28,7 +28,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any], dict[str, str]]] = {
     "mistral": ("mistral", {}, {}),
     "mistral, transformers": ("mistral", {}, {"forward": "transformers"}),
     "qwen2": ("qwen2", {"use_sliding_window": True, "max_window_layers": 1}, {}),
-    "gemma2": ("gemma2", {"head_dim": 8}, {"attn": "eager"}),
+    "gemma2": ("gemma2", {"head_dim": 8, "tie_word_embeddings": False}, {"attn": "eager"}),
     "gemma3": ("gemma3_text", {"head_dim": 8, "tie_word_embeddings": False, **MIXED}, {}),
     "gpt-oss": ("gpt_oss", {"head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2}, {"attn": "eager"}),
     "starcoder2": ("starcoder2", {}, {}),
@@ -82,7 +82,7 @@ def test_logits_of_chains_and_trees_past_the_window_are_those_of_transformers(fa
     check_tree(model.cache(), partial(fresh, model), tree, (0, 2, 5), [1, 2], 1e-4)
 
 
-@pytest.mark.parametrize("family", ["mistral", "gemma3", "gpt-oss"])
+@pytest.mark.parametrize("family", ["mistral", "qwen2", "gemma2", "gemma3", "gpt-oss"])
 def test_greedy_tokens_of_every_method_are_those_of_generate(family: str) -> None:
     """Prompt and output fill four windows and more; drafts are refused on both sides of each window's end."""
     model, reference = opened(family)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from stridebench.harness.backbones.toy.tabular import Tabular
+from stridebench.harness.backbones.toy import Tabular
 from stridebench.harness.core.backbone import Backbone
 from stridebench.harness.core.draft import Draft
 from stridebench.harness.core.loop import advance, decode

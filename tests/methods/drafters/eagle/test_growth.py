@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from stridebench.harness.backbones.toy.tabular import Tabular
+from stridebench.harness.backbones.toy import Tabular
 from stridebench.harness.core.clock import CpuClock, Stopwatch
 from stridebench.harness.core.draft import Draft
 from stridebench.harness.core.session import Session

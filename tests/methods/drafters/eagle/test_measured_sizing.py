@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stridebench.harness.backbones.toy.tabular import Tabular
+from stridebench.harness.backbones.toy import Tabular
 from stridebench.harness.core import costs as core_costs
 from stridebench.harness.core.costs import Costs, TreeSizer, costs_file, measured, write_costs
 from stridebench.harness.core.costs import TreeSize as Size

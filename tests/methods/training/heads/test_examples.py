@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from stridebench.harness.backbones.toy.tabular import Tabular
+from stridebench.harness.backbones.toy import Tabular
 from stridebench.harness.train.teacher import Passage, Teacher
 from stridebench.methods.drafters.heads.net import Config, Heads
 from stridebench.methods.training.heads.examples import Examples, examples, frequent, hits, lead, ngram_hits, shares

@@ -16,7 +16,7 @@ from torch.nn import functional
 from stridebench.harness.backbones.mesh.adapter import read
 from stridebench.harness.backbones.mesh.model import MeshModel, MeshSizes
 from stridebench.harness.backbones.slots import lora
-from stridebench.harness.backbones.toy.tabular import Tabular
+from stridebench.harness.backbones.toy import Tabular
 from stridebench.harness.core.draws import SeededDraws
 from stridebench.harness.core.loop import decode
 from stridebench.harness.core.run import open_run

@@ -15,9 +15,9 @@ from torch.nn import functional
 from transformers import GenerationConfig
 
 from stridebench.harness.backbones.checkpoints import components
-from stridebench.harness.backbones.image.published import llamagen, simplear, tar, vqgan
-from stridebench.harness.backbones.image.published import llamagen_modules as modules
-from stridebench.harness.backbones.image.published.adapter import FAMILIES, RealImage, family_of
+from stridebench.harness.backbones.image import janus, llamagen, tar, vqgan
+from stridebench.harness.backbones.image import llamagen_modules as modules
+from stridebench.harness.backbones.image.published import FAMILIES, RealImage, family_of
 from stridebench.harness.backbones.slots.cache import Masks, SlotCache
 from stridebench.harness.backbones.tiny import pictures as stand_ins
 from stridebench.harness.backbones.tiny.texts import character_tokenizer
@@ -260,7 +260,7 @@ def test_a_picture_has_the_right_size_and_wrong_ids_are_no_picture(tiny: Tiny) -
         tiny.backbone.decode(tokens[:-1])
     outside = int((tiny.backbone.codes < 0).nonzero()[0])
     for bad in (outside, -1, tiny.backbone.capabilities.vocabulary):
-        with pytest.raises(OutputError, match="no picture code"):
+        with pytest.raises(OutputError, match="not a picture code"):
             tiny.backbone.decode([bad, *tokens[1:]])
 
 
@@ -294,7 +294,7 @@ def test_pixels_are_those_of_transformers(tmp_path: Path) -> None:
 
 
 def test_codes_of_finite_scalar_quantisation() -> None:
-    codes = simplear.fsq((8, 8, 8, 5, 5, 5))
+    codes = janus.fsq((8, 8, 8, 5, 5, 5))
     assert codes.shape == (64000, 6) and len(codes.unique(dim=0)) == 64000
     assert codes[0].tolist() == [-1.0] * 6 and codes[1].tolist() == [-0.75, *[-1.0] * 5]
     assert codes[-1].tolist() == [0.75, 0.75, 0.75, 1.0, 1.0, 1.0]
@@ -370,7 +370,7 @@ def saved(family: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[st
     if family.startswith("llamagen") or family == "tar":
         return saved_llamagen(family, folder, monkeypatch)
     if family == "simplear":
-        monkeypatch.setattr(simplear.assemble, "__defaults__", ((4, 4, 2),))
+        monkeypatch.setattr(janus.assemble_simplear, "__defaults__", ((4, 4, 2),))
         model, words = stand_ins.simplear_parts(CODES)
         vq = folder / "decoder.jit"
         stand_ins.save_painter(vq)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from stridebench.harness.backbones.image.published import tar
+from stridebench.harness.backbones.image import tar
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.plan import presets
 from tests.support import tiny_image
@@ -49,11 +50,11 @@ def test_the_language_model_writes_the_codes_of_a_text() -> None:
 
 def test_backbones_of_one_language_model_share_it_and_let_it_go(tmp_path: Path) -> None:
     presets.fetch("tiny:tar-1.5b-256")
-    folder = presets.resolve("tiny:tar-1.5b-256").params["parts"]["model"]["path"]
-    one, two = (tiny_image.request({"length": 81}, model=Path(folder)) for _ in range(2))
-    first = tar._language_model(one, Path(folder))
-    assert tar._language_model(two, Path(folder) / ".." / Path(folder).name) is first
-    bf16 = tar._language_model(tar.PictureRequest("t", {}, {}, torch.bfloat16, "cpu"), Path(folder))
+    folder = Path(presets.resolve("tiny:tar-1.5b-256").params["parts"]["model"]["path"])
+    one, two = (tiny_image.request({"length": 81}, model=place) for place in (folder, folder / ".." / folder.name))
+    first = tar._language_model(one)
+    assert tar._language_model(two) is first
+    bf16 = tar._language_model(replace(one, dtype=torch.bfloat16))
     assert bf16 is not first and len(tar.LOADED) == 2
     del first, bf16
     assert not tar.LOADED

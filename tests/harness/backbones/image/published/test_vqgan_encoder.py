@@ -10,7 +10,7 @@ from transformers import ChameleonVQVAEConfig, JanusVQVAEConfig
 from transformers.models.chameleon.modeling_chameleon import ChameleonVQVAE
 from transformers.models.janus.modeling_janus import JanusVQVAE
 
-from stridebench.harness.backbones.image.published import vqgan
+from stridebench.harness.backbones.image import vqgan
 from stridebench.harness.errors import UsageError, WeightsError
 from stridebench.harness.plan import presets
 from tests.support.layouts import layout

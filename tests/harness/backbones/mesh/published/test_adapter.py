@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from stridebench.harness.backbones.checkpoints import components
-from stridebench.harness.backbones.mesh.published import adapter
-from stridebench.harness.backbones.mesh.published.adapter import FAMILIES, PointMesh
-from stridebench.harness.backbones.mesh.published.michelangelo import UNUSED, EncoderSizes
+from stridebench.harness.backbones.mesh import published as adapter
+from stridebench.harness.backbones.mesh.bpt import UNUSED, EncoderSizes
+from stridebench.harness.backbones.mesh.published import FAMILIES, PointMesh
 from stridebench.harness.core.cache import Cache, Window
 from stridebench.harness.core.draws import SeededDraws
 from stridebench.harness.core.sampling import Sampling

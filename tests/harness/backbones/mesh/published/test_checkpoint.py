@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from stridebench.harness.backbones.mesh.published import adapter
-from stridebench.harness.backbones.mesh.published.adapter import FAMILIES
-from stridebench.harness.backbones.mesh.published.michelangelo import UNUSED, EncoderSizes
+from stridebench.harness.backbones.mesh import published
+from stridebench.harness.backbones.mesh.bpt import UNUSED, EncoderSizes
+from stridebench.harness.backbones.mesh.published import FAMILIES
 from stridebench.harness.errors import WeightsError
 from tests.support.tiny_mesh import ENCODER, POINT_SIZES, tiny_point_mesh
 
@@ -36,7 +36,7 @@ def test_a_training_state_is_read_without_the_classes_that_it_names(
     sizes = FAMILIES["bpt"].sizes(**POINT_SIZES["bpt"], encoder=EncoderSizes(**ENCODER))
     with torch.device("meta"):
         network = FAMILIES["bpt"].model(sizes)
-    adapter.fill("x", network, tmp_path / "a.pt", UNUSED)
+    published.fill("x", network, tmp_path / "a.pt", UNUSED)
     torch.testing.assert_close(network.state_dict(), state)
 
 
@@ -47,13 +47,13 @@ def test_files_of_other_tensors_damaged_ones_and_ones_that_run_code_are_refused(
     for wrong in ({"weight": state["weight"]}, {**state, "more": torch.ones(1)}, {**state, "bias": torch.ones(4)}):
         torch.save(wrong, path)
         with pytest.raises(WeightsError, match="another model"):
-            adapter.fill("x", model, path, ("unused.",))
+            published.fill("x", model, path, ("unused.",))
     path.write_bytes(b"no weights")
     with pytest.raises(WeightsError, match="cannot be read"):
-        adapter.fill("x", model, path, ())
+        published.fill("x", model, path, ())
     torch.save({"model": _Runs()}, path)
     with pytest.raises(WeightsError, match="cannot be read"):
-        adapter.fill("x", model, path, ())
+        published.fill("x", model, path, ())
     assert "ran" not in os.environ
 
 
@@ -68,6 +68,6 @@ def test_another_file_than_the_pinned_one_is_refused(tmp_path: Path, monkeypatch
     path.parent.mkdir(parents=True)
     path.write_bytes(pickle.dumps(1))
     parts = {"model": {"hub": "a/b", "file": "c.pt"}}
-    assert adapter.locate("x", parts, None) == path
+    assert published.locate("x", parts, None) == path
     with pytest.raises(WeightsError, match="pinned"):
-        adapter.locate("x", parts, "0" * 64)
+        published.locate("x", parts, "0" * 64)

@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from stridebench.harness.backbones.mesh.published.adapter import PointMesh, SlidingCache, start_of
-from stridebench.harness.backbones.mesh.published.deepmesh import Conditioned, DeepMesh, DeepMeshSizes, HourglassCache
-from stridebench.harness.backbones.mesh.published.michelangelo import EncoderSizes
+from stridebench.harness.backbones.mesh.bpt import EncoderSizes
+from stridebench.harness.backbones.mesh.deepmesh import Conditioned, DeepMesh, DeepMeshSizes, HourglassCache
+from stridebench.harness.backbones.mesh.published import PointMesh, SlidingCache, start_of
 from stridebench.harness.core.cache import Window
 from stridebench.harness.errors import ContractError
 from tests.support.caches import check_history, check_tree, feed, feed_windows
@@ -99,7 +99,7 @@ def test_what_lies_before_the_start_is_forgotten(net: Conditioned) -> None:
 
 
 def test_only_two_stretches_are_held_and_the_old_one_goes(net: Conditioned, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stridebench.harness.backbones.mesh.published.adapter.SLACK", 4)
+    monkeypatch.setattr("stridebench.harness.backbones.mesh.published.SLACK", 4)
     cache = SlidingCache(net)
     feed(cache, TOKENS[:35], 0)
     for at in range(35, 60):

@@ -18,17 +18,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from stridebench.harness.backbones.checkpoints import components, transformers_models
-from stridebench.harness.backbones.image.published import vqgan
-from stridebench.harness.backbones.image.published.chameleon import decoder
-from stridebench.harness.backbones.image.published.family import (
-    Family,
-    Model,
-    PictureRequest,
-    Reading,
-    cells_a_side,
-    code_table,
-)
-from stridebench.harness.backbones.image.published.llamagen_modules import (
+from stridebench.harness.backbones.image import vqgan
+from stridebench.harness.backbones.image.llamagen_modules import (
     GPT,
     SIZES,
     LlamaGenNet,
@@ -36,31 +27,39 @@ from stridebench.harness.backbones.image.published.llamagen_modules import (
     published,
     vocabulary,
 )
-from stridebench.harness.backbones.image.published.vqgan import VQDecoder
+from stridebench.harness.backbones.image.published import (
+    Family,
+    Model,
+    PictureRequest,
+    Reading,
+    cells_a_side,
+    code_table,
+)
 from stridebench.harness.backbones.slots.net import Net
 from stridebench.harness.core.capabilities import Grid
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import UsageError, WeightsError
 
 SPARE = 512
-"""Entries that fit beside prompt and picture: the nodes of a last tree."""
+"""Entries that fit after prompt and picture: the nodes of a last tree."""
 
 Captions = Callable[[str], Float[Tensor, "P C"]]
 
 
-def _loader(kind: str) -> Callable[[PictureRequest], Model]:
-    def load(request: PictureRequest) -> Model:
-        state = components.read_state(request.name, request.components["gpt"])
-        vq = decoder(request, components.read_state(request.name, request.components["vq"]), normalised=True)
-        shape = shape_of(request, kind, vq)
-        captions = t5(request, request.components["text"], shape.prompt) if "text" in request.components else None
-        return assemble(request, shape, state, vq, captions)
-
-    return load
+def _load_llamagen(kind: str, request: PictureRequest) -> Model:
+    state = components.read_state(request.name, request.components["gpt"])
+    vq = vqgan.decoder(request, components.read_state(request.name, request.components["vq"]), normalised=True)
+    shape = shape_of(request, kind, vq)
+    captions = t5(request, request.components["text"], shape.prompt) if "text" in request.components else None
+    return assemble(request, shape, state, vq, captions)
 
 
-def shape_of(request: PictureRequest, kind: str, vq: VQDecoder) -> LlamaGenShape:
-    """The shape of a preset's net and pixels. UsageError: there is no such net."""
+def shape_of(request: PictureRequest, kind: str, vq: vqgan.VQDecoder) -> LlamaGenShape:
+    """Return the shape of a preset's net and pixels.
+
+    Raises:
+        UsageError: the net is unknown.
+    """
     size = str(request.settings["net"])
     if size not in SIZES:
         raise UsageError(f"{request.name}: net is {size!r}; choose one of {', '.join(SIZES)}")
@@ -71,10 +70,10 @@ def assemble(
     request: PictureRequest,
     shape: LlamaGenShape,
     state: dict[str, Tensor],
-    vq: VQDecoder,
+    vq: vqgan.VQDecoder,
     captions: Captions | None = None,
 ) -> Model:
-    """Build the model from a checkpoint's tensors, the picture decoder and the encoder of captions."""
+    """Build the model from the tensors of a checkpoint, the picture decoder and the encoder of captions."""
     gpt = fit(request, shape, state)
     if shape.codes != vq.shape.codes:
         raise WeightsError(f"{request.name}: the model has {shape.codes} codes and its tokenizer {vq.shape.codes}")
@@ -88,13 +87,17 @@ def assemble(
             ids, other = [shape.codes] * len(condition), shape.codes
         return bound(net, gpt, condition, ids, [other] * len(ids))
 
-    count = vocabulary(shape)
+    return model_of(request, gpt, vq, read)
+
+
+def model_of(request: PictureRequest, gpt: GPT, vq: vqgan.VQDecoder, read: Callable[[Net, Prompt], Reading]) -> Model:
+    """Build the model of a net, its picture decoder and its reader of prompts."""
+    shape = gpt.shape
     return Model(
         net=LlamaGenNet(gpt),
-        vocabulary=count,
         context=(1 if shape.kind == "c2i" else shape.prompt) + shape.side**2 + SPARE,
         grid=Grid(shape.side, shape.side),
-        codes=code_table(count, dict(enumerate(range(shape.codes))), request.device),
+        codes=code_table(vocabulary(shape), dict(enumerate(range(shape.codes))), request.device),
         read=read,
         paint=vq,
         codebook=vq.codebook.detach(),
@@ -104,7 +107,7 @@ def assemble(
 
 
 def fit(request: PictureRequest, shape: LlamaGenShape, state: dict[str, Tensor]) -> GPT:
-    """The module with a checkpoint's tensors."""
+    """Return the module with the tensors of a checkpoint."""
     with torch.device("meta"):
         gpt = GPT(shape)
     gpt = gpt.to_empty(device=request.device).to(request.dtype)
@@ -113,15 +116,14 @@ def fit(request: PictureRequest, shape: LlamaGenShape, state: dict[str, Tensor])
 
 
 def bound(net: Net, gpt: GPT, condition: Tensor, ids: list[int], other: list[int]) -> Reading:
-    """A reading whose two branches follow different vectors: those of the condition, and those of none."""
-    if not isinstance(net, LlamaGenNet):
-        raise TypeError(f"{type(net).__name__} cannot be bound to a prompt")
+    """Return a reading whose branches follow different vectors: those of the condition, and those of no condition."""
+    assert isinstance(net, LlamaGenNet), "the net is that of `model_of`, or some of its layers"
     conditional, unconditional = (net.bind(gpt.prompt(vectors, len(ids))) for vectors in (condition, None))
     return Reading(tuple(ids), tuple(other), conditional, unconditional)
 
 
 def _classes(request: PictureRequest, shape: LlamaGenShape, prompt: Prompt) -> Tensor:
-    """The class [1] that a prompt's text begins with: "207", "class 207" or "207 golden retriever"."""
+    """Return the class [1] that the text of a prompt begins with: "207", "class 207" or "207 golden retriever"."""
     number = re.match(r"\s*(?:class\s+)?(\d+)\b", prompt.text or "")
     if number is None or int(number[1]) >= shape.prompt:
         raise UsageError(
@@ -134,7 +136,7 @@ def _classes(request: PictureRequest, shape: LlamaGenShape, prompt: Prompt) -> T
 def _caption(
     request: PictureRequest, shape: LlamaGenShape, prompt: Prompt, captions: Captions | None
 ) -> Float[Tensor, "P C"]:
-    """Vectors of a caption: those of the condition, without empty ones in front, or the encoded text."""
+    """Return the vectors of a caption: those of the condition, without empty ones in front, or the encoded text."""
     if prompt.condition is None:
         if captions is None or prompt.text is None:
             raise UsageError(
@@ -153,12 +155,12 @@ def _caption(
 
 
 def t5(request: PictureRequest, folder: Path, longest: int) -> Captions:
-    """The encoder of captions: T5, of lower-case text, cut to the longest prompt.
+    """Return the encoder of captions: T5, of lower-case text, cut to the longest prompt.
 
     The published clean-up of web text (links, mark-up, file names) is left out: prompts of benchmarks have none.
 
     Raises:
-        WeightsError: the folder is damaged or has no tokenizer.
+        WeightsError: the folder is damaged or lacks a tokenizer.
     """
     from transformers import T5EncoderModel
 
@@ -178,5 +180,5 @@ def t5(request: PictureRequest, folder: Path, longest: int) -> Captions:
     return encode
 
 
-C2I = Family(_loader("c2i"), ("gpt", "vq"), settings={"net": "L", "pixels": 384})
-T2I = Family(_loader("t2i"), ("gpt", "vq"), optional=("text",), settings={"net": "XL", "pixels": 512})
+C2I = Family(partial(_load_llamagen, "c2i"), ("gpt", "vq"), settings={"net": "L", "pixels": 384})
+T2I = Family(partial(_load_llamagen, "t2i"), ("gpt", "vq"), optional=("text",), settings={"net": "XL", "pixels": 512})

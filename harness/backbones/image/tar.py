@@ -11,7 +11,6 @@ import hashlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
@@ -21,33 +20,27 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import Qwen2Config, Qwen2ForCausalLM, Siglip2VisionConfig
+from transformers import Qwen2ForCausalLM, Siglip2VisionConfig
 from transformers.models.siglip2.modeling_siglip2 import Siglip2VisionModel
 
 from stridebench.harness.backbones.checkpoints import components, transformers_models
-from stridebench.harness.backbones.image.published import vqgan
-from stridebench.harness.backbones.image.published.chameleon import decoder
-from stridebench.harness.backbones.image.published.family import (
+from stridebench.harness.backbones.image import vqgan
+from stridebench.harness.backbones.image.llamagen import bound, fit, model_of, shape_of
+from stridebench.harness.backbones.image.llamagen_modules import LlamaGenShape
+from stridebench.harness.backbones.image.published import (
     Family,
     Model,
     PictureRequest,
     Reading,
-    code_table,
+    read_pretrained,
     text_of,
     token_ids,
 )
-from stridebench.harness.backbones.image.published.llamagen import SPARE, bound, fit, shape_of
-from stridebench.harness.backbones.image.published.llamagen_modules import LlamaGenNet, LlamaGenShape, vocabulary
-from stridebench.harness.backbones.image.published.transformers_decoder import read_config, read_pretrained
 from stridebench.harness.backbones.slots.net import Net
-from stridebench.harness.core.capabilities import Grid
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import UsageError, WeightsError
 
-# TA-Tok's decoder: from Tar's semantic codes to the vectors that its de-tokenizer reads as a prompt.
-# Source: Han et al. 2025, arXiv:2506.18898; csuhan/Tar at 47da8e1, ``tok/ta_tok.py`` and
-# ``tok/ar_dtok/bottleneck.py``.
-
+# TA-Tok's decoder is that of csuhan/Tar at 47da8e1, ``tok/ta_tok.py`` and ``tok/ar_dtok/bottleneck.py``.
 
 HEADS = 12
 """Of its transformer: the default of transformers' configuration."""
@@ -84,7 +77,7 @@ class Meanings(nn.Module):
 
     @torch.inference_mode()
     def forward(self, codes: Int[Tensor, " n"], normalised: bool = True) -> Float[Tensor, "n E"]:
-        """Vectors of a square of codes."""
+        """Return the vectors of a square of codes."""
         vectors = self.embedding_proj(self.embedding(codes))
         vectors = self.out_linear(functional.normalize(vectors, dim=-1) if normalised else vectors)
         edge = round(len(codes) ** 0.5)
@@ -95,39 +88,34 @@ class Meanings(nn.Module):
         return vectors_of_codes
 
 
-def own_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """What `Meanings` needs of TA-Tok's file, under its names."""
-    renamed = (
-        ("bottleneck.regularizer.embedding.", "embedding."),
-        ("bottleneck.regularizer.embedding_proj.", "embedding_proj."),
-        ("bottleneck.out_linear.", "out_linear."),
-        ("decoder.", "decoder."),
-        ("decode_task_layer.", "task."),
-    )
-    renamed_state: dict[str, Tensor] = {}
-    for there, here in renamed:
-        renamed_state |= {here + key[len(there) :]: value for key, value in state.items() if key.startswith(there)}
-    plain = {key.replace("decoder.vision_model.", "decoder."): value for key, value in renamed_state.items()}
-    return {key: value for key, value in plain.items() if not key.startswith("decoder.head.")}
+RENAMED = {
+    "bottleneck.regularizer.": "",
+    "bottleneck.out_linear.": "out_linear.",
+    "decoder.vision_model.": "decoder.",
+    "decoder.": "decoder.",
+    "decode_task_layer.": "task.",
+}
+"""Starts of names in TA-Tok's file and in `Meanings`. All other tensors, and the decoder's head, are not used."""
 
 
 def meanings(request: PictureRequest, state: dict[str, Tensor]) -> Feel:
-    """TA-Tok's decoder with the tensors of its file; sizes follow from the tensors.
+    """Return TA-Tok's decoder with the tensors of its file; sizes follow from the tensors.
 
     Raises:
         WeightsError: the file is not of TA-Tok.
     """
-    own = own_names(state)
+    starts = {key: next((start for start in RENAMED if key.startswith(start)), None) for key in state}
+    own = {RENAMED[start] + key[len(start) :]: state[key] for key, start in starts.items() if start is not None}
+    own = {key: value for key, value in own.items() if not key.startswith("decoder.head.")}
+    path = request.components["tok"]
     try:
         codes, width = own["embedding.weight"].shape
         layers = 1 + max(int(key.split(".")[3]) for key in own if key.startswith("decoder.encoder.layers."))
         inner = int(own["decoder.encoder.layers.0.mlp.fc1.bias"].shape[0])
         module = Meanings(codes, width, own["task.0.bias"].shape[0], layers, inner)
     except (KeyError, ValueError) as error:
-        raise WeightsError(
-            f"{request.name}: {request.components['tok']} is no TA-Tok file; it lacks {error}"
-        ) from error
-    components.fill(request.name, request.components["tok"], module, own)
+        raise WeightsError(f"{request.name}: {path} is not a TA-Tok file; it lacks {error}") from error
+    components.fill(request.name, path, module, own)
     normalised = bool(request.settings["normalised"])
     module = module.to(device=request.device, dtype=request.dtype).eval().requires_grad_(False)
     return lambda codes: module(codes, normalised)
@@ -143,32 +131,27 @@ Write = Callable[[str], Int[Tensor, " n"]]
 
 @dataclass(frozen=True, eq=False)
 class TarFront:
-    """What runs before the de-tokenizer: a text to codes, and codes to vectors; None where its file is absent."""
+    """Models before the de-tokenizer: a text to codes, and codes to vectors; each is None if its file is absent."""
 
     write: Write | None
     feel: Feel | None
 
 
 def _load_tar(request: PictureRequest) -> Model:
-    state = components.read_state(request.name, request.components["gpt"])
-    vq = decoder(request, components.read_state(request.name, request.components["vq"]), normalised=True)
+    name, parts = request.name, request.components
+    state = components.read_state(name, parts["gpt"])
+    vq = vqgan.decoder(request, components.read_state(name, parts["vq"]), normalised=True)
     shape = shape_of(request, "tar", vq)
     if "abs_pe" in state:
         shape = replace(shape, prompt=int(state["abs_pe"].shape[1]) - shape.side**2 + 1)
-    feel = (
-        meanings(request, components.read_state(request.name, request.components["tok"]))
-        if "tok" in request.components
-        else None
-    )
-    return assemble(
-        request, shape, state, vq, TarFront(writer(request) if "model" in request.components else None, feel)
-    )
+    feel = meanings(request, components.read_state(name, parts["tok"])) if "tok" in parts else None
+    return assemble(request, shape, state, vq, TarFront(writer(request) if "model" in parts else None, feel))
 
 
 def assemble(
-    request: PictureRequest, shape: LlamaGenShape, state: dict[str, Tensor], vq: Any, front: TarFront
+    request: PictureRequest, shape: LlamaGenShape, state: dict[str, Tensor], vq: vqgan.VQDecoder, front: TarFront
 ) -> Model:
-    """Build the model from a checkpoint's tensors, the picture decoder and what runs before it."""
+    """Build the model from the tensors of a checkpoint, the picture decoder and the models that run before it."""
     length = request.settings["length"]
     if length not in LENGTHS or length > shape.prompt:
         raise UsageError(f"{request.name}: length is {length!r}; choose one of {', '.join(map(str, LENGTHS))}")
@@ -179,23 +162,11 @@ def assemble(
         ids = [shape.codes] * len(features)
         return bound(net, gpt, features, ids, ids)
 
-    count = vocabulary(shape)
-    return Model(
-        net=LlamaGenNet(gpt),
-        vocabulary=count,
-        context=shape.prompt + shape.side**2 + SPARE,
-        grid=Grid(shape.side, shape.side),
-        codes=code_table(count, dict(enumerate(range(shape.codes))), request.device),
-        read=read,
-        paint=vq,
-        codebook=vq.codebook.detach(),
-        width=shape.width,
-        tokenizer=partial(vqgan.read, request, vq),
-    )
+    return model_of(request, gpt, vq, read)
 
 
 def _features(request: PictureRequest, shape: LlamaGenShape, prompt: Prompt, front: TarFront) -> Float[Tensor, "n C"]:
-    """Vectors of a prompt: its condition, or those of codes, which are its condition or the language model's text."""
+    """Return the vectors of a prompt: its condition, or those of the codes in its condition or written to its text."""
     length, rows = int(request.settings["length"]), None
     if prompt.condition is not None:
         rows = torch.from_numpy(np.ascontiguousarray(prompt.condition)).to(request.device)
@@ -217,23 +188,21 @@ LOADED: WeakValueDictionary[tuple[Path, torch.dtype, str], Any] = WeakValueDicti
 """Language models in use: Tar's scales share one."""
 
 
-def _language_model(request: PictureRequest, folder: Path) -> Any:
-    key = (folder.resolve(), request.dtype, request.device)
+def _language_model(request: PictureRequest) -> Any:
+    key = (request.components["model"].resolve(), request.dtype, request.device)
     model = LOADED.get(key)
     if model is None:
-        model = read_pretrained(request, folder, Qwen2ForCausalLM, read_config(request, folder, Qwen2Config))
-        LOADED[key] = model
+        LOADED[key] = model = read_pretrained(request, Qwen2ForCausalLM).model
     return model
 
 
 def writer(request: PictureRequest) -> Write:
-    """The language model: codes of a text, filled up with 0, sampled as published (T 1, top-k 1200, top-p 0.95).
+    """Return a writer of codes for a text, filled up with 0, sampled as published (T 1, top-k 1200, top-p 0.95).
 
     The text decides the seed, so every method gets the same codes.
     """
-    folder, length = request.components["model"], int(request.settings["length"])
-    model = _language_model(request, folder)
-    tokenizer = transformers_models.read_tokenizer(folder)
+    length, model = int(request.settings["length"]), _language_model(request)
+    tokenizer = transformers_models.read_tokenizer(request.components["model"])
     scale = token_ids(request.name, tokenizer, ["<im_start>", f"<S{LENGTHS.index(length)}>"])
     matches = {token: re.fullmatch(r"<I(\d+)>", word) for word, token in tokenizer.get_vocab().items()}
     codes = {token: int(match[1]) for token, match in matches.items() if match}

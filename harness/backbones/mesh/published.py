@@ -15,12 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from stridebench.harness.backbones.base import TYPES, Identity
-from stridebench.harness.backbones.checkpoints import components, digests, sources
-from stridebench.harness.backbones.mesh import bpt_tokens, deepmesh_tokens
+from stridebench.harness.backbones.checkpoints import components, files, sources
+from stridebench.harness.backbones.mesh import bpt, bpt_tokens, deepmesh
+from stridebench.harness.backbones.mesh.bpt import UNUSED, EncoderSizes
+from stridebench.harness.backbones.mesh.deepmesh import Conditioned, HourglassCache
 from stridebench.harness.backbones.mesh.model import PointCloudAdapter
-from stridebench.harness.backbones.mesh.published import bpt, deepmesh
-from stridebench.harness.backbones.mesh.published.deepmesh import Conditioned, HourglassCache
-from stridebench.harness.backbones.mesh.published.michelangelo import UNUSED, EncoderSizes
 from stridebench.harness.backbones.slots import lora
 from stridebench.harness.core.backbone import EncodedPrompt, TiedEmbeddings
 from stridebench.harness.core.cache import Cache, Rows, Window
@@ -47,7 +46,7 @@ SLACK = 256
 
 
 def start_of(positions: Places, window: int) -> Places:
-    """The first position that each attends to: 0 in the first window, then the latest multiple of half a window."""
+    """Return the first position that each attends to: 0 in the first window, then a multiple of half a window."""
     half = window // 2
     return np.where(positions < window, 0, half + (positions - window) // half * half)
 
@@ -76,7 +75,6 @@ class SlidingCache(Cache):
 
     @torch.inference_mode()
     def extend(self, window: Window) -> Rows:
-        """One pass a stretch: one, but for windows that cross a start."""
         length, count, context = len(self._tokens), len(window.tokens), self._sizes.context
         if length + count > context:
             raise ContractError(
@@ -102,7 +100,6 @@ class SlidingCache(Cache):
 
     @torch.inference_mode()
     def keep(self, length: int, entries: Sequence[int] = ()) -> None:
-        """Each stretch keeps those of its entries that are named."""
         count = len(self._tokens)
         if not 0 <= length <= length + len(entries) <= count or any(not 0 <= e < count - length for e in entries):
             raise ContractError(f"keep({length}, {tuple(entries)}) names entries that are not among the {count} held")
@@ -118,11 +115,7 @@ class SlidingCache(Cache):
         self._tokens, self._positions = self._tokens[kept], self._positions[kept]
 
     def _read(self, start: int, window: Window, chosen: Places, tokens: Places, positions: Places) -> Tensor:
-        """Read rows of a window into a stretch; the sequence's own entries first where the stretch lacks some.
-
-        Returns:
-            Logits of these rows.
-        """
+        """Read rows of a window into a stretch, after the sequence's entries that it lacks; return their logits."""
         length = len(self._tokens)
         starts = start_of(self._positions, self._sizes.window)
         held = np.flatnonzero((self._positions >= start) & (starts <= start))
@@ -146,7 +139,7 @@ class SlidingCache(Cache):
 
 
 def _sight(sees: npt.NDArray[np.bool_], base: int, length: int, held: Places, chosen: Places) -> npt.NDArray[np.bool_]:
-    """Which of a stretch's entries, then of the chosen rows, each chosen row attends to."""
+    """Return which of a stretch's entries, then of the chosen rows, each chosen row attends to."""
     every = np.concatenate([np.ones((len(sees), base), np.bool_), sees], 1)
     return every[chosen][:, np.append(held, length + chosen)]
 
@@ -181,14 +174,14 @@ INERT: list[Any] = [
 
 
 def locate(name: str, parts: Any, sha256: str | None) -> Path:
-    """The checkpoint's file.
+    """Return the checkpoint's file.
 
     Raises:
         UsageError: ``parts`` is malformed. WeightsError: it is not on this machine, or not the pinned file.
     """
     checked = components.check(name, parts, (COMPONENT,))
     path = components.locate(name, checked)[COMPONENT]
-    actual = digests.remembered(path, cache_folder() / "digests") if sha256 else None
+    actual = files.remembered(path, cache_folder() / "digests") if sha256 else None
     if actual != sha256:
         raise WeightsError(f"{name}: {path} is not the pinned file: its sha256 is {actual}, wanted {sha256}")
     return path
@@ -224,7 +217,7 @@ class MeshFamily:
 
 FAMILIES = {
     "bpt": MeshFamily(bpt.BPTSizes, bpt.BPT, bpt_tokens.decode),
-    "deepmesh": MeshFamily(deepmesh.DeepMeshSizes, deepmesh.DeepMesh, deepmesh_tokens.decode),
+    "deepmesh": MeshFamily(deepmesh.DeepMeshSizes, deepmesh.DeepMesh, deepmesh.decode),
 }
 
 
@@ -252,7 +245,6 @@ class PointMesh(PointCloudAdapter):
 
     @classmethod
     def load(cls, name: str, params: Mapping[str, Any], dtype: str, device: str) -> PointMesh:
-        """Read the published file; nothing is downloaded."""
         cls.check(name, params, dtype)
         family = _family(name, params)
         if "random" in params:
@@ -279,29 +271,18 @@ class PointMesh(PointCloudAdapter):
 
     @classmethod
     def meets(cls, params: Mapping[str, Any]) -> frozenset[Requirement]:
-        """Trees, and drafters of its own vocabulary; of BPT also hidden rows and the latents of the points."""
         more = {Requirement.HIDDEN, Requirement.CONDITION} if params.get("architecture") == "bpt" else set()
         return frozenset({Requirement.TREE_MASK, Requirement.DRAFTER} | more)
 
     @torch.inference_mode()
     def open(self, prompt: Prompt) -> EncodedPrompt:
-        """Encode the prompt's points: the number that the model was published with, in [-1, 1], with unit normals.
-
-        Raises:
-            UsageError: there are no points, or they have another shape or number, or are not finite.
-        """
+        """Encode the prompt's points: the number that the model was published with, in [-1, 1], with unit normals."""
         return self._encode(self._points(prompt, TYPES[self.dtype], self._model.sizes.points))
 
     def tied_embeddings(self) -> TiedEmbeddings:
-        """Of BPT alone.
-
-        Raises:
-            UsageError: it is another architecture.
-        """
         return super().tied_embeddings() if self._weights is None else self._weights.tied_embeddings()
 
     def decode(self, tokens: Sequence[int]) -> Mesh:
-        """The mesh of a sequence that ends with the end token."""
         return self._family.decode(tokens)
 
     def _layer_count(self) -> int:
@@ -338,7 +319,7 @@ def _family(name: str, params: Mapping[str, Any]) -> MeshFamily:
 
 
 def _tune(model: Any, fingerprint: str, folder: Path) -> str:
-    """Add the matrices of a folder to a model; returns the fingerprint of the sums.
+    """Add the matrices of a folder to a model; return the fingerprint of the sums.
 
     Raises:
         WeightsError: the folder is damaged, or was trained for other weights.
@@ -348,7 +329,7 @@ def _tune(model: Any, fingerprint: str, folder: Path) -> str:
 
 
 def _random(name: str, family: MeshFamily, options: Mapping[str, Any]) -> Any:
-    """A model of random weights, the same for the same seed; generators are left as they were."""
+    """Return a model of random weights, the same for the same seed; generators are left as they were."""
     encoder = _sized(name, EncoderSizes, options.get("encoder", {}))
     sizes = replace(_sized(name, family.sizes, options.get("sizes", {})), encoder=encoder)
     with torch.random.fork_rng(devices=[]):

@@ -1,6 +1,7 @@
-"""Masked diffusion models: LLaDA and Dream.
+"""Masked diffusion models: LLaDA and Dream, read into decoders of transformers of the same architecture.
 
-A row gives the distribution of its own position and attends to both sides.
+A row gives the distribution of its position and attends to both sides. LLaDA is Llama with other names of tensors,
+Dream is Qwen2 with the same names.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ class PublishedCheckpoint:
     shifted: bool
 
     def name(self, key: str) -> str:
-        """The decoder's name of a published tensor."""
+        """Return the decoder's name of a published tensor."""
         if self.family == "Dream":
             return key
         stem, _, kind = key.rpartition(".")
@@ -103,7 +104,7 @@ class PublishedCheckpoint:
         return f"{LLADA[stem]}.{kind}" if stem in LLADA else key
 
     def published_name(self, key: str) -> str:
-        """The published name of a tensor of the decoder."""
+        """Return the published name of a tensor of the decoder."""
         if self.family == "Dream":
             return key
         stem, _, kind = key.rpartition(".")
@@ -112,13 +113,13 @@ class PublishedCheckpoint:
         return f"model.transformer.blocks.{layer[1]}.{names[layer[2]]}.{kind}" if layer else f"{names[stem]}.{kind}"
 
     def empty(self) -> Any:
-        """The decoder on the meta device."""
+        """Return the decoder on the meta device."""
         with torch.device("meta"):
             return (LlamaForCausalLM if self.family == "LLaDA" else Qwen2ForCausalLM)(self.config)
 
 
 def read_config(name: str, folder: Path) -> PublishedCheckpoint:
-    """What the config.json of a folder describes.
+    """Return the checkpoint that the config.json of a folder describes.
 
     Raises:
         WeightsError: it cannot be read, is of another model, lacks a field, or has one that is not served.
@@ -176,10 +177,10 @@ def _dream(name: str, file: Path, fields: Mapping[str, Any]) -> PublishedCheckpo
 
 
 def read_model(name: str, folder: Path, published: PublishedCheckpoint, dtype: torch.dtype) -> Any:
-    """The decoder with the folder's tensors, on the CPU.
+    """Return the decoder with the folder's tensors, on the CPU.
 
     Raises:
-        WeightsError: there are no tensors, a file is damaged, or they are not those of the configuration.
+        WeightsError: tensors are missing, a file is damaged, or they are not those of the configuration.
     """
     files = sorted(folder.glob("*.safetensors"))
     if not files:
@@ -221,7 +222,6 @@ class MaskedModel(TokenizedAdapter):
 
     @classmethod
     def load(cls, name: str, params: Mapping[str, Any], dtype: str, device: str) -> MaskedModel:
-        """Read weights that are on this machine; nothing is downloaded (see `presets.fetch`)."""
         cls.check(name, params, dtype)
         template = chat.check(name, params)
         folder = sources.locate(name, sources.parse(name, params["source"]))
@@ -240,25 +240,22 @@ class MaskedModel(TokenizedAdapter):
 
     @classmethod
     def meets(cls, params: Mapping[str, Any]) -> frozenset[Requirement]:
-        """Masked models attend to both sides."""
         return frozenset({Requirement.BIDIRECTIONAL})
 
     def cache(self) -> MaskedCache:
-        """Empty slots."""
         return MaskedCache(self._slots(self._net), self._published.mask, self._published.shifted)
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Text up to the first id that ends one, without special tokens; empty where there is no tokenizer."""
         end_places = (at for at, token in enumerate(tokens) if token in self.capabilities.eos)
         return self._text(tokens[: next(end_places, len(tokens))])
 
 
 def _tokenizer(folder: Path, family: str) -> Any:
-    """The folder's tokenizer. Dream's is Qwen2's under a name of its own, whose code is not run.
+    """Return the folder's tokenizer. Dream's is Qwen2's under another name, whose code is not run.
 
     LLaDA's is read by its class, because the automatic class reads config.json first and warns of an unknown model.
     """
-    with transformers_models.one_error(folder.name, folder, "has no tokenizer that can be read"):
+    with transformers_models.one_error(folder.name, folder, "lacks a readable tokenizer"):
         if family == "Dream" and (folder / "vocab.json").is_file():
             return Qwen2Tokenizer.from_pretrained(folder, local_files_only=True)
         if family == "LLaDA" and (folder / "tokenizer.json").is_file():
@@ -268,7 +265,7 @@ def _tokenizer(folder: Path, family: str) -> Any:
 
 @final
 class MaskedCache(Cache):
-    """One sequence; the mask has no probability in any row.
+    """One sequence; the mask has probability zero in all rows.
 
     Args:
         slots: empty.
@@ -280,7 +277,7 @@ class MaskedCache(Cache):
         self._slots, self._mask, self._shifted = slots, mask, shifted
 
     def extend(self, window: Window) -> Rows:
-        """Append a window; a row gives the distribution of its own position.
+        """Append a window; a row gives the distribution of its position.
 
         Raises:
             ContractError: entries attend to earlier ones only; or rows are shifted and the window lacks the left
@@ -288,7 +285,7 @@ class MaskedCache(Cache):
         """
         count, rows = len(window.tokens), window.rows
         if window.sees is None and count > 1:
-            raise ContractError("a masked model has no distribution of a next token; read the canvas with sees='all'")
+            raise ContractError("a masked model gives no distribution of a next token; read the canvas with sees='all'")
         more = self._shifted and rows < count
         if self._shifted and not self._has_left_neighbours(window):
             raise ContractError("a model of shifted rows reads neighbouring positions, from 0 where all rows are asked")
@@ -300,11 +297,10 @@ class MaskedCache(Cache):
         return Rows(logits)
 
     def _has_left_neighbours(self, window: Window) -> bool:
-        """Reads the device once a pass, because no other check notices rows of wrong neighbours."""
+        """Read the device once a pass, because no other check notices rows of wrong neighbours."""
         places = window.positions
         consecutive = bool((places[1:] - places[:-1] == 1).all())
         return consecutive and (window.rows < len(places) or int(places[0]) == 0)
 
     def keep(self, length: int, entries: Sequence[int] = ()) -> None:
-        """Keep these entries of the slots."""
         self._slots.keep(length, entries)

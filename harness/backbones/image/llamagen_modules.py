@@ -16,9 +16,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from stridebench.harness.backbones.slots.cache import PackedLayer, PackedWindow, layers
+from stridebench.harness.backbones.slots.cache import PackedLayer, PackedWindow, TappedNet, layers
 from stridebench.harness.backbones.slots.net import Net, SlotInputs, SlotLayer
-from stridebench.harness.backbones.slots.tapped import TappedNet
 from stridebench.harness.core.backbone import TiedEmbeddings
 from stridebench.harness.core.cache import Rows
 from stridebench.harness.errors import UsageError
@@ -54,7 +53,7 @@ class LlamaGenShape:
 
     @property
     def inner(self) -> int:
-        """Width inside the MLP."""
+        """Return the width inside the MLP."""
         return self.mlp or 256 * -(-int(8 * self.width / 3) // 256)
 
 
@@ -80,16 +79,16 @@ class GPT(nn.Module):
 
     @property
     def classes(self) -> Float[Tensor, "P+1 E"]:
-        """The vector of each class of c2i, that of no class last."""
+        """Return the vector of each class of c2i, that of no class last."""
         vectors: Tensor = self.cls_embedding.embedding_table.weight  # type: ignore[union-attr,assignment]  # of c2i
         return vectors
 
     @torch.inference_mode()
     def prompt(self, condition: Tensor | None, count: int) -> Float[Tensor, "P E"]:
-        """The vectors before the first cell.
+        """Return the vectors before the first cell.
 
         Args:
-            condition: the class [1], or features [P, C]; None: the unconditional prompt.
+            condition: the class [1], or features [P, C], or None for the unconditional prompt.
             count: P.
         """
         reader = self.clip_proj if self.shape.kind == "tar" else self.cls_embedding
@@ -175,12 +174,12 @@ class _Mlp(nn.Module):
 
 
 def vocabulary(shape: LlamaGenShape) -> int:
-    """Number of ids: the codes, then those of prompts, which are one a class, or one for all vectors."""
+    """Return the number of ids: the codes, then those of prompts, which are one a class, or one for all vectors."""
     return shape.codes + (shape.prompt + 1 if shape.kind == "c2i" else 1)
 
 
 def published(kind: str, size: str, side: int) -> LlamaGenShape:
-    """The shape of a published model: c2i and t2i of LlamaGen, tar of Tar's de-tokenizer."""
+    """Return the shape of a published model: c2i and t2i of LlamaGen, tar of Tar's de-tokenizer."""
     layers, heads, width = SIZES[size]
     shape = LlamaGenShape(kind, layers, heads, width, side)
     if kind == "t2i":
@@ -196,12 +195,12 @@ def published(kind: str, size: str, side: int) -> LlamaGenShape:
 
 @final
 class LlamaGenNet(TappedNet):
-    """The forward.
+    """The forward over the slot cache.
 
     Args:
         gpt: in evaluation mode.
         prompt: vectors of the first P positions, which replace the ids there.
-        chosen: layers that run; None: all.
+        chosen: layers that run, or None for all.
     """
 
     kind = "llamagen"
@@ -217,15 +216,13 @@ class LlamaGenNet(TappedNet):
         self._turns = _turns(gpt.shape, gpt.output.weight)
 
     def bind(self, prompt: Float[Tensor, "P E"]) -> LlamaGenNet:
-        """The same weights with a prompt."""
+        """Return the same weights with a prompt."""
         return LlamaGenNet(self.gpt, prompt, self._chosen)
 
     def pick(self, layers: Sequence[int]) -> LlamaGenNet:
-        """The same weights with these layers only."""
         return LlamaGenNet(self.gpt, self._prompt, [self._chosen[index] for index in layers])
 
     def tied_embeddings(self) -> TiedEmbeddings:
-        """Rows of codes, then of the prompt's ids: their vectors for classes, else zeros; the head has codes alone."""
         gpt, more = self.gpt, vocabulary(self.gpt.shape) - self.gpt.shape.codes
         embed, unembed = (functional.pad(w, (0, 0, 0, more)) for w in (gpt.tok_embeddings.weight, gpt.output.weight))
         if gpt.shape.kind == "c2i":
@@ -233,11 +230,9 @@ class LlamaGenNet(TappedNet):
         return TiedEmbeddings(embed, unembed)
 
     def joins(self, other: Net) -> bool:
-        """The same layers, behind any prompt."""
         return isinstance(other, LlamaGenNet) and other.gpt is self.gpt and other._chosen == self._chosen
 
     def packed(self, tokens: Int[Tensor, " N"], positions: Int[Tensor, " N"], parts: Sequence[PackedWindow]) -> Rows:
-        """Several sequences in one pass (see `packed`), each behind its own prompt."""
         joined = copy.copy(self)
         joined._readers = [part.net for part in parts]
         return joined._packed_rows(SlotInputs(tokens, positions, None, layers(parts, 1)), parts)
@@ -247,7 +242,7 @@ class LlamaGenNet(TappedNet):
         return normed
 
     def _logits(self, last: Float[Tensor, "R E"]) -> Float[Tensor, "R V"]:
-        """The head has no logits for ids of the prompt's entries, which get 0."""
+        """Return logits that are 0 for ids of the prompt's entries, which the head does not have."""
         shape = self.gpt.shape
         return functional.pad(self.gpt.output(last), (0, vocabulary(shape) - shape.codes))
 
@@ -265,7 +260,7 @@ class LlamaGenNet(TappedNet):
         return x
 
     def _start(self, tokens: Int[Tensor, " n"], positions: Int[Tensor, " n"]) -> tuple[Tensor, Tensor]:
-        """Vectors of new entries [n, E], and how they are turned [n, 1, D / 2, 2]; nothing where they are not."""
+        """Return vectors of new entries [n, E], and how they are turned [n, 1, D / 2, 2]; nothing if they are not."""
         prompt = self._prompt
         if prompt is None:
             raise UsageError("this model has no cache without a condition; open a prompt")
@@ -301,7 +296,7 @@ class LlamaGenNet(TappedNet):
 def _attend(
     query: Float[Tensor, "n H D"], key: Tensor, value: Tensor, mask: Tensor | None, slot: SlotLayer
 ) -> Float[Tensor, "n H D"]:
-    """Attention of one sequence, whose new keys and values go into its slots."""
+    """Return the attention of one sequence, whose new keys and values go into its slots."""
     keys, values = slot.update(key.transpose(0, 1)[None], value.transpose(0, 1)[None])
     causal = mask is None and len(query) > 1
     attended = functional.scaled_dot_product_attention(
@@ -311,7 +306,7 @@ def _attend(
 
 
 def _turns(shape: LlamaGenShape, like: Tensor) -> Float[Tensor, "T+1 D/2 2"] | None:
-    """Cosines and sines of each cell's row and column, half of the width each. Both are 0 in a prompt, as published."""
+    """Return cosines and sines of each cell's row and column, half of the width each; 0 in a prompt, as published."""
     if shape.kind == "tar":
         return None
     half = shape.width // shape.heads // 2

@@ -1,8 +1,12 @@
-"""BPT's decoder in the layout of its published checkpoint, and its forward over slots for one point cloud.
+"""BPT's decoder in the layout of its published checkpoint, its encoder of points, and its forward over slots.
 
 Source: Weng et al. 2024, arXiv:2411.07025; `model/model.py` of whaohan/bpt at ec80ad9 over x-transformers 1.26.6. With
 the options there, that version scales queries and keys to length 1 and their product by 10, in self- and
-cross-attention. Only the cross-attention has four learned entries of its own. Heads are 64 wide.
+cross-attention. Only the cross-attention has four learned entries more. Heads are 64 wide.
+
+The encoder is Michelangelo's, which DeepMesh also ships: points to 257 latents. Source: Zhao et al. 2023,
+arXiv:2306.17115; `miche/` of whaohan/bpt at ec80ad9 (the same files in zhaorw02/DeepMesh at 5c8ac4e) with
+`shapevae-256.yaml`. Modules are named as in the checkpoints.
 """
 
 from __future__ import annotations
@@ -17,10 +21,140 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from stridebench.harness.backbones.mesh import bpt_tokens as mesh
-from stridebench.harness.backbones.mesh.published.michelangelo import Conditioner, EncoderSizes, heads_of, joined
+from stridebench.harness.backbones.slots.cache import TappedNet
 from stridebench.harness.backbones.slots.net import SlotInputs
-from stridebench.harness.backbones.slots.tapped import TappedNet
 from stridebench.harness.core.backbone import TiedEmbeddings
+
+# The point encoder of Michelangelo, as BPT and DeepMesh ship it inside their checkpoints: points to 257 latents.
+# Modules are named as in the checkpoints. Source: Zhao et al. 2023, arXiv:2306.17115; `miche/` of whaohan/bpt at
+# ec80ad9 (the same files in zhaorw02/DeepMesh at 5c8ac4e) with `shapevae-256.yaml`.
+
+
+UNUSED = tuple(
+    f"conditioner.point_encoder.model.{module}"
+    for module in (
+        "shape_projection",
+        "shape_model.pre_kl.",
+        "shape_model.post_kl.",
+        "shape_model.transformer.",
+        "shape_model.geo_decoder.",
+    )
+)
+"""Beginnings of names of tensors that serve only to reconstruct the shape from the latents."""
+
+
+@dataclass(frozen=True)
+class EncoderSizes:
+    """Sizes of the encoder; as published by default.
+
+    Args:
+        width, heads, layers: of its attention.
+        latents: besides the one of the whole shape.
+        octaves: of the sines of a position.
+        out: width of what both decoders read.
+    """
+
+    width: int = 768
+    heads: int = 12
+    layers: int = 8
+    latents: int = 256
+    octaves: int = 8
+    out: int = 1024
+
+
+class Conditioner(nn.Module):
+    """Points to the entries that the decoder attends to."""
+
+    def __init__(self, sizes: EncoderSizes) -> None:
+        super().__init__()
+        model = nn.ModuleDict({"encoder": _PointEncoder(sizes)})
+        self.point_encoder = nn.ModuleDict({"model": nn.ModuleDict({"shape_model": model})})
+        self.cond_head_proj = nn.Linear(sizes.width, sizes.out)
+        self.cond_proj = nn.Linear(sizes.width, sizes.out)
+
+    def forward(self, points: Float[Tensor, "n 6"]) -> Float[Tensor, "K C"]:
+        """Return the entry of the whole shape, then one for each latent."""
+        latents = self.get_submodule("point_encoder.model.shape_model.encoder")(points)
+        return torch.cat([self.cond_head_proj(latents[:1]), self.cond_proj(latents[1:])])
+
+
+class _PointEncoder(nn.Module):
+    def __init__(self, sizes: EncoderSizes) -> None:
+        super().__init__()
+        width = sizes.width
+        self.octaves = sizes.octaves
+        self.query = nn.Parameter(torch.randn(1 + sizes.latents, width) * 0.02)
+        self.input_proj = nn.Linear(3 * (2 * sizes.octaves + 1) + 3, width)
+        self.cross_attn = _Reader(width, sizes.heads)
+        self.self_attn = nn.ModuleDict(
+            {"resblocks": nn.ModuleList(_Mixer(width, sizes.heads) for _ in range(sizes.layers))}
+        )
+        self.ln_post = nn.LayerNorm(width)
+
+    def forward(self, points: Float[Tensor, "n 6"]) -> Float[Tensor, "K E"]:
+        rates = 2.0 ** torch.arange(self.octaves, device=points.device)
+        phase = (points[:, :3, None] * rates.to(points.dtype)).flatten(1)
+        data = self.input_proj(torch.cat([points[:, :3], phase.sin(), phase.cos(), points[:, 3:]], 1))
+        x = self.cross_attn(self.query, data)
+        for block in self.self_attn["resblocks"].children():
+            x = block(x)
+        out: Tensor = self.ln_post(x)
+        return out
+
+
+class _Reader(nn.Module):
+    """Cross-attention and a feed-forward layer, each added to its input."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        linears = {"c_q": (width, width), "c_kv": (width, 2 * width)}
+        self.attn = nn.ModuleDict({name: nn.Linear(*size, bias=False) for name, size in linears.items()})
+        self.attn["c_proj"] = nn.Linear(width, width)
+        self.ln_1, self.ln_2, self.ln_3 = nn.LayerNorm(width), nn.LayerNorm(width), nn.LayerNorm(width)
+        self.mlp = _mlp(width)
+
+    def forward(self, x: Float[Tensor, "K E"], data: Float[Tensor, "n E"]) -> Float[Tensor, "K E"]:
+        query = heads_of(self.attn["c_q"](self.ln_1(x)), self.heads)
+        keys, values = heads_of(self.attn["c_kv"](self.ln_2(data)), self.heads).chunk(2, -1)
+        x = x + self.attn["c_proj"](joined(functional.scaled_dot_product_attention(query, keys, values)))
+        return x + _feed(self.mlp, self.ln_3(x))
+
+
+class _Mixer(nn.Module):
+    """Self-attention and a feed-forward layer, each added to its input."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.attn = nn.ModuleDict({"c_qkv": nn.Linear(width, 3 * width, bias=False), "c_proj": nn.Linear(width, width)})
+        self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.mlp = _mlp(width)
+
+    def forward(self, x: Float[Tensor, "K E"]) -> Float[Tensor, "K E"]:
+        q, k, v = heads_of(self.attn["c_qkv"](self.ln_1(x)), self.heads).chunk(3, -1)
+        x = x + self.attn["c_proj"](joined(functional.scaled_dot_product_attention(q, k, v)))
+        return x + _feed(self.mlp, self.ln_2(x))
+
+
+def _mlp(width: int) -> nn.ModuleDict:
+    return nn.ModuleDict({"c_fc": nn.Linear(width, 4 * width), "c_proj": nn.Linear(4 * width, width)})
+
+
+def _feed(mlp: nn.ModuleDict, x: Tensor) -> Tensor:
+    out: Tensor = mlp["c_proj"](functional.gelu(mlp["c_fc"](x)))
+    return out
+
+
+def heads_of(x: Float[Tensor, "N HD"], heads: int) -> Float[Tensor, "1 H N D"]:
+    """Split rows into heads, as attention takes them."""
+    return x.reshape(len(x), heads, -1).transpose(0, 1)[None]
+
+
+def joined(x: Float[Tensor, "1 H N D"]) -> Float[Tensor, "N HD"]:
+    """Put heads side by side again."""
+    return x[0].transpose(0, 1).flatten(1)
+
 
 SCALE = 10.0
 MEMORIES = 4
@@ -51,7 +185,7 @@ class BPTSizes:
 
     @property
     def context(self) -> int:
-        """Entries of a cache: the start token and all codes."""
+        """Return the entries of a cache: the start token and all codes."""
         return self.codes + 1
 
 
@@ -81,14 +215,14 @@ class BPT(nn.Module):
         self.to_logits = nn.Linear(dim, mesh.EOS + 1)
 
     def weights(self) -> BPTWeights:
-        """The parameters as the forward reads them. Call it after the model has its type and device."""
+        """Return the parameters as the forward reads them. Call it after the model has its type and device."""
         parts: list[Any] = list(self.decoder["layers"].children())
         pairs = [part for norms, block in parts for part in (norms[0], block)]
         layers = [tuple(pairs[place : place + 6]) for place in range(0, len(pairs), 6)]
         return BPTWeights(self, layers, self.table(), self.places())
 
     def table(self) -> Float[Tensor, "V E"]:
-        """Embeddings of all ids with those of their kinds; the start token last."""
+        """Return the embeddings of all ids with those of their kinds; the start token last."""
         rows = self.token_embed.weight
         kinds = rows.new_zeros(rows.shape)
         kinds[: mesh.OFFSETS] = self.block_embed
@@ -97,7 +231,7 @@ class BPT(nn.Module):
         return torch.cat([rows + kinds, self.sos_token[None]])
 
     def places(self) -> Float[Tensor, "T E"]:
-        """Embeddings of positions; the start token has none, because it stands before the first position."""
+        """Return the embeddings of positions; the start token has none, because it stands before the first position."""
         rows = self.abs_pos_emb.weight
         return torch.cat([rows.new_zeros(1, rows.shape[1]), rows])
 
@@ -106,7 +240,7 @@ class BPT(nn.Module):
 def draw_fans(model: BPT) -> None:
     """Let a model of random weights write one fan: a block, six random offsets and the end, which is a valid mesh.
 
-    Rows of the positions are far longer than what the layers add to them, so they decide which kind of id follows.
+    Rows of the positions are far longer than the results of the layers, so they decide which kind of id follows.
     """
     block, offset, end = torch.linalg.qr(torch.randn(model.sizes.dim, 3)).Q.T
     block, offset, end = (row - row.mean() for row in (block, offset, end))
@@ -163,21 +297,19 @@ class BPTWeights:
     places: Tensor
 
     def tied_embeddings(self) -> TiedEmbeddings:
-        """The table, and the head's weights without its bias; the start token's row is zero."""
         return TiedEmbeddings(self.table, functional.pad(self.model.to_logits.weight, (0, 0, 0, 1)))
 
     def bind(self, latents: Float[Tensor, "K C"]) -> BPTNet:
-        """The forward for one point cloud, of which these are the latents."""
+        """Return the forward for one point cloud, of which these are the latents."""
         return BPTNet(self, [_consult(layer[3], latents, self.model.sizes.heads) for layer in self.layers])
 
     def states(self, tokens: Int[Tensor, " N"], latents: Float[Tensor, "K C"]) -> Float[Tensor, "N E"]:
-        """Hidden rows of a whole sequence after the last norm, as heads read them; gradients flow."""
+        """Return hidden rows of a whole sequence after the last norm, as heads read them; gradients flow."""
         places = torch.arange(len(tokens), device=tokens.device)
         net = self.bind(latents)
         return net._normed(net._through(SlotInputs(tokens, places, None, [_Whole()] * net.layers), {}))
 
     def pick(self, layers: Sequence[int]) -> BPTWeights:
-        """The same weights with these layers only."""
         return replace(self, layers=[self.layers[index] for index in layers])
 
 
@@ -185,7 +317,6 @@ class _Whole:
     """The slot of a pass over a whole sequence: nothing lies in it."""
 
     def update(self, keys: Tensor, values: Tensor) -> Pair:
-        """The new entries are all entries."""
         return keys, values
 
 
@@ -211,11 +342,9 @@ class BPTNet(TappedNet):
         self.layers = len(cross)
 
     def tied_embeddings(self) -> TiedEmbeddings:
-        """The weights'."""
         return self._weights.tied_embeddings()
 
     def pick(self, layers: Sequence[int]) -> BPTNet:
-        """The same weights with these layers only."""
         return BPTNet(self._weights.pick(layers), [self._cross[index] for index in layers])
 
     def _normed(self, x: Float[Tensor, "N E"]) -> Float[Tensor, "N E"]:

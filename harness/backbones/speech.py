@@ -1,4 +1,9 @@
-"""Whisper: the decoder is the target, and the encoder reads the recording when a prompt is opened."""
+"""Whisper: the decoder is the target, and the encoder reads the recording when a prompt is opened.
+
+A `WhisperDecoder` holds the weights of the decoder: fused products over the slot cache. Its method `listen` binds them
+to keys and values of the encoder's states, computed once, which makes the net of a prompt.
+Source: Radford et al. 2022, arXiv:2212.04356; the log-mel features are those of transformers.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +11,236 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import Any, ClassVar, NamedTuple, final
 
 import numpy as np
 import torch
-from jaxtyping import Float
-from torch import Tensor
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.nn import functional
 from transformers import AutoConfig, WhisperConfig, WhisperFeatureExtractor, WhisperForConditionalGeneration
 
 from stridebench.harness.backbones.base import TYPES, Identity, LayeredAdapter
-from stridebench.harness.backbones.checkpoints import digests, sources, transformers_models
+from stridebench.harness.backbones.checkpoints import files, sources, transformers_models
+from stridebench.harness.backbones.slots import lora as gates
 from stridebench.harness.backbones.slots.cache import SlotCache
-from stridebench.harness.backbones.speech.whisper_decoder import Grammar, WhisperDecoder
+from stridebench.harness.backbones.slots.lora import Adapter, LowRank
+from stridebench.harness.backbones.slots.net import FusedLayers, SlotInputs
 from stridebench.harness.core.backbone import EncodedPrompt
 from stridebench.harness.core.capabilities import Capabilities, Requirement
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import UsageError, WeightsError
-from stridebench.harness.kernels.quantized_linear import Products
+from stridebench.harness.kernels.packed_linear import Product
+from stridebench.harness.kernels.quantized_linear import FULL, Products
 from stridebench.harness.registry import BACKBONES
+
+# Whisper's decoder as a net over the slot cache: fused products, and keys and values of the encoder computed once.
+# A `WhisperDecoder` holds the weights. Its method `listen` binds them to the encoder's states, which makes the net
+# of a prompt.
+
+
+class WhisperNorm(NamedTuple):
+    """Weight and bias [E] of a layer norm."""
+
+    weight: Tensor
+    bias: Tensor
+
+
+class Heard(NamedTuple):
+    """Keys and values of the encoder for one layer, [1, H, S, D] each, S encoder states."""
+
+    keys: Tensor
+    values: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class WhisperLayer:
+    """Norms and products of a layer: qkv E to 3 E, ask and the outs E to E, up E to 4 E, down back.
+
+    Args:
+        hear: weight [2 E, E] and bias [2 E] that make keys and values of encoder states, once a prompt.
+    """
+
+    norm: WhisperNorm
+    qkv: Product
+    out: Product
+    norm_ask: WhisperNorm
+    ask: Product
+    hear: WhisperNorm
+    out_ask: Product
+    norm_mlp: WhisperNorm
+    up: Product
+    down: Product
+
+
+HEARS = ("encoder_attn.k_proj", "encoder_attn.v_proj")
+
+
+@dataclass(frozen=True, eq=False)
+class Grammar:
+    """Ids that the decoder never draws, and ids that it does not draw first.
+
+    Args:
+        never, first: ids.
+        begin: the last position of the prompt, whose row gives the first token.
+    """
+
+    never: Int[Tensor, " a"]
+    first: Int[Tensor, " b"]
+    begin: int
+
+    def apply(self, logits: Float[Tensor, "R V"], positions: Int[Tensor, " R"]) -> Float[Tensor, "R V"]:
+        logits.index_fill_(1, self.never, float("-inf"))
+        begins = (positions == self.begin)[:, None]
+        logits[:, self.first] = logits[:, self.first].masked_fill(begins, float("-inf"))
+        return logits
+
+
+@final
+class WhisperDecoder(FusedLayers):
+    """The weights of the decoder.
+
+    Args:
+        model: a `WhisperForConditionalGeneration`, whose encoder is not changed.
+        products: makes the products of its weights.
+    """
+
+    kind = "fused"
+    prefix = "model.decoder.layers."
+    products: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+        "out": ("self_attn.out_proj",),
+        "ask": ("encoder_attn.q_proj",),
+        "out_ask": ("encoder_attn.out_proj",),
+        "up": ("fc1",),
+        "down": ("fc2",),
+    }
+
+    def __init__(self, model: Any, products: Products = FULL) -> None:
+        decoder = model.model.decoder
+        self.layers = len(decoder.layers)
+        self._heads = int(model.config.decoder_attention_heads)
+        self._embed: Tensor = decoder.embed_tokens.weight.data
+        self._like = self._embed
+        self._places: Tensor = decoder.embed_positions.weight.data
+        self._norm = _norm(decoder.layer_norm)
+        self._head = products(model.proj_out.weight.data)
+        self._shapes = gates.shapes_of(linears(model))
+        self._weights = [_fuse(layer, products) for layer in decoder.layers]
+
+    def _check(self, adapter: Adapter) -> None:
+        """Also reject layers that are computed once for a recording."""
+        for name in adapter:
+            if name.startswith("model.encoder.") or name.endswith(HEARS):
+                raise WeightsError(
+                    f"the adapter changes {name}, which is computed once a recording and read by all rows: a row "
+                    f"cannot gate it; train one without the encoder, and without {' and '.join(HEARS)}"
+                )
+        super()._check(adapter)
+
+    def listen(self, states: Float[Tensor, "S E"], grammar: Grammar) -> Listening:
+        """Return the net of a prompt, from the encoder's states."""
+        heard = []
+        for layer in self._weights:
+            keys, values = functional.linear(states, *layer.hear).chunk(2, 1)
+            heard.append(Heard(self._split(keys).contiguous(), self._split(values).contiguous()))
+        return Listening(self, heard, grammar)
+
+    def forward(self, inputs: SlotInputs, heard: Sequence[Heard]) -> Float[Tensor, "N E"]:
+        """Return entries after the last layer."""
+        x = functional.embedding(inputs.tokens, self._embed) + self._places[inputs.positions]
+        width, mask = x.shape[1:], inputs.mask
+        causal = mask is None and len(x) > 1
+        for layer, slot, (encoder_keys, encoder_values) in zip(self._weights, inputs.slots, heard, strict=True):
+            query, keys, values = layer.qkv(functional.layer_norm(x, width, *layer.norm)).chunk(3, 1)
+            keys, values = slot.update(self._split(keys), self._split(values))
+            attended = functional.scaled_dot_product_attention(
+                self._split(query), keys, values, attn_mask=mask, is_causal=causal
+            )
+            x = layer.out(_joined(attended)).add_(x)
+            query = self._split(layer.ask(functional.layer_norm(x, width, *layer.norm_ask)))
+            attended = functional.scaled_dot_product_attention(query, encoder_keys, encoder_values)
+            x = layer.out_ask(_joined(attended)).add_(x)
+            x = layer.down(functional.gelu(layer.up(functional.layer_norm(x, width, *layer.norm_mlp)))).add_(x)
+        return x
+
+    def logits(self, x: Float[Tensor, "R E"]) -> Float[Tensor, "R V"]:
+        """Return the unembedding of entries after the last layer."""
+        if not len(x):
+            return x.new_empty(0, len(self._embed))
+        return self._head(functional.layer_norm(x, x.shape[1:], *self._norm))
+
+    def _split(self, x: Float[Tensor, "N E"]) -> Float[Tensor, "1 H N D"]:
+        return x.view(1, len(x), self._heads, -1).transpose(1, 2)
+
+
+def linears(model: Any) -> dict[str, nn.Linear]:
+    """Return the linear layers of the decoder that a row may gate, by name; all rows share those of the encoder."""
+    names = {name for linears in WhisperDecoder.products.values() for name in linears}
+    decoder = (
+        (name, module) for name, module in gates.linears(model).items() if name.startswith(WhisperDecoder.prefix)
+    )
+    return {
+        name: module for name, module in decoder if name.removeprefix(WhisperDecoder.prefix).partition(".")[2] in names
+    }
+
+
+@final
+class Listening:
+    """The decoder of one recording."""
+
+    kind = "fused"
+
+    def __init__(self, decoder: WhisperDecoder, heard: Sequence[Heard], grammar: Grammar) -> None:
+        self.layers = decoder.layers
+        self._decoder, self._heard, self._grammar = decoder, heard, grammar
+
+    def __call__(self, inputs: SlotInputs, rows: int) -> Float[Tensor, "R V"]:
+        x = self._decoder.forward(inputs, self._heard)
+        last = slice(len(x) - rows, None)
+        return self._grammar.apply(self._decoder.logits(x[last]), inputs.positions[last])
+
+    def fitted(self, adapter: Adapter) -> list[dict[str, LowRank]]:
+        return self._decoder.fitted(adapter)
+
+    def gated(self, fitted: Sequence[Mapping[str, LowRank]], gate: Bool[Tensor, " N"]) -> Listening:
+        return Listening(self._decoder.gated(fitted, gate), self._heard, self._grammar)
+
+    def pick(self, layers: Sequence[int]) -> Listening:
+        return Listening(self._decoder.pick(layers), [self._heard[index] for index in layers], self._grammar)
+
+
+def _joined(attended: Float[Tensor, "1 H N D"]) -> Float[Tensor, "N HD"]:
+    return attended[0].transpose(0, 1).flatten(1)
+
+
+def _norm(module: Any) -> WhisperNorm:
+    return WhisperNorm(module.weight.data, module.bias.data)
+
+
+def _stacked(*linears: Any) -> WhisperNorm:
+    """Stack weights and biases; keys lack biases, so theirs are zero."""
+    biases = [
+        linear.weight.new_zeros(len(linear.weight)) if linear.bias is None else linear.bias.data for linear in linears
+    ]
+    return WhisperNorm(torch.cat([linear.weight.data for linear in linears]), torch.cat(biases))
+
+
+def _fuse(layer: Any, products: Products) -> WhisperLayer:
+    own, cross = layer.self_attn, layer.encoder_attn
+    return WhisperLayer(
+        norm=_norm(layer.self_attn_layer_norm),
+        qkv=products(*_stacked(own.q_proj, own.k_proj, own.v_proj)),
+        out=products(*_stacked(own.out_proj)),
+        norm_ask=_norm(layer.encoder_attn_layer_norm),
+        ask=products(*_stacked(cross.q_proj)),
+        hear=_stacked(cross.k_proj, cross.v_proj),
+        out_ask=products(*_stacked(cross.out_proj)),
+        norm_mlp=_norm(layer.final_layer_norm),
+        up=products(*_stacked(layer.fc1)),
+        down=products(*_stacked(layer.fc2)),
+    )
+
 
 # From a recording to the states of Whisper's encoder.
 # Source: Radford et al. 2022, arXiv:2212.04356; the log-mel features are those of transformers.
@@ -75,7 +292,7 @@ class AudioEncoder:
 
     @torch.inference_mode()
     def hear(self, wave: np.ndarray[Any, np.dtype[np.float32]]) -> Float[Tensor, "S E"]:
-        """The encoder's states of a waveform, padded with silence to the length that the model takes."""
+        """Return the encoder's states of a waveform, padded with silence to the length that the model takes."""
         mel = self._features(wave, sampling_rate=RATE, max_length=self._most, return_tensors="pt").input_features
         like = self._encoder.conv1.weight
         states: Tensor = self._encoder(mel.to(like)).last_hidden_state[0]
@@ -90,22 +307,22 @@ SUPPRESSED = ("suppress_tokens", "begin_suppress_tokens")
 
 
 def read_model(name: str, folder: Path, dtype: torch.dtype) -> Any:
-    """The model of a folder, every tensor of it read from there.
+    """Return the model of a folder, every tensor of it read from there.
 
     Raises:
         WeightsError: another architecture, a damaged file, or missing tensors.
     """
-    with transformers_models.one_error(name, folder, "has no configuration that can be read"):
+    with transformers_models.one_error(name, folder, "lacks a readable configuration"):
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     refuse(name, config)
     return transformers_models.read_whole(name, folder, WhisperForConditionalGeneration, config=config, dtype=dtype)
 
 
 def make_random(name: str, fields: Mapping[str, Any]) -> Any:
-    """A model of random weights, the same for the same seed; generators are left as they were.
+    """Return a model of random weights, the same for the same seed; generators are left as they were.
 
     Raises:
-        WeightsError: the fields configure no Whisper.
+        WeightsError: the fields do not configure a Whisper.
     """
     config = transformers_models.configure(name, fields)
     refuse(name, config)
@@ -126,7 +343,7 @@ def refuse(name: str, config: Any) -> None:
 
 
 def prompt_ids(name: str, generation: Any, language: str) -> tuple[int, ...]:
-    """Start of transcript, then language and task where the model has several, then no time stamps.
+    """Return the start of transcript, then language and task if the model has several, then no time stamps.
 
     Raises:
         UsageError: the model does not know the language.
@@ -145,16 +362,16 @@ def prompt_ids(name: str, generation: Any, language: str) -> tuple[int, ...]:
 
 
 def suppressed(generation: Any, key: str, vocabulary: int) -> list[int]:
-    """Ids of a key of ``SUPPRESSED``; those outside the vocabulary are ignored, as in transformers."""
+    """Return the ids of a key of ``SUPPRESSED``; those outside the vocabulary are ignored, as in transformers."""
     return [token for token in getattr(generation, key, None) or () if 0 <= token < vocabulary]
 
 
 @dataclass(frozen=True, eq=False)
 class Setup:
-    """What a Whisper needs besides its decoder.
+    """The parts of a Whisper besides its decoder.
 
     Args:
-        tokenizer: None for random weights.
+        tokenizer: or None for random weights.
         audio: features and encoder.
         prompt: the ids that every decode starts from.
         never: ids that are suppressed everywhere.
@@ -192,7 +409,6 @@ class Whisper(LayeredAdapter):
 
     @classmethod
     def load(cls, name: str, params: Mapping[str, Any], dtype: str, device: str) -> Whisper:
-        """Read weights that are in the cache; nothing is downloaded (see `presets.fetch`)."""
         products = Products(name, params.get("weights", "full"))
         loaded = read(name, params, dtype, device)
         whisper = cls(loaded.identity, WhisperDecoder(loaded.model, products), loaded.setup)
@@ -201,37 +417,33 @@ class Whisper(LayeredAdapter):
 
     @classmethod
     def meets(cls, params: Mapping[str, Any]) -> frozenset[Requirement]:
-        """Trees, drafters of its own vocabulary, and rows that read an adapter."""
         return frozenset({Requirement.TREE_MASK, Requirement.DRAFTER, Requirement.GATE})
 
     @classmethod
     def reads_text(cls, params: Mapping[str, Any]) -> bool:
-        """No: it reads recordings and writes text."""
         return False
 
     @classmethod
     def modality(cls, params: Mapping[str, Any]) -> str:
-        """Speech."""
         return "speech"
 
     def cache(self) -> SlotCache:
-        """Refuse: a cache needs a recording."""
         raise UsageError(f"{self.name}: Whisper decodes what it hears; open a prompt with a recording first")
 
     def open(self, prompt: Prompt) -> EncodedPrompt:
-        """The encoder's pass, and keys and values of all layers from it.
+        """Run the encoder, and compute keys and values of all layers from its states.
 
         Raises:
-            UsageError: the prompt has no recording at 16 kHz.
+            UsageError: the prompt lacks a recording at 16 kHz.
         """
         return replace(self.listen(self.hear(prompt), prompt.tokens), unread=self._setup.audio.unread(prompt))
 
     def hear(self, prompt: Prompt) -> Float[Tensor, "S E"]:
-        """The encoder's states of a prompt's recording; raises as `open` does."""
+        """Return the encoder's states of a prompt's recording; raise as `open` does."""
         return self._setup.audio.hear(self._setup.audio.samples(self.name, prompt))
 
     def listen(self, states: Float[Tensor, "S E"], tokens: tuple[int, ...] | None = None) -> EncodedPrompt:
-        """The prompt of an encoded recording; without ids it is Whisper's own."""
+        """Return the prompt of an encoded recording, with Whisper's ids unless others are given."""
         setup = self._setup
         ids = tokens or setup.prompt
         with torch.inference_mode():
@@ -239,11 +451,9 @@ class Whisper(LayeredAdapter):
         return EncodedPrompt(ids, lambda: self._slots(net))
 
     def adapter(self, folder: Path | None) -> Any:
-        """Read it once."""
         return self._fit_adapter(folder, self._decoder.fitted)
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Text without special tokens; empty where there is no tokenizer."""
         if self._setup.tokenizer is None:
             return ""
         return str(self._setup.tokenizer.decode(list(tokens), skip_special_tokens=True)).strip()
@@ -252,12 +462,11 @@ class Whisper(LayeredAdapter):
         return self._decoder.layers
 
     def _keep_layers(self, layers: Sequence[int], identity: Identity) -> Whisper:
-        """Layers of the decoder; the encoder keeps all of its layers."""
         return Whisper(identity, self._decoder.pick(layers), self._setup)
 
 
 class LoadedWhisper(NamedTuple):
-    """A Whisper of transformers, and what it needs besides its decoder."""
+    """A Whisper of transformers, and its other parts."""
 
     model: Any
     identity: Identity
@@ -265,17 +474,17 @@ class LoadedWhisper(NamedTuple):
 
 
 def read(name: str, params: Mapping[str, Any], dtype: str, device: str) -> LoadedWhisper:
-    """As `Whisper.load`, before the decoder is fused.
+    """Load as `Whisper.load` does, before the decoder is fused.
 
     Raises:
         UsageError: an unknown parameter, type or language.
-        WeightsError: weights are missing, damaged or no Whisper's.
+        WeightsError: weights are missing, damaged or not a Whisper's.
     """
     Whisper.check(name, params, dtype)
     source = sources.parse(name, params["source"])
     if source.kind == "random":
         model, tokenizer = make_random(name, source.fields), None
-        weights_digest = digests.of_tensors(model)
+        weights_digest = files.of_tensors(model)
     else:
         folder = sources.locate(name, source)
         model = read_model(name, folder, TYPES[dtype])

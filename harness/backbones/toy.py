@@ -1,8 +1,9 @@
-"""A random full-prefix model small enough to enumerate, and sharp enough to show any stale entry.
+"""Random models small enough to enumerate, and sharp enough to show any stale entry.
 
 An entry is a hash of its token, its position, its gate, its features if any, and the entries that it attends to. Its
 distribution and its hidden rows are random functions of that hash. A wrong mask, a wrong position or an entry of a
-rejected draft gives another distribution.
+rejected draft gives another distribution. In a masked model an entry reads, of the entries of its pass, token and
+position only, as a first layer would.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class EnumerableBackbone(Backbone):
 
     Attributes:
         kind: its registered name.
-        defaults: what a preset may set.
+        defaults: the parameters of a preset.
     """
 
     toy_drafters = True
@@ -57,29 +58,27 @@ class EnumerableBackbone(Backbone):
 
     @classmethod
     def load(cls, name: str, params: Mapping[str, Any], dtype: str, device: str) -> Self:
-        """Nothing is read. Types other than fp64 are rejected, because distributions are compared to 1e-12."""
+        """Load nothing. Types other than fp64 are rejected, because distributions are compared to 1e-12."""
         if dtype != "fp64":
             raise UsageError(f"the {cls.kind} backbone computes in fp64 only; found {dtype}")
         return cls(name, params)
 
     @classmethod
     def reads_text(cls, params: Mapping[str, Any]) -> bool:
-        """No: its tokens have no text."""
         return False
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Ids with spaces between them."""
         return " ".join(map(str, tokens))
 
     def row(self, entry: int) -> Tensor:
-        """Logits [V] of an entry."""
+        """Return the logits [V] of an entry."""
         if entry not in self._rows:
             self._rows[entry] = self._logits(entry)
         return self._rows[entry]
 
     @abstractmethod
     def _logits(self, entry: int) -> Tensor:
-        """Logits [V], computed."""
+        """Compute the logits [V]."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self
@@ -102,18 +101,17 @@ class HashCache(Cache):
             raise ContractError(f"{len(self.entries)} + {count} entries do not fit into {self._context}")
 
     def keep(self, length: int, entries: Sequence[int] = ()) -> None:
-        """Keep these hashes."""
         self.entries = self.entries[:length] + [self.entries[length + entry] for entry in entries]
 
 
 def noise(entry: int, seed: int, count: int) -> Tensor:
-    """``count`` standard normal numbers, the same for the same entry and seed."""
+    """Return ``count`` standard normal numbers, the same for the same entry and seed."""
     key = np.array([entry, seed & MASK], dtype=np.uint64)
     return torch.from_numpy(np.random.Generator(np.random.Philox(key=key)).standard_normal(count))
 
 
 def mix(token: int, position: int, attended: int) -> int:
-    """A 64-bit hash. ``attended`` is a sum of entries, because attention does not know their order."""
+    """Return a 64-bit hash. ``attended`` is a sum of entries, because attention does not know their order."""
     words = b"".join(value.to_bytes(8, "big") for value in (token, position, attended))
     return int.from_bytes(hashlib.blake2b(words, digest_size=8).digest(), "big")
 
@@ -133,10 +131,10 @@ class Tabular(EnumerableBackbone):
 
     Args (of ``params``):
         vocabulary: V >= 2.
-        seed: which model.
+        seed: of the model.
         context: entries.
         sharpness: of the distributions.
-        alike: correlation of a drafter's logits with the target's; 0: drafters are independent of it.
+        alike: correlation of a drafter's logits with the target's; 0 if drafters are independent of it.
         eos: ids that end a text.
         grid: rows and columns of a picture; a third entry is the id that ends each row, which no cell may take.
     """
@@ -177,7 +175,6 @@ class Tabular(EnumerableBackbone):
 
     @classmethod
     def meets(cls, params: Mapping[str, Any]) -> frozenset[Requirement]:
-        """Every requirement; those of pictures where it has a grid."""
         pictures = {Requirement.GRID, Requirement.CODEBOOK} if params.get("grid") else set()
         texts = {
             Requirement.TREE_MASK,
@@ -190,21 +187,18 @@ class Tabular(EnumerableBackbone):
         return frozenset(texts | pictures)
 
     def adapter(self, folder: Path | None) -> int:
-        """A toy: gated entries have another hash, hence another table of distributions."""
         return GATED
 
     def cache(self) -> TabularCache:
-        """An empty list of hashes, for a prompt of one token."""
         return TabularCache(self)
 
     def open(self, prompt: Prompt) -> EncodedPrompt:
-        """The picture begins after the prompt, and all prompts have the same condition."""
         tokens = super().open(prompt).tokens
         rows = noise(CONDITION, self._seed, CONDITION * WIDTH).view(CONDITION, WIDTH)
         return EncodedPrompt(tokens, lambda: TabularCache(self, prompt=len(tokens)), rows)
 
     def variant(self, params: Mapping[str, str]) -> Tabular:
-        """Another model of the same vocabulary and codes, its seed derived from the parameters: a drafter for any name.
+        """Return a model of the same vocabulary and codes whose seed follows from the parameters: any drafter.
 
         ``shrink``: its pictures are 1/shrink as high and wide.
         """
@@ -226,7 +220,7 @@ class Tabular(EnumerableBackbone):
         return logits * self.sharpness
 
     def hidden(self, entry: int, layer: int) -> Tensor:
-        """Row [E] of an entry at a layer, normal."""
+        """Return the normal row [E] of an entry at a layer."""
         if (entry, layer) not in self._hidden:
             self._hidden[entry, layer] = noise(mix(layer, 0, entry), self._seed, WIDTH)
         return self._hidden[entry, layer]
@@ -248,11 +242,6 @@ class TabularCache(HashCache):
         self.prompt = prompt
 
     def extend(self, window: Window) -> Rows:
-        """Append a hash for each entry.
-
-        Raises:
-            ContractError: past the context.
-        """
         old = len(self.entries)
         tokens, positions = window.tokens.tolist(), window.positions.tolist()
         self._check_room(len(tokens))
@@ -271,7 +260,7 @@ class TabularCache(HashCache):
         return Rows(logits, hidden)
 
     def _tapped(self, taps: Sequence[int], first: int) -> Tensor:
-        """Rows [N, 1, J, E] of the entries from the first new one on."""
+        """Return the rows [N, 1, J, E] of the entries from the first new one on."""
         new = self.entries[first:]
         return torch.stack([self.model.hidden(entry, tap) for entry in new for tap in taps]).view(
             len(new), 1, len(taps), WIDTH
@@ -302,3 +291,75 @@ def _grid(sides: Any, vocabulary: int) -> Grid | None:
 def _digest(row: Tensor) -> int:
     """A hash of all bits of a feature row."""
     return int.from_bytes(hashlib.blake2b(row.double().numpy().tobytes(), digest_size=8).digest(), "big")
+
+
+# A random masked model small enough to enumerate: a position's distribution depends on all that it attends to.
+# An entry is a hash of its token, its position and the entries that it attends to. Of the entries of its own pass it
+# reads token and position only, as a first layer would. A wrong mask, a wrong position or a stale entry gives
+# another distribution.
+
+
+@BACKBONES.register("masked_tabular")
+@final
+class MaskedTabular(EnumerableBackbone):
+    """p(x_i | canvas) = softmax(sharpness x normal noise) over all ids but the mask's.
+
+    Args (of ``params``):
+        vocabulary: V >= 3, the last id being the mask.
+        seed: of the model.
+        context: entries.
+        sharpness: of the distributions.
+    """
+
+    kind = "masked_tabular"
+    defaults: ClassVar[Mapping[str, Any]] = {"vocabulary": 3, "seed": 0, "context": 64, "sharpness": 1.0}
+
+    def __init__(self, name: str, params: Mapping[str, Any]) -> None:
+        super().__init__(name, params)
+        if self.vocabulary < 3:
+            raise UsageError(
+                f"the masked_tabular backbone was given a vocabulary of {self.vocabulary}; it has "
+                f"{', '.join(self.defaults)}, of 3 ids or more"
+            )
+        self.capabilities = Capabilities(
+            self.vocabulary, int(self._values["context"]), meets=self.meets({}), mask=self.vocabulary - 1
+        )
+
+    @classmethod
+    def meets(cls, params: Mapping[str, Any]) -> frozenset[Requirement]:
+        return frozenset({Requirement.BIDIRECTIONAL})
+
+    def cache(self) -> MaskedTabularCache:
+        return MaskedTabularCache(self)
+
+    def _logits(self, entry: int) -> Tensor:
+        logits = noise(entry, self._seed, self.vocabulary) * self.sharpness
+        logits[-1] = float("-inf")
+        return logits
+
+
+@final
+class MaskedTabularCache(HashCache):
+    """One hash an entry."""
+
+    def __init__(self, model: MaskedTabular, entries: Sequence[int] = ()) -> None:
+        super().__init__(model, entries)
+        self.model = model
+
+    def extend(self, window: Window) -> Rows:
+        old, count = len(self.entries), len(window.tokens)
+        self._check_room(count)
+        if window.sees is None and count > 1:
+            raise ContractError("a masked model gives no distribution of a next token; read the canvas with sees='all'")
+        pairs = list(zip(window.tokens.tolist(), window.positions.tolist(), strict=True))
+        leaves = [*self.entries, *(mix(token, position, 0) for token, position in pairs)]
+        sees = [[True] * (old + count)] if window.sees is None else window.sees.tolist()
+        for n, (token, position) in enumerate(pairs):
+            marks = [True] * window.base + sees[n]
+            attended = sum(leaf for at, leaf in enumerate(leaves) if marks[at] and at != old + n)
+            self.entries.append(mix(token, position, attended & MASK))
+        logits = [self.model.row(entry) for entry in self.entries[len(self.entries) - window.rows :]]
+        return Rows(torch.stack(logits) if logits else torch.empty(0, self.model.vocabulary, dtype=DTYPE))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> MaskedTabularCache:
+        return MaskedTabularCache(self.model, self.entries)

@@ -1,15 +1,20 @@
-"""DeepMesh's decoder in the layout of its published checkpoint: an hourglass that shortens by three, twice.
+"""DeepMesh's decoder in the layout of its published checkpoint, an hourglass that shortens by three, twice; its tokens.
 
 A level runs its first layers over all of its entries. Every third entry, with the two before it, becomes one entry of
 the level below. The result is added to that entry and to the two after it, and the level runs its last layers. So no
 entry attends to later ones. All layers also attend to the latents of the point cloud.
 
-Source: Zhao et al. 2025, arXiv:2503.15265; `lit_gpt/model_cache.py` and `sample.py` of zhaorw02/DeepMesh at 5c8ac4e.
+Tokens are vertices as patch, block and offset ids on 512 steps an axis, in fans around a centre. A vertex is a patch id
+(0 to 63), a block id in it (64 to 575) and an offset id in that (576 to 4671); patch and block are left out if they
+repeat. A patch id written as 4672 to 4735 starts a fan. The vertex after its centre names all three again.
+
+Source: Zhao et al. 2025, arXiv:2503.15265; `lit_gpt/model_cache.py`, `sample.py` and `sft/datasets/serializaiton.py` of
+zhaorw02/DeepMesh at 5c8ac4e.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -20,12 +25,108 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from stridebench.harness.backbones.mesh import deepmesh_tokens as mesh
+from stridebench.harness.backbones.mesh.bpt import Conditioner, EncoderSizes, heads_of, joined
 from stridebench.harness.backbones.mesh.model import angles, turn
-from stridebench.harness.backbones.mesh.published.michelangelo import Conditioner, EncoderSizes, heads_of, joined
 from stridebench.harness.backbones.slots.net import Slots
 from stridebench.harness.core.cache import Cache, Rows, Window
-from stridebench.harness.errors import ContractError
+from stridebench.harness.errors import ContractError, OutputError
+from stridebench.harness.record.outputs import Mesh
+
+# DeepMesh's tokens: vertices as patch, block and offset ids on 512 steps an axis, in fans around a centre.
+# A vertex is a patch id (0 to 63), a block id in it (64 to 575) and an offset id in that (576 to 4671); patch and
+# block are left out where they repeat. A patch id written as 4672 to 4735 starts a fan. The vertex after its centre
+# names all three again.
+# Source: Zhao et al. 2025, arXiv:2503.15265; `sft/datasets/serializaiton.py` of zhaorw02/DeepMesh at 5c8ac4e.
+
+
+PATCHES, BLOCKS, STEPS = 4, 8, 16
+"""An axis is cut into patches, these into blocks, these into steps."""
+SIZE = PATCHES * BLOCKS * STEPS
+"""Steps an axis: 512, nine bits."""
+FIRST_BLOCK = PATCHES**3
+FIRST_OFFSET = FIRST_BLOCK + BLOCKS**3
+FIRST_CENTRE = FIRST_OFFSET + STEPS**3
+SOS = FIRST_CENTRE + PATCHES**3
+"""The token before every sequence: 4736."""
+EOS = SOS + 1
+VOCABULARY = EOS + 1
+Vertex = tuple[int, int, int]
+
+
+def decode(tokens: Sequence[int]) -> Mesh:
+    """Return the mesh of a sequence, vertices float64 in the middle of their steps in [-1, 1]; the end token closes it.
+
+    Axes are those of the points that the model reads. The released sampler turns points (x, y, z) into (z, x, y) and
+    its output (a, b, c) into (c, b, a). So (a, b, c) here is (a, c, b) in the frame of the points.
+
+    Raises:
+        OutputError: no end token, an id out of place, a fan of fewer than three vertices, or no face at all.
+    """
+    ids = [int(token) for token in tokens]
+    if EOS not in ids:
+        raise OutputError(f"the mesh has no end token in {len(ids)} tokens, so it is cut; allow more tokens")
+    fans = list(_fans(ids[: ids.index(EOS)]))
+    corners = np.array([(fan[0], fan[k], fan[k + 1]) for fan in fans for k in range(1, len(fan) - 1)]).reshape(-1, 3)
+    vertices, merged = np.unique(corners, axis=0, return_inverse=True)
+    faces = merged.reshape(-1, 3)
+    faces = faces[(faces != np.roll(faces, 1, axis=1)).all(1)]
+    if not len(faces):
+        raise OutputError(f"the {len(ids)} tokens hold no face with three different corners")
+    _, first = np.unique(np.sort(faces, 1), axis=0, return_index=True)
+    used, places = np.unique(faces[np.sort(first)], return_inverse=True)
+    return Mesh(((vertices[used] + 0.5) / SIZE * 2 - 1)[:, [0, 2, 1]], places.reshape(-1, 3))
+
+
+def _fans(ids: Sequence[int]) -> Iterator[list[Vertex]]:
+    """Yield centre and fan of each patch, as steps."""
+    fan: list[Vertex] = []
+    patch = block = -1
+    expected = "patch"
+    for place, token in enumerate(ids):
+        kind = _kind(token)
+        if expected not in (kind, "any") or kind == "special":
+            raise OutputError(f"token {place} of the mesh is {token}, where {_ONE_OF[expected]} has to stand")
+        if kind == "patch":
+            if token >= FIRST_CENTRE and place:
+                yield _checked(fan, place)
+                fan = []
+            patch, expected = token % FIRST_CENTRE, "block"
+        elif kind == "block":
+            block, expected = token - FIRST_BLOCK, "offset"
+        else:
+            fan.append(_steps(patch, block, token - FIRST_OFFSET))
+            expected = "any"
+    if expected != "any":
+        raise OutputError(f"the {len(ids)} tokens of the mesh end where {_ONE_OF[expected]} has to stand")
+    yield _checked(fan, len(ids))
+
+
+_ONE_OF = {"patch": "a patch", "block": "a block", "offset": "an offset", "any": "a patch, a block or an offset"}
+
+
+def _kind(token: int) -> str:
+    if token < 0 or token >= SOS:
+        return "special"
+    if token < FIRST_BLOCK or token >= FIRST_CENTRE:
+        return "patch"
+    return "block" if token < FIRST_OFFSET else "offset"
+
+
+def _checked(fan: list[Vertex], place: int) -> list[Vertex]:
+    if len(fan) < 3:
+        raise OutputError(f"the fan that ends before token {place} has {len(fan)} vertices; a face needs three")
+    return fan
+
+
+def _steps(patch: int, block: int, offset: int) -> Vertex:
+    steps = [
+        (patch // PATCHES**place % PATCHES) * BLOCKS * STEPS
+        + (block // BLOCKS**place % BLOCKS) * STEPS
+        + offset // STEPS**place % STEPS
+        for place in (2, 1, 0)
+    ]
+    return steps[0], steps[1], steps[2]
+
 
 EPS = 1e-5
 FACTOR = 3
@@ -41,7 +142,7 @@ class DeepMeshSizes:
     Args:
         width, heads, hidden: of the decoder's layers.
         layers: of each level, before it shortens; every level but the last has as many again after.
-        window: entries, after which the released sampler forgets half of them; see `sliding_cache`.
+        window: entries, after which the released sampler forgets half of them (see `published.SlidingCache`).
         context: tokens of a mesh, as the released script has them.
         points: of a shape.
     """
@@ -59,17 +160,17 @@ class DeepMeshSizes:
 class DeepMesh(nn.Module):
     """The parameters, named as in the checkpoint."""
 
-    prompt = mesh.SOS
-    eos = mesh.EOS
-    vocabulary = mesh.VOCABULARY
+    prompt = SOS
+    eos = EOS
+    vocabulary = VOCABULARY
 
     def __init__(self, sizes: DeepMeshSizes) -> None:
         super().__init__()
         self.sizes = sizes
         width = sizes.width
-        self.lm_head = nn.Linear(width, mesh.VOCABULARY, bias=False)
+        self.lm_head = nn.Linear(width, VOCABULARY, bias=False)
         parts = {
-            "wte": nn.Embedding(mesh.VOCABULARY, width),
+            "wte": nn.Embedding(VOCABULARY, width),
             "h": Hourglass(sizes),
             "ln_f": nn.RMSNorm(width, eps=EPS),
         }
@@ -79,19 +180,19 @@ class DeepMesh(nn.Module):
         self.linear = nn.Linear(sizes.encoder.out, width)
 
     def levels(self) -> list[Hourglass]:
-        """From the widest to the shortest."""
+        """Return the levels from the widest to the shortest."""
         levels: list[Any] = [self.transformer["h"]]
         while levels[-1].inner:
             levels.append(levels[-1].hourglass)
         return levels
 
     def latents(self, points: Float[Tensor, "n 6"]) -> Float[Tensor, "K E"]:
-        """What all layers attend to."""
+        """Return the rows that all layers attend to."""
         out: Tensor = self.norm(self.linear(self.conditioner(points)))
         return out
 
     def rotations(self) -> Pair:
-        """Cosines and sines [T, D], through bf16 as in the released code."""
+        """Return cosines and sines [T, D], through bf16 as in the released code."""
         cos, sin = angles(self.sizes.context, self.sizes.width // self.sizes.heads)
         like = self.lm_head.weight
         return cos.bfloat16().to(like), sin.bfloat16().to(like)
@@ -112,11 +213,11 @@ class Hourglass(nn.Module):
             self.post_layer = nn.ModuleList(DeepMeshBlock(sizes) for _ in range(count))
 
     def before(self) -> Iterable[Any]:
-        """Layers that run before the level shortens."""
+        """Return the layers that run before the level shortens."""
         return self.pre_layer
 
     def behind(self) -> Iterable[Any]:
-        """Layers that run after the level below; the last level has none."""
+        """Return the layers that run after the level below; the last level has none."""
         return self.post_layer if self.inner else ()
 
 
@@ -136,14 +237,14 @@ class DeepMeshBlock(nn.Module):
         self.mlp = nn.ModuleDict({"swiglu": _linears(gated)})
 
     def consult(self, latents: Float[Tensor, "K E"]) -> Pair:
-        """Keys and values of the point cloud."""
+        """Return keys and values of the point cloud."""
         keys, values = self.cross_attn["kv_proj"](latents).chunk(2, -1)
         return heads_of(keys, self.heads), heads_of(values, self.heads)
 
     def forward(
         self, x: Float[Tensor, "N E"], rotation: Pair, mask: Float[Tensor, "N T"] | None, cross: Pair, slot: Any
     ) -> Float[Tensor, "N E"]:
-        """One pass after the entries of the slot; without a mask rows attend to all earlier entries."""
+        """Run one pass after the entries of the slot; without a mask rows attend to all earlier entries."""
         q, k, v = heads_of(self.attn["attn"](self.norm_1(x)), self.heads).chunk(3, -1)
         q, k = turn(q, *rotation), turn(k, *rotation)
         keys, values = slot.update(k, v)
@@ -178,8 +279,8 @@ class HourglassLevel:
     """Entries of one level.
 
     Args:
-        slots: keys and values of the level's layers; then its states before the level below, where there is one; then
-            what it gave to the level above, where there is one.
+        slots: keys and values of the level's layers; then its states before the level below, if there is one; then
+            its results for the level above, if there is one.
         positions: of the entries.
         owners: the entries of the level above that they represent, ascending.
     """
@@ -189,7 +290,6 @@ class HourglassLevel:
     owners: list[int] = field(default_factory=list)
 
     def keep(self, entries: Sequence[int]) -> None:
-        """Keep these entries, in this order."""
         place = 0
         while place < len(entries) and entries[place] == place:
             place += 1
@@ -244,7 +344,6 @@ class HourglassCache(Cache):
 
     @torch.inference_mode()
     def extend(self, window: Window) -> Rows:
-        """One pass after the cached entries; it reads the window's positions and mask on the host."""
         net, top, count = self._net, self._levels[0], len(window.tokens)
         length, context = top.slots.length, top.slots.context
         if length + count > context:
@@ -266,7 +365,6 @@ class HourglassCache(Cache):
 
     @torch.inference_mode()
     def keep(self, length: int, entries: Sequence[int] = ()) -> None:
-        """Each level keeps the entries whose owners the level above keeps."""
         count = self._levels[0].slots.length
         if not 0 <= length <= length + len(entries) <= count or any(not 0 <= e < count - length for e in entries):
             raise ContractError(f"keep({length}, {tuple(entries)}) names entries that are not among the {count} held")
@@ -288,7 +386,7 @@ class _HourglassPass:
     levels: Sequence[HourglassLevel]
 
     def run(self, at: int, x: Float[Tensor, "N E"], positions: Places, sight: Sight) -> Float[Tensor, "N E"]:
-        """The entries of level ``at`` after its last layers; the caller sets the level's length."""
+        """Return the entries of level ``at`` after its last layers; the caller sets the level's length."""
         level, module = self.levels[at], self.net.model.levels()[at]
         places = torch.from_numpy(positions).to(x.device)
         rotation = self.net.rotations[0][places], self.net.rotations[1][places]
@@ -304,7 +402,7 @@ class _HourglassPass:
         return x
 
     def _below(self, at: int, x: Float[Tensor, "N E"], positions: Places, sight: Sight) -> Float[Tensor, "N E"]:
-        """What the level below adds to each entry: the result of its own group of three, where that is earlier."""
+        """Return the addition of the level below to each entry: the result of its group of three, if earlier."""
         level, below, module = self.levels[at], self.levels[at + 1], self.net.model.levels()[at]
         states, _ = level.slots.layers[2 * len(module.pre_layer)].update(x[None, None], x[None, None, :, :0])
         every = np.concatenate([level.positions, positions]).astype(np.int64)
@@ -325,7 +423,7 @@ class _HourglassPass:
 
 
 def _triples(every: Places, positions: Places, sight: Sight) -> Places:
-    """For each row the entries two before, one before and at its position; -1 before the start."""
+    """Return for each row the entries two before, one before and at its position; -1 before the start."""
     entries = np.full((len(positions), FACTOR), -1)
     for back in range(FACTOR):
         own = sight & (every == (positions - back)[:, None])
@@ -334,13 +432,13 @@ def _triples(every: Places, positions: Places, sight: Sight) -> Places:
 
 
 def _gather(states: Float[Tensor, "T E"], entries: Places) -> Float[Tensor, "n F"]:
-    """States of three entries side by side; zeros where there is none."""
+    """Return the states of three entries next to each other; zeros if there is none."""
     index = torch.from_numpy(entries).to(states.device)
     return (states[index.clamp(0)] * (index >= 0)[..., None]).flatten(1)
 
 
 def _mask(sight: Sight, like: Tensor) -> Float[Tensor, "N T"] | None:
-    """Additive; None where a single row attends to all entries, or a first window is causal."""
+    """Return an additive mask, or None if a single row attends to all entries, or a first window is causal."""
     count, total = sight.shape
     if (count == 1 and sight.all()) or (count == total and np.array_equal(sight, np.tri(count, dtype=np.bool_))):
         return None

@@ -1,1 +1,0 @@
-"""Published image models, one file a family."""

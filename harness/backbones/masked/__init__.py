@@ -1,1 +1,0 @@
-"""Masked diffusion models."""

@@ -1,1 +1,0 @@
-"""Published mesh models: BPT and DeepMesh."""

@@ -1,1 +1,0 @@
-"""Random models whose output distribution can be enumerated."""
