@@ -13,6 +13,7 @@ from matplotlib import rc_context
 from rich.console import Console
 
 from stridebench.harness.errors import UnknownNameError
+from stridebench.harness.record.entries import ReportEntry
 from stridebench.harness.registry import REPORTS
 from stridebench.reports.papers import (
     adt_tree,
@@ -159,16 +160,16 @@ def contents_of(store: Store) -> Contents:
     Raises:
         UnknownNameError: the report is unknown.
     """
-    suite = store.manifest.get("suite") or {}
-    stated = suite.get("report")
+    suite = store.manifest.suite
+    stated = suite.report
     if not stated:
-        folder, _, name = str(suite.get("name")).rpartition("/")
+        folder, _, name = suite.name.rpartition("/")
         return reports().get(name, Contents()) if folder == "papers" or name in OTHERS else Contents()
-    entry = {"name": stated} if isinstance(stated, str) else stated
-    if entry["name"] not in reports():
-        raise UnknownNameError("report", entry["name"], reports())
-    contents = reports()[entry["name"]]
-    return contents.model_copy(update={"roles": entry.get("roles") or contents.roles})
+    entry = ReportEntry(name=stated) if isinstance(stated, str) else stated
+    if entry.name not in reports():
+        raise UnknownNameError("report", entry.name, reports())
+    contents = reports()[entry.name]
+    return contents.model_copy(update={"roles": entry.roles or contents.roles})
 
 
 def table(name: str, run: MeasuredRun) -> list[TextTable]:
