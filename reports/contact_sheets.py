@@ -71,7 +71,7 @@ def write(store: Store, outdir: Path) -> list[Path]:
             path = outdir / f"outputs-{group.slug}.png"
             _sheet(store, group, path)
             written.append(path)
-        elif any(cell.meta.get("modality") == "speech" for cell in group.cells):
+        elif any(cell.meta.modality == "speech" for cell in group.cells):
             path = outdir / f"transcripts-{group.slug}.md"
             path.write_text(_transcripts(group), encoding="utf-8")
             written.append(path)
@@ -80,13 +80,13 @@ def write(store: Store, outdir: Path) -> list[Path]:
 
 def _groups(store: Store) -> Iterator[Group]:
     cells = [store.cell(name) for name in store.cells()]
-    cells = [c for c in cells if c.meta["status"] == "done" and c.meta.get("role") != "floor" and "output" in c.samples]
+    cells = [c for c in cells if c.meta.status == "done" and c.meta.role != "floor" and "output" in c.samples]
     groups: dict[str, list[SealedCell]] = {}
     for cell in cells:
-        sampling = cell.meta.get("sampling") or {}
-        top_k = f" top-k={sampling['top_k']}" if sampling.get("top_k") else ""
-        temperature = f"T={sampling.get('temperature', 0.0):g}{top_k}"
-        title = f"{cell.meta['backbone']} {cell.meta['dtype']} {temperature} {cell.meta['task']}"
+        sampling = cell.meta.sampling
+        top_k = f" top-k={sampling.top_k}" if sampling.top_k else ""
+        temperature = f"T={sampling.temperature:g}{top_k}"
+        title = f"{cell.meta.backbone} {cell.meta.dtype} {temperature} {cell.meta.task}"
         groups.setdefault(title, []).append(cell)
     for title, group in groups.items():
         counted = group[0].samples[~group[0].samples["warmup"].astype(bool)]
@@ -111,7 +111,7 @@ def _sheet(store: Store, group: Group, path: Path) -> None:
                 place = row * len(cells) + column + 1
                 axes = tile(store, figure, (len(prompts), len(cells), place), group.sample(cell, prompt))
                 if row == 0:
-                    axes.set_title(fill(str(cell.meta["label"]), 20), fontsize=7)
+                    axes.set_title(fill(cell.meta.label, 20), fontsize=7)
                 if column == 0:
                     name_row(axes, row_name(group.sample(cell, prompt), prompt))
         figure.savefig(path, metadata={"Software": None})
@@ -158,7 +158,7 @@ def tile(store: Store, figure: Figure, place: tuple[int, int, int], sample: pd.S
 
 
 def _transcripts(group: Group) -> str:
-    titles = ["prompt", *(str(cell.meta["label"]) for cell in group.cells)]
+    titles = ["prompt", *(cell.meta.label for cell in group.cells)]
     return "\n".join([f"# {group.title}", "", *markdown_lines(titles, list(_lines(group))), ""])
 
 

@@ -40,14 +40,13 @@ def document(runs: Sequence[Store]) -> dict[str, Any]:
         UsageError: the runs are of several commits.
     """
     first = runs[0].manifest
-    provenance, suite = first["provenance"], first.get("suite") or {}
-    machine, torch = provenance["machine"], provenance["versions"]["torch"]
+    suite, machine, torch = first.suite.stored(), first.provenance.machine, first.provenance.versions["torch"]
     commits = sorted({_commit(store) for store in runs})
     if len(commits) > 1:
         raise UsageError(f"the runs are of several commits: {', '.join(commits)}; write one after the other, by --name")
     tables, notes = [], []
     for store in runs:
-        if store.manifest["cells"]:
+        if store.manifest.cells:
             tables.append(_entry("side_by_side", side_by_side.table(side_by_side.rows(store))))
         for number, table in enumerate(crossover.text_tables(store), start=1):
             tables.append(_entry(f"crossover {number}", table))
@@ -55,10 +54,10 @@ def document(runs: Sequence[Store]) -> dict[str, Any]:
     prompts = ", ".join(f"{task['limit']} prompts of {task['name']}" for task in suite.get("tasks", []))
     engines = {entry["name"] for entry in suite.get("engines", [])}
     return {
-        "title": "; ".join(str((store.manifest.get("suite") or {}).get("description") or "engines") for store in runs),
+        "title": "; ".join(store.manifest.suite.description or "engines" for store in runs),
         "command": "; ".join(map(_command, runs)),
         "commit": commits[0],
-        "date": first["created"][:10],
+        "date": first.created[:10],
         "machine": f"{machine['cores']} cores of {machine['cpu']}, torch {torch}, {machine['threads']} threads",
         "setting": (
             f"{prompts}, {suite.get('max_new_tokens')} tokens each, ends of text ignored, seconds of whole requests; "
@@ -70,13 +69,13 @@ def document(runs: Sequence[Store]) -> dict[str, Any]:
 
 
 def _commit(store: Store) -> str:
-    commit = store.manifest["provenance"]["git"]
+    commit = store.manifest.provenance.git or {}
     return f"{commit.get('commit', 'unknown')[:7]}{' with changes' if commit.get('dirty') else ''}"
 
 
 def _command(store: Store) -> str:
     """The command line of a run, without its folder."""
-    words = list(map(str, store.manifest["provenance"]["argv"][1:]))
+    words = store.manifest.provenance.argv[1:]
     if "--out" in words:
         del words[(place := words.index("--out")) : place + 2]
     return shlex.join(["stride", *(word for word in words if word != "--resume")])

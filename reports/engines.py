@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 from rich.console import Console
 
+from stridebench.harness.record.entries import CellMeta, StoredCounters
 from stridebench.harness.record.request_store import RequestStore
 from stridebench.harness.record.requests import measures
 from stridebench.harness.record.store import Store
@@ -72,10 +73,14 @@ COLUMNS = (
 )
 
 
+AUDITED = ("log_e", "visible_tv", "tokens", "best", "verdict")
+"""Figures of an audit in a row."""
+
+
 def summarise(store: Store) -> pd.DataFrame:
     """One row a cell of an engine; cells that are not finished have the status "unfinished"."""
     cells = RequestStore.of(store.path, store.manifest)
-    objective = ((store.manifest.get("suite") or {}).get("load") or {}).get("objective") or {}
+    objective = (store.manifest.suite.load or {}).get("objective") or {}
     rows = [_row(cells, name, objective) for name in cells.planned]
     frame = pd.DataFrame(rows)
     if len(frame):
@@ -85,7 +90,7 @@ def summarise(store: Store) -> pd.DataFrame:
 
 def _row(cells: RequestStore, name: str, objective: Mapping[str, Any]) -> dict[str, Any]:
     planned = cells.planned[name]
-    facts = {**planned, **planned["sampling"], "status": "unfinished", "verdict": ""}
+    facts = {**planned.stored(), **planned.sampling.stored(), "status": "unfinished", "verdict": ""}
     if not cells.sealed(name):
         requests = cells.requests(name)
         faults = [row.error for row in requests if row.status != "ok"]
@@ -95,48 +100,45 @@ def _row(cells: RequestStore, name: str, objective: Mapping[str, Any]) -> dict[s
             "note": faults[-1] if faults else "",
         }
     cell = cells.cell(name)
-    verdict = cell.meta.get("verdict") or {}
-    growth = (cell.meta.get("counters") or {}).get("growth") or {}
-    audit = verdict.get("audit") or {}
+    verdict = cell.meta.judged
     counted = cell.requests[~cell.requests["warmup"]]
     return {
         **facts,
-        **measures(cell.requests, growth, objective),
+        **measures(cell.requests, cell.meta.growth, objective),
         "status": "done",
-        "verdict": verdict.get("verdict", ""),
+        "verdict": verdict.verdict,
         "n_ok": int((counted["status"] == "ok").sum()),
         "n_failed": int((counted["status"] != "ok").sum()),
-        "same": verdict.get("same"),
-        "visible_share": verdict.get("visible_share"),
-        "floor": verdict.get("floor"),
-        **{f"audit_{key}": audit.get(key) for key in ("log_e", "visible_tv", "tokens", "best", "verdict")},
-        "note": "; ".join(notes_of(cell.requests, cell.meta, verdict)),
+        "same": verdict.same,
+        "visible_share": verdict.visible_share,
+        "floor": verdict.floor,
+        **{f"audit_{key}": getattr(verdict.audit, key, None) for key in AUDITED},
+        "note": "; ".join(notes_of(cell.requests, cell.meta)),
     }
 
 
-def notes_of(requests: pd.DataFrame, meta: Mapping[str, Any], verdict: Mapping[str, Any]) -> Iterator[str]:
+def notes_of(requests: pd.DataFrame, meta: CellMeta) -> Iterator[str]:
     """Yield the notes on a cell that its figures do not show."""
     failed = requests[requests["status"] != "ok"]
     for fault, rows in failed.groupby("fault"):
         yield f"{len(rows)} x {fault}: {rows['error'].iloc[0]}"
-    counters = meta.get("counters") or {}
-    if meta.get("role") == "speculative" and _drafted(requests, counters) == 0:
+    verdict, counters = meta.judged, meta.counters or StoredCounters()
+    if meta.role == "speculative" and _drafted(requests, counters) == 0:
         yield "nothing was drafted, so this was a plain decode"
-    if counters.get("problem"):
-        yield f"counters: {counters['problem']}"
-    yield from (f"counters: {line}" for line in counters.get("disagree") or [])
-    yield from (f"identity: {line}" for line in verdict.get("broken_identities") or [])
-    margins = [abs(difference["margin"]) for difference in verdict.get("differences") or []]
+    if counters.problem:
+        yield f"counters: {counters.problem}"
+    yield from (f"counters: {line}" for line in counters.disagree)
+    yield from (f"identity: {line}" for line in verdict.broken_identities)
+    margins = [abs(one.margin) for one in verdict.differences or [] if one.margin is not None]
     if margins:
         outputs = "1 output differs" if len(margins) == 1 else f"{len(margins)} outputs differ"
         yield (f"{outputs} first where the reference's logits are {min(margins):.2g} to {max(margins):.2g} apart")
 
 
-def _drafted(requests: pd.DataFrame, counters: Mapping[str, Any]) -> float | None:
+def _drafted(requests: pd.DataFrame, counters: StoredCounters) -> float | None:
     """Return the drafted tokens that the requests tell, else the server's counters, or None if neither tells them."""
     told = requests["drafted"].dropna()
-    counted = (counters.get("growth") or {}).get("drafted")
-    return float(told.sum()) if len(told) else None if counted is None else float(counted)
+    return float(told.sum()) if len(told) else counters.growth.get("drafted")
 
 
 def _speedups(frame: pd.DataFrame) -> list[float | None]:

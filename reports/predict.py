@@ -269,15 +269,15 @@ def counts_of(cell: FinishedCell, outputs: pd.Index[Any], one_row_s: float | Non
     if drafts and not one_row_s:
         raise UsageError("the size of its drafter follows from times, and its run was not timed")
     meta = cell.cell.meta
-    branches = meta.get("branches", None if meta.get("modality") == "image" else 1)
+    branches = meta.branches or (None if meta.modality == "image" else 1)
     if branches is None:
         raise UsageError("its record does not say whether guidance reads every row twice; it is older, run it again")
-    dtype, backbone = str(meta["dtype"]), str(meta["backbone"])
+    dtype, backbone = meta.dtype, meta.backbone
     weights = re.search(r"weights=(int\d|nf4)", backbone)
     share = float(steps["draft_ns"].sum()) / 1e9 / drafts / one_row_s if drafts and one_row_s else 0.0
     host = (steps["host_ns"] + steps["verify_ns"]).to_numpy() / 1e9
     passes, rows, draft_passes = (steps[name].to_numpy(dtype=float) for name in ("nfe", "rows", "draft_nfe"))
-    stored, layers = weights[1] if weights else dtype, float(meta.get("layers") or LAYERS)
+    stored, layers = weights[1] if weights else dtype, float(meta.layers or LAYERS)
     return Counts(stored, dtype, parameters, passes, rows, draft_passes, host, share, tokens, branches, layers)
 
 
@@ -316,9 +316,9 @@ def predict(
     for name in store.cells():
         cell = read(name)
         meta = cell.cell.meta
-        if meta.get("status") != "done" or cell.role != "method":
+        if meta.status != "done" or cell.role != "method":
             continue
-        base, floor = (read(other) if other in sealed else None for other in (meta.get("baseline"), meta.get("floor")))
+        base, floor = (read(other) if other in sealed else None for other in (meta.baseline, meta.floor))
         told = measure(cell, base, floor)
         row = {key: told[key] for key in ("cell", "label", "backbone", "dtype", "task", "temperature", "flags")}
         row["verdict"] = COLUMN["verdict"].text(told)
@@ -336,10 +336,7 @@ def predict(
 
 def _parameters(store: Store, cell: FinishedCell) -> float:
     """The parameters of a cell's backbone; raises a UsageError if the run does not state them."""
-    sizes = store.manifest.get("sizes")
-    if sizes is None:
-        raise UsageError("its run is older than the sizes of backbones in a run's record; run it again")
-    known = parameters_of(sizes.get(str(cell.cell.meta["backbone"]).partition(":")[0]))
+    known = parameters_of(store.manifest.sizes.get(cell.cell.meta.backbone.partition(":")[0]))
     if known is None:
         raise UsageError("its backbone states no size")
     return known
@@ -354,7 +351,7 @@ def _figures(
     outputs = cell.samples.index.intersection(base.samples.index)
     if not len(outputs):
         raise UsageError("no output was finished by it and its baseline")
-    timed = all(side.cell.meta.get("timed", True) for side in (cell, base))
+    timed = all(side.cell.meta.timed for side in (cell, base))
     steps = _steps(base, outputs)
     passes = float(steps["nfe"].sum())
     one_row_s = float(steps["target_ns"].sum()) / 1e9 / passes if timed and passes else None
@@ -407,7 +404,7 @@ def gains(gain: Callable[[int], float]) -> list[tuple[int, int]]:
 def why_nothing(store: Store, frame: pd.DataFrame) -> str | None:
     """Return why no cell of ``predict``'s rows has a figure, or None if one has."""
     if frame.empty:
-        engines = " (engines count no passes)" if store.manifest.get("engines") else ""
+        engines = " (engines count no passes)" if store.manifest.engines else ""
         return f"it lacks a finished cell of a method{engines}"
     reasons = frame["reason"]
     return "; ".join(reasons.unique()) if reasons.notna().all() else None

@@ -93,12 +93,12 @@ def append(path: Path, cells: Sequence[Mapping[Any, Any]], store: Store) -> None
     """One JSON line a cell; a line that the file holds already, of a run that was resumed, is written anew."""
     stamp = {
         "run": str(store.path),
-        "created": store.manifest["created"],
-        "git": (store.manifest.get("provenance") or {}).get("git"),
+        "created": store.manifest.created,
+        "git": store.manifest.provenance.git,
     }
     more = {
-        "suite": (store.manifest.get("suite") or {}).get("name"),
-        "machine": (store.manifest.get("provenance") or {}).get("fingerprint"),
+        "suite": store.manifest.suite.name,
+        "machine": store.manifest.provenance.fingerprint,
     }
     rows = [json.dumps(json_values({**stamp, **more, **row}), allow_nan=False) for row in cells]
     lines = path.read_bytes().splitlines() if path.exists() else []

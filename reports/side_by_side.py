@@ -91,13 +91,13 @@ def _engines(store: Store) -> Iterator[dict[str, Any]]:
 
 
 def _methods(store: Store) -> Iterator[dict[str, Any]]:
-    if not store.manifest["cells"]:
+    if not store.manifest.cells:
         return
     read = reader(store)
     frame = summarise(store, read)
     for _, row in frame[(frame["status"] == "done") & (frame["role"] != "floor")].iterrows():
         cell = read(str(row["cell"])).cell
-        plain = str(cell.meta.get("baseline") or "")
+        plain = str(cell.meta.baseline or "")
         drafts = cell.steps[~cell.steps["warmup"] & (cell.steps["drafted"] > 0)]
         length = 1 + drafts["accepted"].sum() / len(drafts) if len(drafts) else None
         compared = _of_samples(read, plain) if plain in store.cells() and plain != row["cell"] else None

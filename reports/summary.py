@@ -9,7 +9,7 @@ sampled outputs differ in length.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ import pandas as pd
 from stridebench.harness.errors import printable_line
 from stridebench.harness.record import stats
 from stridebench.harness.record.columns import SCORER_FAILED
+from stridebench.harness.record.entries import CellMeta
 from stridebench.harness.record.metrics import METRICS, totals, value
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ class FinishedCell:
     @property
     def temperature(self) -> float:
         """The temperature of sampling; 0 is greedy."""
-        return float((self.cell.meta.get("sampling") or {}).get("temperature", 0.0))
+        return self.cell.meta.sampling.temperature
 
     @property
     def scores(self) -> pd.DataFrame:
@@ -125,7 +126,7 @@ class FinishedCell:
     @property
     def role(self) -> str:
         """One of: method, baseline, floor (the second autoregressive set)."""
-        return str(self.cell.meta.get("role", "method"))
+        return self.cell.meta.role
 
 
 def reader(store: Store) -> Callable[[str], FinishedCell]:
@@ -142,15 +143,14 @@ def summarise(store: Store, read: Callable[[str], FinishedCell] | None = None) -
     sealed = set(store.cells())
     read = reader(store) if read is None else read
     rows = []
-    for name, planned in store.manifest["cells"].items():
+    for name, planned in store.manifest.cells.items():
         if name in sealed:
-            names = (read(name).cell.meta.get(role) for role in ("baseline", "floor"))
+            names = (getattr(read(name).cell.meta, role) for role in ("baseline", "floor"))
             base, floor = (read(reference) if reference in sealed else None for reference in names)
             rows.append(measure(read(name), base, floor))
         else:
-            row = _identity(name, {"status": "unfinished", **planned})
-            rows.append({**row, "n_skipped": planned.get("expected")})
-    return pd.DataFrame(rows) if rows else pd.DataFrame(columns=list(_identity("", {})))
+            rows.append(_identity(name, planned) | {"n_skipped": planned.expected})
+    return pd.DataFrame(rows) if rows else pd.DataFrame(columns=list(_identity("", CellMeta())))
 
 
 def by_category(store: Store, read: Callable[[str], FinishedCell] | None = None) -> pd.DataFrame:
@@ -164,7 +164,7 @@ def by_category(store: Store, read: Callable[[str], FinishedCell] | None = None)
     rows = []
     for name in store.cells():
         finished = read(name)
-        base = finished.cell.meta.get("baseline")
+        base = finished.cell.meta.baseline
         for category in sorted(set(finished.samples["category"]) - {""}):
             frame = finished.totals[finished.samples["category"] == category]
             row = {**_identity(name, finished.cell.meta), "category": category, "n_ok": len(frame)}
@@ -208,13 +208,13 @@ def measure(finished: FinishedCell, base: FinishedCell | None, floor: FinishedCe
             [
                 *_flags(row, cell.samples, frame),
                 *_adapter_flags(cell.meta),
-                *cell.meta.get("backbone_notes", ()),
+                *cell.meta.backbone_notes,
                 *(_disturbed_flags(row, base, floor) or _mismatch(row)),
             ]
         ),
         "valid": row["n_failed"] <= FAILED_SHARE * row["n_run"],
     }
-    return row if cell.meta.get("timed", True) else _without_seconds(row)
+    return row if cell.meta.timed else _without_seconds(row)
 
 
 def _without_seconds(row: Row) -> Row:
@@ -224,23 +224,23 @@ def _without_seconds(row: Row) -> Row:
     return rest | {"flags": "; ".join([*flags, "not timed (timing: off)"])}
 
 
-def _identity(name: str, meta: Mapping[str, Any]) -> Row:
+def _identity(name: str, meta: CellMeta) -> Row:
     words = ("method", "role", "claim", "source", "backbone", "dtype", "task", "max_new_tokens", "batch")
-    verdict = meta.get("verdict") or {}
+    verdict = meta.judged
     return {
         "cell": name,
-        "label": _plain(meta.get("label") or meta.get("method") or name),
-        **{word: _plain(meta.get(word)) for word in words},
-        "params": json.dumps(meta.get("params") or {}, sort_keys=True),
-        "temperature": float((meta.get("sampling") or {}).get("temperature", 0.0)),
-        "top_k": int((meta.get("sampling") or {}).get("top_k", 0)),
-        "status": meta.get("status", "done"),
-        "reason": _plain(meta.get("reason")),
-        "verdict": verdict.get("word", "unverified"),
-        "total_variation": verdict.get("total_variation"),
-        "greedy": verdict.get("greedy"),
-        "note": verdict.get("note"),
-        **{column: _plain(meta.get(column)) for column in (*AUDIT, *DRAFTER, *QUANTISATION)},
+        "label": _plain(meta.label or meta.method or name),
+        **{word: _plain(getattr(meta, word)) for word in words},
+        "params": json.dumps(meta.params, sort_keys=True),
+        "temperature": meta.sampling.temperature,
+        "top_k": meta.sampling.top_k,
+        "status": meta.status or "unfinished",
+        "reason": _plain(meta.reason),
+        "verdict": verdict.word,
+        "total_variation": verdict.total_variation,
+        "greedy": verdict.greedy,
+        "note": verdict.note,
+        **{column: _plain(getattr(meta, column)) for column in (*AUDIT, *DRAFTER, *QUANTISATION)},
         "flags": "",
     }
 
@@ -253,7 +253,7 @@ def _plain(value: Any) -> Any:
 def _numbers_of_samples(cell: SealedCell) -> Row:
     status = cell.samples.loc[~cell.samples["warmup"], "status"]
     ok, failed = int((status == "ok").sum()), int((status != "ok").sum())
-    expected = int(cell.meta.get("expected", ok + failed))
+    expected = ok + failed if cell.meta.expected is None else cell.meta.expected
     return {"n_ok": ok, "n_failed": failed, "n_run": ok + failed, "n_skipped": expected - ok - failed}
 
 
@@ -348,19 +348,19 @@ def _quality(finished: FinishedCell, base: FinishedCell | None) -> Row:
     return row | _set_scores(finished.cell.meta)
 
 
-def _set_scores(meta: Mapping[str, Any]) -> Row:
+def _set_scores(meta: CellMeta) -> Row:
     """Return the scores of all outputs together, as the task measured them when the cell was sealed."""
     row: Row = {}
-    for name, score in (meta.get("set_scores") or {}).items():
-        if score["value"] is not None:
-            bounds = {f"set.{name}_low": score["low"], f"set.{name}_high": score["high"]}
-            row |= {f"set.{name}": score["value"], **bounds, f"set.{name}_n": score["n"]}
+    for name, score in meta.set_scores.items():
+        if score.value is not None:
+            bounds = {f"set.{name}_low": score.low, f"set.{name}_high": score.high}
+            row |= {f"set.{name}": score.value, **bounds, f"set.{name}_n": score.n}
     return row
 
 
-def _unmeasured(meta: Mapping[str, Any]) -> list[str]:
-    scores = (meta.get("set_scores") or {}).items()
-    return [f"{name} not measured: {score['reason']}" for name, score in scores if score["value"] is None]
+def _unmeasured(meta: CellMeta) -> list[str]:
+    scores = meta.set_scores.items()
+    return [f"{name} not measured: {score.reason}" for name, score in scores if score.value is None]
 
 
 def _two_sample(finished: FinishedCell, base: FinishedCell, floor: FinishedCell) -> Row:
@@ -421,9 +421,9 @@ def _unread_flags(samples: pd.DataFrame) -> list[str]:
     return [f"{len(cut)} of {len(counted)} prompts were read in part: {first['unread']} ({first['prompt']})"]
 
 
-def _adapter_flags(meta: Mapping[str, Any]) -> list[str]:
+def _adapter_flags(meta: CellMeta) -> list[str]:
     """Return the flag of an adapter that is added to rounded weights."""
-    form = _plain(meta.get("adapter_on"))
+    form = _plain(meta.adapter_on)
     return [f"its adapter was trained for full weights and is added to {form} ones"] if form else []
 
 

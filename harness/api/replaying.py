@@ -27,7 +27,7 @@ def record_texts(store: Store, baseline: Mapping[str, Any], device: str, fetch: 
     Raises:
         UsageError: none of its cells can be replayed.
     """
-    suite = store.manifest["suite"]
+    suite = store.manifest.suite.stored()
     with stdout_on_stderr():
         declare_all()
         cells = {cell.id: cell for cell in expand(resolve_again(suite)).cells}

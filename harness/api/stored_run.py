@@ -100,9 +100,7 @@ class StoredRun:
         return [self._store.cell(name) for name in self.cells]
 
     def __repr__(self) -> str:
-        return (
-            f"StoredRun({str(self.path)!r}): {len(self.cells)} of {len(self._store.manifest['cells'])} cells finished"
-        )
+        return f"StoredRun({str(self.path)!r}): {len(self.cells)} of {len(self._store.manifest.cells)} cells finished"
 
     def _repr_html_(self) -> str:
         """Return the tables of `stride report`, which a notebook shows."""
@@ -158,7 +156,7 @@ def answer_of(sql: str, runs: Sequence[str | Path], seconds: float | None = None
     named = [NamedRun(name, Store.open(folder)) for name, folder in names]
     answer = ask(sql, named, SECONDS if seconds is None else seconds)
     for run in named:
-        planned, sealed = len(run.store.manifest["cells"]), len(run.store.cells())
+        planned, sealed = len(run.store.manifest.cells), len(run.store.cells())
         if sealed < planned:
             left = f"{planned - sealed} of {planned} cells are not finished; their outputs are in no view yet"
             click.echo(f"{printable_line(run.name)}: {left}", err=True)

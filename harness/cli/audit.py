@@ -164,7 +164,7 @@ def _audit_run(run: Path, options: dict[str, Any], as_json: bool) -> None:
     store = Store.open(run)
     document: dict[str, Any] = {"run": str(run)}
     codes = []
-    if store.manifest.get("engines"):
+    if store.manifest.engines:
         frame = engines.summarise(store)
         drawn = frame[(frame["temperature"] > 0) & (frame["status"] == "done")]
         audited = [str(name) for name in drawn if str(name).startswith("audit_")]
@@ -175,7 +175,7 @@ def _audit_run(run: Path, options: dict[str, Any], as_json: bool) -> None:
         codes.append(1 if verdicts & set(REFUTED) else 0 if passed else 4)
         if not as_json:
             engines.audits(drawn, Console())
-    if store.manifest["cells"]:
+    if store.manifest.cells:
         rows = _audit_methods(store, options)
         document["cells"] = [facts_of(row) for row in rows]
         codes.append(_code(rows))

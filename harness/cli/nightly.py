@@ -136,7 +136,7 @@ def _again(words: list[str], night: Path, number: int) -> Store:
     Raises:
         RunIncomplete: it did not end well.
     """
-    seed = int(Store.open(night).manifest["key"].get("seed", 0)) + number
+    seed = Store.open(night).manifest.key.seed + number
     path = night.with_name(f"{night.name}-again{number}")
     code, _ = _run([*words, "--seed", str(seed), "--set", "prove=false", "--out", str(path), "--json"])
     if code:

@@ -20,6 +20,7 @@ from stridebench.harness.plan import presets
 from stridebench.harness.plan.compatibility import Outcome, Outcomes, vocabulary
 from stridebench.harness.plan.planned_method import PlannedMethod, catalogued
 from stridebench.harness.plan.suite import Resolved, of_command
+from stridebench.harness.record.entries import CellMeta, StoredSetScore
 from stridebench.harness.registry import METHODS
 from stridebench.reports.papers.paper_files import Cells, Item, items
 
@@ -251,5 +252,5 @@ def _keep(store: Store, votes: user_study.VoteTally) -> None:
             low, high = (None if bound is None else 100 * bound for bound in (one.share.low, one.share.high))
             count = sum(other.votes for other in votes.votes)
             score = SetScore(100 * one.share.estimate, count, votes.unanswered, low, high)
-            scores = store.meta(one.cell).get("set_scores") or {}
-            store.update(one.cell, set_scores={**scores, "user_study": asdict(score)})
+            changed = store.meta(one.cell).set_scores | {"user_study": StoredSetScore(**vars(score))}
+            store.update(one.cell, CellMeta(set_scores=changed))

@@ -116,8 +116,8 @@ def command(
         say(f"wrote {write_pdf(Store.open(run), asked['figure'], asked['cells'], asked['pdf'])}")
         return
     store = Store.open(run)
-    rows = engine_rows(report_engines(store, as_json, out)) if store.manifest.get("engines") else []
-    if store.manifest["cells"] or not rows:
+    rows = engine_rows(report_engines(store, as_json, out)) if store.manifest.engines else []
+    if store.manifest.cells or not rows:
         rows = [*_methods(store, as_json, out or run / "report"), *rows]
     if as_json:
         emit(rows)
@@ -234,7 +234,7 @@ def report_engines(store: Store, as_json: bool, out: Path | None = None) -> pd.D
         store.publish("report")
     if not as_json:
         engines.terminal(frame, Console())
-        for table in [*([side_by_side.table(pairs)] if store.manifest["cells"] and len(pairs) else []), *crossovers]:
+        for table in [*([side_by_side.table(pairs)] if store.manifest.cells and len(pairs) else []), *crossovers]:
             print_table(table, Console())
         say("\n".join(f"wrote {path}" for path in written))
     return frame
@@ -251,7 +251,7 @@ def evidence_of(cell: SealedCell) -> Chart | str | None:
 
     If the run lacks the bets, return the reason; if the cell was not audited, return None.
     """
-    if cell.meta.get("audit_log_e") is None:
+    if cell.meta.audit_log_e is None:
         return None
     counted = cell.samples[(cell.samples["status"] == "ok") & ~cell.samples["warmup"].astype(bool)]
     stored = [json.loads(text) if isinstance(text, str) else {} for text in counted.get("audit", ())]
@@ -264,5 +264,5 @@ def evidence_of(cell: SealedCell) -> Chart | str | None:
 
     path = evidence_path([Bets.of(bets) for bets in audited])
     drawn = [*path[: -1 : max(1, len(path) // POINTS)], path[-1]]
-    refuted = float(cell.meta.get("audit_threshold") or REFUTED)
+    refuted = cell.meta.audit_threshold or REFUTED
     return evidence_chart([0, *(tokens for tokens, _ in drawn)], [0.0, *(log_e for _, log_e in drawn)], refuted)

@@ -217,7 +217,7 @@ def _print_plan(plan: Plan, by_cell: Mapping[str, Outcome], as_json: bool) -> No
     most = estimate(plan, [*running, *plan.runnable_engines])
     if as_json:
         rows = [(plan.meta(cell), by_cell[cell.id]) for cell in plan.cells]
-        cells = [{**row, "outcome": outcome.word, "command": outcome.command} for row, outcome in rows]
+        cells = [{**row.stored(), "outcome": outcome.word, "command": outcome.command} for row, outcome in rows]
         engines = [
             {"cell": cell.id, "label": cell.label, "load": cell.load, "skip": cell.skip} for cell in plan.engines
         ]

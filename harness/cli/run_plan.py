@@ -109,7 +109,7 @@ def _report_methods(report: run_report.RunReport, counts: Mapping[str, Any], opt
     for line in unscored[:NAMED]:
         say(f"stride: {line}", err=True)
     # an error that ended the check of a claim stands in the cell's verdict
-    unchecked = any((store.cell(name).meta.get("verdict") or {}).get("error") for name in store.cells())
+    unchecked = any(store.cell(name).meta.judged.error for name in store.cells())
     return int("broken" in set(report.frame["verdict"]) or bool(counts["failed"] or unscored) or unchecked)
 
 
@@ -147,8 +147,8 @@ def _failed_scorers(store: Store) -> list[str]:
     """Return a line for each cell whose outputs a task's scorer could not score together."""
     lines = []
     for name in store.cells():
-        scores = (store.meta(name).get("set_scores") or {}).items()
-        failed = {metric: str(score.get("reason") or "") for metric, score in scores}
+        scores = store.meta(name).set_scores.items()
+        failed = {metric: score.reason for metric, score in scores}
         failed = {metric: reason for metric, reason in failed.items() if reason.startswith(SCORER_FAILED)}
         if failed:
             lines.append(f"no {', '.join(failed)} of {name}: {next(iter(failed.values()))}")

@@ -120,7 +120,7 @@ def _document(cell: SealedCell) -> dict[str, Any]:
     frame = totals(cell.samples, cell.steps)
     counted = cell.steps[~cell.steps["warmup"].astype(bool)]
     return {
-        "meta": cell.meta,
+        "meta": cell.meta.stored(),
         "metrics": {name: value(metric, frame) for name, metric in METRICS.items()},
         "depths": [vars(depth) for depth in acceptance_by_depth(counted)],
     }
@@ -128,12 +128,11 @@ def _document(cell: SealedCell) -> dict[str, Any]:
 
 def _print(document: dict[str, Any], cell: SealedCell) -> None:
     console = Console()
-    meta = document["meta"]
-    temperature = (meta.get("sampling") or {}).get("temperature")
-    sampled = "" if temperature is None else f", T = {temperature:g}"
-    setting = f" on {meta['backbone']} in {meta['dtype']}{sampled}, {meta['task']}"
-    console.print(f"[bold]{escape(printable(meta['label']))}[/]{escape(printable(setting))}")
-    for key, item in (meta.get("verdict") or {}).items():
+    meta = cell.meta
+    sampled = f", T = {meta.sampling.temperature:g}"
+    setting = f" on {meta.backbone} in {meta.dtype}{sampled}, {meta.task}"
+    console.print(f"[bold]{escape(printable(meta.label))}[/]{escape(printable(setting))}")
+    for key, item in (meta.verdict.stored() if meta.verdict else {}).items():
         if item not in (None, []):
             name = "verdict" if key == "word" else key.replace("_", " ")
             console.print(printable(f"  {name}: {item}"), highlight=False, markup=False)
@@ -289,7 +288,8 @@ def show_engine(store: Store, name: str, prompt: str | None, as_json: bool) -> N
     frame = engines.summarise(store)
     row = frame[frame["cell"] == name].iloc[0]
     if as_json:
-        emit({"meta": cell.meta, "metrics": {key: row[key] for key in row.index if key not in cell.meta}})
+        meta = cell.meta.stored()
+        emit({"meta": meta, "metrics": {key: row[key] for key in row.index if key not in meta}})
         return
     _print_engine(engine_facts(row, cell, ""))
 

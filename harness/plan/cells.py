@@ -25,6 +25,7 @@ from stridebench.harness.plan.engine_cells import EngineCell, engine_cells
 from stridebench.harness.plan.names import MethodUse, TaskUse
 from stridebench.harness.plan.planned_method import PlannedMethod
 from stridebench.harness.plan.suite import Resolved, samplings
+from stridebench.harness.record.entries import CellMeta
 from stridebench.harness.record.provenance import digest
 from stridebench.harness.registry import METHODS, TASKS
 
@@ -189,26 +190,25 @@ class Plan:
         """The second autoregressive set, where T > 0."""
         return self._references.get(("floor", cell.setting))
 
-    def meta(self, cell: Cell) -> dict[str, Any]:
+    def meta(self, cell: Cell) -> CellMeta:
         """Return the facts of a cell that the store has before it runs."""
         floor = self.floor(cell)
         plugin = plugin_identity(cell.name)
-        return {
-            "cell": cell.id,
-            "status": "skipped" if cell.skip else "planned",
-            "reason": cell.skip,
-            **cell.config,
-            "label": cell.label,
-            "claim": cell.planned.claim.name,
-            "source": cell.planned.source,
-            "modality": cell.task.task.modality,
-            "role": cell.role,
-            "baseline": self.baseline(cell).id,
-            "floor": floor.id if floor else None,
-            "expected": len(self.prompts[cell.task]) * self.suite.suite.repetitions,
-            **({"plugin": plugin} if plugin else {}),
-            **({} if self.suite.suite.timing else {"timed": False}),
-        }
+        meta = CellMeta(
+            cell=cell.id,
+            status="skipped" if cell.skip else "planned",
+            reason=cell.skip,
+            label=cell.label,
+            claim=cell.planned.claim.name,
+            source=cell.planned.source,
+            modality=cell.task.task.modality,
+            baseline=self.baseline(cell).id,
+            floor=floor.id if floor else None,
+            expected=len(self.prompts[cell.task]) * self.suite.suite.repetitions,
+            **{**cell.config, "role": cell.role},
+        )
+        meta = meta.merged(CellMeta(plugin=plugin)) if plugin else meta
+        return meta if self.suite.suite.timing else meta.merged(CellMeta(timed=False))
 
     def manifest(self) -> dict[str, Any]:
         """Return ``key``, which two runs must share to be mixed, and the entries ``cells``, ``suite`` and others.
@@ -241,7 +241,7 @@ class Plan:
         sizes = {name: vocabulary(spec) for name, spec in presets.by_name().items()}
         return {
             "key": key,
-            "cells": {cell.id: self.meta(cell) for cell in self.cells},
+            "cells": {cell.id: self.meta(cell).stored() for cell in self.cells},
             "suite": suite,
             "vocabularies": {name: size for name, size in sizes.items() if size is not None},
             "sizes": {name: spec.size for name, spec in presets.by_name().items() if spec.size},
@@ -252,7 +252,7 @@ class Plan:
         """Return the facts of the engines' cells that this run, or a resumed one, can run, by id."""
         repetitions = self.suite.suite.repetitions
         cells = (cell for cell in self.engines if cell.skip is None or cell.only_now)
-        return {cell.id: cell.meta(len(self.prompts[cell.task]) * repetitions) for cell in cells}
+        return {cell.id: cell.meta(len(self.prompts[cell.task]) * repetitions).stored() for cell in cells}
 
 
 def _plain(use: MethodUse) -> list[Any]:

@@ -13,6 +13,7 @@ from stridebench.harness.core.task import Sampling
 from stridebench.harness.plan.engine_entries import EngineUse
 from stridebench.harness.plan.names import TaskUse
 from stridebench.harness.plan.suite import EngineSuite, Resolved, samplings
+from stridebench.harness.record.entries import CellMeta
 from stridebench.harness.record.provenance import digest
 
 FLOOR_BATCH = 4
@@ -91,9 +92,9 @@ class EngineCell:
         """What cells share that are compared with each other."""
         return self.backbone, self.task.title, self.sampling, self.concurrency, self.rate
 
-    def meta(self, expected: int) -> dict[str, Any]:
+    def meta(self, expected: int) -> CellMeta:
         """Return the facts of the cell that the manifest has before it runs."""
-        return {"cell": self.id, "label": self.label, "load": self.load, "expected": expected, **self.config}
+        return CellMeta(cell=self.id, load=self.load, expected=expected, **{**self.config, "label": self.label})
 
 
 def engine_cells(resolved: Resolved, absent: Mapping[TaskUse, str]) -> tuple[EngineCell, ...]:

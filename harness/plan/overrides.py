@@ -68,10 +68,10 @@ def suite_to_run(
         return suite_of(name, overrides, words)
     from stridebench.harness.record.store import Store  # imports pandas, which a list or a dry run does not need
 
-    suite = Store.open(out).manifest.get("suite")
-    if not suite:
+    suite = Store.open(out).manifest.suite
+    if not suite.model_fields_set:
         raise UsageError(f"{out} does not say which suite it ran; name the suite too")
-    return resolve_again(suite)
+    return resolve_again(suite.stored())
 
 
 def yaml_value(option: str, text: str) -> Any:

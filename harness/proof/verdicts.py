@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -24,6 +24,7 @@ from stridebench.harness.proof.distance import QUICK, diverge
 from stridebench.harness.proof.kept_laws import setting
 from stridebench.harness.proof.prove import Proof, prove
 from stridebench.harness.record.columns import Sample
+from stridebench.harness.record.entries import StoredDifference, StoredVerdict
 from stridebench.harness.registry import METHODS
 
 TIE = 1e-3
@@ -63,82 +64,73 @@ class Verdicts:
         self.fetch = fetch
         self._load_drafter = load_drafter
         self._drafters: dict[str, Backbone] = {}
-        self._proofs: dict[str, dict[str, Any]] = {}  # by `setting`: what a plugin calls equal does not count
-        self._greedy: dict[tuple[str, str, int], dict[str, Any]] = {}
+        self._proofs: dict[str, StoredVerdict] = {}  # by `setting`: what a plugin calls equal does not count
+        self._greedy: dict[tuple[str, str, int], StoredVerdict] = {}
         self._reference: dict[tuple[str, str], tuple[int, ...]] = {}
         self._fp32: Backbone | None = None
 
-    def of(self, cell: Cell, samples: Sequence[Sample]) -> dict[str, Any]:
-        """{word, total_variation, case, greedy, note}; ``error`` if a check could not be finished.
+    def of(self, cell: Cell, samples: Sequence[Sample]) -> StoredVerdict:
+        """Return the verdict of a cell; it has an ``error`` if a check could not be finished.
 
         Args:
             samples: of the cell. Without one that succeeded there is no word.
         """
         timed = _timed(samples)
         if not timed:
-            return dict(_NOTHING_TIMED)
-        verdict = {
-            **_NO_VERDICT,
-            **self._enumerated(cell.method, cell.batch > 1 and cell.method.claim is Claim.SAME_LAW),
-        }
+            return _NOTHING_TIMED
+        batched = cell.batch > 1 and cell.method.claim is Claim.SAME_LAW
+        verdict = _NO_VERDICT.merged(self._enumerated(cell.method, batched))
         if cell.method.claim is Claim.APPROXIMATE:
             return verdict
-        if verdict["word"] != "broken" and cell.backbone != "tabular" and self.plan.suite.suite.prove:
-            verdict |= self._greedy_verdict(cell, verdict)
-        return verdict | timed_verdict(cell, timed)
+        if verdict.word != "broken" and cell.backbone != "tabular" and self.plan.suite.suite.prove:
+            verdict = verdict.merged(self._greedy_verdict(cell, verdict))
+        return verdict.merged(timed_verdict(cell, timed))
 
-    def _greedy_verdict(self, cell: Cell, verdict: Mapping[str, Any]) -> dict[str, Any]:
+    def _greedy_verdict(self, cell: Cell, verdict: StoredVerdict) -> StoredVerdict:
         """Return the changes of a verdict by the greedy check; it runs even if the enumeration failed."""
         if not self.plan.suite.suite.greedy_check.prompts:
             note = "enumerated; greedy equality on this backbone was not asked for (greedy_check: prompts: 0)"
-            return {"word": "unverified", "note": note} if verdict["word"] == "exact" else {}
+            return StoredVerdict(word="unverified", note=note) if verdict.word == "exact" else StoredVerdict()
         try:
-            greedy = self._greedy_equal(cell)
+            return self._greedy_equal(cell)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # as in decoding: the cell says why, and the others go on
             text = f"greedy equality could not be checked: {said_by(error)}"
-            return {"word": "unverified", "note": text, "error": text}
-        facts = {"greedy": greedy["text"], "divergences": greedy["divergences"]}
-        if greedy["equal"]:
-            return facts
-        return facts | {
-            "word": "broken",
-            "note": "greedy output differs from the baseline's in fp32, and not at a tie",
-        }
+            return StoredVerdict(word="unverified", note=text, error=text)
 
-    def _enumerated(self, method: Method[Any], batched: bool) -> dict[str, Any]:
+    def _enumerated(self, method: Method[Any], batched: bool) -> StoredVerdict:
         if not self.plan.suite.suite.prove:
-            return {"word": "unverified", "note": "the suite says prove: false"}
+            return StoredVerdict(word="unverified", note="the suite says prove: false")
         key = f"{setting(method)}{' in batches' if batched else ''}"
         if key not in self._proofs:
             try:
                 cases = (*cases_of(method, OUTPUTS), *(batch_cases_of(method) if batched else ()))
                 proof = prove(method, cases, mutants=False, effort=QUICK)
-                facts = {"total_variation": proof.total_variation, "case": proof.case}
                 word = IN_BATCHES if batched and proof.verdict == "exact" and _lacks_batches(proof) else proof.verdict
-                self._proofs[key] = {"word": word, "note": _extent(proof, cases), **facts}
+                variation, note = proof.total_variation, _extent(proof, cases)
+                self._proofs[key] = StoredVerdict(word=word, note=note, total_variation=variation, case=proof.case)
             except EnumerationLimit as error:
-                self._proofs[key] = {"word": _unproved(method), "note": str(error)}
+                self._proofs[key] = StoredVerdict(word=_unproved(method), note=str(error))
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # a plugin may raise anything; its cells say why
                 text = said_by(error)
-                self._proofs[key] = {"word": _unproved(method), "note": text, "error": text}
+                self._proofs[key] = StoredVerdict(word=_unproved(method), note=text, error=text)
         return self._proofs[key]
 
-    def _greedy_equal(self, cell: Cell) -> dict[str, Any]:
+    def _greedy_equal(self, cell: Cell) -> StoredVerdict:
         key = (setting(cell.method), cell.task.title, cell.batch)
         if key not in self._greedy:
             self._greedy[key] = self._compare(cell)
         return self._greedy[key]
 
-    def _compare(self, cell: Cell) -> dict[str, Any]:
+    def _compare(self, cell: Cell) -> StoredVerdict:
         """Decode some prompts greedily in fp32, with the method in batches as in the cell, and with the baseline."""
         check = self.plan.suite.suite.greedy_check
         prompts = self.plan.prompts[cell.task][: check.prompts]
         baseline = METHODS.get(BASELINE)()
-        divergences: list[dict[str, Any]] = []
+        divergences: list[StoredDifference] = []
         encoded_prompts = [self._model().open(prompt) for prompt in prompts]
         jobs = [
             partial(self._tokens, cell.method, prompt, encoded, check.tokens)
@@ -154,11 +146,13 @@ class Verdicts:
             at = diverge(tokens, reference).at
             if at is not None:
                 margin = self._margin(encoded, tokens, reference, at)
-                divergences.append({"prompt": prompt.id, "at": at, "margin": margin})
-        real = [item for item in divergences if not _tied(item["margin"])]
+                divergences.append(StoredDifference(prompt=prompt.id, at=at, margin=margin))
+        real = [item for item in divergences if not _tied(item.margin)]
         ties = f", {len(divergences) - len(real)} tied" if len(divergences) > len(real) else ""
         text = f"{len(prompts) - len(divergences)}/{len(prompts)} equal{ties} (fp32, {check.tokens} tokens)"
-        return {"equal": not real, "text": text, "divergences": divergences}
+        verdict = StoredVerdict(greedy=text, divergences=divergences)
+        note = "greedy output differs from the baseline's in fp32, and not at a tie"
+        return verdict.merged(StoredVerdict(word="broken", note=note)) if real else verdict
 
     def _model(self) -> Backbone:
         if self._fp32 is None:
@@ -200,34 +194,34 @@ class Verdicts:
         return float(row[reference[at]] - row[tokens[at]])
 
 
-_NO_VERDICT = {"word": None, "total_variation": None, "case": None, "greedy": None}
-_NOTHING_TIMED = {**_NO_VERDICT, "note": "no sample succeeded, so nothing is known of its output"}
+_NO_VERDICT = StoredVerdict(word=None, total_variation=None, case=None, greedy=None)
+_NOTHING_TIMED = _NO_VERDICT.merged(StoredVerdict(note="no sample succeeded, so nothing is known of its output"))
 
 
-def unproved(cell: Cell, samples: Sequence[Sample], reason: str) -> dict[str, Any]:
+def unproved(cell: Cell, samples: Sequence[Sample], reason: str) -> StoredVerdict:
     """The verdict of a cell whose proof cannot be run. Its timed outputs still count."""
     timed = _timed(samples)
     if not timed:
-        return dict(_NOTHING_TIMED)
-    verdict = {**_NO_VERDICT, "word": _unproved(cell.method), "note": reason, "error": reason}
-    return verdict if cell.method.claim is Claim.APPROXIMATE else verdict | timed_verdict(cell, timed)
+        return _NOTHING_TIMED
+    verdict = _NO_VERDICT.merged(StoredVerdict(word=_unproved(cell.method), note=reason, error=reason))
+    return verdict if cell.method.claim is Claim.APPROXIMATE else verdict.merged(timed_verdict(cell, timed))
 
 
 def _timed(samples: Sequence[Sample]) -> list[Sample]:
     return [sample for sample in samples if sample.status == "ok" and not sample.warmup]
 
 
-def timed_verdict(cell: Cell, timed: Sequence[Sample]) -> dict[str, Any]:
+def timed_verdict(cell: Cell, timed: Sequence[Sample]) -> StoredVerdict:
     """Check the timed outputs themselves: at T = 0 each must equal the baseline's, except for ties.
 
     In bf16 and fp16 rounding may part two outputs, by a small margin; a large one refutes there too.
     """
     bound = ROUGH.get(cell.dtype, TIE)
     if cell.sampling.temperature > 0 or cell.dtype not in ("fp32", "fp64", *ROUGH):
-        return {}
+        return StoredVerdict()
     diverged = [sample for sample in timed if sample.diverged_at is not None and not _tied(sample.margin, bound)]
     if not diverged:
-        return {}
+        return StoredVerdict()
     first = diverged[0]
     reason = "by more than it rounds" if cell.dtype in ROUGH else "and not at a tie"
     margin = "one output ends there" if first.margin is None else f"a logit margin of {abs(first.margin):.3g}"
@@ -235,7 +229,7 @@ def timed_verdict(cell: Cell, timed: Sequence[Sample]) -> dict[str, Any]:
         f"{len(diverged)} of {len(timed)} timed outputs differ from the baseline's in {cell.dtype}, {reason}: "
         f"prompt {first.prompt} at token {first.diverged_at} ({margin})"
     )
-    return {"word": "broken", "note": note}
+    return StoredVerdict(word="broken", note=note)
 
 
 def _tied(margin: float | None, bound: float = TIE) -> bool:

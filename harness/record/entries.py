@@ -1,68 +1,134 @@
-"""Types of the entries in a store's JSON files and tables, checked when they are read.
+"""The typed records of a run: its manifest and the facts of its cells, checked when they are read from JSON files.
 
 A checksum shows that a file was not altered. These checks show that it holds a run.
-Entries that are not named here are free.
+Entries that are not named here are kept as they are.
 """
 
 from __future__ import annotations
 
-from dataclasses import fields
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Annotated, Any, Literal, Self
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
-from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
-
-from stridebench.harness.record.columns import Sample, Step
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 STRICT = ConfigDict(strict=True, extra="allow")
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
-_NULLABLE = frozenset(field.name for kind in (Sample, Step) for field in fields(kind) if "None" in str(field.type))
-"""Columns that may hold nothing in a row."""
-_KEY = ("prompt", "repetition", "warmup", "step")
-"""Columns that no two rows of a table share."""
-_WORDS = {"status": pa.array(["ok", "failed"])}
-"""Columns of a few words."""
-_JSON = ("scores", "stages")
-"""Columns whose texts are JSON objects of numbers."""
+
+class Entries(BaseModel):
+    """Some entries of a JSON object. One that is absent has its default value."""
+
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True)
+
+    @classmethod
+    def read(cls, body: Any) -> Self:
+        """Check a JSON value.
+
+        Raises:
+            ValueError: the first problem, as the predicate of a sentence about the file.
+        """
+        try:
+            return cls.model_validate(body)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_context=False)[0]
+            where = ".".join(str(part) for part in first["loc"]) or "body"
+            if first["type"] == "missing":
+                raise ValueError(f"lacks the entry {where:.120}") from None
+            raise ValueError(f"has {where:.120} {first['input']!r:.80}: {first['msg']}") from None
+        except RecursionError:
+            raise ValueError("is nested too deep") from None
+
+    def stored(self) -> dict[str, Any]:
+        """Return the entries that are present, as JSON holds them."""
+        return self.model_dump(by_alias=True, exclude_unset=True)
+
+    def merged(self, *others: Self) -> Self:
+        """Return all entries that are present in one of these records; later ones replace earlier ones."""
+        changes = {name: getattr(other, name) for other in others for name in other.model_fields_set}
+        return self.model_copy(update=changes)
 
 
-@with_config(STRICT)
-class StoredSampling(TypedDict, total=False):
+class StoredSampling(Entries):
     """How a cell draws."""
 
-    temperature: Annotated[Finite, Field(ge=0)]
-    top_k: Count
-    top_p: Finite
+    temperature: Annotated[Finite, Field(ge=0)] = 0.0
+    top_k: Count = 0
+    top_p: Finite = 1.0
+    order: str = "temperature_first"
 
 
-@with_config(STRICT)
-class VerdictEntry(TypedDict, total=False):
-    """The verdict of a cell's claim."""
+class StoredAudit(Entries):
+    """The audit of an engine's tokens."""
 
-    word: str | None
-    total_variation: float | None
-    note: str | None
-    error: str | None
+    verdict: str = ""
+    log_e: Finite
+    tokens: Count = 0
+    near_cut: Count = 0
+    visible_tv: float | None = None
+    best: str = ""
+    threshold: float | None = None
 
 
-@with_config(STRICT)
-class StoredSetScore(TypedDict):
+class StoredDifference(Entries):
+    """The first token in which two greedy outputs differ.
+
+    Args:
+        margin: the reference's logit of the plain decode's token less that of the other.
+    """
+
+    prompt: str
+    at: Count
+    margin: float | None
+
+
+class StoredVerdict(Entries):
+    """The verdict of a cell.
+
+    Args:
+        word: of a method's claim; None if no sample succeeded.
+        total_variation: the largest that enumeration found, in ``case``.
+        greedy: how many greedy outputs in fp32 equal the baseline's, in words.
+        divergences: the first differences of the others.
+        error: why a check could not be finished.
+        verdict: of an engine's tokens; "" for a plain decode, which nothing is compared with.
+        same: share of ``pairs`` of outputs that equal the plain decode's.
+        visible_share: share of differing outputs that would have been seen.
+        floor: share of outputs in which the plain decode equals itself.
+        departure: by how much tokens of the plain decode lie below the reference's best logit.
+    """
+
+    word: str | None = "unverified"
+    total_variation: float | None = None
+    case: str | None = None
+    greedy: str | None = None
+    divergences: list[StoredDifference] = []
+    note: str | None = None
+    error: str | None = None
+    verdict: str = ""
+    pairs: Count = 0
+    same: float | None = None
+    visible_share: float | None = None
+    floor: float | None = None
+    departure: float | None = None
+    differences: list[StoredDifference] | None = None
+    audit: StoredAudit | None = None
+    plain_audit: StoredAudit | None = None
+    identities_checked: Count = 0
+    broken_identities: list[str] = []
+
+
+class StoredSetScore(Entries):
     """A score of all outputs together."""
 
     value: float | None
-    low: float | None
-    high: float | None
     n: Count
-    reason: str
+    failures: Count = 0
+    low: float | None = None
+    high: float | None = None
+    reason: str = ""
 
 
-@with_config(STRICT)
-class GridEntry(TypedDict):
+class GridEntry(Entries):
     """The grid of a backbone of pictures."""
 
     rows: Annotated[Count, Field(ge=1)]
@@ -70,42 +136,135 @@ class GridEntry(TypedDict):
     stride: Annotated[Count, Field(ge=1)]
 
 
-@with_config(STRICT)
-class Facts(TypedDict, total=False):
-    """Facts about any cell."""
+class StoredCounters(Entries):
+    """How the counters of a server grew during a cell, or the problem that prevents saying it."""
 
-    method: str
-    role: str
-    baseline: str | None
-    floor: str | None
-    reason: str | None
-    modality: str
-    fingerprint: str | None
-    params: dict[str, Any]
-    sampling: StoredSampling
-    verdict: VerdictEntry | None
-    set_scores: dict[str, StoredSetScore] | None
-    grid: GridEntry | None
-    expected: Count
-    batch: Annotated[Count, Field(ge=1)]
-    branches: Annotated[Count, Field(ge=1)]
-    max_new_tokens: Count
-    vocabulary: Count | None
+    growth: dict[str, float] = {}
+    per_position: list[float] = []
+    problem: str = ""
+    disagree: list[str] = []
 
 
-@with_config(STRICT)
-class PlannedMeta(Facts, total=False):
-    """A cell of the manifest."""
+class CellMeta(Entries):
+    """The facts of a cell of a method or of an engine: those that are known before it runs, and those of its run.
 
-    status: str
-    label: str
-    backbone: str
-    dtype: str
-    task: str
+    Args:
+        cell: its id.
+        status: planned, skipped or done.
+        reason: why it is skipped.
+        role: "method", "baseline" or "floor"; of an engine "plain", "speculative" or "floor".
+        baseline: id of the cell that it is compared with.
+        floor: id of the baseline with other seeds.
+        expected: number of its counted decodes.
+        timed: whether its seconds are reported.
+        fingerprint: of the target's weights.
+        window_costs: rows of a window and what a pass of them costs.
+        adapter_on: format of the weights that an adapter is added to, if they are rounded.
+        quantisation_kl: KL(full, rounded) a token, nats.
+        quantisation_agreement: share of tokens whose most likely id is the same with full weights.
+        lost_workers: why workers were lost that ran this cell.
+        attached: files of official evaluations.
+        engine: the registered name; "" for the cell of a method.
+        serve: the server that the run starts.
+        way: how that server drafts.
+        plain: label of the engine that decodes without drafts.
+        load: in words.
+        concurrency: requests at once; 0 in an open loop.
+        rate: requests a second; 0 in a closed loop.
+        told: what the engine says of itself.
+    """
+
+    cell: str = ""
+    status: str = ""
+    reason: str | None = None
+    method: str = ""
+    params: dict[str, Any] = {}
+    backbone: str = ""
+    dtype: str = ""
+    task: str = ""
+    task_params: dict[str, Any] = {}
+    sampling: StoredSampling = StoredSampling()
+    max_new_tokens: Count | None = None
+    stop_at_eos: bool = True
+    seed: int = 0
+    batch: Annotated[Count, Field(ge=1)] = 1
+    role: str = "method"
+    chat: bool = False
+    label: str = ""
+    claim: str | None = None
+    source: str | None = None
+    modality: str = "text"
+    baseline: str | None = None
+    floor: str | None = None
+    expected: Count | None = None
+    plugin: dict[str, str] | None = None
+    timed: bool = True
+
+    fingerprint: str | None = None
+    backbone_notes: list[str] = []
+    device: str = ""
+    drafter_fingerprint: str | None = None
+    forward: str = ""
+    vocabulary: Count | None = None
+    branches: Annotated[Count, Field(ge=1)] | None = None
+    layers: Count | None = None
+    grid: GridEntry | None = None
+    threads: Count | None = None
+    window_costs: list[list[float]] = []
+    adapter_on: str | None = None
+    quantisation_kl: float | None = None
+    quantisation_agreement: float | None = None
+    quantisation_outputs: Count | None = None
+    quantisation_reason: str | None = None
+    audit_log_e: float | None = None
+    audit_tokens: Count | None = None
+    audit_visible_tv: float | None = None
+    audit_best: str | None = None
+    audit_near_cut: Count | None = None
+    audit_impossible: Count | None = None
+    audit_threshold: float | None = None
+    audit_reason: str | None = None
+    drafter_places: Count | None = None
+    drafter_tv: float | None = None
+    drafter_tv_limit: float | None = None
+    drafter_acceptance: float | None = None
+    drafter_acceptance_anew: float | None = None
+    drafter_reason: str | None = None
+    verdict: StoredVerdict | None = None
+    set_scores: dict[str, StoredSetScore] = {}
+    lost_workers: list[str] = []
+    attached: list[dict[str, str]] = []
+
+    engine: str = ""
+    options: dict[str, Any] = {}
+    serve: str = ""
+    way: str = ""
+    plain: str = ""
+    load: str = ""
+    concurrency: Count = 0
+    rate: float = 0.0
+    ignore_eos: bool = False
+    told: dict[str, Any] = {}
+    counters: StoredCounters | None = None
+
+    @property
+    def picture(self) -> GridEntry:
+        """Return the grid of a backbone of pictures; check ``grid`` first."""
+        assert self.grid is not None, "the backbone makes no pictures"
+        return self.grid
+
+    @property
+    def growth(self) -> dict[str, float]:
+        """Return how the counters of the server grew, by name; empty if that is not known."""
+        return self.counters.growth if self.counters else {}
+
+    @property
+    def judged(self) -> StoredVerdict:
+        """Return the verdict; without one, a verdict that is unverified."""
+        return self.verdict or StoredVerdict()
 
 
-@with_config(STRICT)
-class SealedMeta(Facts):
+class SealedMeta(CellMeta):
     """A finished or skipped cell, with its label and setting."""
 
     status: Literal["done", "skipped"]
@@ -115,134 +274,72 @@ class SealedMeta(Facts):
     task: str
 
 
-@with_config(STRICT)
-class ReportEntry(TypedDict):
+class ReportEntry(Entries):
     """The report that a run ends with."""
 
     name: str
-    roles: NotRequired[dict[str, dict[str, Any]] | None]
+    roles: dict[str, dict[str, Any]] | None = None
 
 
-@with_config(STRICT)
-class StoredSuite(TypedDict, total=False):
+class StoredSuite(Entries):
     """The suite of a run."""
 
-    name: str
-    report: ReportEntry | str | None
+    name: str = ""
+    description: str = ""
+    report: ReportEntry | str | None = None
+    load: dict[str, Any] | None = None
 
 
-@with_config(STRICT)
-class RunKey(TypedDict, total=False):
+class RunKey(Entries):
     """What two runs must share to be mixed."""
 
-    tasks: list[dict[str, Any]]
+    seed: int = 0
+    tasks: list[dict[str, Any]] = []
+    methods: list[Any] = []
+    prompts: dict[str, str] = {}
 
 
-@with_config(STRICT)
-class Provenance(TypedDict, total=False):
+class Provenance(Entries):
     """The machine and versions of a run."""
 
-    fingerprint: str | None
+    argv: list[str] = []
+    machine: dict[str, Any] = {}
+    fingerprint: str | None = None
+    versions: dict[str, Any] = {}
+    git: dict[str, Any] | None = None
+    environment: dict[str, str] = {}
 
 
-@with_config(STRICT)
-class Manifest(TypedDict):
+class Manifest(Entries):
     """The manifest of a run: its cells, and the key that two runs must share."""
 
+    version: int = Field(0, alias="schema")
     created: str
     key: RunKey
-    cells: dict[str, PlannedMeta]
-    suite: NotRequired[StoredSuite | None]
-    provenance: NotRequired[Provenance | None]
-    vocabularies: NotRequired[dict[str, Count] | None]
-    sizes: NotRequired[dict[str, Any] | None]
+    cells: dict[str, CellMeta]
+    suite: StoredSuite = StoredSuite()
+    provenance: Provenance = Provenance()
+    vocabularies: dict[str, Count] = {}
+    sizes: dict[str, Any] = {}
+    engines: dict[str, CellMeta] = {}
 
 
-@with_config(STRICT)
-class SealedBody(TypedDict):
+class SealedBody(Entries):
     """The file of a sealed cell."""
 
     files: dict[str, str]
     meta: SealedMeta
 
 
-@with_config(STRICT)
-class Mark(TypedDict):
+class EngineBody(Entries):
+    """The file of a sealed cell of an engine."""
+
+    files: dict[str, str]
+    meta: CellMeta
+
+
+class Mark(Entries):
     """Why a cell that a worker process began is not started again."""
 
     reason: str
-    runs: NotRequired[Annotated[Count, Field(ge=1)]]
-
-
-MANIFEST: TypeAdapter[Any] = TypeAdapter(Manifest)
-SEALED: TypeAdapter[Any] = TypeAdapter(SealedBody)
-MARK: TypeAdapter[Any] = TypeAdapter(Mark)
-_NUMBERS: TypeAdapter[Any] = TypeAdapter(dict[str, float | None], config=ConfigDict(strict=True))
-
-
-def problem(body: Any, kind: TypeAdapter[Any]) -> str | None:
-    """Return the first problem of a JSON body, or None if it is valid. ``kind``: MANIFEST, SEALED or MARK."""
-    try:
-        kind.validate_python(body)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
-        where = ".".join(str(part) for part in first["loc"]) or "body"
-        if first["type"] == "missing":
-            return f"lacks the entry {where:.120}"
-        return f"has {where:.120} {first['input']!r:.80}: {first['msg']}"
-    except RecursionError:
-        return "is nested too deep"
-    return None
-
-
-def parquet_table(data: bytes) -> pa.Table:
-    """Return the table of a parquet file.
-
-    It is read by this thread alone, from Arrow's memory: a thread of Arrow's pool that releases bytes of Python while
-    the interpreter ends aborts the process.
-
-    Raises:
-        ArrowException: the bytes are not a parquet file.
-    """
-    copy = pa.BufferOutputStream()
-    copy.write(data)
-    return pq.ParquetFile(pa.BufferReader(copy.getvalue())).read(use_threads=False)
-
-
-def problem_of_rows(table: pa.Table, schema: pa.Schema) -> str | None:
-    """Return the first problem of the columns of a cell's table, or None if they are valid.
-
-    Args:
-        table: as read.
-        schema: the types of its columns; a column that holds nothing may be of the type null.
-    """
-    for name in schema.names:
-        if name not in table.column_names:
-            return f"lacks the column {name}"
-        column, kind = table.column(name), schema.field(name).type
-        if column.type != kind and not (pa.types.is_null(column.type) and (name in _NULLABLE or not len(column))):
-            return f"has the column {name} in the type {column.type} instead of {kind}"
-        if name not in _NULLABLE and column.null_count:
-            return f"has a row without {name}"
-        if fault := _problem_of_values(column, name):
-            return f"has a row whose {name} {fault}"
-    key = [name for name in _KEY if name in table.column_names]
-    if table.num_rows > table.group_by(key).aggregate([]).num_rows:
-        return f"has two rows of one {', '.join(key)}"
-    return None
-
-
-def _problem_of_values(column: pa.ChunkedArray, name: str) -> str | None:
-    """Return the problem of the values of a column whose type is right, or None."""
-    if pa.types.is_list(column.type) and pc.list_flatten(column).null_count:
-        return "has a gap"
-    if name in _WORDS and not pc.all(pc.is_in(column, _WORDS[name]), min_count=0).as_py():
-        return f"is none of {', '.join(_WORDS[name].to_pylist())}"
-    if pa.types.is_integer(column.type) and (pc.min(column).as_py() or 0) < 0:
-        return "is negative"
-    for text in pc.unique(column).to_pylist() if name in _JSON else ():
-        try:
-            _NUMBERS.validate_json(text or "{}")
-        except ValidationError:
-            return f"is {text!r:.80}, no JSON object of numbers"
-    return None
+    runs: Annotated[Count, Field(ge=1)] | None = None

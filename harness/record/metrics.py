@@ -6,14 +6,14 @@ steps stay in the store, so that any other tool's convention can be derived by n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from stridebench.harness.record.columns import FORCED, STARTS
+from stridebench.harness.record.entries import CellMeta
 
 
 @dataclass(frozen=True)
@@ -191,11 +191,11 @@ def refuting(cells: int) -> float:
     return REFUTED * max(cells, 1)
 
 
-def refuting_in(metas: Iterable[Mapping[str, Any]]) -> float:
+def refuting_in(metas: Iterable[CellMeta]) -> float:
     """The e-value that refutes a cell of a finished run, given the meta of each of its cells.
 
     It is the one that the run itself used.
     """
-    audited = [meta for meta in metas if meta.get("claim") == "SAME_LAW" and meta.get("audit_log_e") is not None]
-    stored = [float(meta["audit_threshold"]) for meta in audited if meta.get("audit_threshold") is not None]
+    audited = [meta for meta in metas if meta.claim == "SAME_LAW" and meta.audit_log_e is not None]
+    stored = [meta.audit_threshold for meta in audited if meta.audit_threshold is not None]
     return max(stored, default=refuting(len(audited)))

@@ -12,18 +12,16 @@ from __future__ import annotations
 import hashlib
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from stridebench.harness.errors import RunIncomplete, StoreError, UnknownNameError
-from stridebench.harness.record.entries import parquet_table
+from stridebench.harness.record.entries import CellMeta, EngineBody, Manifest
 from stridebench.harness.record.files import (
     PARTIAL,
     SCHEMA,
@@ -37,6 +35,7 @@ from stridebench.harness.record.files import (
     put_folder,
 )
 from stridebench.harness.record.requests import REQUESTS, Request, table
+from stridebench.harness.record.rows import parquet, parquet_table
 
 FILE = "requests.parquet"
 
@@ -46,7 +45,7 @@ class SealedEngineCell:
     """A sealed cell of an engine: its facts, and its requests (columns ``REQUESTS``)."""
 
     name: str
-    meta: dict[str, Any]
+    meta: CellMeta
     requests: pd.DataFrame
 
 
@@ -60,12 +59,12 @@ class RequestStore:
     """
 
     path: Path
-    planned: Mapping[str, dict[str, Any]]
+    planned: Mapping[str, CellMeta]
 
     @classmethod
-    def of(cls, path: Path, manifest: Mapping[str, Any]) -> RequestStore:
+    def of(cls, path: Path, manifest: Manifest) -> RequestStore:
         """The cells of a run that is open (`stridebench.harness.record.store.Store`)."""
-        return cls(path, dict(manifest.get("engines") or {}))
+        return cls(path, manifest.engines)
 
     def clear(self) -> None:
         """Remove unfinished files of a run that was killed."""
@@ -105,7 +104,7 @@ class RequestStore:
                 os.replace(path, path.with_name(f"{path.name}.corrupt"))
         return out
 
-    def seal(self, cell: str, meta: Mapping[str, Any]) -> None:
+    def seal(self, cell: str, meta: CellMeta) -> None:
         """Turn the cell's requests into its table, sorted by (warmup, prompt, repetition).
 
         Raises:
@@ -116,18 +115,18 @@ class RequestStore:
             raise StoreError(f"the cell {cell!r} of {self.path} is sealed already.")
         self._refuse_removed()
         rows = sorted(self.requests(cell), key=lambda row: (row.warmup, row.prompt, row.repetition))
-        stored, expected = sum(not row.warmup for row in rows), self.planned[cell].get("expected", 0)
+        stored, expected = sum(not row.warmup for row in rows), self.planned[cell].expected or 0
         if stored < expected:
             raise RunIncomplete(
                 f"the cell {cell!r} of {self.path} has {stored} of {expected} requests: something removed some while "
                 f"the run made them. Leave the folder alone and run again with --resume, which makes those that miss."
             )
-        data = _parquet(rows)
+        data = parquet(table(rows))
         body = {
             "schema": SCHEMA,
             "cell": cell,
             "files": {FILE: hashlib.sha256(data).hexdigest()},
-            "meta": {**self.planned[cell], **meta},
+            "meta": self.planned[cell].merged(meta).stored(),
         }
         try:
             put_folder(self._folder(cell), {FILE: data, "cell.json": encode(body, indent=1)})
@@ -159,7 +158,7 @@ class RequestStore:
         body = self._body(name)
         path = self._folder(name) / FILE
         data = path.read_bytes() if path.is_file() else b""
-        if hashlib.sha256(data).hexdigest() != body["files"].get(FILE):
+        if hashlib.sha256(data).hexdigest() != body.files.get(FILE):
             raise DamagedError(f"{path} is damaged. {self._remedy(name)}")
         try:
             rows = parquet_table(data)
@@ -168,28 +167,27 @@ class RequestStore:
         if missing := [column for column in REQUESTS.names if column not in rows.column_names]:
             raise DamagedError(f"{path} lacks the columns {', '.join(missing)}. {self._remedy(name)}")
         frame: pd.DataFrame = rows.to_pandas(use_threads=False)
-        return SealedEngineCell(name, body["meta"], frame)
+        return SealedEngineCell(name, body.meta, frame)
 
-    def meta(self, name: str) -> dict[str, Any]:
+    def meta(self, name: str) -> CellMeta:
         """Return the facts about a sealed cell, without its requests. StoreError: it is not finished, or damaged."""
-        meta: dict[str, Any] = self._body(name)["meta"]
-        return meta
+        return self._body(name).meta
 
-    def update(self, name: str, /, **meta: Any) -> None:
-        """Set entries of a sealed cell's meta that depend on other cells."""
-        body = self._body(name)
+    def update(self, name: str, changes: CellMeta) -> None:
+        """Set facts of a sealed cell that depend on other cells."""
+        sealed = self._body(name)
+        body = sealed.stored() | {"meta": sealed.meta.merged(changes).stored()}
         del body["sha256"]
-        body["meta"] |= meta
         put(self._folder(name) / "cell.json", encode(body, indent=1))
 
-    def _body(self, name: str) -> dict[str, Any]:
+    def _body(self, name: str) -> EngineBody:
         if not self.sealed(name):
             raise StoreError(f"the cell {name!r} of {self.path} is not finished. Run again with --resume.")
         path = self._folder(name) / "cell.json"
-        body = load(path, self._remedy(name))
-        if not isinstance(body.get("meta"), dict) or not isinstance(body.get("files"), dict):
-            raise DamagedError(f"{path} lacks entries of a cell. {self._remedy(name)}")
-        return body
+        try:
+            return EngineBody.read(load(path, self._remedy(name)))
+        except ValueError as problem:
+            raise DamagedError(f"{path} {problem}. {self._remedy(name)}") from None
 
     def _folder(self, cell: str) -> Path:
         if cell not in self.planned:
@@ -204,10 +202,3 @@ def _file_name(request: Request) -> str:
     digest = hashlib.sha256(request.prompt.encode()).hexdigest()[:16]
     warmup = "-warmup" if request.warmup else ""
     return f"{quote(request.prompt, safe='')[:80]}-{digest}--{request.repetition}{warmup}.json"
-
-
-def _parquet(rows: Sequence[Request]) -> bytes:
-    sink = pa.BufferOutputStream()
-    pq.write_table(table(list(rows)), sink)
-    data: bytes = sink.getvalue().to_pybytes()
-    return data

@@ -23,23 +23,23 @@ import os
 import re
 import warnings
 import wave
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from stridebench.harness.errors import ContractError, RunIncomplete, StoreError, UnknownNameError
-from stridebench.harness.record import entries, provenance
-from stridebench.harness.record.columns import CONSUMPTION, STARTS, Record, Sample, Step, check
+from stridebench.harness.record import provenance
+from stridebench.harness.record.columns import Record, Sample, check
+from stridebench.harness.record.entries import CellMeta, Entries, Manifest, Mark, Provenance, SealedBody
 from stridebench.harness.record.files import (
     PARTIAL,
     SCHEMA,
@@ -58,44 +58,25 @@ from stridebench.harness.record.files import (
     unlock,
 )
 from stridebench.harness.record.outputs import Output, file_name, save
+from stridebench.harness.record.rows import (
+    SAMPLE_KEY,
+    SAMPLES,
+    STEPS,
+    parquet,
+    parquet_table,
+    problem_of_rows,
+    samples_table,
+    steps_table,
+)
 
 _CODES = "ENOSPC EDQUOT EFBIG EACCES EPERM EROFS EIO EMFILE ENFILE ENOMEM ESTALE"
 _NO_ROOM = {getattr(errno, code) for code in _CODES.split()}
 _ABSENT = object()
+Body = TypeVar("Body", bound=Entries)
 _CELL_NAME = re.compile(r"[\w=+,@-][\w=+,@.-]{0,199}", re.ASCII)
 
 SOUNDS = 32
 """Prompts of a cell whose sound is kept."""
-
-_TEXT, _INT, _REAL = pa.string(), pa.int64(), pa.float64()
-_KEY = {"prompt": _TEXT, "repetition": _INT, "warmup": pa.bool_()}
-SAMPLES = pa.schema(
-    _KEY
-    | {"status": _TEXT, "error": _TEXT, "category": _TEXT, "prompt_tokens": _INT, "tokens": pa.list_(_INT)}
-    | {
-        "text": _TEXT,
-        "prefill_ns": _INT,
-        "logprobs": pa.list_(_REAL),
-        "agreement": _REAL,
-        "diverged_at": _INT,
-    }
-    | {"margin": _REAL, "scores": _TEXT, "open_ns": _INT, "output": _TEXT, "regions": pa.list_(_TEXT)}
-    | {
-        "stages": _TEXT,
-        "leading": pa.list_(_REAL),
-        "prompt_text": _TEXT,
-        "pieces": pa.list_(_TEXT),
-        "unread": _TEXT,
-        "audit": _TEXT,
-        "drafter": _TEXT,
-        "sha256": _TEXT,
-    }
-    | dict.fromkeys((*STARTS, "completion", *CONSUMPTION), _INT)
-)
-_KINDS = {"float": _REAL, "tuple[int, ...]": pa.list_(_INT), "tuple[float, ...]": pa.list_(_REAL)}
-_STEP = {f.name: _KINDS.get(str(f.type), _INT) for f in fields(Step)}
-STEPS = pa.schema(_KEY | {"step": _INT} | _STEP)
-
 
 _TABLES: Mapping[str, pa.Schema] = {"samples.parquet": SAMPLES, "steps.parquet": STEPS}
 """The tables of a cell."""
@@ -110,19 +91,9 @@ class SealedCell:
     """A sealed cell: the runner's facts about it, and its two tables (columns ``SAMPLES`` and ``STEPS``)."""
 
     name: str
-    meta: dict[str, Any]
+    meta: CellMeta
     samples: pd.DataFrame
     steps: pd.DataFrame
-
-
-class Start(NamedTuple):
-    """A decode that was begun in a cell and not finished: the reason in words, and in how many runs that ended there.
-
-    Without a number of runs the cell itself failed.
-    """
-
-    reason: str
-    runs: int | None
 
 
 @dataclass(frozen=True)
@@ -133,12 +104,12 @@ class Store:
 
     Args:
         path: the folder; of a run at a URL, the working copy on this machine (`stridebench.harness.record.files`).
-        manifest: as stored: schema, created, key, cells and the other entries that ``create`` got.
+        manifest: as stored.
         remote: where sealed cells are sent to and fetched from, or None if there is only the folder.
     """
 
     path: Path
-    manifest: Mapping[str, Any]
+    manifest: Manifest
     remote: RemoteRun | None = None
 
     @property
@@ -158,7 +129,7 @@ class Store:
         data = encode({"schema": SCHEMA, "created": datetime.now(UTC).isoformat(), **manifest}, indent=1)
         remote = remote_run(path)
         if remote is not None:
-            return cls(remote.create(data), json.loads(data), remote)
+            return cls(remote.create(data), Manifest.read(json.loads(data)), remote)
         run = Path(path)
         try:
             make(run)
@@ -187,17 +158,15 @@ class Store:
         if not file.exists():
             raise StoreError(f"{run} holds no run (no manifest.json). Check the path, or start a run there.")
         remedy = "Restore it from a copy, or run again in another folder."
-        body = load(file, remedy)
-        if problem := entries.problem(body, entries.MANIFEST):
-            raise DamagedError(f"{file} {problem}. {remedy}")
-        named = (*body["cells"], *(body.get("engines") or {}))
+        body = _read(Manifest, file, remedy)
+        named = (*body.cells, *body.engines)
         if wrong := [name for name in named if not _CELL_NAME.fullmatch(name)]:
             raise DamagedError(f"{file} has a cell {wrong[0]!r:.80}, which is none of a run. {remedy}")
         store = cls(run, body, remote)
         if remote is not None:
-            for engine in body.get("engines") or {}:
+            for engine in body.engines:
                 remote.restore(run, f"engines/{engine}", ("requests.parquet", "cell.json"))
-            store.fetch(body["cells"])
+            store.fetch(body.cells)
         return store
 
     @classmethod
@@ -210,9 +179,9 @@ class Store:
             RunIncomplete: the folder cannot be written.
         """
         store = cls.open(path)
-        unlike = list(_differences(store.manifest["key"], json.loads(json.dumps(manifest["key"]))))
+        unlike = list(_differences(store.manifest.key.stored(), json.loads(json.dumps(manifest["key"]))))
         if unlike:
-            unlike += _machine_differences(store.manifest, manifest)
+            unlike += _machine_differences(store.manifest.provenance, Provenance.read(manifest.get("provenance") or {}))
             raise StoreError(
                 f"{store.path} holds another run, which cannot be mixed with this one: {'; '.join(unlike)}. "
                 f"Ask for the same, or name another folder."
@@ -257,7 +226,7 @@ class Store:
         records = self._unsealed(cell, self._set_aside)
         if records is None:
             frame = self.cell(cell).samples
-            return frozenset(zip(*(frame[name].tolist() for name in _KEY), strict=True))
+            return frozenset(zip(*(frame[name].tolist() for name in SAMPLE_KEY), strict=True))
         return frozenset((r.sample.prompt, r.sample.repetition, r.sample.warmup) for r in records)
 
     def stored(self, cell: str) -> int:
@@ -345,7 +314,7 @@ class Store:
 
     def _refuse_missing(self, cell: str, stored: int) -> None:
         self._refuse_removed()
-        expected = self.manifest["cells"][cell].get("expected", stored)
+        expected = self.manifest.cells[cell].expected or 0
         if stored < expected and not self.sealed(cell):
             raise RunIncomplete(
                 f"the cell {cell!r} of {self.path} has {stored} of {expected} decodes: something removed records while "
@@ -359,7 +328,7 @@ class Store:
                 f"the run again, and leave its folder alone."
             )
 
-    def seal(self, cell: str, meta: Mapping[str, Any]) -> None:
+    def seal(self, cell: str, meta: CellMeta) -> None:
         """Turn the cell's records, if any, into its two tables, sorted by (warmup, prompt, repetition).
 
         Raises:
@@ -368,19 +337,19 @@ class Store:
             RunIncomplete: the disk is full or read-only, and every record is kept; or a planned decode is missing.
         """
         records = list(self._unsealed(cell) or self._refuse_sealed(cell))
-        if meta.get("status") != "skipped":
+        if meta.status != "skipped":
             self._refuse_missing(cell, sum(not record.sample.warmup for record in records))
         records.sort(key=lambda r: (r.sample.warmup, r.sample.prompt, r.sample.repetition))
         for record in records:
             _check(cell, record)
-        samples, steps = _samples(records), _steps(records)
-        files = {"samples.parquet": _parquet(samples), "steps.parquet": _parquet(steps)}
+        samples, steps = samples_table(records), steps_table(records)
+        files = {"samples.parquet": parquet(samples), "steps.parquet": parquet(steps)}
         body = {
             "schema": SCHEMA,
             "cell": cell,
             "counts": {"samples": samples.num_rows, "steps": steps.num_rows},
             "files": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()},
-            "meta": dict(meta),
+            "meta": meta.stored(),
         }
         with self._room():
             put_folder(self._folder(cell), {**files, "cell.json": encode(body, indent=1)})
@@ -432,7 +401,7 @@ class Store:
         """Record that the started decode is finished."""
         drop(self._mark(cell))
 
-    def started(self, cell: str) -> Start | None:
+    def started(self, cell: str) -> Mark | None:
         """Return the cell's mark, or None if it has none.
 
         Raises:
@@ -441,11 +410,7 @@ class Store:
         path = self._mark(cell)
         if not path.exists():
             return None
-        remedy = "Remove it to start the cell again."
-        body = load(path, remedy)
-        if problem := entries.problem(body, entries.MARK):
-            raise DamagedError(f"{path} {problem}. {remedy}")
-        return Start(body["reason"], body.get("runs"))
+        return _read(Mark, path, "Remove it to start the cell again.")
 
     def keep_passes(self, backbone: str, dtype: str, body: Mapping[str, Any]) -> None:
         """Keep the times of a backbone's passes (`stridebench.harness.core.costs.Passes`), for the cells that follow.
@@ -490,7 +455,7 @@ class Store:
 
     def reopen(self, cell: str) -> None:
         """Remove the seal of a skipped cell, which holds no sample, so that it can run."""
-        if self.sealed(cell) and self.meta(cell).get("status") == "skipped":
+        if self.sealed(cell) and self.meta(cell).status == "skipped":
             with self._room():
                 drop_folder(self._folder(cell))
                 if self.remote is not None:
@@ -502,7 +467,7 @@ class Store:
 
     def cells(self) -> list[str]:
         """All sealed cells, in the manifest's order."""
-        return [cell for cell in self.manifest["cells"] if self.sealed(cell)]
+        return [cell for cell in self.manifest.cells if self.sealed(cell)]
 
     def cell(self, name: str) -> SealedCell:
         """Read a sealed cell; every byte is checked.
@@ -512,10 +477,10 @@ class Store:
             UnknownNameError: the manifest lacks the cell.
         """
         body = self._body(name)
-        tables = {file: self._table(name, file, digest) for file, digest in body["files"].items()}
+        tables = {file: self._table(name, file, digest) for file, digest in body.files.items()}
         frames = {file: table.to_pandas(use_threads=False) for file, table in tables.items()}
         samples = frames["samples.parquet"].astype({"diverged_at": "Int64"})
-        return SealedCell(name, body["meta"], samples, frames["steps.parquet"])
+        return SealedCell(name, body.meta, samples, frames["steps.parquet"])
 
     def arrow(self, name: str, file: str) -> pa.Table | None:
         """A table of a sealed cell as it is stored, such as steps.parquet, or None if the cell lacks it.
@@ -523,36 +488,35 @@ class Store:
         Raises:
             StoreError: the cell is not finished, or the table is damaged. UnknownNameError: there is none of that name.
         """
-        digest = self._body(name)["files"].get(file)
+        digest = self._body(name).files.get(file)
         return None if digest is None else self._table(name, file, digest)
 
-    def meta(self, name: str) -> dict[str, Any]:
+    def meta(self, name: str) -> CellMeta:
         """The facts about a sealed cell; its tables are not read.
 
         Raises:
             StoreError: it is not finished, or its cell.json is missing, damaged or of another version.
             UnknownNameError: the manifest lacks the cell.
         """
-        meta: dict[str, Any] = self._body(name)["meta"]
-        return meta
+        return self._body(name).meta
 
-    def update(self, cell: str, /, **meta: Any) -> None:
-        """Set entries of a sealed cell's meta that depend on other cells.
+    def update(self, cell: str, changes: CellMeta) -> None:
+        """Set facts of a sealed cell that depend on other cells.
 
         Raises:
             StoreError: it is not finished, or damaged. RunIncomplete: the folder cannot be written.
         """
-        body = self._body(cell)
+        sealed = self._body(cell)
+        body = sealed.stored() | {"meta": CellMeta.merged(sealed.meta, changes).stored()}
         del body["sha256"]
-        body["meta"] |= meta
         with self._room():
             put(self._folder(cell) / "cell.json", encode(body, indent=1))
             if self.remote is not None:
                 self.remote.send(self.path, cell)
 
     def _folder(self, cell: str) -> Path:
-        if cell not in self.manifest["cells"]:
-            raise UnknownNameError("cell", cell, self.manifest["cells"])
+        if cell not in self.manifest.cells:
+            raise UnknownNameError("cell", cell, self.manifest.cells)
         return self.path / "cells" / cell
 
     def _mark(self, cell: str) -> Path:
@@ -600,16 +564,13 @@ class Store:
             raise SealedError(f"the cell {cell!r} of {self.path} is sealed already: it takes no more records.")
         return ()
 
-    def _body(self, cell: str) -> dict[str, Any]:
+    def _body(self, cell: str) -> SealedBody:
         if not self.sealed(cell):
             raise StoreError(f"the cell {cell!r} of {self.path} is not finished. Run again with --resume.")
         path = self._folder(cell) / "cell.json"
-        body = load(path, self._remedy(cell))
-        problem = entries.problem(body, entries.SEALED)
-        if problem is None and set(body["files"]) != set(_TABLES):
-            problem = f"names the files {body['files']!r:.80}"
-        if problem:
-            raise DamagedError(f"{path} {problem}. {self._remedy(cell)}")
+        body = _read(SealedBody, path, self._remedy(cell))
+        if set(body.files) != set(_TABLES):
+            raise DamagedError(f"{path} names the files {body.files!r:.80}. {self._remedy(cell)}")
         return body
 
     def _table(self, cell: str, file: str, digest: str) -> pa.Table:
@@ -618,10 +579,10 @@ class Store:
         if hashlib.sha256(data).hexdigest() != digest:
             raise DamagedError(f"{path} is damaged: its sha256 is not the one in cell.json. {self._remedy(cell)}")
         try:
-            table = entries.parquet_table(data)
+            table = parquet_table(data)
         except (pa.ArrowException, OSError) as error:
             raise DamagedError(f"{path} is no table: {error}. {self._remedy(cell)}") from error
-        if problem := entries.problem_of_rows(table, _TABLES[file]):
+        if problem := problem_of_rows(table, _TABLES[file]):
             raise DamagedError(f"{path} {problem}. {self._remedy(cell)}")
         return table
 
@@ -683,13 +644,11 @@ def _differences(there: Any, here: Any, path: str = "") -> Iterator[str]:
         yield f"{path}: {_show(there)} there, {_show(here)} here"
 
 
-def _machine_differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+def _machine_differences(there: Provenance, here: Provenance) -> list[str]:
     """What of two machines differs where their fingerprints do; OMP_NUM_THREADS is the usual reason for `threads`."""
-    left, right = (manifest.get("provenance") or {} for manifest in (there, here))
-    if left.get("fingerprint") == right.get("fingerprint"):
+    if there.fingerprint == here.fingerprint:
         return []
-    machines = (body.get("machine") or {} for body in (left, right))
-    old, new = ({name: body.get(name) for name in provenance.FINGERPRINTED} for body in machines)
+    old, new = ({name: one.machine.get(name) for name in provenance.FINGERPRINTED} for one in (there, here))
     return [f"the machine's {line}" for line in _differences(old, json.loads(json.dumps(new)))]
 
 
@@ -716,6 +675,13 @@ def _check(cell: str, record: Record) -> None:
         ) from error
 
 
+def _read(kind: type[Body], path: Path, remedy: str) -> Body:
+    try:
+        return kind.read(load(path, remedy))
+    except ValueError as problem:
+        raise DamagedError(f"{path} {problem}. {remedy}") from None
+
+
 def _record(path: Path) -> Record:
     body = load(path, "Run again with --resume: it is set aside, and that decode is done again.")
     try:
@@ -724,37 +690,3 @@ def _record(path: Path) -> Record:
         raise StoreError(
             f"{path} was written by another version: {error}. Use that version, or run in another folder."
         ) from error
-
-
-def _utf8(text: str | None) -> str | None:
-    """Escape lone surrogates: a file's name in an error may hold one, and a table cannot."""
-    return text if text is None else text.encode("utf-8", "backslashreplace").decode()
-
-
-def _samples(records: Sequence[Record]) -> pa.Table:
-    rows = []
-    for sample in (record.sample for record in records):
-        row = asdict(sample)
-        row |= {name: _utf8(row[name]) for name in ("text", "error", "prompt_text")}
-        row["pieces"] = [_utf8(piece) for piece in sample.pieces]
-        for name in ("scores", "stages", "audit", "drafter"):
-            row[name] = json.dumps(row[name], sort_keys=True)
-        row["sha256"] = hashlib.sha256(",".join(map(str, sample.tokens)).encode()).hexdigest()
-        rows.append(row)
-    return pa.Table.from_pylist(rows, schema=SAMPLES)
-
-
-def _steps(records: Sequence[Record]) -> pa.Table:
-    rows = [
-        {name: getattr(record.sample, name) for name in _KEY} | {"step": index} | vars(step)
-        for record in records
-        for index, step in enumerate(record.steps)
-    ]
-    return pa.Table.from_pylist(rows, schema=STEPS)
-
-
-def _parquet(table: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    pq.write_table(table, sink)
-    data: bytes = sink.getvalue().to_pybytes()
-    return data

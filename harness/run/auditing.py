@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,6 +27,7 @@ from stridebench.harness.core.sampling import warp
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.plan.cells import Cell, Plan
 from stridebench.harness.record.columns import Sample
+from stridebench.harness.record.entries import CellMeta, StoredVerdict
 from stridebench.harness.run.attempt import Attempt, FinishedRun, one_line
 from stridebench.harness.run.loading import LoadedGroup
 from stridebench.harness.run.read_prompts import ReadPrompts
@@ -124,25 +125,23 @@ def audit_cell(plan: Plan, cell: Cell, samples: Sequence[Sample]) -> Audit | str
     return audit([Bets.of(sample.audit) for sample in timed], audited_together(plan))
 
 
-def columns(result: Audit | str | None) -> dict[str, Any]:
-    """The entries of a cell's meta."""
+def audit_facts(result: Audit | str | None) -> CellMeta:
+    """Return the facts of a cell about its audit."""
     if isinstance(result, Audit):
-        return result.columns
-    return {} if result is None else {"audit_reason": result}
+        return CellMeta(**result.columns)
+    return CellMeta() if result is None else CellMeta(audit_reason=result)
 
 
-def judged(
-    cell: Cell, verdict: Mapping[str, Any], result: Audit | str | None, changed: str | None = None
-) -> dict[str, Any]:
+def judged(cell: Cell, verdict: StoredVerdict, result: Audit | str | None, changed: str | None = None) -> StoredVerdict:
     """Return the verdict of a cell: broken if it claims the target's distribution and its audit refutes that.
 
     Args:
         changed: why its process computed with other weights, or None if it did not.
     """
     if changed is not None:
-        return {**verdict, "word": "broken", "note": changed}
+        return verdict.merged(StoredVerdict(word="broken", note=changed))
     refuted = isinstance(result, Audit) and result.verdict == "refuted" and claims_the_target(cell)
-    return {**verdict, **({"word": "broken", "note": refutation(result)} if refuted else {})}
+    return verdict.merged(StoredVerdict(word="broken", note=refutation(result))) if refuted else verdict
 
 
 def refutation(result: Any) -> str:
@@ -268,22 +267,20 @@ def drafted_anew(
     return again.target.draft
 
 
-def drafter_columns(cell: Cell, samples: Iterable[Sample]) -> dict[str, Any]:
-    """Return the entries of a cell's meta, or nothing if no decode was checked."""
+def drafter_facts(cell: Cell, samples: Iterable[Sample]) -> CellMeta:
+    """Return the facts of a cell about its drafter, or none if no decode was checked."""
     results = [sample.drafter for sample in samples if sample.status == "ok" and not sample.warmup and sample.drafter]
     reasons = [str(result["reason"]) for result in results if "reason" in result]
     places = sum(result.get("places", 0) for result in results)
     if reasons or (results and not places):
-        return {"drafter_reason": (reasons or [NO_STEP])[0]}
-    return _means(cell, results, places) if results else {}
-
-
-def _means(cell: Cell, results: Sequence[Mapping[str, Any]], places: int) -> dict[str, Any]:
+        return CellMeta(drafter_reason=(reasons or [NO_STEP])[0])
+    if not results:
+        return CellMeta()
     total = {name: sum(result[name] for result in results) for name in DraftComparison._fields}
-    return {
-        "drafter_places": places,
-        "drafter_tv": total["distance"] / places,
-        "drafter_tv_limit": limit(cell.dtype, places, total["points"]),
-        "drafter_acceptance": total["recorded"] / places,
-        "drafter_acceptance_anew": total["anew"] / places,
-    }
+    return CellMeta(
+        drafter_places=places,
+        drafter_tv=total["distance"] / places,
+        drafter_tv_limit=limit(cell.dtype, places, total["points"]),
+        drafter_acceptance=total["recorded"] / places,
+        drafter_acceptance_anew=total["anew"] / places,
+    )

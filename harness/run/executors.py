@@ -94,8 +94,8 @@ def summary(plan: Plan, store: Store) -> Mapping[str, Any]:
             skipped += 1
         elif store.sealed(planned.id):
             cell = store.cell(planned.id)
-            skipped += cell.meta["status"] == "skipped"
-            done += cell.meta["status"] == "done"
+            skipped += cell.meta.status == "skipped"
+            done += cell.meta.status == "done"
             errors = cell.samples.loc[(cell.samples["status"] == "failed") & ~cell.samples["warmup"], "error"]
             without_output = errors.fillna("").str.startswith(NO_OUTPUT)
             malformed += int(without_output.sum())

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 
@@ -17,8 +15,9 @@ from stridebench.harness.errors import RunIncomplete, StrideError
 from stridebench.harness.machine.surroundings import restored
 from stridebench.harness.plan import presets
 from stridebench.harness.plan.cells import Cell, Plan
+from stridebench.harness.record.entries import CellMeta, GridEntry
 from stridebench.harness.record.store import Store
-from stridebench.harness.run import auditing
+from stridebench.harness.run.auditing import audit_cell, audit_facts, drafter_facts, judged
 from stridebench.harness.run.loading import LoadedGroup, Options, WarmModels, load_group
 from stridebench.harness.run.passes import settle
 from stridebench.harness.run.schedule import Schedule
@@ -46,12 +45,6 @@ def adapted(cell: Cell) -> str | None:
     """Return the format of the weights to which a cell adds an adapter that was trained for full ones, or None."""
     adapts = any(kind == "adapter" for kind, _ in cell.method.components)
     return format_of(cell.backbone) if adapts else None
-
-
-def quantisation_facts(cell: Cell) -> dict[str, Any]:
-    """Return the entry of a cell's meta about its adapter, or nothing if its weights are full or it has none."""
-    form = adapted(cell)
-    return {"adapter_on": form} if form else {}
 
 
 def notes(cells: Sequence[Cell], device: str) -> list[str]:
@@ -86,8 +79,8 @@ def unquantised(name: str) -> str | None:
     return base + (f":{','.join(kept)}" if kept else "")
 
 
-def cost(group: LoadedGroup) -> dict[str, Any]:
-    """Return entries of the meta of the group's cells, or none without quantised weights or without outputs.
+def cost(group: LoadedGroup) -> CellMeta:
+    """Return facts of the group's cells, or none without quantised weights or without outputs.
 
     ``quantisation_kl``: KL(full, quantised) a token, nats. ``quantisation_agreement``: share of tokens whose most
     likely id is the same.
@@ -95,17 +88,17 @@ def cost(group: LoadedGroup) -> dict[str, Any]:
     name = unquantised(group.backbone.name)
     cells = [cell for cell in group.cells if cell.role == "baseline"]
     if name is None or not cells:
-        return {}
+        return CellMeta()
     outputs = _outputs(group, cells[0])
     if not outputs:
-        return {}
+        return CellMeta()
     group.options.progress.say(f"reading {len(outputs)} outputs with the weights of {name} as they are")
     try:
         full = presets.load(name, group.backbone.dtype, group.backbone.device, group.options.fetch)
     except StrideError as error:
-        return {"quantisation_reason": str(error)}
+        return CellMeta(quantisation_reason=str(error))
     kl, same = distance(full, group.backbone, outputs)
-    return {"quantisation_kl": kl, "quantisation_agreement": same, "quantisation_outputs": len(outputs)}
+    return CellMeta(quantisation_kl=kl, quantisation_agreement=same, quantisation_outputs=len(outputs))
 
 
 def _outputs(group: LoadedGroup, cell: Cell) -> list[tuple[Prompt, Sequence[int]]]:
@@ -147,13 +140,13 @@ def run_cells(
     store: Store,
     options: Options,
     models: WarmModels,
-    facts: Mapping[str, Any] = MappingProxyType({}),
+    facts: CellMeta | None = None,
 ) -> None:
     """Some cells of one group, to their seals; sealed ones are left as they are.
 
     Args:
         models: where the group's models are loaded to.
-        facts: further entries of each cell's meta.
+        facts: further facts of each cell.
 
     Raises:
         RunIncomplete: the disk is full or the run was interrupted; finished cells stay.
@@ -170,7 +163,7 @@ def run_cells(
             if loaded is not None and loaded.cells:
                 for note in notes(loaded.cells, options.device):
                     options.progress.say(note)
-                _run(loaded, models, _speeds(settle(loaded)) | dict(facts))
+                _run(loaded, models, _speeds(settle(loaded)).merged(facts or CellMeta()))
     except KeyboardInterrupt as stop:
         raise RunIncomplete(
             f"interrupted; everything finished is in {store.path}. Go on with the same command and --resume."
@@ -179,14 +172,14 @@ def run_cells(
         torch.set_num_threads(threads)
 
 
-def _speeds(passes: Passes | None) -> dict[str, Any]:
+def _speeds(passes: Passes | None) -> CellMeta:
     """Return the threads of a cell and the cost of windows with them, if that was measured."""
     if passes is None:
-        return {}
-    return {"threads": passes.threads, "window_costs": [list(entry) for entry in passes.rows]}
+        return CellMeta()
+    return CellMeta(threads=passes.threads, window_costs=[list(entry) for entry in passes.rows])
 
 
-def _run(group: LoadedGroup, models: WarmModels, facts: Mapping[str, Any]) -> None:
+def _run(group: LoadedGroup, models: WarmModels, facts: CellMeta) -> None:
     with IsolatedCells(group) as isolated:
         scorer = Scorer(group, isolated)
         Schedule(group, scorer, isolated).run()
@@ -194,39 +187,35 @@ def _run(group: LoadedGroup, models: WarmModels, facts: Mapping[str, Any]) -> No
             group.store.refuse_missing(cell.id)
         if group.plan.suite.suite.prove:
             group.options.progress.say("proving: exact distributions by enumeration, greedy equality in fp32")
-        facts_of_models = {cell: facts_of(group, cell) | quantisation_facts(cell) for cell in group.cells}
-        rounding = cost(group)
-        from stridebench.harness.run.auditing import (  # after the decodes: it needs half a second
-            audit_cell,
-            columns,
-            judged,
-        )
-
+        facts_of_models = {cell: facts_of(group, cell) for cell in group.cells}
+        facts = cost(group).merged(facts)
         verdicts = models.verdicts(group)
         for cell in group.cells:
             samples = group.store.pending(cell.id)
             with restored():
                 verdict = isolated.verdict(cell, samples) if cell in isolated else verdicts.of(cell, samples)
             result = audit_cell(group.plan, cell, samples)
-            meta = group.plan.meta(cell) | {"status": "done"} | facts_of_models[cell] | columns(result)
-            meta |= auditing.drafter_columns(cell, samples) | rounding | dict(facts)
             changed = scorer.other_weights(cell, samples) if cell in isolated else None
-            meta |= {"verdict": judged(cell, verdict, result, changed), "set_scores": scorer.score_set(cell)}
-            group.store.seal(cell.id, meta)
+            verdict, scores = judged(cell, verdict, result, changed), scorer.score_set(cell)
+            found = CellMeta(status="done", verdict=verdict, set_scores=scores)
+            parts = (facts_of_models[cell], audit_facts(result), drafter_facts(cell, samples), facts, found)
+            group.store.seal(cell.id, group.plan.meta(cell).merged(*parts))
 
 
-def facts_of(group: LoadedGroup, cell: Cell) -> dict[str, Any]:
-    """The facts about its models that a cell's record holds."""
+def facts_of(group: LoadedGroup, cell: Cell) -> CellMeta:
+    """Return the facts about the models of a cell."""
     backbone, grid = group.backbone, group.backbone.capabilities.grid
     drafters = [group.load_drafter(name) for name in cell.method.drafters()]
-    return {
-        "fingerprint": backbone.fingerprint,
-        "backbone_notes": list(backbone.notes),
-        "device": group.options.device,
-        "drafter_fingerprint": drafters[0].fingerprint if drafters else None,
-        "forward": backbone.forward_kind or type(backbone).__name__,
-        "vocabulary": backbone.capabilities.vocabulary,
-        "branches": backbone.capabilities.branches,
-        "layers": backbone.capabilities.layers,
-        "grid": {"rows": grid.rows, "columns": grid.columns, "stride": grid.stride} if grid else None,
-    }
+    facts = CellMeta(
+        fingerprint=backbone.fingerprint,
+        backbone_notes=list(backbone.notes),
+        device=group.options.device,
+        drafter_fingerprint=drafters[0].fingerprint if drafters else None,
+        forward=backbone.forward_kind or type(backbone).__name__,
+        vocabulary=backbone.capabilities.vocabulary,
+        branches=backbone.capabilities.branches,
+        layers=backbone.capabilities.layers,
+        grid=GridEntry(rows=grid.rows, columns=grid.columns, stride=grid.stride) if grid else None,
+    )
+    form = adapted(cell)
+    return facts.merged(CellMeta(adapter_on=form)) if form else facts

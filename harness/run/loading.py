@@ -14,6 +14,7 @@ from stridebench.harness.errors import StoreError, UsageError, WeightsError
 from stridebench.harness.machine import memory
 from stridebench.harness.plan import presets
 from stridebench.harness.plan.cells import Cell, Plan
+from stridebench.harness.record.entries import CellMeta
 from stridebench.harness.record.store import Store
 
 if TYPE_CHECKING:
@@ -171,10 +172,10 @@ def _refuse_other_weights(store: Store, backbone: Backbone, group: tuple[str, st
     """Cells of this group that were sealed before must have run on the same weights."""
     for name in store.cells():
         meta = store.meta(name)
-        same_group = (meta["backbone"], meta["dtype"]) == group
-        if same_group and meta.get("fingerprint") not in (None, backbone.fingerprint):
+        same_group = (meta.backbone, meta.dtype) == group
+        if same_group and meta.fingerprint not in (None, backbone.fingerprint):
             raise StoreError(
-                f"{name} in {store.path} was made with other weights of {meta['backbone']} than those "
+                f"{name} in {store.path} was made with other weights of {meta.backbone} than those "
                 f"at hand now; start another run folder"
             )
 
@@ -203,4 +204,4 @@ def _skip(plan: Plan, cells: Sequence[Cell], store: Store, options: Options, rea
     options.progress.say(f"skipped {len(cells)} cells: {reason}")
     for cell in cells:
         if not store.done(cell.id):
-            store.seal(cell.id, {**plan.meta(cell), "status": "skipped", "reason": reason})
+            store.seal(cell.id, plan.meta(cell).merged(CellMeta(status="skipped", reason=reason)))

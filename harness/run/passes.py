@@ -255,10 +255,10 @@ def _threads(group: LoadedGroup) -> Threads | None:
     cells = [cell.id for cell in group.plan.runnable if cell.group == group.cells[0].group]
     if any(store.done(cell) for cell in cells if not store.sealed(cell)):
         return None
-    done = [meta for meta in map(store.meta, filter(store.sealed, cells)) if meta["status"] == "done"]
+    done = [meta for meta in map(store.meta, filter(store.sealed, cells)) if meta.status == "done"]
     if not done:
         return Threads(torch.get_num_threads(), choose=threads is None)
-    return Threads(done[0]["threads"], choose=False) if "threads" in done[0] else None
+    return Threads(done[0].threads, choose=False) if done[0].threads else None
 
 
 def _readable(group: LoadedGroup) -> Prompt | None:

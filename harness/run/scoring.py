@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, Protocol, SupportsFloat
 
 import numpy.typing as npt
@@ -23,6 +23,7 @@ from stridebench.harness.machine.time_limit import limited
 from stridebench.harness.plan.cells import Cell
 from stridebench.harness.record import outputs
 from stridebench.harness.record.columns import SCORER_FAILED, Record, Sample
+from stridebench.harness.record.entries import StoredSetScore
 from stridebench.harness.record.outputs import pieces
 from stridebench.harness.run.attempt import NO_OUTPUT, Attempt, FinishedRun, one_line
 from stridebench.harness.run.auditing import checked_sample
@@ -106,7 +107,7 @@ class Elsewhere(Protocol):
     def score(self, cell: Cell, sample: Sample) -> Sample:
         """As `Scorer.score`."""
 
-    def score_set(self, cell: Cell) -> dict[str, Any]:
+    def score_set(self, cell: Cell) -> dict[str, StoredSetScore]:
         """As `Scorer.score_set`."""
 
 
@@ -207,7 +208,7 @@ class Scorer:
 
             self._store.keep_sound(cell.id, prompt.id, condition, RATE, words)
 
-    def score_set(self, cell: Cell) -> dict[str, Any]:
+    def score_set(self, cell: Cell) -> dict[str, StoredSetScore]:
         """The task's scores of all outputs of a cell.
 
         A scorer that fails gives a reason (`SCORER_FAILED`) and does not end the run; the exit code is 1.
@@ -232,7 +233,10 @@ class Scorer:
             if isinstance(error, KeyboardInterrupt) and self._options.interruptible:
                 raise
             return no_scores(cell, len(scored), one_line(error), failed)
-        return {name: asdict(replace(score, failures=score.failures + failed)) for name, score in scores.items()}
+        return {
+            name: StoredSetScore(**vars(replace(score, failures=score.failures + failed)))
+            for name, score in scores.items()
+        }
 
     def _baseline(self, cell: Cell, sample: Sample) -> tuple[int, ...] | None:
         return self._baseline_tokens.get((self._plan.baseline(cell).id, sample.prompt, sample.repetition))
@@ -327,10 +331,10 @@ class Scorer:
         return scored
 
 
-def no_scores(cell: Cell, outputs: int, reason: str, failed: int = 0) -> dict[str, Any]:
+def no_scores(cell: Cell, outputs: int, reason: str, failed: int = 0) -> dict[str, StoredSetScore]:
     """Return every score of a set with one reason for its absence."""
-    score = SetScore(None, outputs, failed, reason=f"{SCORER_FAILED}{reason}")
-    return {name: asdict(score) for name in cell.task.task.set_metrics}
+    score = StoredSetScore(**vars(SetScore(None, outputs, failed, reason=f"{SCORER_FAILED}{reason}")))
+    return dict.fromkeys(cell.task.task.set_metrics, score)
 
 
 def _logits(session: Session, sample: Sample) -> Float[Tensor, "n V"]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -19,6 +19,7 @@ from stridebench.harness.core.task import Layout, SetScore, Stored
 from stridebench.harness.errors import StoreError, UsageError
 from stridebench.harness.plan.cells import Cell, Plan, expand
 from stridebench.harness.plan.suite import resolve_again
+from stridebench.harness.record.entries import CellMeta, StoredSetScore
 from stridebench.harness.record.files import make, put
 from stridebench.harness.record.store import Store
 from stridebench.harness.run.auditing import (
@@ -88,10 +89,10 @@ def stored_plan(store: Store) -> Plan:
     Raises:
         UsageError: the suite cannot be read.
     """
-    suite = store.manifest.get("suite", {})
-    if not suite:
+    suite = store.manifest.suite
+    if not suite.model_fields_set:
         raise UsageError(f"{store.path} does not say which suite it ran, so its prompts are not known; run it again")
-    return expand(resolve_again(suite))
+    return expand(resolve_again(suite.stored()))
 
 
 def refuse_other_prompts(plan: Plan, store: Store, cells: list[Cell]) -> None:
@@ -100,7 +101,7 @@ def refuse_other_prompts(plan: Plan, store: Store, cells: list[Cell]) -> None:
     Raises:
         UsageError: they are not.
     """
-    stored, here = store.manifest["key"].get("prompts", {}), plan.manifest()["key"]["prompts"]
+    stored, here = store.manifest.key.prompts, plan.manifest()["key"]["prompts"]
     for task in dict.fromkeys(cell.task for cell in cells):
         if stored.get(task.title) != here[task.title]:
             raise UsageError(
@@ -117,7 +118,7 @@ def _audit_group(
     for cell, as_loaded in zip(cells, loaded, strict=True):
         options.progress.say(f"auditing {cell.label}")
         meta = store.cell(cell.id).meta
-        fingerprint = meta.get("fingerprint")
+        fingerprint = meta.fingerprint
         if cell.dtype == as_loaded.dtype and fingerprint not in (None, group.backbone.fingerprint):
             raise StoreError(
                 f"{cell.id} in {store.path} was made with other weights of {cell.backbone} than those at hand now; "
@@ -220,7 +221,7 @@ def attach(store: Store, cell: str, layout: str, reader: Layout, files: Mapping[
         put(store.path / place, content)
         kept.append({"layout": layout, "key": key, "file": place.as_posix(), "sha256": digest})
     meta = store.meta(cell)
-    earlier = [entry for entry in meta.get("attached") or () if entry["layout"] != layout]
-    changed = {**(meta.get("set_scores") or {}), **{name: asdict(score) for name, score in scores.items()}}
-    store.update(cell, set_scores=changed, attached=[*earlier, *kept])
+    earlier = [entry for entry in meta.attached if entry["layout"] != layout]
+    changed = meta.set_scores | {name: StoredSetScore(**vars(score)) for name, score in scores.items()}
+    store.update(cell, CellMeta(set_scores=changed, attached=[*earlier, *kept]))
     return scores

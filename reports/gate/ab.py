@@ -8,9 +8,9 @@ Rounds alternate which side goes first, so a machine that gets slower at a stead
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -18,6 +18,7 @@ from scipy.stats import t
 
 from stridebench.harness.errors import UsageError
 from stridebench.harness.record import stats
+from stridebench.harness.record.entries import CellMeta
 from stridebench.harness.record.metrics import METRICS, totals, value
 from stridebench.reports.gate.baseline import comparable, configuration, differences
 from stridebench.reports.gate.compare import TITLES
@@ -98,7 +99,7 @@ def check_suites(a: Store, b: Store) -> list[str]:
     Raises:
         UsageError: the suites differ in anything else.
     """
-    keys = [comparable(store.manifest["key"]) for store in (a, b)]
+    keys = [comparable(store.manifest.key.stored()) for store in (a, b)]
     shared = keys[0].keys() & keys[1].keys() - {"methods"}
     there, here = ({name: key[name] for name in shared} for key in keys)
     unlike = list(differences(there, here))
@@ -122,7 +123,7 @@ def ab(rounds: Sequence[tuple[Store, Store]]) -> VersionComparison:
     notes = [note for pair in rounds[:1] for note in check_suites(*pair)]
     sides = [[_by_configuration(pair[side]) for pair in rounds] for side in (0, 1)]
     known = [set.intersection(*(set(cells) for cells in side)) for side in sides]
-    names = [{key: str(cell.meta.get("label", cell.name)) for key, cell in side[0].items()} for side in sides]
+    names = [{key: cell.meta.label or cell.name for key, cell in side[0].items()} for side in sides]
     shared = [key for key in sides[0][0] if key in known[0] & known[1]]
     if not shared:
         raise UsageError("no cell was finished by both versions in every round; `stride report` shows why")
@@ -171,15 +172,15 @@ def _cell(a: Sequence[SealedCell], b: Sequence[SealedCell]) -> Iterator[Differen
     for name in names:
         if (count := _count(replace(row, metric=name), before, after)) is not None:
             yield count
-    if a[0].meta.get("timed", True) and b[0].meta.get("timed", True):
+    if a[0].meta.timed and b[0].meta.timed:
         quiet = [all(disturbed_share(cell.steps) <= WAITING_STEPS for cell in both) for both in zip(a, b, strict=True)]
         yield _seconds(replace(row, metric=SECONDS), pairs, quiet)
 
 
-def _row(name: str, meta: Mapping[str, Any]) -> Difference:
-    temperature = float((meta.get("sampling") or {}).get("temperature", 0.0))
-    setting = f"{meta.get('backbone')} {meta.get('dtype')} {meta.get('task')} T = {temperature:g}"
-    return Difference(name, str(meta.get("label", name)), setting, "", 0.0, 0.0, 0.0)
+def _row(name: str, meta: CellMeta) -> Difference:
+    temperature = meta.sampling.temperature
+    setting = f"{meta.backbone} {meta.dtype} {meta.task} T = {temperature:g}"
+    return Difference(name, meta.label or name, setting, "", 0.0, 0.0, 0.0)
 
 
 def _shared(a: pd.DataFrame, b: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -131,7 +131,7 @@ def figures_of(store: Store, cell: SealedCell) -> pd.DataFrame:
     counted = counted.set_index(["prompt", "repetition"])
     measured = counted["logprobs"].map(len).eq(counted["tokens"].map(len))
     times = sums["wall_ms"] / sums["output"]
-    baseline = str(cell.meta.get("baseline"))
+    baseline = str(cell.meta.baseline)
     reference = totals(*_tables(store.cell(baseline))) if _timed(store, cell, baseline) else None
     speedup = (reference["wall_ms"] / reference["output"] / times) if reference is not None else np.nan
     free = {name: sums[f"{FREE}{name}"] for name in (*COUNTS, "expected") if f"{FREE}{name}" in sums}
@@ -173,15 +173,15 @@ def make_baseline(store: Store, again: Sequence[Store] = ()) -> dict[str, Any]:
     for name in store.cells():
         cell = store.cell(name)
         verdicts[name] = verdict_of(cell)
-        if cell.meta.get("role", "method") == "method" and (figures := figures_of(store, cell))["steps"].sum():
-            cells[name] = _entry(cell.meta.get("label", name), figures, [_rerun(run, cell) for run in again])
+        if cell.meta.role == "method" and (figures := figures_of(store, cell))["steps"].sum():
+            cells[name] = _entry(cell.meta.label or name, figures, [_rerun(run, cell) for run in again])
     for name in engine_cells.names(store):
         if (figures := engine_cells.figures(store, name))["steps"].sum():
             reruns = [engine_cells.rerun(store, name, run) for run in again]
             cells[name] = _entry(engine_cells.label(store, name), figures, reruns)
     if not cells:
         raise UsageError(f"no finished cell of {store.path} drafts tokens or fills several a pass: nothing to guard")
-    document = {"schema": SCHEMA, "kind": "stridebench baseline", "key": dict(store.manifest["key"])}
+    document = {"schema": SCHEMA, "kind": "stridebench baseline", "key": store.manifest.key.stored()}
     document |= {"reruns": len(again), "machine": machine_of(store), "cells": cells, "verdicts": verdicts}
     return {**document, "sha256": digest(document)}
 
@@ -235,18 +235,19 @@ def _rerun(run: Store, cell: SealedCell) -> pd.DataFrame:
         other = run.cell(name)
         if configuration(other) == configuration(cell):
             return figures_of(run, other)
-    raise UsageError(f"{run.path} lacks a cell like {cell.meta.get('label', cell.name)}; rerun the same suite")
+    raise UsageError(f"{run.path} lacks a cell like {cell.meta.label or cell.name}; rerun the same suite")
 
 
 def configuration(cell: SealedCell) -> str:
     """What two cells share that differ in nothing but the seed."""
     setting = ("backbone", "dtype", "task", "task_params", "sampling", "max_new_tokens", "batch")
     words = ("method", "label", "params", "role", *setting)
-    return json.dumps([cell.meta.get(word) for word in words], sort_keys=True)
+    stored = cell.meta.stored()
+    return json.dumps([stored.get(word) for word in words], sort_keys=True)
 
 
 def _refuse_unfinished(store: Store) -> None:
-    planned = [name for name, meta in store.manifest["cells"].items() if meta.get("status") == "planned"]
+    planned = [name for name, meta in store.manifest.cells.items() if meta.status == "planned"]
     finished = set(store.cells())
     if missing := [name for name in planned if name not in finished]:
         names = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
@@ -257,7 +258,7 @@ def _refuse_unfinished(store: Store) -> None:
 
 
 def _refuse_unlike(store: Store, rerun: Store) -> None:
-    first, second = (comparable(run.manifest["key"]) for run in (store, rerun))
+    first, second = (comparable(run.manifest.key.stored()) for run in (store, rerun))
     seeds = [key.pop("seed", None) for key in (first, second)]
     unlike = list(differences(first, second))
     if unlike:
@@ -272,13 +273,13 @@ def _refuse_unlike(store: Store, rerun: Store) -> None:
 
 def verdict_of(cell: SealedCell) -> str | None:
     """Return the word of a cell's verdict, or None if no sample succeeded."""
-    word: str | None = (cell.meta.get("verdict") or {}).get("word")
+    word = cell.meta.verdict.word if cell.meta.verdict else None
     return word
 
 
 def machine_of(store: Store) -> str | None:
     """The fingerprint of the machine, equal where times may be compared."""
-    fingerprint: str | None = dict(store.manifest.get("provenance") or {}).get("fingerprint")
+    fingerprint: str | None = store.manifest.provenance.fingerprint
     return fingerprint
 
 
@@ -333,7 +334,7 @@ def check_content(baseline: Mapping[str, Any]) -> None:
 
 
 def _check_key(store: Store, baseline: Mapping[str, Any]) -> None:
-    there, here = _without_methods(baseline["key"], store.manifest["key"])
+    there, here = _without_methods(baseline["key"], store.manifest.key.stored())
     unlike = list(differences(there, here))
     if unlike:
         raise UsageError(

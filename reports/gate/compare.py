@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from stridebench.harness.errors import printable_line
+from stridebench.harness.record.entries import CellMeta
 from stridebench.harness.record.metrics import METRICS
 from stridebench.reports.gate import engine_cells
 from stridebench.reports.gate.gaps import evidence as evidence
@@ -53,44 +54,39 @@ class Planned:
         finished: dict[str, SealedCell] = {}
         missing: dict[str, str] = {}
         sealed = set(store.cells())
-        for name, planned in store.manifest["cells"].items():
+        for name, planned in store.manifest.cells.items():
             cell = store.cell(name) if name in sealed else None
             meta = planned if cell is None else cell.meta
-            if cell is not None and meta.get("status", "done") != "skipped":
+            if cell is not None and meta.status != "skipped":
                 finished[configuration(meta)] = cell
-            elif meta.get("status") == "skipped":
-                missing[configuration(meta)] = f"skipped: {meta.get('reason') or 'no reason given'}"
+            elif meta.status == "skipped":
+                missing[configuration(meta)] = f"skipped: {meta.reason or 'no reason given'}"
             else:
                 missing[configuration(meta)] = "not finished"
         return Planned(finished, missing)
 
 
-def configuration(meta: Mapping[str, Any]) -> str:
+def configuration(meta: CellMeta, words: Sequence[str] = MATCHED) -> str:
     """Return what two cells must share, as a key."""
-    return json.dumps([meta.get(word) for word in MATCHED], sort_keys=True)
+    stored = meta.stored()
+    return json.dumps([stored.get(word) for word in words], sort_keys=True)
 
 
 def name_of(cell: SealedCell) -> str:
     """Return the label of a cell with its backbone and setting."""
     meta = cell.meta
-    where = f"{meta.get('backbone')} {meta.get('dtype')}, T = {temperature(meta):g}"
-    return f"{meta.get('label', cell.name)} ({where})"
-
-
-def temperature(meta: Mapping[str, Any]) -> float:
-    """Return the temperature of a cell; 0 is greedy."""
-    return float((meta.get("sampling") or {}).get("temperature", 0.0))
+    where = f"{meta.backbone} {meta.dtype}, T = {meta.sampling.temperature:g}"
+    return f"{meta.label or cell.name} ({where})"
 
 
 def why_alone(key: str, cell: SealedCell, other: Planned) -> str:
     """Return why the other run has no finished cell of this configuration, or "" if it has nothing like it."""
     if key in other.missing:
         return other.missing[key]
-    near = [one.meta for one in other.finished.values() if all(one.meta.get(w) == cell.meta.get(w) for w in NEAR)]
-    if not near:
-        return ""
-    nearest = min(near, key=lambda meta: len(list(_unlike(cell.meta, meta))))
-    return f"the nearest cell differs in {', '.join(_unlike(cell.meta, nearest))}"
+    here = configuration(cell.meta, NEAR)
+    near = [one.meta for one in other.finished.values() if configuration(one.meta, NEAR) == here]
+    differences: list[list[str]] = [[*_unlike(cell.meta.stored(), meta.stored())] for meta in near]
+    return f"the nearest cell differs in {', '.join(sorted(differences, key=len)[0])}" if near else ""
 
 
 def _unlike(here: Mapping[str, Any], there: Mapping[str, Any]) -> Iterator[str]:
@@ -187,7 +183,7 @@ def _compare_runs(
     names: tuple[str, str], a: Store, first: Planned, b: Store, other: Planned, consumption: bool
 ) -> Comparison:
     letter, prefix = names
-    machines = [dict(store.manifest.get("provenance") or {}).get("fingerprint") for store in (a, b)]
+    machines = [store.manifest.provenance.fingerprint for store in (a, b)]
     same_machine = machines[0] is not None and machines[0] == machines[1]
     both = " and ".join(str(machine or "unknown") for machine in machines)
     notes = [] if same_machine else [f"seconds are not compared: the machines differ ({both})"]
@@ -224,7 +220,7 @@ def _compare_cells(a: SealedCell, b: SealedCell, left_out: set[str]) -> tuple[li
     shared = sides[0].totals.index.intersection(sides[1].totals.index)
     shared, changed = _of_equal_prompts(sides, shared)
     remarks = [f"{changed} pairs are left out: the prompt of that id has another text"] if changed else []
-    weights = [cell.meta.get("fingerprint") for cell in (a, b)]
+    weights = [cell.meta.fingerprint for cell in (a, b)]
     if None not in weights and weights[0] != weights[1]:
         remarks.append("the weights differ")
     if not len(shared):
@@ -234,9 +230,9 @@ def _compare_cells(a: SealedCell, b: SealedCell, left_out: set[str]) -> tuple[li
     meta = a.meta
     common = {
         "cell": a.name,
-        "label": meta.get("label", a.name),
-        **{word: meta.get(word) for word in ("backbone", "dtype", "task")},
-        "temperature": temperature(meta),
+        "label": meta.label or a.name,
+        **{word: getattr(meta, word) for word in ("backbone", "dtype", "task")},
+        "temperature": meta.sampling.temperature,
         "pairs": len(shared),
         "equal": int((outputs[0] == outputs[1]).sum()),
     }

@@ -148,7 +148,7 @@ def gate(
     seconds = machine_of(store) is not None and machine_of(store) == baseline.get("machine")
     rows: list[TestRow] = []
     for name, cell in baseline["cells"].items():
-        planned = {**store.manifest["cells"], **(store.manifest.get("engines") or {})}
+        planned = {**store.manifest.cells, **store.manifest.engines}
         if name not in planned and _other_methods(store, baseline):
             removed.append(cell["label"])
             continue
@@ -159,10 +159,10 @@ def gate(
         rows += _cell_rows(row, before, after, min_prompts, cell.get("noise") or {})
     rows = [*_verdict_rows(store, baseline), *_e_value_rows(store), *decide(rows, tolerated)]
     known = {*baseline["cells"], *baseline.get("verdicts", {})}
-    added = tuple(str(store.cell(name).meta.get("label", name)) for name in store.cells() if name not in known)
+    added = tuple(store.cell(name).meta.label or name for name in store.cells() if name not in known)
     notes = [] if seconds else ["seconds are not compared: the machines differ"]
     notes += [
-        f"the speed-up of {cell.meta.get('label', cell.name)} is not compared: its timing was disturbed"
+        f"the speed-up of {cell.meta.label or cell.name} is not compared: its timing was disturbed"
         for cell in (map(store.cell, store.cells()) if seconds else ())
         if disturbed_share(cell.steps) > WAITING_STEPS
     ]
@@ -190,7 +190,7 @@ def worst(rows: Sequence[TestRow]) -> str:
 
 
 def _other_methods(store: Store, baseline: Mapping[str, Any]) -> bool:
-    return bool(store.manifest["key"].get("methods") != baseline["key"].get("methods"))
+    return bool(store.manifest.key.methods != baseline["key"].get("methods", []))
 
 
 def _verdict_rows(store: Store, baseline: Mapping[str, Any]) -> Iterator[TestRow]:
@@ -203,7 +203,7 @@ def _verdict_rows(store: Store, baseline: Mapping[str, Any]) -> Iterator[TestRow
         if worse and before != after:
             known = f"was {before} and" if before is not None else "of a new cell" if name not in verdicts else ""
             why = f"the verdict {known} is {after or 'none, since no sample succeeded'}".replace("  ", " ")
-            yield TestRow(name, cell.meta.get("label", name), "verdict", "fail", why)
+            yield TestRow(name, cell.meta.label or name, "verdict", "fail", why)
 
     for name in engine_cells.broken(store):
         yield TestRow(name, engine_cells.label(store, name), "verdict", "fail", "its drafts change what it samples")
@@ -218,17 +218,17 @@ def _e_value_rows(store: Store) -> Iterator[TestRow]:
     metas = {name: store.cell(name).meta for name in store.cells()}
     threshold = refuting_in(metas.values())
     for name, meta in metas.items():
-        log_e = meta.get("audit_log_e")
-        if log_e is None or meta.get("claim") != "SAME_LAW":
+        log_e = meta.audit_log_e
+        if log_e is None or meta.claim != "SAME_LAW":
             continue
-        label, visible = meta.get("label", name), meta.get("audit_visible_tv")
+        label, visible = meta.label or name, meta.audit_visible_tv
         if not np.isfinite(log_e) and log_e != np.inf:
             yield TestRow(name, label, "e-value", "inconclusive", f"the audit's e-value is {log_e}")
             continue
-        text = f"log e = {log_e:.1f} after {meta.get('audit_tokens')} tokens"
+        text = f"log e = {log_e:.1f} after {meta.audit_tokens} tokens"
         text += f"; a bias of TV {visible:.2g} a token would be seen" if visible is not None else ""
         refuted = log_e >= np.log(threshold)
-        why = f"refuted by {meta.get('audit_best')}: {text}" if refuted else text
+        why = f"refuted by {meta.audit_best}: {text}" if refuted else text
         yield TestRow(name, label, "e-value", "fail" if refuted else "pass", why)
 
 

@@ -6,12 +6,11 @@ A checksum shows that a file was not altered. These checks show that it holds a 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, NotRequired
+from typing import Annotated, Any
 
-from pydantic import Field, TypeAdapter, with_config
-from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
+from pydantic import Field
 
-from stridebench.harness.record.entries import STRICT, Count, Finite, problem
+from stridebench.harness.record.entries import Count, Entries, Finite
 
 SCORE = "score."
 COUNTS = ["output", "steps", "accepted", "tested", "drafted"]
@@ -22,25 +21,22 @@ Score = Annotated[tuple[str, Count, Count, Finite], Field(strict=False)]
 Text = Annotated[tuple[str, Count, list[Count]], Field(strict=False)]
 
 
-@with_config(STRICT)
-class BaselineKey(TypedDict, total=False):
+class BaselineKey(Entries):
     """The setting that a run must share with the baseline's."""
 
-    tasks: list[dict[str, Any]]
+    tasks: list[dict[str, Any]] | None = None
 
 
-@with_config(STRICT)
-class CellEntry(TypedDict):
+class CellEntry(Entries):
     """The figures of a cell: a row a sample."""
 
     label: str
     columns: list[str]
     samples: list[Sample]
-    noise: NotRequired[dict[str, Annotated[Finite, Field(ge=0)]]]
+    noise: dict[str, Annotated[Finite, Field(ge=0)]] | None = None
 
 
-@with_config(STRICT)
-class ReplayedCell(TypedDict):
+class ReplayedCell(Entries):
     """Texts of a cell and the scores of its drafts along them."""
 
     label: str
@@ -48,15 +44,13 @@ class ReplayedCell(TypedDict):
     scores: Annotated[list[Score], Field(min_length=1)]
 
 
-@with_config(STRICT)
-class BaselineSuite(TypedDict):
+class BaselineSuite(Entries):
     """The suite that made the texts, as dumped."""
 
     name: str
 
 
-@with_config(STRICT)
-class ReplayEntry(TypedDict):
+class ReplayEntry(Entries):
     """The entries that a replay reads."""
 
     suite: BaselineSuite
@@ -64,25 +58,23 @@ class ReplayEntry(TypedDict):
     skipped: dict[str, str]
 
 
-@with_config(STRICT)
-class Document(TypedDict):
+class Document(Entries):
     """A baseline."""
 
     key: BaselineKey
     cells: Annotated[dict[str, CellEntry], Field(min_length=1)]
-    machine: NotRequired[str | None]
-    reruns: NotRequired[Count]
+    machine: str | None = None
+    reruns: Count = 0
     verdicts: dict[str, str | None]
-    replay: NotRequired[ReplayEntry]
-
-
-DOCUMENT: TypeAdapter[Any] = TypeAdapter(Document)
+    replay: ReplayEntry | None = None
 
 
 def fault(baseline: Mapping[str, Any]) -> str | None:
     """Return the first problem of a baseline's content, or None if it is valid."""
-    if words := problem(dict(baseline), DOCUMENT):
-        return words
+    try:
+        Document.read(dict(baseline))
+    except ValueError as problem:
+        return str(problem)
     for name, cell in baseline["cells"].items():
         columns = cell["columns"]
         if words := _fault_of_columns(columns) or _fault_of_rows(columns, cell["samples"]):

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from stridebench.harness.errors import UsageError
+from stridebench.harness.record.entries import CellMeta
 from stridebench.harness.record.request_store import RequestStore, SealedEngineCell
 from stridebench.harness.record.requests import counted, timings
 from stridebench.reports.gate.gaps import row_of
@@ -26,19 +27,19 @@ if TYPE_CHECKING:
 def names(store: Store) -> list[str]:
     """Finished cells of speculative engines."""
     cells = RequestStore.of(store.path, store.manifest)
-    return [name for name in cells.cells() if cells.planned[name].get("role") == "speculative"]
+    return [name for name in cells.cells() if cells.planned[name].role == "speculative"]
 
 
 def broken(store: Store) -> list[str]:
     """Return the cells whose tokens were refuted while the plain decode's were not."""
     cells = RequestStore.of(store.path, store.manifest)
-    return [name for name in names(store) if (cells.cell(name).meta.get("verdict") or {}).get("verdict") == "broken"]
+    return [name for name in names(store) if cells.cell(name).meta.judged.verdict == "broken"]
 
 
 def label(store: Store, name: str) -> str:
     """Its name in tables."""
-    planned = store.manifest["engines"][name]
-    return f"{planned['label']}, load {planned['load']}"
+    planned = store.manifest.engines[name]
+    return f"{planned.label}, load {planned.load}"
 
 
 def figures(store: Store, name: str) -> pd.DataFrame:
@@ -68,15 +69,11 @@ def rerun(store: Store, name: str, again: Store) -> pd.DataFrame:
     Raises:
         UsageError: there is none.
     """
-    configuration = _configuration(store.manifest["engines"][name])
+    wanted = configuration(store.manifest.engines[name], ("cell", "seed"))
     for other in names(again):
-        if _configuration(again.manifest["engines"][other]) == configuration:
+        if configuration(again.manifest.engines[other], ("cell", "seed")) == wanted:
             return figures(again, other)
     raise UsageError(f"{again.path} lacks a finished cell like {label(store, name)}; rerun the same suite")
-
-
-def _configuration(planned: dict[str, Any]) -> str:
-    return json.dumps({key: value for key, value in planned.items() if key not in ("cell", "seed")}, sort_keys=True)
 
 
 # Cells of engines in two runs, request by request: acceptance, seconds a token and the time to the first token.
@@ -97,19 +94,19 @@ def finished(store: Store) -> dict[str, SealedEngineCell]:
     return {
         configuration(cells.planned[name]): cells.cell(name)
         for name in cells.cells()
-        if cells.planned[name].get("role") != "floor"
+        if cells.planned[name].role != "floor"
     }
 
 
-def configuration(planned: Mapping[str, Any]) -> str:
-    """What two cells must share, as a key."""
-    return json.dumps({key: value for key, value in planned.items() if key != "cell"}, sort_keys=True)
+def configuration(planned: CellMeta, but: Sequence[str] = ("cell",)) -> str:
+    """Return what two cells must share, as a key: all facts except some."""
+    return json.dumps({key: value for key, value in planned.stored().items() if key not in but}, sort_keys=True)
 
 
 def name_of(cell: SealedEngineCell) -> str:
     """Return its label with its backbone and temperature."""
     meta = cell.meta
-    return f"{meta['label']}, load {meta['load']} ({meta['backbone']}, T = {meta['sampling']['temperature']:g})"
+    return f"{meta.label}, load {meta.load} ({meta.backbone}, T = {meta.sampling.temperature:g})"
 
 
 def alone(run: Mapping[str, SealedEngineCell], other: Mapping[str, SealedEngineCell]) -> list[str]:
@@ -129,9 +126,9 @@ def rows(a: SealedEngineCell, b: SealedEngineCell, seconds: bool) -> Iterator[di
     meta = a.meta
     common = {
         "cell": a.name,
-        "label": f"{meta['label']}, load {meta['load']}",
-        **{word: meta.get(word) for word in ("backbone", "dtype", "task")},
-        "temperature": float(meta["sampling"]["temperature"]),
+        "label": f"{meta.label}, load {meta.load}",
+        **{word: getattr(meta, word) for word in ("backbone", "dtype", "task")},
+        "temperature": meta.sampling.temperature,
         "pairs": len(shared),
         "equal": int((before["output"] == after["output"]).sum()),
     }

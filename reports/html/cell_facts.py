@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from stridebench.harness.errors import printable, printable_line
+from stridebench.harness.record.entries import CellMeta, Manifest
 from stridebench.harness.record.metrics import METRICS, REFUTED, value
 from stridebench.reports.html.headline import COLUMNS, HeadlineEntry, entry, setting_of, verdict_of
 from stridebench.reports.html.text import e_value, figure_of, signed, visible
@@ -82,7 +83,7 @@ def cell_facts(row: pd.Series[Any], finished: FinishedCell, no_curve: str = "") 
         no_curve: why the page has no curve of the e-value; "" if it has one or there was no audit.
     """
     meta, (word, variation) = finished.cell.meta, verdict_of(row)
-    source = printable_line(str(meta.get("source") or ""))
+    source = printable_line(meta.source or "")
     scores = [str(key)[:-4] for key in row.index if re.fullmatch(r"(score|set)\..*_low", str(key))]
     candidates = (*COLUMNS, *(Column(name, title_of(name)) for name in scores))
     figures = tuple((column.title, entry(row, column)) for column in candidates)
@@ -90,14 +91,14 @@ def cell_facts(row: pd.Series[Any], finished: FinishedCell, no_curve: str = "") 
         label=str(row["label"]),
         setting=setting_of(row),
         role=str(row["role"] or "method"),
-        claim=CLAIMS.get(str(meta.get("claim")), printable_line(str(meta.get("claim") or "not stated"))),
+        claim=CLAIMS.get(str(meta.claim), printable_line(str(meta.claim or "not stated"))),
         source=source,
         source_link=link_of(source),
         verdict=word,
         variation=variation,
         meaning=WORDS.get(word.split(" ")[0], ""),
         evidence=(*_evidence(row, meta), *([("no curve", no_curve)] if no_curve else [])),
-        params=_pairs(meta.get("params") or {}),
+        params=_pairs(meta.params),
         settings=_settings(meta),
         figures=tuple((title, item) for title, item in figures if item.order),
         metrics=tuple(_metrics(finished)),
@@ -114,19 +115,19 @@ def link_of(source: str) -> str:
     return ""
 
 
-def _evidence(row: pd.Series[Any], meta: Mapping[str, Any]) -> list[tuple[str, str]]:
-    verdict = meta.get("verdict") or {}
-    variation = verdict.get("total_variation")
+def _evidence(row: pd.Series[Any], meta: CellMeta) -> list[tuple[str, str]]:
+    verdict = meta.judged
+    variation = verdict.total_variation
     pairs = [
         ("largest total variation", "" if variation is None else f"{variation:.3g}"),
-        ("in the case", str(verdict.get("case") or "")),
-        ("greedy tokens", str(verdict.get("greedy") or "")),
-        ("note", str(verdict.get("note") or "")),
-        ("error", str(verdict.get("error") or "")),
+        ("in the case", verdict.case or ""),
+        ("greedy tokens", verdict.greedy or ""),
+        ("note", verdict.note or ""),
+        ("error", verdict.error or ""),
     ]
     for key, title in (("audit_log_e", "e-value of the audit"), ("audit_reason", "no audit")):
         if row.get(key) is not None and not pd.isna(row[key]):
-            limit = float(meta.get("audit_threshold") or REFUTED)
+            limit = meta.audit_threshold or REFUTED
             pairs.append((title, _evidence_of(float(row[key]), limit) if key == "audit_log_e" else str(row[key])))
     if row.get("audit_log_e") is not None and not pd.isna(row["audit_log_e"]):
         pairs.append(("audited tokens", figure_of(row.get("audit_tokens"), 0)))
@@ -147,12 +148,12 @@ def _value(item: Any) -> str:
     return printable_line(item if isinstance(item, str) else json.dumps(item, ensure_ascii=False))
 
 
-def _settings(meta: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+def _settings(meta: CellMeta) -> tuple[tuple[str, str], ...]:
     words = "backbone dtype task task_params sampling max_new_tokens batch seed device threads"
-    values = {name: meta[name] for name in words.split() if meta.get(name) not in (None, {}, "")}
-    fingerprint = meta.get("fingerprint")
-    weights = {"weights": str(fingerprint)[:16]} if fingerprint else {}
-    return _pairs(values | weights | {"cell": meta.get("cell", "")})
+    stored = meta.stored()
+    values = {name: stored[name] for name in words.split() if stored.get(name) not in (None, {}, "")}
+    weights = {"weights": meta.fingerprint[:16]} if meta.fingerprint else {}
+    return _pairs(values | weights | {"cell": meta.cell})
 
 
 def _metrics(finished: FinishedCell) -> list[tuple[str, str, str, str]]:
@@ -190,49 +191,40 @@ class RunFacts:
     def of(store: Store) -> RunFacts:
         """The facts of a run's manifest."""
         manifest = store.manifest
-        suite, source = manifest.get("suite") or {}, manifest.get("provenance") or {}
-        rest = {key: value for key, value in manifest.items() if key != "cells"}
-        facts = tuple((name, printable_line(text)) for name, text in _facts(manifest, source) if text)
+        suite, source = manifest.suite, manifest.provenance
+        rest = {key: value for key, value in manifest.stored().items() if key != "cells"}
+        facts = tuple((name, printable_line(text)) for name, text in _facts(manifest) if text)
         return RunFacts(
-            name=printable_line(_name(suite, store)),
-            created=printable_line(str(manifest["created"]))[:19].replace("T", " "),
-            description=printable_line(str(suite.get("description") or "")),
+            name=printable_line(_name(store)),
+            created=printable_line(manifest.created)[:19].replace("T", " "),
+            description=printable_line(suite.description),
             facts=facts,
-            command=printable_line(_command(source)),
+            command=printable_line(shlex.join(["stride", *source.argv[1:]]) if source.argv else ""),
             manifest=printable(json.dumps(rest, indent=1, ensure_ascii=False)),
         )
 
 
-def _name(suite: Mapping[str, Any], store: Store) -> str:
+def _name(store: Store) -> str:
     """The suite's name; of a run of options alone, which has none, the name of its folder."""
-    name = str(suite.get("name") or "run")
+    name = store.manifest.suite.name or "run"
     return store.address.rstrip("/").rpartition("/")[2] or name if name == "adhoc" else name
 
 
-def _command(source: Mapping[str, Any]) -> str:
-    """The command line of a run, with `stride` in the place of the path that it was called by."""
-    argv = source.get("argv")
-    if not isinstance(argv, list) or not argv:
-        return ""
-    return shlex.join(["stride", *map(str, argv[1:])])
-
-
-def _facts(manifest: Mapping[str, Any], source: Mapping[str, Any]) -> list[tuple[str, str]]:
-    machine, git = source.get("machine") or {}, source.get("git") or {}
+def _facts(manifest: Manifest) -> list[tuple[str, str]]:
+    source = manifest.provenance
+    machine, git = source.machine, source.git or {}
     gpus = [str(gpu.get("name")) for gpu in machine.get("gpus") or () if isinstance(gpu, dict)]
     memory, cores = machine.get("memory_bytes"), machine.get("cores")
     commit = str(git.get("commit") or "")[:12]
-    versions = source.get("versions") or {}
-    environment = source.get("environment") or {}
     return [
-        ("started", f"{str(manifest['created'])[:19].replace('T', ' ')} UTC"),
+        ("started", f"{manifest.created[:19].replace('T', ' ')} UTC"),
         ("processor", f"{machine.get('cpu') or 'unknown'}{f', {cores} cores' if cores else ''}"),
         ("threads", str(machine.get("threads") or "")),
         ("memory", f"{memory / 2**30:.0f} GiB" if isinstance(memory, int) else ""),
         ("GPU", ", ".join(gpus)),
-        ("machine", str(source.get("fingerprint") or "")),
+        ("machine", source.fingerprint or ""),
         ("commit", f"{commit}{', with changes' if git.get('dirty') else ''}" if commit else ""),
-        ("versions", ", ".join(f"{name} {version}" for name, version in versions.items() if version)),
-        ("environment", " ".join(f"{name}={value}" for name, value in environment.items())),
-        ("schema", str(manifest["schema"])),
+        ("versions", ", ".join(f"{name} {version}" for name, version in source.versions.items() if version)),
+        ("environment", " ".join(f"{name}={value}" for name, value in source.environment.items())),
+        ("schema", str(manifest.version)),
     ]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
 from stridebench.harness.errors import printable_line
+from stridebench.harness.record.entries import CellMeta, StoredVerdict
 from stridebench.harness.record.request_store import SealedEngineCell
 from stridebench.reports.engines import COLUMNS, SETTING, notes_of
 from stridebench.reports.html.text import e_value, figure_of, signed, visible
@@ -118,31 +119,30 @@ def engine_facts(row: pd.Series[Any], cell: SealedEngineCell, paired: str) -> En
         cell: with its requests.
         paired: the speed-up over requests that the plain decode has too, with its interval; "": there is none.
     """
-    meta, verdict = cell.meta, cell.meta.get("verdict")
-    word = str((verdict or {}).get("verdict") or "")
-    kind, meaning = WORDS.get(word, ("unverified", PLAIN if verdict is not None else "The run has not judged it yet."))
+    meta, verdict = cell.meta, cell.meta.judged
+    word, stored = verdict.verdict, meta.stored()
+    kind, meaning = WORDS.get(word, ("unverified", PLAIN if meta.verdict else "The run has not judged it yet."))
     shown = {column: column.text(row) for column in COLUMNS if column.key not in ("label", "verdict", "load")}
     titles = {column.key: (column.title, signed(text)) for column, text in shown.items() if text != "-"}
     measures = [(title, text, HELP.get(key, "")) for key, (title, text) in titles.items()]
     if paired:
         measures.append(("x plain, paired", paired, "plain seconds a token over this cell's, over the same requests"))
-    differences = (verdict or {}).get("differences") or []
     return EngineFacts(
         label=printable_line(str(row["label"])),
         setting=setting_of(row),
         verdict=word,
         kind=kind,
         meaning=meaning,
-        evidence=_texts(_evidence(verdict or {})),
+        evidence=_texts(_evidence(verdict)),
         engine=_texts(_engine(meta)),
-        settings=_texts((name, _value(meta.get(name))) for name in (*_SETTINGS, "cell")),
+        settings=_texts((name, _value(stored.get(name))) for name in (*_SETTINGS, "cell")),
         tiles=tuple(titles[key] for key in TILES if key in titles),
         measures=tuple(measures),
         differences=tuple(
-            (printable_line(str(one["prompt"])), str(one["at"]), figure_of(one["margin"], 3))
-            for one in differences[:DIFFERENCES]
+            (printable_line(one.prompt), str(one.at), figure_of(one.margin, 3))
+            for one in (verdict.differences or [])[:DIFFERENCES]
         ),
-        notes=tuple(printable_line(note) for note in notes_of(cell.requests, meta, verdict or {})),
+        notes=tuple(printable_line(note) for note in notes_of(cell.requests, meta)),
     )
 
 
@@ -168,51 +168,46 @@ def load_of(row: pd.Series[Any]) -> str:
     return "one request at a time" if row["concurrency"] == 1 else f"{row['concurrency']} requests at once"
 
 
-def _evidence(verdict: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    if (same := verdict.get("same")) is not None:
-        yield "same as the plain decode", f"{same:.1%} of {verdict.get('pairs')} outputs"
-    if (share := verdict.get("visible_share")) is not None:
-        yield "share of differing outputs that 9 of 10 such checks see", f"{share:.1%}"
-    if (floor := verdict.get("floor")) is not None:
-        yield "the plain decode made again", f"{floor:.1%} of its outputs are the same"
-    if (departure := verdict.get("departure")) is not None:
+def _evidence(verdict: StoredVerdict) -> Iterator[tuple[str, str]]:
+    if verdict.same is not None:
+        yield "same as the plain decode", f"{verdict.same:.1%} of {verdict.pairs} outputs"
+    if verdict.visible_share is not None:
+        yield "share of differing outputs that 9 of 10 such checks see", f"{verdict.visible_share:.1%}"
+    if verdict.floor is not None:
+        yield "the plain decode made again", f"{verdict.floor:.1%} of its outputs are the same"
+    if (departure := verdict.departure) is not None:
         yield "the plain decode's tokens lie below the reference's best logit by at most", figure_of(departure, 3)
-    for key, title in (("audit", "e-value of the audit"), ("plain_audit", "e-value of the plain decode")):
-        if audit := verdict.get(key):
-            yield title, _e_value(audit)
-    if audit := verdict.get("audit"):
-        yield "audited tokens", figure_of(audit.get("tokens"), 0)
-        yield "strongest bet", str(audit.get("best") or "")
-        yield "bias that 9 of 10 audits refute", visible(audit.get("visible_tv"))
-    if checked := verdict.get("identities_checked"):
-        yield "requests whose numbers were compared with each other", str(checked)
-    for line in verdict.get("broken_identities") or []:
-        yield "contradiction", str(line)
+    for audit, title in ((verdict.audit, "audit"), (verdict.plain_audit, "plain decode")):
+        if audit:
+            refutes = f"; {audit.threshold:g} refutes" if audit.threshold else ""
+            yield f"e-value of the {title}", e_value(audit.log_e) + refutes
+    if audit := verdict.audit:
+        yield "audited tokens", figure_of(audit.tokens, 0)
+        yield "strongest bet", audit.best
+        yield "bias that 9 of 10 audits refute", visible(audit.visible_tv)
+    if verdict.identities_checked:
+        yield "requests whose numbers were compared with each other", str(verdict.identities_checked)
+    for line in verdict.broken_identities:
+        yield "contradiction", line
 
 
-def _e_value(audit: Mapping[str, Any]) -> str:
-    threshold = audit.get("threshold")
-    refutes = f"; {threshold:g} refutes" if threshold else ""
-    return e_value(float(audit["log_e"])) + refutes
-
-
-def _engine(meta: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    yield "engine", str(meta.get("engine") or "")
+def _engine(meta: CellMeta) -> Iterator[tuple[str, str]]:
+    yield "engine", meta.engine
     yield "drafts", _drafts(meta)
-    for key, title in (("serve", "started server"), ("way", "way of drafting")):
-        yield title, str(meta.get(key) or "")
-    for name, value in (meta.get("options") or {}).items():
+    yield "started server", meta.serve
+    yield "way of drafting", meta.way
+    for name, value in meta.options.items():
         yield f"option {name}", _value(value)
-    for name, value in (meta.get("told") or {}).items():
+    for name, value in meta.told.items():
         yield f"told: {name}", _value(value)
-    for name, value in ((meta.get("counters") or {}).get("growth") or {}).items():
+    for name, value in meta.growth.items():
         yield f"counter {name}", number(value, 0)
 
 
-def _drafts(meta: Mapping[str, Any]) -> str:
-    if meta.get("role") == "speculative":
-        return f"yes; its plain decode is {meta.get('plain')}"
-    return "this is the plain decode" + (", made again in another order" if meta.get("role") == "floor" else "")
+def _drafts(meta: CellMeta) -> str:
+    if meta.role == "speculative":
+        return f"yes; its plain decode is {meta.plain}"
+    return "this is the plain decode" + (", made again in another order" if meta.role == "floor" else "")
 
 
 def _value(item: Any) -> str:

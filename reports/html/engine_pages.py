@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from stridebench.harness.errors import printable_line
+from stridebench.harness.record.entries import CellMeta
 from stridebench.harness.record.request_store import RequestStore
 from stridebench.harness.record.requests import counted, per_position, timings
 from stridebench.reports import engines
@@ -41,7 +42,7 @@ QUANTILES = 200
 """Points of a curve of latencies, at most."""
 
 
-def engine_charts(requests: pd.DataFrame, plain: pd.DataFrame | None, meta: Mapping[str, Any]) -> Iterator[Chart]:
+def engine_charts(requests: pd.DataFrame, plain: pd.DataFrame | None, meta: CellMeta) -> Iterator[Chart]:
     """Yield the charts of a cell; figures that the engine does not tell are left out.
 
     Args:
@@ -50,7 +51,8 @@ def engine_charts(requests: pd.DataFrame, plain: pd.DataFrame | None, meta: Mapp
         meta: of the cell.
     """
     rows = counted(requests)
-    shares = per_position(requests) or _from_counters(meta)
+    steps, kept = meta.growth.get("draft_steps"), meta.counters.per_position if meta.counters else []
+    shares = per_position(requests) or ([count / steps for count in kept] if steps else [])
     if shares:
         yield _acceptance(shares)
     if len(rows) and rows["histogram"].notna().all():
@@ -63,13 +65,6 @@ def engine_charts(requests: pd.DataFrame, plain: pd.DataFrame | None, meta: Mapp
             yield _latency(key, title, axis, {name: one for name, one in values.items() if len(one)})
     if len(rows):
         yield _in_time(rows)
-
-
-def _from_counters(meta: Mapping[str, Any]) -> list[float]:
-    """Acceptance by position from the server's counters; empty: not told."""
-    counters = meta.get("counters") or {}
-    steps, kept = (counters.get("growth") or {}).get("draft_steps"), counters.get("per_position") or []
-    return [float(count) / float(steps) for count in kept] if steps else []
 
 
 def _acceptance(shares: list[float]) -> Chart:

@@ -100,7 +100,7 @@ def _notes(first: Picked, other: Picked) -> Iterator[str]:
 
 
 def _machine(picked: Picked) -> object:
-    return (picked.store.manifest.get("provenance") or {}).get("fingerprint")
+    return picked.store.manifest.provenance.fingerprint
 
 
 def _text(interval: stats.Interval | None, sign: str = "") -> str:
@@ -186,7 +186,7 @@ class _Run:
         return texts
 
     def _modality(self, cell: str) -> str:
-        return printable_line(str(self.store.manifest["cells"][cell].get("modality") or "text"))
+        return printable_line(self.store.manifest.cells[cell].modality)
 
 
 @dataclass(frozen=True)
@@ -241,7 +241,7 @@ def write(stores: Sequence[Store], folder: Path, curve: Curve | None = None, ser
         engines=[table for run in runs if not run.picked for table in run.engines.tables()],
         engine_words=WORDS_OF_ENGINES,
         engine_legend=[(column.title, HELP[column.key]) for column in COLUMNS if column.key in HELP],
-        methods=any(run.store.manifest["cells"] for run in runs),
+        methods=any(run.store.manifest.cells for run in runs),
         pareto=list(figures.pareto_charts(drawn)),
         speed=list(figures.speed_charts(drawn, passes)),
         missing=missing[:MISSING],
@@ -329,7 +329,7 @@ def _write_cell(
         charts=[*charts, *([evidence] if isinstance(evidence, Chart) else [])],
         table=table,
         data=f"../{quote(data)}/",
-        grid=finished.cell.meta.get("grid"),
+        grid=finished.cell.meta.stored().get("grid"),
         legend=samples.LEGEND,
         neighbours=neighbours,
         show=f"stride show {run.store.address} {name} --prompt ID",
@@ -340,7 +340,7 @@ def _write_cell(
 
 def finished_baseline(read: Callable[[str], FinishedCell], store: Store, name: str) -> FinishedCell | None:
     """Return the baseline of a cell, if it is finished."""
-    baseline = read(name).cell.meta.get("baseline")
+    baseline = read(name).cell.meta.baseline
     return read(baseline) if baseline in set(store.cells()) else None
 
 
@@ -400,7 +400,7 @@ def _missing(run: _Run) -> list[Missing]:
 def _progress(store: Store, cell: str) -> str:
     """Return how many decodes of an unfinished cell are stored."""
     stored = store.stored(cell)
-    expected = store.manifest["cells"][cell].get("expected")
+    expected = store.manifest.cells[cell].expected
     of = f" of {expected}" if expected else ""
     return f"not finished: {stored}{of} decodes are stored" if stored else "not started"
 

@@ -222,7 +222,7 @@ def documents(
         scores: of each.
         places: folder of the run, of the pages, and of the cell's data below it.
     """
-    baseline = str(finished.cell.meta.get("baseline") or finished.cell.name)
+    baseline = str(finished.cell.meta.baseline or finished.cell.name)
     steps = finished.cell.steps[~finished.cell.steps["warmup"].astype(bool)]
     rows_of = steps.groupby(["prompt", "repetition"], sort=False).indices
     columns = {name: steps[name].to_numpy() for name in COUNTS}
@@ -232,8 +232,8 @@ def documents(
         index = rows_of.get((sample["prompt"], sample["repetition"]), np.zeros(0, dtype=int))
         numbers = {name: values[index].tolist() for name, values in columns.items()}
         document = _texts(sample) | _tokens(sample, numbers) | media_of(dict(sample), *places)
-        if finished.cell.meta.get("modality") == "image" and sample["status"] == "ok" and not sample.get("output"):
-            document["lost"] = _unfinished(len(sample["tokens"]), finished.cell.meta.get("max_new_tokens"))
+        if finished.cell.meta.modality == "image" and sample["status"] == "ok" and not sample.get("output"):
+            document["lost"] = _unfinished(len(sample["tokens"]), finished.cell.meta.max_new_tokens)
         if heard:
             document |= sound_of(sound_file(places[0], baseline, str(sample["prompt"])), *places)
         document["steps"] = {name: _folded(values) for name, values in numbers.items()}

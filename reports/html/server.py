@@ -105,7 +105,7 @@ class Library:
     def _pages(self, place: str, names: tuple[str, ...], picked: tuple[tuple[int, str], ...]) -> str:
         with self._lock:
             stores, state = self._stores(names), self.state(names)
-            begun = " ".join(str(store.manifest["created"]) for store in stores)
+            begun = " ".join(store.manifest.created for store in stores)
             before = self._written.get(place)
             if before != (begun, state):
                 follow = "/state?" + urlencode([("run", name) for name in names]) if state and not picked else ""
@@ -139,9 +139,9 @@ def _entry(name: str, path: Path) -> ListedRun:
 def _finished(store: Store) -> tuple[int, int]:
     """How many cells are finished, and how many will be; an engine's cell is finished when it is judged."""
     engines = RequestStore.of(store.path, store.manifest)
-    cells = store.manifest["cells"]
-    runnable = [name for name, cell in cells.items() if cell.get("status") != "skipped" or store.sealed(name)]
-    judged = sum("verdict" in engines.meta(name) for name in engines.cells())
+    cells = store.manifest.cells
+    runnable = [name for name, cell in cells.items() if cell.status != "skipped" or store.sealed(name)]
+    judged = sum(engines.meta(name).verdict is not None for name in engines.cells())
     return len(store.cells()) + judged, len(runnable) + len(engines.planned)
 
 

@@ -35,7 +35,7 @@ def _records(cell: SealedEngineCell) -> Iterator[dict[str, Any]]:
         yield {
             "cell": cell.name,
             "request": f"{row['prompt']}#{row['repetition']}",
-            "engine": cell.meta["engine"],
+            "engine": cell.meta.engine,
             "mean_acceptance_length": 1 + accepted / steps,
             "draft_acceptance_rate": accepted / drafted,
             "acceptance_histogram": {str(kept): int(count) for kept, count in enumerate(row["histogram"]) if count},
@@ -58,11 +58,11 @@ def golden(store: Store, drafts: int) -> str:
     """
     curves: dict[str, dict[str, Any]] = {}
     for cell in _cells(store):
-        growth = (cell.meta.get("counters") or {}).get("growth") or {}
+        growth = cell.meta.growth
         length = acceptance(counted(cell.requests), growth)["length_per_draft_pooled"]
         if length is not None:
-            mode = f"{cell.meta['label']}, T = {cell.meta['sampling']['temperature']:g}, {cell.meta['load']}"
-            curves.setdefault(str(cell.meta["backbone"]), {})[mode] = {drafts: round(length, 2)}
+            mode = f"{cell.meta.label}, T = {cell.meta.sampling.temperature:g}, {cell.meta.load}"
+            curves.setdefault(cell.meta.backbone, {})[mode] = {drafts: round(length, 2)}
     if not curves:
         raise UsageError(f"no engine of {store.path} tells its steps with a draft; see docs/engines.md")
     head = "# Mean acceptance lengths: 1 + accepted / passes with a draft. key = num_speculative_tokens\n"
@@ -73,7 +73,7 @@ def _cells(store: Store) -> Iterator[SealedEngineCell]:
     requests = RequestStore.of(store.path, store.manifest)
     for name in requests.cells():
         cell = requests.cell(name)
-        if cell.meta.get("role") == "speculative":
+        if cell.meta.role == "speculative":
             yield cell
 
 
@@ -84,5 +84,5 @@ def lengths(store: Store) -> dict[str, pd.DataFrame]:
         rows = counted(cell.requests).set_index(["prompt", "repetition"])
         told = rows[["accepted", "draft_steps"]].dropna().astype(float)
         if len(told) and told["draft_steps"].sum():
-            out[f"{cell.meta['label']}, T = {cell.meta['sampling']['temperature']:g}, {cell.meta['load']}"] = told
+            out[f"{cell.meta.label}, T = {cell.meta.sampling.temperature:g}, {cell.meta.load}"] = told
     return out

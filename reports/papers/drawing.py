@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import matplotlib.image
@@ -12,6 +12,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from stridebench.harness.record.entries import GridEntry
 from stridebench.reports.papers.measured import CellGroup, MeasuredRun, decoded
 from stridebench.reports.pareto import COLOURS as COLOURS
 from stridebench.reports.pareto import STYLE_MARKERS as MARKERS
@@ -101,7 +102,7 @@ def unmeasured(axes: Axes) -> None:
 
 def has_pictures(cell: SealedCell) -> bool:
     """Return whether outputs are complete pictures on a known grid."""
-    return bool(cell.meta.get("grid")) and bool(cell.samples["output"].fillna("").str.endswith(".png").any())
+    return bool(cell.meta.grid) and bool(cell.samples["output"].fillna("").str.endswith(".png").any())
 
 
 def blank(title: str, down: int, across: int) -> Figure:
@@ -123,15 +124,15 @@ def show_output(axes: Axes, store: Store, cell: SealedCell, prompt: str, repetit
     name = "" if samples.empty else str(samples["output"].iloc[0])
     if not name.endswith(".png"):
         return False
-    grid = cell.meta["grid"]
+    grid = cell.meta.picture
     pixels = matplotlib.image.imread(store.path / name)
-    axes.imshow(pixels, extent=(0, grid["columns"], grid["rows"], 0), interpolation="nearest")
+    axes.imshow(pixels, extent=(0, grid.columns, grid.rows, 0), interpolation="nearest")
     return True
 
 
-def on_grid(values: npt.NDArray[Number], grid: Mapping[str, int]) -> npt.NDArray[Number]:
+def on_grid(values: npt.NDArray[Number], grid: GridEntry) -> npt.NDArray[Number]:
     """Reshape one value a token to cells [rows, columns], without ends of rows."""
-    return values[: grid["rows"] * grid["stride"]].reshape(grid["rows"], grid["stride"])[:, : grid["columns"]]
+    return values[: grid.rows * grid.stride].reshape(grid.rows, grid.stride)[:, : grid.columns]
 
 
 def first_of(rows: pd.DataFrame, prompt: str) -> pd.DataFrame:

@@ -122,7 +122,7 @@ def measured(
 
 def _output_totals(store: Store, finished: FinishedCell) -> Row:
     cell, frame = finished.cell, finished.totals
-    row: Row = {"options": dict(cell.meta.get("params") or {}), "tokens": float(frame["output"].mean())}
+    row: Row = {"options": dict(cell.meta.params), "tokens": float(frame["output"].mean())}
     pictures = [name for name in finished.samples["output"].fillna("") if name.endswith(".png")]
     row["pixels"] = float(len(matplotlib.image.imread(store.path / pictures[0]))) if pictures else None
     set_interval(row, "seconds", stats.mean(frame["wall_s"] + frame["prefill_ms"] / 1e3))
@@ -144,7 +144,7 @@ def _masked_speed(cell: SealedCell, frame: pd.DataFrame) -> Row:
     is included, / passes, each of which is one denoising step; missing if the run did not store them.
     """
     row: Row = {}
-    if cell.meta.get("method") == "masked_diffusion":
+    if cell.meta.method == "masked_diffusion":
         set_interval(row, "canvas_per_pass", metric_interval("scr", frame))
         set_interval(row, "completion_per_step", metric_interval("completion_per_pass", frame))
     return row

@@ -114,7 +114,7 @@ def rows(stores: Sequence[Store]) -> Iterator[tuple[str, ...]]:
         for store, name in cells:
             totals = sums(store, str(name))
             if figure.shown(totals):
-                label = f"{store.cell(str(name)).meta['label']}, {store.cell(str(name)).meta['backbone']}"
+                label = f"{store.cell(str(name)).meta.label}, {store.cell(str(name)).meta.backbone}"
                 values = (figure.before(totals), figure.now(totals))
                 before, now = ("" if value is None else f"{value:.{figure.digits}f}" for value in values)
                 if before != now:
@@ -126,7 +126,7 @@ def sums(store: Store, name: str) -> pd.Series[float]:
     finished = FinishedCell.of(store.cell(name))
     totals: pd.Series[float] = finished.totals.select_dtypes("number").sum(min_count=1)
     totals["free"] = totals["output"] - totals["forced"]
-    totals["masked"] = float(finished.cell.meta["method"] == "masked_diffusion")
+    totals["masked"] = float(finished.cell.meta.method == "masked_diffusion")
     for score in finished.scores:
         totals[str(score)] = finished.scores[score].astype(float).sum()
     return totals

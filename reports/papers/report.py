@@ -13,6 +13,7 @@ from matplotlib import rc_context
 from rich.console import Console
 
 from stridebench.harness.errors import UnknownNameError
+from stridebench.harness.record.entries import ReportEntry
 from stridebench.harness.registry import REPORTS
 from stridebench.reports.papers import (
     adt_tree,
@@ -155,14 +156,14 @@ def contents_of(store: Store) -> Contents:
     Raises:
         UnknownNameError: the report is unknown.
     """
-    stated = (store.manifest.get("suite") or {}).get("report")
+    stated = store.manifest.suite.report
     if not stated:
         return Contents()
-    entry = {"name": stated} if isinstance(stated, str) else stated
-    if entry["name"] not in reports():
-        raise UnknownNameError("report", entry["name"], reports())
-    contents = reports()[entry["name"]]
-    return contents.model_copy(update={"roles": entry.get("roles") or contents.roles})
+    entry = ReportEntry(name=stated) if isinstance(stated, str) else stated
+    if entry.name not in reports():
+        raise UnknownNameError("report", entry.name, reports())
+    contents = reports()[entry.name]
+    return contents.model_copy(update={"roles": entry.roles or contents.roles})
 
 
 def table(name: str, run: MeasuredRun) -> list[TextTable]:

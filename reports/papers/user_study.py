@@ -102,11 +102,11 @@ def export(store: Store, cells: Sequence[str], folder: Path, cases: int = 20, se
         StudyCase(p, dict(zip(LETTERS, order, strict=False))) for p, order in zip(drawn, orders, strict=True)
     )
     metas = {cell: samples.cell.meta for cell, samples in finished.items()}
-    labels = {cell: f"{meta['label']} on {meta['backbone']}" for cell, meta in metas.items()}
+    labels = {cell: f"{meta.label} on {meta.backbone}" for cell, meta in metas.items()}
     content = json.dumps([seed, sorted(cells), [asdict(case) for case in asked_cases]])
     study = hashlib.sha256(content.encode()).hexdigest()[:16]
     key = StudyKey(study, seed, labels, len(prompts) - len(shared), asked_cases)
-    base = str(metas[cells[0]]["baseline"])
+    base = str(metas[cells[0]].baseline)
     points = {case.prompt: condition_file(store.path, base, case.prompt) for case in asked_cases}
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / "questionnaire.html", folder / "key.json"]

@@ -18,10 +18,11 @@ import pyarrow as pa
 
 from stridebench.harness.errors import printable_line
 from stridebench.harness.record.columns import Sample, Step
+from stridebench.harness.record.entries import CellMeta
 from stridebench.harness.record.metrics import METRICS
 from stridebench.harness.record.request_store import RequestStore
 from stridebench.harness.record.requests import REQUESTS, Request
-from stridebench.harness.record.store import SAMPLES, STEPS
+from stridebench.harness.record.rows import SAMPLES, STEPS
 from stridebench.reports.summary import INTERVALS, PLAIN, reader, summarise
 
 if TYPE_CHECKING:
@@ -267,27 +268,27 @@ class CellOfRun:
 
     def facts(self) -> dict[str, Any]:
         """The values of ``FACTS``."""
-        planned = self.run.store.manifest["cells"][self.name]
+        planned = self.run.store.manifest.cells[self.name]
         return facts_of(self.run, self.name, self.run.store.meta(self.name) if self.sealed else planned)
 
 
-def facts_of(run: NamedRun, name: str, meta: Mapping[str, Any]) -> dict[str, Any]:
+def facts_of(run: NamedRun, name: str, meta: CellMeta) -> dict[str, Any]:
     """Return the values of ``FACTS`` of a cell of a method, or of an engine, whose name is its method."""
     texts = ("role", "backbone", "dtype", "task")
-    method = meta.get("method") or meta.get("engine")
+    method = meta.method or meta.engine
     return {
         "run": run.name,
         "cell": name,
-        "label": printable_line(str(meta.get("label") or method or name)),
-        "method": None if method is None else printable_line(str(method)),
-        **{word: None if meta.get(word) is None else printable_line(str(meta[word])) for word in texts},
-        "temperature": float((meta.get("sampling") or {}).get("temperature") or meta.get("temperature") or 0.0),
+        "label": printable_line(meta.label or method or name),
+        "method": printable_line(method) if method else None,
+        **{word: printable_line(getattr(meta, word)) or None for word in texts},
+        "temperature": meta.sampling.temperature,
     }
 
 
 def cells_of(runs: Iterable[NamedRun]) -> list[CellOfRun]:
     """Return the planned cells of all runs, numbered."""
-    pairs = [(run, name) for run in runs for name in run.store.manifest["cells"]]
+    pairs = [(run, name) for run in runs for name in run.store.manifest.cells]
     return [CellOfRun(number, run, name) for number, (run, name) in enumerate(pairs)]
 
 
@@ -305,21 +306,19 @@ def runs_rows(runs: Sequence[NamedRun]) -> pa.Table:
 
 def _run_row(run: NamedRun) -> dict[str, Any]:
     store, manifest = run.store, run.store.manifest
-    provenance = manifest.get("provenance") or {}
+    provenance = manifest.provenance
     sealed = store.cells()
-    skipped = sum(store.meta(name).get("status") == "skipped" for name in sealed)
-    skipped += sum(
-        meta.get("status") == "skipped" for name, meta in manifest["cells"].items() if name not in set(sealed)
-    )
-    planned = len(manifest["cells"])
-    done = sum(store.meta(name).get("status") == "done" for name in sealed)
+    skipped = sum(store.meta(name).status == "skipped" for name in sealed)
+    skipped += sum(meta.status == "skipped" for name, meta in manifest.cells.items() if name not in set(sealed))
+    planned = len(manifest.cells)
+    done = sum(store.meta(name).status == "done" for name in sealed)
     return {
         "run": run.name,
-        "created": manifest["created"],
-        "suite": (manifest.get("suite") or {}).get("name"),
-        "machine": provenance.get("fingerprint"),
-        "commit": (provenance.get("git") or {}).get("commit"),
-        "schema": int(manifest["schema"]),
+        "created": manifest.created,
+        "suite": manifest.suite.name,
+        "machine": provenance.fingerprint,
+        "commit": (provenance.git or {}).get("commit"),
+        "schema": manifest.version,
         "cells": planned,
         "done": done,
         "skipped": skipped,

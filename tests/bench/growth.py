@@ -29,6 +29,7 @@ from stridebench.harness.plan import presets
 from stridebench.harness.plan.cells import Plan, expand
 from stridebench.harness.plan.suite import resolve_again
 from stridebench.harness.record.columns import Record, Sample, Step
+from stridebench.harness.record.entries import CellMeta
 from stridebench.harness.record.metrics import totals
 from stridebench.harness.record.store import Store
 from stridebench.harness.run.executors import serial
@@ -140,7 +141,7 @@ def steps(size: int) -> Iterator[Prepared]:
     def work() -> None:
         for number in range(size // 100):
             store.write(name, record(number))
-        store.seal(name, {**plan.meta(plan.cells[0]), "status": "done"})
+        store.seal(name, plan.meta(plan.cells[0]).merged(CellMeta(status="done")))
         cell = store.cell(name)
         totals(cell.samples, cell.steps)
 

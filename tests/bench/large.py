@@ -19,6 +19,7 @@ from typing import Any
 
 from stridebench.harness.plan.cells import Cell, Plan
 from stridebench.harness.record.columns import Record, Sample
+from stridebench.harness.record.entries import CellMeta
 from stridebench.harness.record.store import Store
 from stridebench.harness.run.executors import serial
 from stridebench.harness.run.loading import Options
@@ -63,7 +64,7 @@ def opening(name: str, settings: Settings) -> Iterator[Row]:
         first, *rest = [cell.id for cell in plan.cells][:CELLS]
         for sample in samples:
             store.write(first, Record(sample, ()))
-        store.seal(first, {**plan.meta(plan.by_id[first]), "status": "done"})
+        store.seal(first, plan.meta(plan.by_id[first]).merged(CellMeta(status="done")))
         for cell in rest:
             shutil.copytree(store.path / "cells" / first, store.path / "cells" / cell)
         begin = time.process_time()
@@ -107,14 +108,14 @@ def million_steps(folder: Path) -> Path:
     plan = matrix(PAGED_CELLS)
     cells = plan.cells[:PAGED_CELLS]
     first, *rest = [cell.id for cell in cells]
-    metas = {cell.id: {**plan.meta(cell), "status": "done", "baseline": first, "floor": None} for cell in cells}
+    metas = {cell.id: plan.meta(cell).merged(CellMeta(status="done", baseline=first, floor=None)) for cell in cells}
     store = new_store(plan, folder, cells=metas)
     for number in range(PAGED_SAMPLES):
         store.write(first, paged_record(number))
-    store.seal(first, {**metas[first], "role": "baseline"})
+    store.seal(first, metas[first].merged(CellMeta(role="baseline")))
     for name in rest:
         shutil.copytree(store.path / "cells" / first, store.path / "cells" / name)
-        store.update(name, **metas[name])
+        store.update(name, metas[name])
     return store.path
 
 

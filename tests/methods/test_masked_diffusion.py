@@ -342,9 +342,9 @@ def test_a_run_pairs_with_one_token_a_step_and_skips_causal_methods(tmp_path: Pa
     store = Store.create(tmp_path / "run", {**plan.manifest(), "provenance": {}})
     serial(plan, store, Options())
     cells = [store.cell(name) for name in store.cells()]
-    four_steps = next(cell for cell in cells if cell.meta["label"].startswith("masked_diffusion order"))
-    one_token = next(cell for cell in cells if cell.meta["cell"] == four_steps.meta["baseline"])
-    assert one_token.meta["method"] == "masked_diffusion" and one_token.meta["params"]["steps"] == 0
+    four_steps = next(cell for cell in cells if cell.meta.label.startswith("masked_diffusion order"))
+    one_token = next(cell for cell in cells if cell.meta.cell == four_steps.meta.baseline)
+    assert one_token.meta.method == "masked_diffusion" and one_token.meta.params["steps"] == 0
     for cell, passes in ((four_steps, 4), (one_token, 8)):
         counted = cell.steps[~cell.steps["warmup"].astype(bool)]
         assert set(cell.samples["status"]) == {"ok"} and counted.groupby("prompt")["nfe"].sum().tolist() == [passes] * 2

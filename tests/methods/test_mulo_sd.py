@@ -409,11 +409,11 @@ class TestTwoModels:
     def test_a_run_ends_with_its_counts_and_a_verdict(self, scales: Path) -> None:
         method = {"name": "mulo_sd", "drafter": "small", "tau": 0.0}
         store = run_suite(scales, [{**method, "samplers": str(scales / "pair")}, {**method, "samplers": "nowhere"}])
-        cells = [cell for cell in map(store.cell, store.cells()) if "mulo" in cell.meta["label"]]
-        missing, done = sorted(cells, key=lambda cell: cell.meta["status"] == "done")
-        assert missing.meta["status"] == "skipped"
-        assert "no samplers 'nowhere'" in missing.meta["reason"]
-        assert set(done.samples["status"]) == {"ok"} and done.meta["verdict"]["word"] == "approximate"
+        cells = [cell for cell in map(store.cell, store.cells()) if "mulo" in cell.meta.label]
+        missing, done = sorted(cells, key=lambda cell: cell.meta.status == "done")
+        assert missing.meta.status == "skipped"
+        assert "no samplers 'nowhere'" in missing.meta.reason
+        assert set(done.samples["status"]) == {"ok"} and done.meta.verdict.word == "approximate"
         stages = [json.loads(one) for one in done.samples["stages"]]
         assert all(min(one.values()) > 0 and {"up", "score", "judge", "redraw"} <= set(one) for one in stages)
         counted = done.steps[~done.steps["warmup"].astype(bool)]

@@ -264,9 +264,7 @@ def test_a_run_scores_its_tokens_under_the_causal_target(tmp_path: Path, monkeyp
     )
     store = Store.create(tmp_path / "run", {**plan.manifest(), "provenance": {}})
     serial(plan, store, Options())
-    cell = next(
-        candidate for candidate in map(store.cell, store.cells()) if candidate.meta["label"].startswith("zipar")
-    )
+    cell = next(candidate for candidate in map(store.cell, store.cells()) if candidate.meta.label.startswith("zipar"))
     counted = cell.samples[~cell.samples["warmup"].astype(bool)]
     prompts = {prompt.id: prompt.tokens for candidate in plan.prompts.values() for prompt in candidate}
     backbone = presets.load("framed", "fp64")

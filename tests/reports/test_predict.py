@@ -288,7 +288,7 @@ def test_the_picture_names_cells_that_are_far_from_what_was_measured(tmp_path: P
 def toy(**changes: Any) -> FakeStore:
     """Four prompts of a model of 1 M parameters: 10 passes of a row, and 5 passes of three rows and 2 small ones."""
     store = tiny(**changes)
-    store.manifest["sizes"] = {"toy-135m": "1 M; 2 MB"}
+    store.body["sizes"] = {"toy-135m": "1 M; 2 MB"}
     return store
 
 
@@ -363,8 +363,8 @@ def test_guidance_reads_every_row_once_a_branch() -> None:
 def test_the_record_of_a_cell_says_how_often_guidance_reads_a_row() -> None:
     backbone = SimpleNamespace(capabilities=Capabilities(9, 9, branches=2), fingerprint="", forward_kind="", notes=())
     group: Any = SimpleNamespace(backbone=backbone, options=SimpleNamespace(device="cpu"))
-    cell: Any = SimpleNamespace(method=SimpleNamespace(drafters=lambda: ()))
-    assert facts_of(group, cell)["branches"] == 2
+    cell: Any = SimpleNamespace(method=SimpleNamespace(drafters=lambda: (), components=()))
+    assert facts_of(group, cell).branches == 2
 
 
 def test_a_cell_that_cannot_be_predicted_has_the_reason_in_its_row(tmp_path: Path) -> None:
@@ -379,11 +379,7 @@ def test_a_cell_that_cannot_be_predicted_has_the_reason_in_its_row(tmp_path: Pat
 
 def test_nothing_to_predict_is_one_error(tmp_path: Path) -> None:
     store = toy()
-    del store.manifest["sizes"]
-    assert "its run is older than" in refused(
-        "paper", "predict", stored(store, tmp_path / "old").path, "--machine", "l4"
-    )
-    store.manifest["sizes"] = {"another": "1 M"}
+    store.body["sizes"] = {"another": "1 M"}
     assert "states no size" in refused(
         "paper", "predict", stored(store, tmp_path / "toy").path, "--machine", "l4", "--json"
     )
@@ -395,7 +391,7 @@ def test_nothing_to_predict_is_one_error(tmp_path: Path) -> None:
 
 def test_the_table_shows_verdicts_flags_and_both_figures(tmp_path: Path) -> None:
     store = toy(verdict={"word": "broken", "total_variation": 0.1, "note": ""})
-    stored(store.add(store.sealed_cells["m"].meta, [*GOOD, record("p4", [], status="failed", error="boom")]), tmp_path)
+    stored(store.add(store.sealed_cells["m"].facts, [*GOOD, record("p4", [], status="failed", error="boom")]), tmp_path)
     out = stride("paper", "predict", tmp_path, "--machine", "l4").out
     for words in (
         "predicted, no host",
@@ -416,7 +412,7 @@ def test_a_stored_run_on_a_machine_where_rows_are_free(tmp_path: Path, monkeypat
         archive.extractall(tmp_path, filter="data")
     store = Store.open(next(tmp_path.rglob("manifest.json")).parent)
     name = next(cell for cell in store.cells() if cell.startswith("prompt_lookup"))
-    names = [name, store.meta(name)["baseline"]]
+    names = [name, store.meta(name).baseline]
     monkeypatch.setattr(Store, "cells", lambda store: names)
     free = predict.Machine("free", 1e6, {"bf16": 1e20, "fp32": 1e20}, 0.0, {})  # so slow that the host takes no time
     frame = predict.predict(store, free, kernels=0, measured=True).set_index("cell")

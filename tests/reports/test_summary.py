@@ -57,7 +57,7 @@ def test_a_metric_is_that_of_the_record(frame: pd.DataFrame) -> None:
 
 def test_skipped_and_unfinished_cells_have_a_row_with_the_reason() -> None:
     store = tiny().skip(meta("tree", label="tree"), "needs TREE_MASK")
-    store.manifest["cells"]["later"] = {"label": "later"}
+    store.body["cells"]["later"] = {"label": "later"}
     rows = summarise(store).set_index("cell")
     assert rows.loc["tree", "status"] == "skipped" and rows.loc["tree", "reason"] == "needs TREE_MASK"
     assert rows.loc["later", "status"] == "unfinished"
@@ -181,7 +181,7 @@ AUDITED = {"audit_log_e": 1.5, "audit_tokens": 40, "audit_visible_tv": 0.04, "au
 def test_a_cell_with_an_e_value_needs_no_two_sample_test() -> None:
     store = sampled(dict.fromkeys(("ar", "ar2", "m"), [(1, 2, 3)] * 6), dict.fromkeys(("ar", "ar2", "m"), -1.0))
     assert "tv_p" in summarise(store)
-    store.sealed_cells["m"].meta.update(AUDITED)
+    store.sealed_cells["m"].facts.update(AUDITED)
     frame = summarise(store).set_index("cell")
     assert "tv_p" not in frame and "ks_p" not in frame
     assert {name: frame.loc["m", name] for name in AUDITED} == AUDITED
@@ -249,7 +249,7 @@ def test_rows_by_category_are_reported() -> None:
 @pytest.mark.slow
 def test_a_real_store_gives_the_same_rows(tmp_path: Path) -> None:
     fake = suite(5)
-    real = Store.create(tmp_path / "run", fake.manifest)
+    real = Store.create(tmp_path / "run", fake.body)
     for name, records in fake.records.items():
         for one in records:
             real.write(name, one)

@@ -31,7 +31,7 @@ def test_the_terminal_table_fits(frame: pd.DataFrame, width: int) -> None:
 def test_write_makes_three_files(tmp_path: Path) -> None:
     paths = tables.write(suite(6), tmp_path / "report")
     assert [path.name for path in paths] == ["summary.md", "summary.csv", "summary.tex"]
-    assert pd.read_csv(paths[1])["cell"].tolist() == list(suite(6).manifest["cells"])
+    assert pd.read_csv(paths[1])["cell"].tolist() == list(suite(6).body["cells"])
     for line in paths[0].read_text().split("## Legend")[0].splitlines():
         assert not line.startswith("|") or line.endswith("|")
 

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from stridebench.harness.record.columns import STEP_FIELDS, Record, Sample, Step
+from stridebench.harness.record.entries import CellMeta, Manifest
 
 KEY = {"suite": "toy", "seed": 0, "tasks": [{"name": "toy", "limit": 24}], "prompts": {"toy": "abc"}}
 GREEDY = {"temperature": 0.0, "top_k": 0, "top_p": 1.0}
@@ -20,23 +21,37 @@ GREEDY = {"temperature": 0.0, "top_k": 0, "top_p": 1.0}
 
 @dataclass(frozen=True)
 class FakeCell:
-    """As ``store.SealedCell``."""
+    """As ``store.SealedCell``; tests may change ``facts``, which ``meta`` is read from."""
 
     name: str
-    meta: dict[str, Any]
+    facts: dict[str, Any]
     samples: pd.DataFrame
     steps: pd.DataFrame
+
+    @property
+    def meta(self) -> CellMeta:
+        """Return the typed facts."""
+        return CellMeta.read(self.facts)
 
 
 @dataclass
 class FakeStore:
-    """What reports read of a store: a manifest and sealed cells."""
+    """What reports read of a store: a manifest, which is read from ``body``, and sealed cells."""
 
-    manifest: dict[str, Any]
+    body: dict[str, Any]
     sealed_cells: dict[str, FakeCell] = field(default_factory=dict)
     records: dict[str, list[Record]] = field(default_factory=dict)
     path: Path = Path("fake-run")
     address: str = "fake-run"
+
+    @property
+    def manifest(self) -> Manifest:
+        """Return the typed manifest."""
+        return Manifest.read(self.body)
+
+    def meta(self, name: str) -> CellMeta:
+        """Return the facts of a sealed cell."""
+        return self.sealed_cells[name].meta
 
     def cells(self) -> list[str]:
         """All sealed cells."""
@@ -52,12 +67,12 @@ class FakeStore:
         cell = FakeCell(meta["cell"], dict(meta), samples_of(records), steps_of(records))
         self.sealed_cells[cell.name] = cell
         self.records[cell.name] = records
-        self.manifest["cells"][cell.name] = dict(meta)
+        self.body["cells"][cell.name] = dict(meta)
         return self
 
     def skip(self, meta: Mapping[str, Any], reason: str) -> FakeStore:
         """Add a cell that was skipped."""
-        self.manifest["cells"][meta["cell"]] = {**meta, "status": "skipped", "reason": reason}
+        self.body["cells"][meta["cell"]] = {**meta, "status": "skipped", "reason": reason}
         return self
 
 

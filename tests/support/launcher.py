@@ -166,7 +166,7 @@ MEASURED = ("threads", "window_costs")
 def counts(path: Path) -> dict[str, dict[str, Any]]:
     """Everything in a store's cells except times, memory and energy, and what follows from them."""
     store = Store.open(path)
-    assert store.cells() == list(store.manifest["cells"])
+    assert store.cells() == list(store.manifest.cells)
     records = {}
     for name in store.cells():
         cell = store.cell(name)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from stridebench.harness.record.columns import Record
+from stridebench.harness.record.entries import CellMeta
 from stridebench.harness.record.outputs import Mesh, Output, Picture
 from stridebench.harness.record.request_store import RequestStore
 from stridebench.harness.record.requests import Request
@@ -28,29 +29,29 @@ SOLID = Mesh(
 
 def stored(fake: FakeStore, folder: Path, unsealed: tuple[str, ...] = ()) -> Store:
     """A made-up run as a real one; the cells ``unsealed`` have records and are not finished."""
-    planned = {name: {**cell, "status": "planned"} for name, cell in fake.manifest["cells"].items()}
+    planned = {name: {**cell, "status": "planned"} for name, cell in fake.body["cells"].items()}
     for name, records in fake.records.items():
         if name not in unsealed:
             planned[name]["expected"] = sum(not one.sample.warmup for one in records)
-    store = Store.create(folder, {**fake.manifest, "cells": planned})
-    for name, cell in fake.manifest["cells"].items():
+    store = Store.create(folder, {**fake.body, "cells": planned})
+    for name, cell in fake.body["cells"].items():
         for one in fake.records.get(name, ()):
             store.write(name, one)
         if name not in unsealed:
-            store.seal(name, fake.sealed_cells[name].meta if name in fake.sealed_cells else cell)
+            store.seal(name, fake.sealed_cells[name].meta if name in fake.sealed_cells else CellMeta.read(cell))
     return store
 
 
 def ordinary(folder: Path, prompts: int = 6) -> Store:
     """Some cells of `fake_store.suite` with texts of tokens, a failure, and an audit."""
     fake = suite(prompts)
-    for name in [name for name in fake.manifest["cells"] if not name.endswith(KEPT)]:
-        del fake.manifest["cells"][name], fake.records[name], fake.sealed_cells[name]
+    for name in [name for name in fake.body["cells"] if not name.endswith(KEPT)]:
+        del fake.body["cells"][name], fake.records[name], fake.sealed_cells[name]
     for name, records in fake.records.items():
         fake.records[name] = [_spoken(one) for one in records]
     first = fake.records["t0-pld"]
     first[0] = Record(replace(first[0].sample, status="failed", error="CUDA out of memory <b>"), first[0].steps)
-    fake.sealed_cells["t1-pld"].meta.update(audit_log_e=0.3, audit_tokens=640, audit_visible_tv=0.1, audit_best="tilt")
+    fake.sealed_cells["t1-pld"].facts.update(audit_log_e=0.3, audit_tokens=640, audit_visible_tv=0.1, audit_best="tilt")
     return stored(fake, folder)
 
 
@@ -70,7 +71,7 @@ def with_outputs(folder: Path) -> Store:
     fake.add(heard, [record("p0", [step(1, 2)], text="good evening", pieces=("good", " evening"))])
     pixels = np.zeros((8, 12, 3), dtype=np.uint8)
     outputs: dict[str, Output] = {"pictures": Picture(pixels), "meshes": SOLID}
-    store = Store.create(folder, fake.manifest)
+    store = Store.create(folder, fake.body)
     for cell, output in outputs.items():
         one = record("p0", [step(2, 2), step(0, 2), step(3, 3)])
         path = store.keep_output(cell, one.sample, output)
@@ -104,8 +105,8 @@ def with_engines(folder: Path, text: str = "", sealed: bool = True) -> Store:
         "drafts": {**facts, "cell": "drafts", "label": drafts, "plain": plain, "role": "speculative"},
     }
     if text:
-        fake.manifest["suite"] = {"name": text}
-    store = Store.create(folder, {**fake.manifest, "engines": cells})
+        fake.body["suite"] = {"name": text}
+    store = Store.create(folder, {**fake.body, "engines": cells})
     requests = RequestStore.of(store.path, store.manifest)
     for name, one in (("plain", 10), ("drafts", 5)):
         for number in range(3):
@@ -116,7 +117,7 @@ def with_engines(folder: Path, text: str = "", sealed: bool = True) -> Store:
             if name == "drafts":
                 verdict |= {"same": 0.5, "pairs": 2, "plain_audit": audit}
                 verdict["differences"] = [{"prompt": text or "p1", "at": 3, "margin": -0.5}]
-            requests.seal(name, {"told": {text or "version": text or "1"}, "verdict": verdict})
+            requests.seal(name, CellMeta.read({"told": {text or "version": text or "1"}, "verdict": verdict}))
     return store
 
 
@@ -138,8 +139,8 @@ def _request(prompt: str, number: int, ms: int, text: str, drafted: bool) -> Req
 def hostile(folder: Path) -> Store:
     """A run whose every text from a model or a file is `PAYLOAD`."""
     fake = empty()
-    fake.manifest["suite"] = {"name": PAYLOAD, "description": PAYLOAD}
-    fake.manifest["provenance"] = {
+    fake.body["suite"] = {"name": PAYLOAD, "description": PAYLOAD}
+    fake.body["provenance"] = {
         "argv": ["stride", PAYLOAD],
         "fingerprint": PAYLOAD,
         "machine": {"cpu": PAYLOAD, "cores": PAYLOAD, "threads": PAYLOAD, "gpus": [{"name": PAYLOAD}]},

@@ -41,9 +41,9 @@ def paper_run(
 ) -> FakeStore:
     """A baseline and the cells of one suite, each of so many pictures of 16 tokens."""
     store = empty()
-    store.manifest["suite"] = {"name": name}
+    store.body["suite"] = {"name": name}
     if name.startswith("papers/"):
-        store.manifest["suite"]["report"] = name.removeprefix("papers/")
+        store.body["suite"]["report"] = name.removeprefix("papers/")
     same = {"backbone": backbone, "task": task, "sampling": SAMPLED, "grid": GRID, "set_scores": set_scores()}
     names = [f"p{i}" for i in range(prompts)]
 
@@ -59,7 +59,7 @@ def paper_run(
 
 def windows(prompts: int = 6) -> FakeStore:
     store = paper_run("papers/sjdpp_windows", prompts=prompts)
-    same = store.cell("sjdpp").meta
+    same = store.cell("sjdpp").facts
     for window, accepted in ((4, (1,) * 8), (32, (7, 7))):
         cell_meta = {**same, "cell": f"w{window}", "label": f"w{window}", "params": {**PUBLISHED, "window": window}}
         store.add(cell_meta, [picture(f"p{i}", accepted, 15.0) for i in range(prompts)])
@@ -70,7 +70,7 @@ def top_ks(prompts: int = 6) -> FakeStore:
     store = paper_run("papers/sjdpp_topk", prompts=prompts)
     for name in list(store.sealed_cells):
         for k in (1, 10, 100):
-            cell_meta = {**store.cell(name).meta, "cell": f"{name}-{k}", "sampling": {**SAMPLED, "top_k": k}}
+            cell_meta = {**store.cell(name).facts, "cell": f"{name}-{k}", "sampling": {**SAMPLED, "top_k": k}}
             store.add({**cell_meta, "baseline": f"ar-{k}"}, store.records[name])
     return store
 
@@ -86,7 +86,7 @@ def with_pictures(store: FakeStore, folder: Path) -> FakeStore:
 
 def stored(fake: FakeStore, folder: Path) -> Store:
     """The same run on the disk."""
-    real = Store.create(folder, fake.manifest)
+    real = Store.create(folder, fake.body)
     for name, records in fake.records.items():
         for one in records:
             real.write(name, one)

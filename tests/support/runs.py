@@ -38,7 +38,7 @@ def finished(path: Path, **data: Any) -> dict[str, SealedCell]:
 
 def by_label(store: Store) -> dict[str, SealedCell]:
     cells = map(store.cell, store.cells())
-    return {f"{cell.meta['label']} T={cell.meta['sampling']['temperature']:g}": cell for cell in cells}
+    return {f"{cell.meta.label} T={cell.meta.sampling.temperature:g}": cell for cell in cells}
 
 
 class Stop(Progress):

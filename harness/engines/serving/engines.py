@@ -23,6 +23,7 @@ from stridebench.harness.plan.engine_cells import EngineCell
 from stridebench.harness.plan.engine_entries import EngineUse
 from stridebench.harness.plan.names import TaskUse
 from stridebench.harness.plan.suite import EngineSuite
+from stridebench.harness.record.entries import CellMeta, StoredCounters
 from stridebench.harness.record.request_store import RequestStore
 from stridebench.harness.record.requests import Request, measures, table
 from stridebench.harness.record.store import Store
@@ -79,8 +80,10 @@ class CellRun:
         drive.run(todo, self._cell.concurrency)
         if drive.gone is not None:
             raise _fault(drive.gone)
-        facts = {} if before is None else {"counters": self._growth(before, rows)}
-        self._store.seal(self._cell.id, {"told": dict(self._engine.told()), **facts})
+        facts = CellMeta(told=dict(self._engine.told()))
+        if before is not None:
+            facts = facts.merged(CellMeta(counters=self._growth(before, rows)))
+        self._store.seal(self._cell.id, facts)
 
     def _todo(self) -> list[PlannedRequest]:
         keys = [(prompt, repetition) for repetition in range(self._repetitions) for prompt in self._prompts]
@@ -137,25 +140,24 @@ class CellRun:
                 raise
             return fault
 
-    def _growth(self, before: Counters | EngineFault, rows: Sequence[Request]) -> dict[str, Any]:
+    def _growth(self, before: Counters | EngineFault, rows: Sequence[Request]) -> StoredCounters:
         """Compare the growth of the server's counters with the numbers that the requests told."""
         after = self._counters()
         for reading in (before, after):
             if isinstance(reading, EngineFault):
-                return {"problem": printable_line(str(reading))}
+                return StoredCounters(problem=printable_line(str(reading)))
         assert isinstance(before, Counters) and not isinstance(after, EngineFault), "faults are handled above"
         if after is None:
-            return {"problem": "the server stopped to export its counters"}
+            return StoredCounters(problem="the server stopped to export its counters")
         growth = after.since(before)
-        facts = {
-            "growth": dict(growth.values),
-            "per_position": [growth.per_position[k] for k in sorted(growth.per_position)],
-        }
+        facts = StoredCounters(
+            growth=dict(growth.values), per_position=[growth.per_position[k] for k in sorted(growth.per_position)]
+        )
         if growth.backwards:
-            return {**facts, "problem": "the counters went backwards: the server was started again"}
+            return facts.merged(StoredCounters(problem="the counters went backwards: the server was started again"))
         if any(row.status != "ok" for row in rows):
-            return {**facts, "problem": "some requests failed, which the server may have counted"}
-        return {**facts, "disagree": disagreements(growth, rows)}
+            return facts.merged(StoredCounters(problem="some requests failed, which the server may have counted"))
+        return facts.merged(StoredCounters(disagree=disagreements(growth, rows)))
 
 
 def _fault(row: Request) -> EngineFault:
@@ -211,7 +213,7 @@ def run_engines(plan: Plan, store: Store, options: Options) -> list[StoppedEngin
 
 
 def _judged(requests: RequestStore, cells: Sequence[EngineCell]) -> bool:
-    return all("verdict" in requests.cell(cell.id).meta for cell in cells)
+    return all(requests.meta(cell.id).verdict is not None for cell in cells)
 
 
 class _Group:

@@ -30,6 +30,7 @@ from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import WeightsError
 from stridebench.harness.plan import presets
 from stridebench.harness.plan.engine_cells import EngineCell
+from stridebench.harness.record.entries import CellMeta, StoredAudit, StoredDifference, StoredVerdict
 from stridebench.harness.record.request_store import RequestStore
 from stridebench.harness.record.requests import Request, counted, identities
 
@@ -116,19 +117,6 @@ IDENTITY_COLUMNS = ("draft_steps", "drafted", "accepted", "histogram", "told_len
 Key = tuple[str, int]
 
 
-@dataclass(frozen=True)
-class FirstDifference:
-    """The first token in which two greedy outputs differ.
-
-    Args:
-        margin: the reference's logit of the plain decode's token less that of the other.
-    """
-
-    prompt: str
-    at: int
-    margin: float
-
-
 class EngineJudge:
     """The verdicts of one backbone's cells.
 
@@ -154,27 +142,27 @@ class EngineJudge:
         """Write the verdict of every cell into its meta."""
         with torch.inference_mode():
             for cell in self._cells:
-                self._store.update(cell.id, verdict=self._verdict(cell))
+                self._store.update(cell.id, CellMeta(verdict=self._verdict(cell)))
 
-    def _verdict(self, cell: EngineCell) -> dict[str, Any]:
+    def _verdict(self, cell: EngineCell) -> StoredVerdict:
         requests = self._store.cell(cell.id).requests
-        facts: dict[str, Any] = {
-            "broken_identities": broken_identities(requests),
-            "identities_checked": int(checkable(requests).sum()),
-        }
+        facts = StoredVerdict(
+            broken_identities=broken_identities(requests), identities_checked=int(checkable(requests).sum())
+        )
         if cell.use.synthetic:
-            return {**facts, "verdict": "synthetic acceptance"}
+            return facts.merged(StoredVerdict(verdict="synthetic acceptance"))
         plain = self._partner(cell, "plain", cell.use.plain or cell.use.label)
         if cell.role != "plain" and plain is not None:
-            facts |= self._compared(cell, plain)
+            facts = facts.merged(self._compared(cell, plain))
         if cell.sampling.temperature > 0:
-            facts |= self._audited_facts(cell, plain if cell.role == "speculative" else None)
+            facts = facts.merged(self._audited_facts(cell, plain if cell.role == "speculative" else None))
         elif cell.role == "speculative" and plain is not None:
             floor = self._partner(plain, "floor", plain.use.label)
-            facts["floor"] = self._compared(floor, plain)["same"] if floor is not None else None
+            same = self._compared(floor, plain).same if floor is not None else None
+            facts = facts.merged(StoredVerdict(floor=same))
             if largest(facts) > NEAR_TIE:
-                facts["departure"] = self._departure(plain)
-        return facts | {"verdict": word(cell, facts)}
+                facts = facts.merged(StoredVerdict(departure=self._departure(plain)))
+        return facts.merged(StoredVerdict(verdict=word(cell, facts)))
 
     def _partner(self, cell: EngineCell, role: str, label: str) -> EngineCell | None:
         """A cell of the same setting; a floor is there for one load alone, which serves every load."""
@@ -183,30 +171,27 @@ class EngineJudge:
         others = [other for other in fitting if other.setting[:3] == cell.setting[:3]]
         return next(iter(same or (others if role == "floor" else [])), None)
 
-    def _compared(self, cell: EngineCell, plain: EngineCell) -> dict[str, Any]:
+    def _compared(self, cell: EngineCell, plain: EngineCell) -> StoredVerdict:
         """Check 0 and 1: return how many outputs are the same, token by token, and their first differences."""
         here, there = (_outputs(self._rows[one.id]) for one in (cell, plain))
         keys = sorted(here.keys() & there.keys())
         other = [key for key in keys if here[key] != there[key]]
-        facts: dict[str, Any] = {
-            "pairs": len(keys),
-            "same": 1 - len(other) / len(keys) if keys else None,
-            "visible_share": visible_share(len(keys)) if keys else None,
-        }
-        if cell.sampling.temperature == 0 and self._reference.backbone is not None:
-            differences = [self._difference(cell, key, here[key], there[key]) for key in other]
-            facts["differences"] = [vars(difference) for difference in differences if difference is not None]
-        return facts
+        same = 1 - len(other) / len(keys) if keys else None
+        facts = StoredVerdict(pairs=len(keys), same=same, visible_share=visible_share(len(keys)) if keys else None)
+        if cell.sampling.temperature > 0 or self._reference.backbone is None:
+            return facts
+        differences = [self._difference(cell, key, here[key], there[key]) for key in other]
+        return facts.merged(StoredVerdict(differences=[one for one in differences if one is not None]))
 
     def _difference(
         self, cell: EngineCell, key: Key, one: Sequence[int], plain: Sequence[int]
-    ) -> FirstDifference | None:
+    ) -> StoredDifference | None:
         at = next((i for i, (a, b) in enumerate(zip(one, plain, strict=False)) if a != b), None)
         ids = self._ids[cell.task.title, key[0]]
         if at is None or not ids or self._reference.backbone is None:
             return None  # one ends before the other: no token to compare
         logits = target_logits(self._reference.backbone, ids, list(plain[: at + 1]))[-1]
-        return FirstDifference(key[0], at, float(logits[plain[at]] - logits[one[at]]))
+        return StoredDifference(prompt=key[0], at=at, margin=float(logits[plain[at]] - logits[one[at]]))
 
     def _departure(self, plain: EngineCell) -> float:
         """By how much the reference's logit of a token of the plain decode lies below its best one, at most."""
@@ -219,14 +204,14 @@ class EngineJudge:
                 below.append(float((logits.max(-1).values - chosen).max()))
         return max(below)
 
-    def _audited_facts(self, cell: EngineCell, plain: EngineCell | None) -> dict[str, Any]:
+    def _audited_facts(self, cell: EngineCell, plain: EngineCell | None) -> StoredVerdict:
         """Check 2: return the betting audits of its tokens and of those of the plain decode."""
         own = self.audit(cell)
         if own is None:
-            return {"audit": None}
-        facts = {"audit": audit_facts(own)}
-        if plain is not None and (beside := self.audit(plain)) is not None:
-            facts["plain_audit"] = audit_facts(beside)
+            return StoredVerdict(audit=None)
+        facts = StoredVerdict(audit=stored_audit(own))
+        if plain is not None and (of_plain := self.audit(plain)) is not None:
+            facts = facts.merged(StoredVerdict(plain_audit=stored_audit(of_plain)))
         return facts
 
     def audit(self, cell: EngineCell) -> Audit | None:
@@ -256,17 +241,17 @@ def _outputs(rows: pd.DataFrame) -> dict[Key, list[int]]:
     return {(str(prompt), int(repetition)): [int(token) for token in tokens] for prompt, repetition, tokens in keys}
 
 
-def audit_facts(result: Audit) -> dict[str, Any]:
-    """An audit as JSON values."""
-    return {
-        "verdict": result.verdict,
-        "log_e": result.log_e,
-        "tokens": result.tokens,
-        "near_cut": result.near,
-        "visible_tv": result.visible_tv,
-        "best": result.best,
-        "threshold": result.threshold,
-    }
+def stored_audit(result: Audit) -> StoredAudit:
+    """Return the figures of an audit that a verdict holds."""
+    return StoredAudit(
+        verdict=result.verdict,
+        log_e=result.log_e,
+        tokens=result.tokens,
+        near_cut=result.near,
+        visible_tv=result.visible_tv,
+        best=result.best,
+        threshold=result.threshold,
+    )
 
 
 def visible_share(pairs: int) -> float:
@@ -297,40 +282,39 @@ def _value(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def word(cell: EngineCell, facts: Mapping[str, Any]) -> str:
+def word(cell: EngineCell, facts: StoredVerdict) -> str:
     """The verdict in words; "" for a plain greedy decode, which nothing is compared with."""
     if cell.role == "floor":
         return ""
-    if cell.role == "speculative" and facts.get("pairs") and facts.get("same") == 1:
+    if cell.role == "speculative" and facts.pairs and facts.same == 1:
         return "same tokens"
     if cell.sampling.temperature == 0:
         return _greedy_word(facts) if cell.role == "speculative" else ""
-    own, beside = facts.get("audit"), facts.get("plain_audit")
+    own, of_plain = facts.audit, facts.plain_audit
     if own is None:
         return "unverified"
-    if own["verdict"] != "refuted":
-        return str(own["verdict"])
+    if own.verdict != "refuted":
+        return own.verdict
     if cell.role == "plain":
         return "other weights or arithmetic"
-    if beside is None:
+    if of_plain is None:
         return "refuted"
-    if beside["verdict"] == "refuted":
+    if of_plain.verdict == "refuted":
         return "other arithmetic"
-    return "broken" if beside["log_e"] < math.log(CLEAR) else "inconclusive"
+    return "broken" if of_plain.log_e < math.log(CLEAR) else "inconclusive"
 
 
-def _greedy_word(facts: Mapping[str, Any]) -> str:
+def _greedy_word(facts: StoredVerdict) -> str:
     """Of greedy outputs that differ from the plain decode's."""
-    if not facts.get("pairs") or facts.get("differences") is None:
+    if not facts.pairs or facts.differences is None:
         return "unverified"
-    if facts["differences"] and largest(facts) <= NEAR_TIE:
+    if facts.differences and largest(facts) <= NEAR_TIE:
         return "near ties"
-    floor = facts.get("floor")
-    if floor is not None and floor < 1 and facts["same"] >= floor:
+    if facts.floor is not None and facts.floor < 1 and (facts.same or 0.0) >= facts.floor:
         return "as its plain decode again"
-    return "other arithmetic" if NEAR_TIE < largest(facts) <= (facts.get("departure") or 0.0) else "differs"
+    return "other arithmetic" if NEAR_TIE < largest(facts) <= (facts.departure or 0.0) else "differs"
 
 
-def largest(facts: Mapping[str, Any]) -> float:
+def largest(facts: StoredVerdict) -> float:
     """Return the largest distance of the reference's two logits at a first difference; 0 if there is none."""
-    return max((abs(difference["margin"]) for difference in facts.get("differences") or ()), default=0.0)
+    return max((abs(one.margin or 0.0) for one in facts.differences or ()), default=0.0)

@@ -16,6 +16,7 @@ import torch
 from stridebench.harness.errors import RunIncomplete, StrideError, printable_line
 from stridebench.harness.plan.cells import Cell, Plan
 from stridebench.harness.plan.suite import Resources
+from stridebench.harness.record.entries import CellMeta
 from stridebench.harness.record.store import SealedError, Store
 from stridebench.harness.run.group import run_cells
 from stridebench.harness.run.loading import WarmModels
@@ -145,7 +146,7 @@ class CellWorker:
         store, plan, device = Store.open(self._setup.path), self._plan, self._setup.options.device
         store.fetch([*unit.cells, *unit.after])
         cells = [plan.by_id[cell] for cell in unit.cells]
-        facts = {"lost_workers": list(unit.lost)} if unit.lost else {}
+        facts = CellMeta(lost_workers=list(unit.lost)) if unit.lost else CellMeta()
         for _ in range(len(cells) + 1):
             try:
                 with exclusive(device) if plan.suite.suite.timing else nullcontext():

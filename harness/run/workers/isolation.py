@@ -32,6 +32,7 @@ from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import RunIncomplete, StrideError, printable
 from stridebench.harness.plan.cells import Cell
 from stridebench.harness.record.columns import SCORER_FAILED, Sample
+from stridebench.harness.record.entries import StoredSetScore, StoredVerdict
 from stridebench.harness.run.loading import LoadedGroup, Progress
 from stridebench.harness.run.scoring import SET_SAMPLES, Baselines, no_scores
 from stridebench.harness.run.workers.protocol import (
@@ -228,13 +229,13 @@ class IsolatedCells:
         for prompt, _ in keys:
             self._group.options.progress.done(cell, prompt)
 
-    def verdict(self, cell: Cell, samples: Sequence[Sample]) -> dict[str, Any]:
+    def verdict(self, cell: Cell, samples: Sequence[Sample]) -> StoredVerdict:
         """Prove as `Verdicts.of` does; if the worker ends, the verdict has that as its ``error``."""
         reason = self._failed.get(cell) or self._unprovable.get(cell.method)
         if reason is None and any(sample.status == "ok" for sample in samples):
             answer = self._ask(cell, ProveRequest(cell.id), "proved its claim", self._sample_limit(PROOF_SAMPLES))
-            if answer is not None:
-                return dict(answer)
+            if isinstance(answer, StoredVerdict):
+                return answer
             reason = self._unprovable[cell.method] = self._failed[cell]
         from stridebench.harness.proof.verdicts import unproved
 
@@ -249,7 +250,7 @@ class IsolatedCells:
         scored: Sample = answer
         return scored
 
-    def score_set(self, cell: Cell) -> dict[str, Any]:
+    def score_set(self, cell: Cell) -> dict[str, StoredSetScore]:
         """As `Scorer.score_set`, in the worker."""
         count = len(self._group.store.pending(cell.id))
         limit = self._slack(max(SET_SAMPLES, count))

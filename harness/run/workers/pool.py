@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -17,6 +17,7 @@ from stridebench.harness.core.task import SetScore
 from stridebench.harness.errors import RunIncomplete, StoreError, UsageError
 from stridebench.harness.plan.cells import Cell, Plan
 from stridebench.harness.proof.verdicts import unproved
+from stridebench.harness.record.entries import CellMeta, StoredSetScore
 from stridebench.harness.record.store import Store
 from stridebench.harness.run.loading import Options, Progress
 from stridebench.harness.run.workers.cluster import Refusal, Unit, after_loss, units_of
@@ -126,9 +127,10 @@ def _fail(plan: Plan, unit: Unit, store: Store) -> None:
         write_failed(store, cell, itertools.product(plan.prompts[cell.task], repetitions), reason)
         samples = store.pending(cell.id)
         verdict = unproved(cell, samples, reason)
-        scores = {name: asdict(SetScore(None, 0, reason=reason)) for name in cell.task.task.set_metrics}
-        facts: dict[str, Any] = {"status": "done", "lost_workers": list(unit.lost)}
-        store.seal(cell.id, {**plan.meta(cell), **facts, "verdict": verdict, "set_scores": scores})
+        score = StoredSetScore(**vars(SetScore(None, 0, reason=reason)))
+        scores = dict.fromkeys(cell.task.task.set_metrics, score)
+        facts = CellMeta(status="done", lost_workers=list(unit.lost), verdict=verdict, set_scores=scores)
+        store.seal(cell.id, plan.meta(cell).merged(facts))
 
 
 def _refuse_mixed_weights(store: Store) -> None:
@@ -136,8 +138,8 @@ def _refuse_mixed_weights(store: Store) -> None:
     first: dict[tuple[str, str], tuple[str, str]] = {}
     for name in store.cells():
         meta = store.meta(name)
-        weights = meta.get("fingerprint")
-        group = (meta["backbone"], meta["dtype"])
+        weights = meta.fingerprint
+        group = (meta.backbone, meta.dtype)
         if weights is not None and first.setdefault(group, (name, weights))[1] != weights:
             raise StoreError(
                 f"{name} and {first[group][0]} in {store.path} were made with unlike weights of {group[0]}: the "
@@ -147,7 +149,7 @@ def _refuse_mixed_weights(store: Store) -> None:
 
 def _finished(store: Store, cell: str) -> bool:
     """Whether a cell is sealed, and not as one that could be run now."""
-    return store.sealed(cell) and store.meta(cell).get("status") != "skipped"
+    return store.sealed(cell) and store.meta(cell).status != "skipped"
 
 
 def _cells(plan: Plan, unit: Unit) -> list[Cell]:

@@ -73,9 +73,9 @@ def maps(run: MeasuredRun) -> Iterator[Figure]:
             plain_axes, *mapped = drawn.axes[3 * place : 3 * place + 3]
             if picture.empty or not show_output(plain_axes, run.store, cell, prompt, picture["repetition"].iloc[0]):
                 continue
-            plain_axes.set_title(str(cell.meta["label"])[:28], fontsize=6)
+            plain_axes.set_title(cell.meta.label[:28], fontsize=6)
             for axes, (title, depths) in zip(mapped, MAPPED.items(), strict=True):
-                axes.imshow(on_grid(depths(picture), cell.meta["grid"]), cmap="inferno", norm=shade)
+                axes.imshow(on_grid(depths(picture), cell.meta.picture), cmap="inferno", norm=shade)
                 axes.set_axis_on()
                 axes.set_title(title, fontsize=6)
         drawn.colorbar(ScalarMappable(shade, "inferno"), ax=drawn.axes, shrink=0.6, label="level, from 1")

@@ -6,7 +6,7 @@ Probabilities are of the target's distribution at T = 1, without filters, along 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -17,6 +17,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from stridebench.harness.record import stats
+from stridebench.harness.record.entries import GridEntry
 from stridebench.reports.papers.drawing import (
     COLOURS,
     blank,
@@ -47,15 +48,15 @@ Counts = npt.NDArray[np.float64]
 
 def located(cell: SealedCell) -> pd.DataFrame:
     """Return ``cycles`` with a ``region`` each, for pictures with known regions."""
-    grid = cell.meta.get("grid")
+    grid = cell.meta.grid
     if "regions" not in cell.samples or not grid:
         return pd.DataFrame()
     samples = decoded(cell).set_index(KEYS)["regions"].dropna()
     regions = {key: list(names) for key, names in samples.items() if len(names)}
     steps = cycles(cell)
     steps = steps[[key in regions for key in steps[KEYS].itertuples(index=False, name=None)]]
-    row, place = np.divmod(steps["begin"].to_numpy(dtype=np.int64), grid["stride"])
-    places = np.minimum(row, grid["rows"] - 1) * grid["columns"] + np.minimum(place, grid["columns"] - 1)
+    row, place = np.divmod(steps["begin"].to_numpy(dtype=np.int64), grid.stride)
+    places = np.minimum(row, grid.rows - 1) * grid.columns + np.minimum(place, grid.columns - 1)
     keys = steps[KEYS].itertuples(index=False, name=None)
     return steps.assign(region=[regions[key][at] for key, at in zip(keys, places, strict=True)])
 
@@ -128,20 +129,20 @@ class PictureProbs(NamedTuple):
     probs: Floats
     regions: tuple[str, ...]
 
-    def sureness(self, grid: Mapping[str, int]) -> Floats:
+    def sureness(self, grid: GridEntry) -> Floats:
         """Return the top-1 probability of each cell."""
         return on_grid(self.probs[:, 0], grid)
 
 
 def pictures(cell: SealedCell) -> Iterator[PictureProbs]:
     """Yield the complete outputs whose distributions were stored."""
-    grid, samples = cell.meta.get("grid"), counted(cell)
+    grid, samples = cell.meta.grid, counted(cell)
     if not grid or "leading" not in samples:
         return
     for sample in samples.to_dict("records"):
         leading = np.asarray([] if sample["leading"] is None else sample["leading"], dtype=np.float64)
         count = len(sample["tokens"])
-        if leading.size and count >= grid["rows"] * grid["stride"]:
+        if leading.size and count >= grid.rows * grid.stride:
             regions = sample.get("regions")
             named = () if regions is None else tuple(regions)
             yield PictureProbs(sample["prompt"], int(sample["repetition"]), leading.reshape(count, -1), named)
@@ -166,7 +167,7 @@ def maps(run: MeasuredRun) -> Iterator[Figure]:
             plain_axes, over = drawn.axes[2 * place : 2 * place + 2]
             show_output(plain_axes, run.store, cell, picture.prompt, picture.repetition)
             plain_axes.set_title(picture.prompt, fontsize=7)
-            over.imshow(picture.sureness(cell.meta["grid"]), cmap="viridis", norm=shade)
+            over.imshow(picture.sureness(cell.meta.picture), cmap="viridis", norm=shade)
             over.set_axis_on()
         drawn.colorbar(ScalarMappable(shade, "viridis"), ax=drawn.axes, shrink=0.6, label="top-1 probability")
         yield drawn
@@ -182,15 +183,15 @@ class PictureCell(NamedTuple):
     probs: Floats
 
 
-def extremes(outputs: Sequence[PictureProbs], grid: Mapping[str, int]) -> list[PictureCell]:
+def extremes(outputs: Sequence[PictureProbs], grid: GridEntry) -> list[PictureCell]:
     """Return the least certain, the median and the most certain of all cells."""
     order = np.argsort(np.concatenate([picture.sureness(grid).ravel() for picture in outputs]), kind="stable")
     places = []
     for kind, at in (("least certain", order[0]), ("median", order[len(order) // 2]), ("most certain", order[-1])):
-        which, place = divmod(int(at), grid["rows"] * grid["columns"])
-        row, column = divmod(place, grid["columns"])
+        which, place = divmod(int(at), grid.rows * grid.columns)
+        row, column = divmod(place, grid.columns)
         picture = outputs[which]
-        places.append(PictureCell(kind, picture.prompt, row, column, picture.probs[row * grid["stride"] + column]))
+        places.append(PictureCell(kind, picture.prompt, row, column, picture.probs[row * grid.stride + column]))
     return places
 
 
@@ -199,7 +200,7 @@ def laws(run: MeasuredRun) -> Iterator[Figure]:
     """Draw Fig. 5: distributions of an uncertain and of a certain cell, by rank."""
     for group, cell, outputs in _baselines(run):
         drawn, (axes,) = side_by_side(1, "Fig. 5: laws of single cells", group.title)
-        for colour, place in zip(COLOURS, extremes(outputs, cell.meta["grid"]), strict=False):
+        for colour, place in zip(COLOURS, extremes(outputs, cell.meta.picture), strict=False):
             at = f"cell ({place.row}, {place.column})"
             label = f"{place.kind}: {place.prompt}, {at}, other codes {1 - place.probs.sum():.2f}"
             axes.plot(range(1, len(place.probs) + 1), place.probs, "o-", ms=3, color=colour, label=label)
@@ -215,7 +216,7 @@ def table(run: MeasuredRun) -> list[TextTable]:
     for group, cell, outputs in _baselines(run):
         values: dict[str, list[Any]] = {}
         for picture in outputs:
-            flat = picture.sureness(cell.meta["grid"]).ravel()
+            flat = picture.sureness(cell.meta.picture).ravel()
             for region in dict.fromkeys(picture.regions) if len(picture.regions) == len(flat) else ():
                 values.setdefault(region, []).extend(flat[np.array(picture.regions) == region])
             values.setdefault("all cells", []).extend(flat)

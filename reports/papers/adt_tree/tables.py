@@ -132,7 +132,7 @@ class TreeCost(NamedTuple):
 
 def cost(cell: SealedCell) -> TreeCost | None:
     """Return the costs of a cell, or None if no cycle had room for the whole tree, or its size is chosen by cost."""
-    options = cell.meta["params"]
+    options = cell.meta.params
     if options["depth"] is None or options["nodes"] is None:
         return None
     d, k, most = int(options["depth"]) + 1, int(options["width"]), int(options["nodes"])

@@ -192,7 +192,7 @@ def paired_ratio(above: pd.DataFrame, below: pd.DataFrame, numerator: str, denom
 
 def parameters(store: Store, backbone: str) -> float | None:
     """Return the number of parameters of a preset by its stored ``size``, or None if it has none."""
-    size = re.match(r"([\d.]+) ?([MB])\b", str(store.manifest.get("sizes", {}).get(backbone, "")))
+    size = re.match(r"([\d.]+) ?([MB])\b", str(store.manifest.sizes.get(backbone, "")))
     return float(size[1]) * {"M": 1e6, "B": 1e9}[size[2]] if size else None
 
 

@@ -242,7 +242,7 @@ def picture_sheet(
         most: number of prompts.
     """
     base = next(iter(group.cells(role="baseline")), None)
-    if base is None or not columns or not store.cell(base).meta.get("grid"):
+    if base is None or not columns or not store.cell(base).meta.grid:
         return
     cells = {"AR": store.cell(base)} | {name: store.cell(cell) for name, cell in columns.items()}
     prompts = _first_pictures(cells["AR"], most)
@@ -254,7 +254,7 @@ def picture_sheet(
         stamps = ratios(cells["AR"], cell)
         for row, (prompt, repetition) in enumerate(prompts.items()):
             axes = drawn.axes[row * len(cells) + column]
-            if cell.meta.get("grid") and show_output(axes, store, cell, prompt, repetition) and column:
+            if cell.meta.grid and show_output(axes, store, cell, prompt, repetition) and column:
                 _stamp(axes, stamps.get((prompt, repetition), math.nan))
             if not row:
                 axes.set_title(fill(name, 24), fontsize=6)

@@ -98,7 +98,7 @@ def _seeds(
 
 def _measured_distances(store: Store, group: CellGroup) -> list[str]:
     """Return the distances that some cell has as scores, with a value or with a reason."""
-    scores = [store.cell(str(name)).meta.get("set_scores") or {} for name in group.rows.index]
+    scores = [store.cell(str(name)).meta.set_scores for name in group.rows.index]
     return [key for key in DISTANCES if any(key.removeprefix("set.") in names for names in scores)]
 
 

@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from stridebench.harness.record import stats
+from stridebench.harness.record.entries import GridEntry
 from stridebench.reports.papers.drawing import (
     Ints,
     blank,
@@ -62,7 +63,7 @@ def runs(cell: SealedCell) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[*KEYS, "begin", "length", "logprob"])
 
 
-def lengths_on_grid(picture: pd.DataFrame, grid: Mapping[str, int]) -> Ints:
+def lengths_on_grid(picture: pd.DataFrame, grid: GridEntry) -> Ints:
     """Return the length of each cell's run, [rows, columns], without ends of rows.
 
     Args:
@@ -86,12 +87,12 @@ def acceleration(run: MeasuredRun) -> Iterator[Figure]:
             picture = first_of(runs_of_cells[cell.name], prompt)
             if picture.empty or not show_output(plain, run.store, cell, prompt, picture["repetition"].iloc[0]):
                 continue
-            grid = cell.meta["grid"]
+            grid = cell.meta.picture
             show_output(over, run.store, cell, prompt, picture["repetition"].iloc[0])
-            extent = (0, grid["columns"], grid["rows"], 0)
+            extent = (0, grid.columns, grid.rows, 0)
             over.imshow(lengths_on_grid(picture, grid), cmap="Reds", norm=shade, alpha=0.65, extent=extent)
             plain.set_title(prompt, fontsize=7)
-            over.set_title(str(cell.meta["label"]), fontsize=6)
+            over.set_title(cell.meta.label, fontsize=6)
         drawn.colorbar(ScalarMappable(shade, "Reds"), ax=drawn.axes, shrink=0.6, label="tokens in the pass")
         yield drawn
 
@@ -101,7 +102,7 @@ def failures(run: MeasuredRun) -> Iterator[Figure]:
     """Draw Fig. 14 in numbers: local quality against run length, one line a method, and AR's mean."""
     for group, cells in _drawable(run):
         drawn, (axes,) = side_by_side(1, "Fig. 14: long accepted runs and local quality", group.title)
-        curves(axes, [(str(cell.meta["label"]), by_length(runs(cell))) for cell in cells], "length", "logprob")
+        curves(axes, [(cell.meta.label, by_length(runs(cell))) for cell in cells], "length", "logprob")
         base = group.rows[group.rows["role"] == "baseline"]
         if len(base) and pd.notna(base["logprob"].iloc[0]):
             axes.axhline(base["logprob"].iloc[0], color="0.6", lw=1, label="AR, all tokens")
@@ -127,11 +128,11 @@ def worst(run: MeasuredRun) -> Iterator[Figure]:
         title = group_title("Fig. 14: long accepted runs that the target finds least likely", group)
         drawn = blank(title, len(cells[:METHODS]), WORST)
         for row, cell in enumerate(cells[:METHODS]):
-            drawn.axes[row * WORST].set_ylabel(str(cell.meta["label"]), fontsize=7)
+            drawn.axes[row * WORST].set_ylabel(cell.meta.label, fontsize=7)
             for place, long_run in enumerate(worst_runs(runs(cell)).to_dict("records")):
                 axes = drawn.axes[row * WORST + place]
                 if show_output(axes, run.store, cell, long_run["prompt"], long_run["repetition"]):
-                    _frame(axes, long_run["begin"], long_run["length"], cell.meta["grid"])
+                    _frame(axes, long_run["begin"], long_run["length"], cell.meta.picture)
                 axes.set_title(
                     f"{long_run['prompt']}: {long_run['length']} tokens, {long_run['logprob']:.2f}", fontsize=6
                 )
@@ -155,12 +156,12 @@ def _drawable(run: MeasuredRun) -> Iterator[tuple[CellGroup, list[SealedCell]]]:
             yield group, cells
 
 
-def _frame(axes: Axes, begin: int, length: int, grid: Mapping[str, int]) -> None:
+def _frame(axes: Axes, begin: int, length: int, grid: GridEntry) -> None:
     """Draw red boxes around the cells of a run, one in each of its rows."""
-    for row in range(begin // grid["stride"], (begin + length - 1) // grid["stride"] + 1):
-        first = max(begin - row * grid["stride"], 0)
-        last = min(begin + length - row * grid["stride"], grid["columns"])
-        if row < grid["rows"] and last > first:
+    for row in range(begin // grid.stride, (begin + length - 1) // grid.stride + 1):
+        first = max(begin - row * grid.stride, 0)
+        last = min(begin + length - row * grid.stride, grid.columns)
+        if row < grid.rows and last > first:
             axes.add_patch(Rectangle((first, row), last - first, 1, fill=False, edgecolor="red", lw=1.3))
 
 
@@ -179,14 +180,14 @@ NOTES = (
 def by_region(cell: SealedCell) -> dict[str, pd.DataFrame]:
     """Return ``tokens`` and ``passes`` of each region by (prompt, repetition), for pictures with known regions."""
     samples = counted(cell)
-    if "regions" not in samples or not cell.meta.get("grid"):
+    if "regions" not in samples or not cell.meta.grid:
         return {}
     regions = dict(zip(samples[KEYS].itertuples(index=False, name=None), samples["regions"], strict=True))
     tables = []
     for key, part in runs(cell).groupby(KEYS, sort=False):
         names = list(regions[key])
         if names:
-            passes = 1 / lengths_on_grid(part, cell.meta["grid"]).ravel()
+            passes = 1 / lengths_on_grid(part, cell.meta.picture).ravel()
             counts = {"region": names, "tokens": 1.0, "passes": passes}
             tables.append(pd.DataFrame({**dict(zip(KEYS, key, strict=True)), **counts}))
     if not tables:

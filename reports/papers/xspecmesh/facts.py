@@ -103,14 +103,13 @@ def why(store: Store, selection: Mapping[str, Any] | None) -> str:
     if selection is None:
         return "not in this run"
     sealed = set(store.cells())
-    for name, planned in store.manifest["cells"].items():
-        heads = (planned.get("params") or {}).get("heads", "")
-        model = model_name(planned["backbone"])
+    for name, planned in store.manifest.cells.items():
+        model, heads = model_name(planned.backbone), planned.params.get("heads", "")
         same = (model, heads) == (model_name(selection["backbone"]), selection.get("heads", ""))
-        if same and planned.get("role") != "floor":
+        if same and planned.role != "floor":
             meta = store.cell(name).meta if name in sealed else planned
-            if meta["status"] != "done":
-                return f"{meta['status']}: {meta.get('reason') or 'not finished'}"
+            if meta.status != "done":
+                return f"{meta.status}: {meta.reason or 'not finished'}"
             return "no cell of this setting has an output that can be measured"
     return "not in this run"
 
@@ -178,7 +177,7 @@ def table(run: MeasuredRun) -> Iterator[TextTable]:
 
 def _pairs(setting: Setting) -> Iterator[tuple[str, str, FinishedCell, FinishedCell]]:
     base = setting.outputs("A")
-    floor = base.cell.meta.get("floor") if base else None
+    floor = base.cell.meta.floor if base else None
     if base and floor in setting.store.cells():
         yield "A, other seeds", "A", FinishedCell.of(setting.store.cell(str(floor))), base
     for role, other in PAIRS:
@@ -223,9 +222,9 @@ def _shapes(outputs: FinishedCell) -> pd.Index[Any]:
 def vocabularies(run: MeasuredRun) -> list[TextTable]:
     """Return Table 1: token ids of the paper's models and of the backbones that are registered or were run."""
     table = printed("xspecmesh_table1")
-    sizes = dict(run.store.manifest.get("vocabularies", {}))
+    sizes: dict[str, Any] = dict(run.store.manifest.vocabularies)
     for group in run.groups:
-        size = run.store.cell(str(group.rows.index[0])).meta.get("vocabulary")
+        size = run.store.cell(str(group.rows.index[0])).meta.vocabulary
         sizes |= {group.backbone: size} if size is not None else {}
     rows = []
     for row in table.rows.to_dict("records"):
@@ -257,7 +256,7 @@ def levels(run: MeasuredRun) -> Iterator[TextTable]:
 
 
 def _by_level(store: Store, cell: SealedCell) -> Iterator[dict[str, str]]:
-    finished, base = FinishedCell.of(cell), FinishedCell.of(store.cell(str(cell.meta["baseline"])))
+    finished, base = FinishedCell.of(cell), FinishedCell.of(store.cell(str(cell.meta.baseline)))
     samples = decoded(cell)
     for level in sorted(set(samples["category"]) - {""}):
         of_level = finished.samples["category"] == level

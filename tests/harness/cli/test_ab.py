@@ -100,7 +100,7 @@ def test_two_commits_of_this_code_run_in_worktrees(suite: Path, tmp_path: Path, 
     rows = {row["metric"]: row for row in result.document["rows"] if row["label"].startswith("speculative")}
     assert rows["tau_minus_1"]["word"] == rows["acceptance"]["word"] == "equal"
     assert rows["ms_per_token"]["change"] > 1 and rows["ms_per_token"]["word"] in ("too few", "disturbed")
-    commits = [Store.open(out / run).manifest["provenance"]["git"] for run in RUNS]
+    commits = [Store.open(out / run).manifest.provenance.git for run in RUNS]
     assert len({commit["commit"] for commit in commits}) == 2 and not any(commit["dirty"] for commit in commits)
     worktrees = subprocess.run([*git, "worktree", "list"], check=True, capture_output=True, text=True).stdout
     assert len(worktrees.splitlines()) == 1

@@ -59,8 +59,8 @@ def test_a_stored_run_is_audited_anew_with_the_same_e_values(run: Path) -> None:
     assert [row["claim"] for row in rows] == ["SAME_LAW", "SAME_LAW", "SAME_LAW", "APPROXIMATE"]
     for row in rows:
         meta = store.cell(row["cell"]).meta
-        assert math.log(row["e_value"]) == pytest.approx(meta["audit_log_e"], abs=1e-6)
-        assert (row["tokens"], row["best"]) == (meta["audit_tokens"], meta["audit_best"])
+        assert math.log(row["e_value"]) == pytest.approx(meta.audit_log_e, abs=1e-6)
+        assert (row["tokens"], row["best"]) == (meta.audit_tokens, meta.audit_best)
         assert row["threshold"] == 3000  # three cells claim the target's distribution
         assert row["dtype"] == "fp64"  # in which toys compute
 

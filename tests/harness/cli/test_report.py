@@ -17,7 +17,7 @@ from tests.support.paper_runs import paper_run
 
 
 def stored(fake: FakeStore, path: Path) -> Path:
-    store = Store.create(path, fake.manifest)
+    store = Store.create(path, fake.body)
     for name, cell in fake.sealed_cells.items():
         for record in fake.records[name]:
             store.write(name, record)

@@ -87,8 +87,8 @@ def test_scores_of_sets_reach_the_table_with_their_failures(tmp_path, monkeypatc
     assert stride("run", "--method", "jacobi", *DIGITS, *QUICK, "--out", path).code == 0
     table = (path / "report" / "summary.md").read_text()
     assert "0.25 [0.12, 0.50]" in table and "fid not measured: no net" in table
-    set_scores = cells(path)[1][0].meta["set_scores"]
-    assert set_scores["spread"]["failures"] == 0 and set_scores["fid"]["value"] is None
+    set_scores = cells(path)[1][0].meta.set_scores
+    assert set_scores["spread"].failures == 0 and set_scores["fid"].value is None
 
 
 @pytest.mark.slow
@@ -97,7 +97,7 @@ def test_a_failing_scorer_of_sets_leaves_a_reason_and_ends_the_finished_run_with
     monkeypatch.setattr(DigitPictures, "score_set", lambda self, outputs: 1 / 0)
     result = stride("run", "--method", "jacobi", *DIGITS, *QUICK, "--out", tmp_path / "r")
     assert result.code == 1 and "scoring: ZeroDivisionError" in result.out
-    assert "ZeroDivisionError" in cells(tmp_path / "r")[1][0].meta["set_scores"]["spread"]["reason"]
+    assert "ZeroDivisionError" in cells(tmp_path / "r")[1][0].meta.set_scores["spread"].reason
 
 
 def test_an_unknown_word_fails_its_sample_with_the_reason(tmp_path):

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from stridebench.harness.errors import StoreError
-from stridebench.harness.record import store
+from stridebench.harness.record import rows
 from stridebench.harness.record.files import encode
 from stridebench.harness.record.store import Store
 from tests.support.cli import refused, stride
@@ -108,7 +108,7 @@ def meta_without(name: str) -> Change:
 
 def of(name: str, column: str) -> pa.Schema:
     """The schema of a table but for one column, which is text."""
-    schema = {SAMPLES: store.SAMPLES, STEPS: store.STEPS}[name]
+    schema = {SAMPLES: rows.SAMPLES, STEPS: rows.STEPS}[name]
     return schema.set(schema.get_field_index(column), pa.field(column, pa.string()))
 
 

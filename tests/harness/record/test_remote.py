@@ -15,12 +15,13 @@ import pytest
 
 from stridebench.harness.errors import StoreError
 from stridebench.harness.record.columns import Record, Sample
+from stridebench.harness.record.entries import CellMeta
 from stridebench.harness.record.files import RemoteRun, holds_run, remote_run
 from stridebench.harness.record.store import Store
 from tests.support.s3_server import s3_server
 
-META = {"status": "done", "label": "sjd", "backbone": "tabular", "dtype": "fp32", "task": "toy"}
-MANIFEST: dict[str, Any] = {"key": {"seed": 0}, "cells": {"one": META, "two": META}}
+META = CellMeta(status="done", label="sjd", backbone="tabular", dtype="fp32", task="toy")
+MANIFEST: dict[str, Any] = {"key": {"seed": 0}, "cells": {"one": META.stored(), "two": META.stored()}}
 SAMPLE = Sample("p", 0, False, "failed", "why")
 
 
@@ -76,10 +77,10 @@ def test_two_machines_seal_cells_of_one_run(url: str, tmp_path: Path, monkeypatc
     assert first.cells() == ["one"]
     first.fetch(["one", "two"])
     assert first.cells() == ["one", "two"]
-    second.update("two", note="later")
+    second.update("two", CellMeta(reason="later"))
     second.reopen("two")  # it is no skipped cell
     elsewhere(monkeypatch, tmp_path / "third")
-    assert Store.resume(url, MANIFEST).meta("two") == {**META, "note": "later"}
+    assert Store.resume(url, MANIFEST).meta("two").reason == "later"
 
 
 def test_a_run_is_not_started_twice_at_a_url(url: str) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from stridebench.harness.errors import StoreError, UnknownNameError
+from stridebench.harness.record.entries import CellMeta, StoredVerdict
 from stridebench.harness.record.request_store import RequestStore
 from stridebench.harness.record.requests import REQUESTS, Request, identities, measures, per_position, table
 
@@ -105,25 +106,25 @@ def test_times_of_two_sessions_are_not_compared() -> None:
 def test_a_request_comes_back_from_its_file_and_from_its_table(tmp_path: Path) -> None:
     assert Request.of(asdict(ONE)) == ONE
     (tmp_path / "manifest.json").touch()
-    store = RequestStore(tmp_path, {"cell": {"label": "x"}})
+    store = RequestStore(tmp_path, {"cell": CellMeta(label="x")})
     for request in (TWO, ONE):
         store.write("cell", request)
     assert store.requests("cell") == [ONE, TWO]
-    store.seal("cell", {"told": {}})
+    store.seal("cell", CellMeta())
     cell = store.cell("cell")
-    assert cell.requests["prompt"].tolist() == ["a", "b"] and cell.meta["label"] == "x"
+    assert cell.requests["prompt"].tolist() == ["a", "b"] and cell.meta.label == "x"
     assert list(cell.requests) == REQUESTS.names
     with pytest.raises(StoreError, match="sealed"):
         store.write("cell", ONE)
     with pytest.raises(UnknownNameError):
         store.sealed("other")
-    store.update("cell", verdict={"verdict": "same tokens"})
-    assert store.cell("cell").meta["verdict"] == {"verdict": "same tokens"}
+    store.update("cell", CellMeta(verdict=StoredVerdict(verdict="same tokens")))
+    assert store.cell("cell").meta.verdict == StoredVerdict(verdict="same tokens")
 
 
 def test_a_damaged_request_is_set_aside_and_made_again(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").touch()
-    store = RequestStore(tmp_path, {"cell": {}})
+    store = RequestStore(tmp_path, {"cell": CellMeta()})
     store.write("cell", ONE)
     (file,) = (tmp_path / "requests" / "cell").glob("*.json")
     file.write_bytes(file.read_bytes()[:-9])

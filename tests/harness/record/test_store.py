@@ -28,6 +28,7 @@ from hypothesis import strategies as st
 import stridebench.harness
 from stridebench.harness.errors import ContractError, RunIncomplete, StoreError, UnknownNameError
 from stridebench.harness.record.columns import LISTS, STEP_FIELDS, Record, Sample, Step
+from stridebench.harness.record.entries import CellMeta, StoredVerdict
 from stridebench.harness.record.files import partial_of
 from stridebench.harness.record.metrics import totals
 from stridebench.harness.record.store import SealedError, Store, sound_file
@@ -40,7 +41,7 @@ MANIFEST = {
     "suite": {},
     "provenance": {},
 }
-META = {"status": "done", "label": "sjd", "backbone": "tabular", "dtype": "fp32", "task": "toy"}
+META = CellMeta(status="done", label="sjd", backbone="tabular", dtype="fp32", task="toy")
 PLANNED = [
     ("HumanEval/0", 0, True),
     ("HumanEval/0", 0, False),
@@ -118,12 +119,12 @@ def test_a_sealed_cell_holds_what_was_written(store: Store) -> None:
     failed = Record(Sample("HumanEval/2", 0, False, "failed", error="out of room \udcff"), ())
     store.write(CELLS[0], failed)
     assert store.done(CELLS[0]) == {*PLANNED, ("HumanEval/2", 0, False)}
-    store.seal(CELLS[0], META | {"note": [1]})
+    store.seal(CELLS[0], CellMeta.read({**META.stored(), "note": [1]}))
     store = Store.open(store.path)
     assert store.done(CELLS[0]) == {*PLANNED, ("HumanEval/2", 0, False)}
     assert not (store.path / "records" / CELLS[0]).exists()
     cell = store.cell(CELLS[0])
-    assert cell.meta == META | {"note": [1]}
+    assert cell.meta.stored() == META.stored() | {"note": [1]}
     keys = list(zip(cell.samples["warmup"], cell.samples["prompt"], cell.samples["repetition"], strict=True))
     assert keys == sorted(keys) and len(keys) == 5
     first, last = cell.samples.iloc[0], cell.samples.iloc[3]
@@ -140,7 +141,7 @@ def test_a_sealed_cell_holds_what_was_written(store: Store) -> None:
 
 
 def test_an_empty_cell_has_every_column(store: Store) -> None:
-    store.seal(CELLS[1], META | {"status": "skipped"})
+    store.seal(CELLS[1], META.merged(CellMeta(status="skipped")))
     full = Store.open(store.path)
     fill(full, CELLS[0])
     empty, filled = full.cell(CELLS[1]), full.cell(CELLS[0])
@@ -154,9 +155,9 @@ def test_an_empty_cell_has_every_column(store: Store) -> None:
 def test_update_changes_the_meta_and_nothing_else(store: Store) -> None:
     fill(store, CELLS[0])
     before = store.cell(CELLS[0])
-    store.update(CELLS[0], verdict={"word": "exact"}, cell=1)
+    store.update(CELLS[0], CellMeta(verdict=StoredVerdict(word="exact"), cell="one"))
     after = Store.open(store.path).cell(CELLS[0])
-    assert after.meta == {**META, "verdict": {"word": "exact"}, "cell": 1}
+    assert after.meta.stored() == {**META.stored(), "verdict": {"word": "exact"}, "cell": "one"}
     pd.testing.assert_frame_equal(before.samples, after.samples)
 
 
@@ -291,7 +292,7 @@ def test_unknown_unfinished_and_sealed_cells_are_refused(store: Store) -> None:
     with pytest.raises(StoreError, match=r"not finished.*--resume"):
         store.cell(CELLS[0])
     with pytest.raises(StoreError, match=r"not finished.*--resume"):
-        store.update(CELLS[0], a=1)
+        store.update(CELLS[0], CellMeta(seed=1))
     fill(store, CELLS[0])
     with pytest.raises(StoreError, match="sealed"):
         store.write(CELLS[0], record("a"))
@@ -318,7 +319,7 @@ def test_sealing_checks_the_identities_again(store: Store) -> None:
 
 def test_a_second_writer_is_refused(store: Store) -> None:
     code = "import sys; from stridebench.harness.record.store import Store\n"
-    code += "Store.resume(sys.argv[1], Store.open(sys.argv[1]).manifest)"
+    code += "Store.resume(sys.argv[1], Store.open(sys.argv[1]).manifest.stored())"
     Store.resume(store.path, MANIFEST)
     command = [sys.executable, "-c", code, str(store.path)]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
@@ -748,7 +749,7 @@ def test_tables_are_read_without_threads(tmp_path: Path) -> None:
     fill(store, CELLS[0])
     code = f"""
 import os, pathlib, sys
-from stridebench.harness.record.entries import parquet_table
+from stridebench.harness.record.rows import parquet_table
 before = len(os.listdir("/proc/self/task"))
 parquet_table(pathlib.Path({str(store.path / "cells" / CELLS[0] / "samples.parquet")!r}).read_bytes())
 sys.exit(len(os.listdir("/proc/self/task")) - before)

@@ -42,33 +42,33 @@ def cells(tmp_path_factory: pytest.TempPathFactory) -> dict[str, SealedCell]:
 
 def test_every_cell_has_its_e_value_and_says_what_it_would_have_seen(cells: dict[str, SealedCell]) -> None:
     for cell in cells.values():
-        assert cell.meta["audit_tokens"] == 240 and math.isfinite(cell.meta["audit_log_e"])
-        assert {"audit_best", "audit_visible_tv", "audit_near_cut", "audit_impossible"} <= set(cell.meta)
-        assert cell.meta["audit_threshold"] == 5000.0
+        assert cell.meta.audit_tokens == 240 and math.isfinite(cell.meta.audit_log_e)
+        assert {"audit_best", "audit_visible_tv", "audit_near_cut", "audit_impossible"} <= cell.meta.model_fields_set
+        assert cell.meta.audit_threshold == 5000.0
 
 
 def test_correct_cells_stay_low(cells: dict[str, SealedCell]) -> None:
     for label in ("autoregressive T=1", "autoregressive (other seeds) T=1", "sjd T=1", "speculative T=1"):
-        assert cells[label].meta["audit_log_e"] < math.log(20)
-        assert cells[label].meta["verdict"]["word"] != "broken"
+        assert cells[label].meta.audit_log_e < math.log(20)
+        assert cells[label].meta.verdict.word != "broken"
 
 
 def test_a_biased_cell_is_broken_whatever_was_enumerated(cells: dict[str, SealedCell]) -> None:
-    verdict = cells["biased_late T=1"].meta["verdict"]
-    assert verdict["word"] == "broken" and verdict["note"].startswith("audit: e = 1e")
-    assert "once in 5000 cells" in verdict["note"]  # 1000 for each of five that claim the target's distribution
+    verdict = cells["biased_late T=1"].meta.verdict
+    assert verdict.word == "broken" and verdict.note.startswith("audit: e = 1e")
+    assert "once in 5000 cells" in verdict.note  # 1000 for each of five that claim the target's distribution
 
 
 def test_tokens_of_a_canvas_that_no_pass_saw_break_the_claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     register(monkeypatch, METHODS, "copies_late", CopiesLate)
     meta = finished(tmp_path / "run", methods=["copies_late"], **SIZES)["copies_late T=1"].meta
-    assert meta["audit_impossible"] == 60 and meta["audit_tokens"] == 180  # six of 24 in each of ten outputs
-    assert meta["verdict"]["word"] == "broken" and "before a pass gave their" in meta["verdict"]["note"]
+    assert meta.audit_impossible == 60 and meta.audit_tokens == 180  # six of 24 in each of ten outputs
+    assert meta.verdict.word == "broken" and "before a pass gave their" in meta.verdict.note
 
 
 def test_a_cell_that_claims_no_such_thing_is_not_broken_by_its_audit(cells: dict[str, SealedCell]) -> None:
     meta = cells["biased_by_design T=1"].meta
-    assert meta["audit_log_e"] > math.log(1000) and meta["verdict"]["word"] != "broken"
+    assert meta.audit_log_e > math.log(1000) and meta.verdict.word != "broken"
 
 
 def test_an_approximate_method_is_not_audited_by_its_own_passes() -> None:
@@ -88,14 +88,16 @@ def test_bets_with_a_drafter_use_its_distribution(cells: dict[str, SealedCell]) 
 
 def test_greedy_cells_are_not_audited(tmp_path: Path) -> None:
     cell = finished(tmp_path / "run", methods=["sjd"], temperature=[0.0])["sjd T=0"]
-    assert not any(key.startswith("audit") for key in cell.meta) and set(cell.samples["audit"]) == {"{}"}
+    assert not any(key.startswith("audit") for key in cell.meta.model_fields_set) and set(cell.samples["audit"]) == {
+        "{}"
+    }
 
 
 def test_a_masked_model_says_why_it_has_no_audit(tmp_path: Path) -> None:
     words = {"backbones": ["masked-tabular"], "methods": ["masked_diffusion"], "temperature": [1.0]}
     for cell in finished(tmp_path / "run", **words).values():
-        assert "no distribution of a next token" in cell.meta["audit_reason"]
-        assert "audit_log_e" not in cell.meta
+        assert "no distribution of a next token" in cell.meta.audit_reason
+        assert cell.meta.audit_log_e is None
 
 
 def test_an_alternative_that_fails_leaves_the_sample_and_a_reason(
@@ -106,7 +108,7 @@ def test_an_alternative_that_fails_leaves_the_sample_and_a_reason(
 
     register(monkeypatch, ALTERNATIVES, "fails", fails)  # type: ignore[arg-type]
     cell = finished(tmp_path / "run", temperature=[1.0], methods=["sjd"])["sjd T=1"]
-    assert "no such bias" in cell.meta["audit_reason"] and set(cell.samples["status"]) == {"ok"}
+    assert "no such bias" in cell.meta.audit_reason and set(cell.samples["status"]) == {"ok"}
 
 
 COLDER = Mutant(
@@ -134,9 +136,9 @@ KINDS = [
 def test_every_kind_of_cell_is_audited(tmp_path: Path, kind: dict[str, Any]) -> None:
     def log_e(path: Path) -> float:
         cells = finished(path, **kind)
-        (cell,) = [cell for cell in cells.values() if cell.meta["role"] == "method"]
-        assert cell.meta["audit_tokens"] >= 120
-        return float(cell.meta["audit_log_e"])
+        (cell,) = [cell for cell in cells.values() if cell.meta.role == "method"]
+        assert cell.meta.audit_tokens >= 120
+        return float(cell.meta.audit_log_e)
 
     assert log_e(tmp_path / "right") < math.log(20)
     with injected(COLDER):
@@ -150,7 +152,7 @@ def test_a_worker_process_and_a_batch_bet_the_same(tmp_path: Path) -> None:
     isolated = finished(tmp_path / "isolated", **sizes, isolation="process")["sjd T=1"]
     batched = finished(tmp_path / "batched", **sizes, batch=4)["sjd T=1"]
     for cell in (isolated, batched):
-        assert cell.meta["audit_log_e"] == pytest.approx(alone.meta["audit_log_e"], abs=1e-9)
+        assert cell.meta.audit_log_e == pytest.approx(alone.meta.audit_log_e, abs=1e-9)
 
 
 def test_a_run_in_parts_has_the_e_values_of_one_that_was_not_stopped(tmp_path: Path) -> None:
@@ -159,7 +161,7 @@ def test_a_run_in_parts_has_the_e_values_of_one_that_was_not_stopped(tmp_path: P
     in_parts(plan, stopped, (3, 4))
     whole = finished(tmp_path / "whole", methods=["speculative"], temperature=[1.0])
     for label, cell in by_label(Store.open(tmp_path / "parts")).items():
-        assert cell.meta["audit_log_e"] == whole[label].meta["audit_log_e"]
+        assert cell.meta.audit_log_e == whole[label].meta.audit_log_e
 
 
 def test_what_a_method_leaves_in_its_cache_is_in_no_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,4 +180,4 @@ def test_what_a_method_leaves_in_its_cache_is_in_no_figure(tmp_path: Path, monke
     cell = by_label(Store.open(tmp_path / "run"))["reads_another_prompt T=1"]
     rows = stride("audit", tmp_path / "run", "--json").document["cells"]
     (e_value,) = (row["e_value"] for row in rows if row["label"] == "reads_another_prompt")
-    assert math.log(e_value) == pytest.approx(cell.meta["audit_log_e"], abs=1e-4)
+    assert math.log(e_value) == pytest.approx(cell.meta.audit_log_e, abs=1e-4)

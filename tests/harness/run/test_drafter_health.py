@@ -34,12 +34,12 @@ STALE = Mutant(
 
 
 def drafter_of(cell: SealedCell) -> dict[str, Any]:
-    return {name: value for name, value in cell.meta.items() if name.startswith("drafter_")}
+    return {name: value for name, value in cell.meta.stored().items() if name.startswith("drafter_")}
 
 
 def cells_of(path: Path, methods: Sequence[Any], **words: Any) -> dict[str, dict[str, Any]]:
     cells = finished(path / "run", methods=list(methods), **{**SIZES, **words})
-    return {cell.meta["method"]: drafter_of(cell) for cell in cells.values()}
+    return {cell.meta.method: drafter_of(cell) for cell in cells.values()}
 
 
 def test_correct_drafters_draft_the_same_anew(tmp_path: Path) -> None:
@@ -107,13 +107,13 @@ def test_a_method_that_fails_there_keeps_its_sample_and_has_a_reason(
 ) -> None:
     register(monkeypatch, METHODS, "fails_anew", FailsAnew)
     cells = finished(tmp_path / "run", methods=[{"name": "fails_anew", "drafter": "toy"}], isolation="none", **SIZES)
-    (cell,) = [cell for cell in cells.values() if cell.meta["method"] == "fails_anew"]
-    assert "not where I began" in cell.meta["drafter_reason"] and set(cell.samples["status"]) == {"ok"}
+    (cell,) = [cell for cell in cells.values() if cell.meta.method == "fails_anew"]
+    assert "not where I began" in cell.meta.drafter_reason and set(cell.samples["status"]) == {"ok"}
 
 
 def test_only_the_first_decode_of_the_first_prompts_is_checked(tmp_path: Path) -> None:
     words = {**SIZES, "tasks": [{"name": "tabular", "prompts_count": 4}], "repetitions": 2}
     cells = finished(tmp_path / "run", methods=list(DRAFTERS[:1]), **words)
-    (cell,) = [cell for cell in cells.values() if cell.meta["method"] == "speculative"]
+    (cell,) = [cell for cell in cells.values() if cell.meta.method == "speculative"]
     checked = [json.loads(text) != {} for text in cell.samples.sort_values(["repetition", "prompt"])["drafter"]]
     assert sum(checked) == 3 and not any(checked[4:])

@@ -186,7 +186,7 @@ def test_killed_workers_cost_no_cell(
     with without_shape_checks():
         executors.serial(plan, serial, Options())
     assert outputs(store) == outputs(serial)
-    assert any("lost_workers" in store.meta(name) for name in store.cells())
+    assert any(store.meta(name).lost_workers for name in store.cells())
 
 
 @pytest.mark.faults
@@ -204,10 +204,10 @@ def test_a_killed_worker_beside_one_that_lives_costs_no_cell(tmp_path: Path, mon
     assert killer.killed and len(killer.survivors) == 1
     counts = summary(plan, store)
     assert (counts["done"], counts["failed"]) == (len(plan.cells), 0)
-    lost = [name for name in store.cells() if "lost_workers" in store.meta(name)]
+    lost = [name for name in store.cells() if store.meta(name).lost_workers]
     again = [text for text in said.said if text.startswith("runs again: ")]
     assert len(lost) == len(again) == 1 and lost[0] in again[0]
-    assert len(store.meta(lost[0])["lost_workers"]) == 1
+    assert len(store.meta(lost[0]).lost_workers) == 1
     serial = start(tmp_path / "serial", plan)
     with without_shape_checks():
         executors.serial(plan, serial, Options())
@@ -256,7 +256,7 @@ def test_a_resumed_run_waits_for_jobs_that_still_live(tmp_path: Path, stride_env
     assert sorted(run.glob("workers/slurm/*_submitted.pkl")) == submitted
     counts = summary(plan, store)
     assert (counts["done"], counts["failed"]) == (len(plan.cells), 0)
-    assert not any("lost_workers" in store.meta(name) for name in store.cells())
+    assert not any(store.meta(name).lost_workers for name in store.cells())
     assert not workers("submitit.core._submit")
 
 

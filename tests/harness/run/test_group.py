@@ -24,7 +24,7 @@ from tests.support.runs import by_label, counted, finished, in_parts, plan_of, s
 
 def by_batch(store: Store) -> dict[str, SealedCell]:
     cells = map(store.cell, store.cells())
-    return {f"{c.meta['label']} T={c.meta['sampling']['temperature']:g} B={c.meta['batch']}": c for c in cells}
+    return {f"{c.meta.label} T={c.meta.sampling.temperature:g} B={c.meta.batch}": c for c in cells}
 
 
 def table(cell: SealedCell) -> Any:
@@ -48,7 +48,7 @@ def test_a_sweep_runs_the_same_decodes_at_every_batch(tmp_path: Path) -> None:
     for name, cell in cells.items():
         alone = cells[name.rpartition("=")[0] + "=1"]
         assert table(cell) == table(alone), name
-        assert len(counted(cell)) == cell.meta["expected"] == 8
+        assert len(counted(cell)) == cell.meta.expected == 8
     steps = cells["autoregressive T=1 B=3"].steps
     most = steps[~steps["warmup"].astype(bool)].groupby("prompt")["served"].max()
     assert most.to_dict() == {f"tabular/{i}": 3 if i < 6 else 2 for i in range(8)}
@@ -93,7 +93,7 @@ def test_greedy_equality_of_a_batch_is_checked_in_a_batch(tmp_path: Path, monkey
     data: dict[str, Any] = {"backbones": ["random-llama-1m"], "tasks": tasks, "prove": True, "max_new_tokens": 4}
     data |= {"methods": ["autoregressive"], "greedy_check": {"prompts": 2, "tokens": 4}, "warmup": 0}
     cells = finished(tmp_path / "run", batch=2, **data)
-    assert cells["autoregressive T=0"].meta["verdict"]["greedy"].startswith("2/2 equal")
+    assert cells["autoregressive T=0"].meta.verdict.greedy.startswith("2/2 equal")
     assert sizes == [2] * len(sizes) and len(sizes) > 2 * 4  # the run's own decodes, then those of the check
 
 
@@ -139,5 +139,5 @@ def test_the_check_in_fp32_gives_the_weights_of_the_run_back_first_unless_cells_
     data: dict[str, Any] = {"backbones": backbones, "tasks": tasks, "prove": True, "max_new_tokens": 4}
     data |= {"methods": ["autoregressive", "jacobi"], "greedy_check": {"prompts": 1, "tokens": 4}, "warmup": 0}
     cells = finished(tmp_path / "run", **data)
-    assert all(cell.meta["verdict"]["greedy"].startswith("1/1 equal") for cell in cells.values())
+    assert all(cell.meta.verdict.greedy.startswith("1/1 equal") for cell in cells.values())
     assert len(nets) == 2

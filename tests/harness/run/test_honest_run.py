@@ -68,8 +68,8 @@ def test_logits_that_are_not_finite_fail_the_sample_and_leave_no_verdict(
     assert outcome.code != 0
     for cell in cells.values():
         assert set(counted(cell)["status"]) == {"failed"}
-        assert cell.meta["verdict"]["word"] is None
-        assert "no sample succeeded" in cell.meta["verdict"]["note"]
+        assert cell.meta.verdict.word is None
+        assert "no sample succeeded" in cell.meta.verdict.note
     errors = counted(cells["autoregressive T=0"])["error"]
     assert errors.str.contains("the logits of the target are NaN or infinite from step 1 on").all()
     assert "exact" not in stride("report", tmp_path / "run").out.partition("verdict:")[0]
@@ -118,12 +118,12 @@ def test_timed_outputs_that_differ_from_the_baselines_break_an_enumerated_claim(
     register(monkeypatch, METHODS, "wrong_late", WrongLate)
     register(monkeypatch, METHODS, "wrong_late_by_design", WrongLateByDesign)
     outcome, cells = run(tmp_path / "run", "wrong_late", "wrong_late_by_design")
-    verdict = cells["wrong_late T=0"].meta["verdict"]
-    assert (verdict["word"], verdict["total_variation"] < 1e-12) == ("broken", True)
-    assert "2 of 2 timed outputs differ from the baseline's" in verdict["note"]
-    assert "tabular/0 at token 6 (a logit margin of" in verdict["note"]
+    verdict = cells["wrong_late T=0"].meta.verdict
+    assert (verdict.word, verdict.total_variation < 1e-12) == ("broken", True)
+    assert "2 of 2 timed outputs differ from the baseline's" in verdict.note
+    assert "tabular/0 at token 6 (a logit margin of" in verdict.note
     assert outcome.code == 1
-    assert cells["wrong_late_by_design T=0"].meta["verdict"]["word"] == "approximate"
+    assert cells["wrong_late_by_design T=0"].meta.verdict.word == "approximate"
 
 
 @pytest.mark.parametrize(("margin", "word"), [(0.25, None), (2.5, "broken"), (None, "broken")])
@@ -132,8 +132,8 @@ def test_a_large_margin_breaks_a_claim_in_bf16_too(margin: float | None, word: s
     cell = SimpleNamespace(sampling=Sampling(0.0), dtype="bf16")
     sample = SimpleNamespace(diverged_at=3, margin=margin, prompt="a")
     verdict = verdicts.timed_verdict(cell, [sample])  # type: ignore[arg-type]
-    assert verdict.get("word") == word
-    assert word is None or "in bf16, by more than it rounds" in verdict["note"]
+    assert verdict.word == word
+    assert word is None or "in bf16, by more than it rounds" in verdict.note
 
 
 def test_an_error_while_a_claim_is_enumerated_does_not_skip_the_greedy_check(
@@ -141,10 +141,10 @@ def test_an_error_while_a_claim_is_enumerated_does_not_skip_the_greedy_check(
 ) -> None:
     register(monkeypatch, METHODS, "raises_on_toys", RaisesOnToys)
     outcome, cells = run(tmp_path / "run", "raises_on_toys", words=(*LARGE, "-t", 1))
-    verdict = cells["raises_on_toys T=1"].meta["verdict"]
-    assert verdict["word"] == "broken"
-    assert "not on a toy" in verdict["error"]
-    assert verdict["greedy"].startswith("0/2 equal")
+    verdict = cells["raises_on_toys T=1"].meta.verdict
+    assert verdict.word == "broken"
+    assert "not on a toy" in verdict.error
+    assert verdict.greedy.startswith("0/2 equal")
     assert outcome.code == 1
 
 
@@ -155,8 +155,8 @@ def test_an_error_while_a_claim_is_checked_is_no_success(tmp_path: Path, monkeyp
 
     register(monkeypatch, METHODS, "right_on_large_models", RightOnLargeModels)
     outcome, cells = run(tmp_path / "run", "right_on_large_models", words=LARGE)
-    verdict = cells["right_on_large_models T=0"].meta["verdict"]
-    assert (verdict["word"], verdict["greedy"][:9]) == ("unverified", "2/2 equal")
+    verdict = cells["right_on_large_models T=0"].meta.verdict
+    assert (verdict.word, verdict.greedy[:9]) == ("unverified", "2/2 equal")
     assert (outcome.code, outcome.document["failed"]) == (1, 0)
 
 
@@ -181,9 +181,9 @@ def test_parameters_that_fit_no_toy_fail_only_a_run_whose_method_claims_a_law(
 ) -> None:
     register(monkeypatch, METHODS, "too_wide", method)
     outcome, cells = run(tmp_path / "run", "too_wide", words=LARGE)
-    verdict = cells["too_wide T=0"].meta["verdict"]
-    assert (verdict["word"], outcome.code, bool(verdict.get("error"))) == (word, code, bool(code))
-    assert "too wide for this model" in verdict["note"]
+    verdict = cells["too_wide T=0"].meta.verdict
+    assert (verdict.word, outcome.code, bool(verdict.error)) == (word, code, bool(code))
+    assert "too wide for this model" in verdict.note
 
 
 def test_a_method_that_ends_the_process_is_a_failed_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,13 +263,13 @@ def test_scores_of_a_set_are_plain_finite_numbers_or_have_a_reason(
     words = ("--backbone", "tabular", "--task", "{name: scores, limit: 1}", "--max-new-tokens", 4, "--json", "-t", 0)
     outcome, cells = run(tmp_path / "run", "sjd", words=(*words, "--set", "prove=false"))
     assert "Traceback" not in outcome.err
-    stored = cells["sjd T=0"].meta["set_scores"]["known"]
+    stored = cells["sjd T=0"].meta.set_scores["known"]
     if reason is None:
-        assert (stored["value"], stored["n"], stored["low"], stored["high"]) == (2.0, 3, 1.0, 4.0)
+        assert (stored.value, stored.n, stored.low, stored.high) == (2.0, 3, 1.0, 4.0)
         assert outcome.code == 0
     else:
-        assert stored["value"] is None and reason in stored["reason"], stored
-        assert outcome.code == 1 and f"no known of {cells['sjd T=0'].meta['cell']}: scoring: " in outcome.err
+        assert stored.value is None and reason in stored.reason, stored
+        assert outcome.code == 1 and f"no known of {cells['sjd T=0'].meta.cell}: scoring: " in outcome.err
 
 
 class Rearranges(OneByOne):
@@ -518,7 +518,7 @@ def test_where_one_output_has_no_score_there_is_no_mean_of_the_rest(
     outcome, cells = scored_by(monkeypatch, tmp_path / "run", score, together)
     assert (outcome.code, outcome.document["failed"]) == (1, 2)
     for cell in cells.values():
-        reasons = {score["reason"] for score in cell.meta["set_scores"].values()}
+        reasons = {score.reason for score in cell.meta.set_scores.values()}
         assert len(reasons) == 1 and "scoring: 1 of 3 outputs have no score: scoring: ContractError" in reasons.pop()
     rows = stride("report", tmp_path / "run", "--json").document
     assert all("score.right" not in row or row["score.right"] is None for row in rows)
@@ -534,11 +534,11 @@ def test_a_score_of_a_set_that_is_left_out_has_that_as_its_reason(
     outcome, cells = scored_by(monkeypatch, tmp_path / "run", lambda prompt: {"right": np.bool_(True)}, together)
     assert (outcome.code, outcome.document["failed"]) == (1, 0)
     for cell in cells.values():
-        stored = cell.meta["set_scores"]
-        assert stored["known"]["value"] == 2.0 and counted(cell)["scores"].eq('{"right": 1.0}').all()
-        assert stored["other"] == {**stored["other"], "value": None, "n": 3}
-        assert stored["other"]["reason"] == "scoring: the answer of Asked.score_set lacks it"
-        assert f"no other of {cell.meta['cell']}: scoring: the answer of Asked.score_set lacks it" in outcome.err
+        stored = cell.meta.set_scores
+        assert stored["known"].value == 2.0 and counted(cell)["scores"].eq('{"right": 1.0}').all()
+        assert (stored["other"].value, stored["other"].n) == (None, 3)
+        assert stored["other"].reason == "scoring: the answer of Asked.score_set lacks it"
+        assert f"no other of {cell.meta.cell}: scoring: the answer of Asked.score_set lacks it" in outcome.err
 
 
 @pytest.mark.parametrize(("of_set", "limit"), [(False, "0.05 s"), (True, "0.5 s")])
@@ -557,7 +557,7 @@ def test_a_scorer_that_hangs_in_the_runs_process_passes_the_limit(
     assert (outcome.code, outcome.document["failed"]) == (1, 0 if of_set else 2)
     reason = f"scoring: TimeLimitPassed: passed the limit of {limit} (sample_limit_s: 0.05)"
     for cell in cells.values():
-        told = cell.meta["set_scores"]["known"]["reason"] if of_set else counted(cell)["error"].iloc[0]
+        told = cell.meta.set_scores["known"].reason if of_set else counted(cell)["error"].iloc[0]
         assert told.startswith(reason)
     assert signal.getsignal(signal.SIGALRM) == before and signal.getitimer(signal.ITIMER_REAL) == (0, 0)
 
@@ -584,7 +584,7 @@ def test_what_a_scorer_changes_in_the_process_is_put_back(tmp_path: Path, monkey
     assert (outcome.code, outcome.document["run"]) == (0, str(tmp_path / "run"))
     assert "a scorer prints" in outcome.err
     assert (torch.get_num_threads(), torch.get_default_dtype()) == before and Path.cwd() == tmp_path
-    assert all(cell.meta["set_scores"]["other"]["value"] == 1.0 for cell in cells.values())
+    assert all(cell.meta.set_scores["other"].value == 1.0 for cell in cells.values())
 
 
 @pytest.mark.parametrize("error", [SystemExit(0), KeyError("column"), Cancelled()])

@@ -92,8 +92,8 @@ def test_a_run_takes_the_threads_that_were_measured(
     assert dict(result.rows)[16] == 23.0
     assert torch.get_num_threads() == 2, "the next backbone is measured anew"
     cells = by_label(Store.open(tmp_path / "run"))
-    assert {cell.meta["threads"] for cell in cells.values()} == {chosen}
-    assert cells["jacobi T=0"].meta["window_costs"][0] == [1, 8.0]
+    assert {cell.meta.threads for cell in cells.values()} == {chosen}
+    assert cells["jacobi T=0"].meta.window_costs[0] == [1, 8.0]
 
 
 @pytest.mark.usefixtures("two_threads")
@@ -113,7 +113,7 @@ def test_a_later_run_reads_what_was_measured_and_a_resumed_one_keeps_its_own(
     for file in (tmp_path / "cache").rglob("*passes*.json"):
         file.unlink()
     serial(plan, store, Options())
-    assert {cell.meta["threads"] for cell in by_label(store).values()} == {2}
+    assert {cell.meta.threads for cell in by_label(store).values()} == {2}
 
 
 @pytest.mark.usefixtures("two_threads")
@@ -139,7 +139,7 @@ def test_toys_and_runs_without_clocks_measure_nothing(tmp_path: Path, monkeypatc
     monkeypatch.setattr(passes, "measure", None)
     for number, data in enumerate((SUITE, {**SUITE, "timing": False})):
         cells = finished(tmp_path / str(number), **data)
-        assert not any("threads" in cell.meta for cell in cells.values())
+        assert not any(cell.meta.threads for cell in cells.values())
         assert not (tmp_path / str(number) / "passes").exists()
 
 
@@ -154,7 +154,7 @@ def test_a_run_of_a_version_that_chose_no_threads_goes_on_without(
         serial(plan, store, Options(progress=Stop(1)))
     (tmp_path / "run" / "passes" / f"tabular-{DTYPE}.json").unlink()
     serial(plan, store, Options())
-    assert not any("threads" in cell.meta for cell in by_label(store).values())
+    assert not any(cell.meta.threads for cell in by_label(store).values())
 
 
 @pytest.mark.usefixtures("two_threads")

@@ -25,6 +25,7 @@ from stridebench.harness.discover import component
 from stridebench.harness.errors import StoreError, WeightsError
 from stridebench.harness.plan import presets
 from stridebench.harness.plan.compatibility import incompatibility
+from stridebench.harness.record.entries import CellMeta
 from stridebench.harness.record.metrics import METRICS, totals, value
 from stridebench.harness.record.store import Store
 from stridebench.harness.registry import METHODS, TASKS, Registry
@@ -181,7 +182,7 @@ def test_a_text_task_on_a_backbone_without_a_tokenizer_is_skipped_with_that_reas
     plan = plan_of(methods=["sjd"], backbones=["random-llama-1m"], tasks=[{"name": "continuation", "limit": 2}])
     store = start(tmp_path / "run", plan)
     serial(plan, store, Options())
-    reasons = [cell.skip or store.cell(cell.id).meta["reason"] for cell in plan.cells]
+    reasons = [cell.skip or store.cell(cell.id).meta.reason for cell in plan.cells]
     assert all(reason and "tokenizer" in reason for reason in reasons)
 
 
@@ -191,7 +192,7 @@ def test_an_absent_drafter_skips_its_cell_only(tmp_path, drafter):
     plan = plan_of(methods=methods, backbones=["random-llama-1m"], tasks=[{"name": "tabular", "limit": 2}])
     store = start(tmp_path / "run", plan)
     serial(plan, store, Options(fetch=False))
-    rows = [(c.name, c.skip or store.cell(c.id).meta["reason"]) for c in plan.cells]
+    rows = [(c.name, c.skip or store.cell(c.id).meta.reason) for c in plan.cells]
     assert [name for name, reason in rows if reason is None] == ["autoregressive", "prompt_lookup"]
     assert "drafter" in rows[-1][1]
 
@@ -289,11 +290,11 @@ def test_a_method_exact_on_small_models_only_is_broken_by_greedy_outputs(tmp_pat
         prove=True,
         greedy_check={"prompts": 2, "tokens": 4},
     )
-    verdicts = {label: cell.meta["verdict"] for label, cell in cells.items()}
-    assert verdicts["autoregressive T=0"]["word"] == "exact"
-    assert verdicts["autoregressive T=0"]["greedy"].startswith("2/2 equal")
-    assert verdicts["biased_on_large T=0"]["word"] == "broken"
-    assert verdicts["biased_on_large T=0"]["total_variation"] < 1e-12
+    verdicts = {label: cell.meta.verdict for label, cell in cells.items()}
+    assert verdicts["autoregressive T=0"].word == "exact"
+    assert verdicts["autoregressive T=0"].greedy.startswith("2/2 equal")
+    assert verdicts["biased_on_large T=0"].word == "broken"
+    assert verdicts["biased_on_large T=0"].total_variation < 1e-12
 
 
 A_KIND_EACH = ("jacobi", "lantern", "prompt_lookup", "sjdpp", "specinfer", "speculative")
@@ -311,8 +312,8 @@ def test_every_method_gets_the_verdict_of_its_claim(tmp_path, shipped):
     methods = [entry(first) for first in firsts if not first.requirements - presets.resolve("tabular").meets()]
     cells = finished(tmp_path / "run", methods=methods, prove=True, tasks=[{"name": "tabular", "limit": 1}])
     for label, cell in cells.items():
-        word = "approximate" if cell.meta["claim"] == "APPROXIMATE" else "exact"
-        assert cell.meta["verdict"]["word"] == word, label
+        word = "approximate" if cell.meta.claim == "APPROXIMATE" else "exact"
+        assert cell.meta.verdict.word == word, label
 
 
 def entry(method):
@@ -349,7 +350,7 @@ def test_prompts_longer_than_the_context_fail_and_the_others_finish(tmp_path):
     tasks = [{"name": "tabular", "length": [3, 80], "limit": 1}]
     cells = finished(tmp_path / "run", methods=["sjd"], tasks=tasks)
     store = Store.open(tmp_path / "run")
-    states = {store.cell(name).meta["task_params"]["length"]: counted(store.cell(name)) for name in store.cells()}
+    states = {store.cell(name).meta.task_params["length"]: counted(store.cell(name)) for name in store.cells()}
     assert cells and set(states[3]["status"]) == {"ok"} and set(states[80]["status"]) == {"failed"}
 
 
@@ -409,7 +410,7 @@ def test_a_run_does_not_resume_with_other_weights(tmp_path, same_weights):
         serial(plan, store, Options())
         assert store.sealed(method)
         return
-    store.update(baseline, fingerprint="0" * 64)
+    store.update(baseline, CellMeta(fingerprint="0" * 64))
     with pytest.raises(StoreError, match=r"made with other weights of tabular .* start another run folder"):
         serial(plan, store, Options())
     assert not store.sealed(method)
@@ -433,7 +434,7 @@ def test_a_component_of_other_weights_is_refused(tmp_path):
 def test_log_probabilities_are_the_targets_for_each_token_of_the_output(tmp_path):
     """Computed again from the full sequence, at T = 1 for every temperature of the decode."""
     for label, cell in finished(tmp_path / "run", methods=["sjd"], temperature=[0, 1]).items():
-        model = presets.load("tabular", cell.meta["dtype"])
+        model = presets.load("tabular", cell.meta.dtype)
         rows = counted(cell)
         for prompt in TASKS.get("tabular")().prompts():
             row, start = rows.loc[prompt.id], len(prompt.tokens)

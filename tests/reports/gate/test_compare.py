@@ -95,7 +95,7 @@ def test_a_cell_without_a_partner_says_why() -> None:
     a, b = tiny(), tiny(max_new_tokens=32)
     b.skip(meta("other", label="other"), "no weights")
     a.add(meta("other", label="other", method="other"), simulate(Sim(), 4))
-    b.manifest["cells"]["other"] |= {"method": "other"}
+    b.body["cells"]["other"] |= {"method": "other"}
     comparison = compare.compare(a, b)
     assert comparison.only_a == [
         "m (toy-135m bf16, T = 0): the nearest cell differs in max_new_tokens (64 and 32)",

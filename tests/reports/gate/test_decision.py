@@ -79,7 +79,7 @@ def test_three_prompts_are_inconclusive_even_when_identical() -> None:
 def test_another_suites_baseline_is_an_error_that_names_the_keys() -> None:
     baseline = make_baseline(run(Sim()))
     other = run(Sim())
-    other.manifest["key"] = {**other.manifest["key"], "seed": 1, "prompts": {"toy": "xyz"}}
+    other.body["key"] = {**other.body["key"], "seed": 1, "prompts": {"toy": "xyz"}}
     with pytest.raises(UsageError) as error:
         gate(other, baseline)
     assert "seed is 0 there and 1 here" in str(error.value)
@@ -102,7 +102,7 @@ def test_a_missing_cell_or_sample_is_an_error() -> None:
 @pytest.mark.parametrize("limit", [7, 40])
 def test_a_run_may_have_more_prompts_than_the_baseline_and_must_have_all_of_its_prompts(limit: int) -> None:
     baseline, other = make_baseline(run(Sim())), run(Sim(), prompts=limit)
-    other.manifest["key"] |= {"tasks": [{"name": "toy", "limit": limit}], "prompts": {"toy": "xyz"}}
+    other.body["key"] |= {"tasks": [{"name": "toy", "limit": limit}], "prompts": {"toy": "xyz"}}
     result = gate(other, baseline)
     if limit < 24:
         assert (result.verdict, result.exit_code) == ("error", 2)
@@ -261,7 +261,7 @@ def test_tables_and_junit_name_each_row_with_its_figures() -> None:
 def judged(word: str | None) -> FakeStore:
     """A run whose baseline cell, which drafts nothing, has a verdict."""
     store = run(Sim())
-    store.manifest["cells"]["ar"]["verdict"] = store.cell("ar").meta["verdict"] = {"word": word}
+    store.body["cells"]["ar"]["verdict"] = store.cell("ar").facts["verdict"] = {"word": word}
     return store
 
 
@@ -297,7 +297,7 @@ def resealed(document: dict[str, Any]) -> dict[str, Any]:
 
 def test_an_unfinished_run_makes_no_baseline() -> None:
     store = run(Sim())
-    store.manifest["cells"]["late"] = {**meta("late"), "status": "planned"}
+    store.body["cells"]["late"] = {**meta("late"), "status": "planned"}
     with pytest.raises(UsageError, match=r"not finished: 1 of 1 cells are missing \(late\)"):
         make_baseline(store)
 
@@ -312,7 +312,7 @@ def test_control_characters_leave_junit_well_formed() -> None:
 
 def seeded(store: FakeStore, seed: int) -> FakeStore:
     """The same run under the key of another seed."""
-    store.manifest["key"] = {**store.manifest["key"], "seed": seed}
+    store.body["key"] = {**store.body["key"], "seed": seed}
     return store
 
 
@@ -347,7 +347,7 @@ def test_a_rerun_is_of_the_same_suite_with_another_seed() -> None:
     with pytest.raises(UsageError, match="has the seed of"):
         make_baseline(store, [run(Sim())])
     other = seeded(run(Sim()), 1)
-    other.manifest["key"]["prompts"] = {"toy": "xyz"}
+    other.body["key"]["prompts"] = {"toy": "xyz"}
     with pytest.raises(UsageError, match=r"not a rerun of .*: prompts.toy is 'abc' there and 'xyz' here"):
         make_baseline(store, [other])
     with pytest.raises(UsageError, match="lacks a cell like method 1"):
@@ -384,7 +384,7 @@ def test_seconds_are_compared_on_equal_machines_with_reruns_alone() -> None:
     result = gate(disturbed, baseline)
     assert "speedup" not in {row.metric for row in result.rows} and "its timing was disturbed" in result.notes[0]
     elsewhere = slower(2.0)
-    elsewhere.manifest["provenance"] = {"fingerprint": "other"}
+    elsewhere.body["provenance"] = {"fingerprint": "other"}
     result = gate(elsewhere, baseline)
     assert result.verdict == "pass" and "the machines differ" in result.notes[0]
 
@@ -462,8 +462,8 @@ def test_the_gate_refutes_from_the_e_value_on_that_the_run_does() -> None:
 
 def test_methods_of_one_side_alone_are_listed() -> None:
     before, after = run(Sim(), Sim(0.3)), run(Sim())
-    before.manifest["key"] = {**before.manifest["key"], "methods": ["speculative", "old"]}
-    after.manifest["key"] = {**after.manifest["key"], "methods": ["speculative", "new"]}
+    before.body["key"] = {**before.body["key"], "methods": ["speculative", "old"]}
+    after.body["key"] = {**after.body["key"], "methods": ["speculative", "new"]}
     after.add(meta("c9", label="a new method"), simulate(Sim(0.5), 24))
     result = gate(after, make_baseline(before))
     assert (result.verdict, result.removed, result.added) == ("pass", ("method 1",), ("a new method",))
@@ -475,7 +475,7 @@ def test_methods_of_one_side_alone_are_listed() -> None:
 def test_runs_without_a_shared_cell_are_an_error() -> None:
     """Also where both have autoregressive decoding, whose e-value alone would pass."""
     before, after = run(Sim()), empty().add(meta("c9"), simulate(Sim(), 24))
-    after.manifest["key"] = {**after.manifest["key"], "methods": ["another"]}
+    after.body["key"] = {**after.body["key"], "methods": ["another"]}
     result = gate(after, make_baseline(before))
     assert (result.verdict, result.rows[0].why) == ("error", "the run and the baseline share no method")
     audited = {"claim": "SAME_LAW", "audit_log_e": -1.0, "audit_tokens": 100, "audit_visible_tv": 0.1}

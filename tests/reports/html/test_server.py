@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from stridebench.harness.record.entries import CellMeta
 from stridebench.reports.html.server import serve
 from tests.support import page_runs
 from tests.support.cli import refused, stride
@@ -61,7 +62,7 @@ def test_a_run_is_followed_while_it_is_made(view: View) -> None:
     assert place == "/runs/first/index.html"
     assert "not finished: 2 decodes are stored" in view.get(place)[1]
     store = page_runs.Store.open(view.folder / "first")
-    store.seal("m", meta("m"))
+    store.seal("m", CellMeta.read(meta("m")))
     view.get("/open?run=first")
     assert "not finished" not in view.get(place)[1]
 
@@ -74,7 +75,7 @@ def test_a_page_of_a_run_that_goes_on_says_when_to_load_again(view: View) -> Non
     store.write("m", record("p2", [step()] * 3))
     assert view.get("/state?run=first")[1] != before
     assert "not finished: 3 decodes are stored" in view.get(place)[1]
-    store.seal("m", meta("m"))
+    store.seal("m", CellMeta.read(meta("m")))
     assert view.get("/state?run=first")[1] == "" and 'data-follow=""' in view.get(place)[1]
     assert view.get("/runs/first/cells/m.html")[0] == 200
 
@@ -88,7 +89,7 @@ def test_picked_cells_of_two_runs_stand_beside_the_first(view: View) -> None:
 
 def test_what_two_cells_do_not_share_is_said(view: View) -> None:
     other = empty().add(meta("x", role="baseline", backbone="big", task="else"), [record("q0", [step()] * 3)])
-    other.manifest["provenance"] = {"fingerprint": "elsewhere"}
+    other.body["provenance"] = {"fingerprint": "elsewhere"}
     page_runs.stored(other, view.folder / "third")
     text = view.get(view.get("/compare?cell=second/m&cell=third/x")[2])[1]
     for words in ("no prompt in common", "another machine", "other backbone", "other task"):

@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from stridebench.harness.cli.main import stride
 from stridebench.harness.plan import suite
 from stridebench.harness.plan.cells import expand
+from stridebench.harness.record.entries import CellMeta, GridEntry
 from stridebench.harness.record.store import Store
 from stridebench.reports.papers import report
 from stridebench.reports.papers.adt_tree import figures, laws, tables
@@ -45,7 +46,7 @@ def picture(prompt: str, accepted: tuple[int, ...], levels: int = 3, ms: float =
 def paper_run(name: str = "papers/adt_tree", prompts: int = 2, **changes: Any) -> FakeStore:
     """T = 0 and 1: a baseline, EAGLE-2, ADT-Tree, and ADT-Tree with LANTERN's rule. At T = 1 EAGLE-2 accepts less."""
     store = empty()
-    store.manifest["suite"] = {"name": name, "report": name.removeprefix("papers/")}
+    store.body["suite"] = {"name": name, "report": name.removeprefix("papers/")}
     relaxed = {**ADT, "acceptance": "lantern"}
     for t in (0.0, 1.0):
         same = {"backbone": "embedded-image", "task": "emoji_scenes", "grid": GRID, "baseline": f"ar{t:g}", **changes}
@@ -109,7 +110,7 @@ def test_the_clip_score_is_on_the_papers_scale() -> None:
     """The paper prints 0.3086 of Anole; the scorer gives 100 cos."""
     store = paper_run()
     score = {"value": 30.86, "low": 30.5, "high": 31.2, "n": 2, "reason": ""}
-    store.sealed_cells["ar0"].meta["set_scores"] = {"clip_score": score}
+    store.sealed_cells["ar0"].facts["set_scores"] = {"clip_score": score}
     (rows,) = filled(store, table("adt_tree_table1"))
     row = rows.loc["Anole"]
     assert row["T=0 CLIP Score, printed"] == "0.3086"
@@ -118,9 +119,9 @@ def test_the_clip_score_is_on_the_papers_scale() -> None:
 
 def test_settings_absent_from_the_paper_are_appended_and_a_benchmark_fills_its_own_table() -> None:
     store = paper_run()
-    store.add({**store.cell("adt0").meta, "cell": "v", "label": "v", "params": {**ADT, "init": "vertical"}}, [])
+    store.add({**store.cell("adt0").facts, "cell": "v", "label": "v", "params": {**ADT, "init": "vertical"}}, [])
     records = store.records["adt0"]
-    store.add({**store.cell("v").meta}, records)
+    store.add({**store.cell("v").facts}, records)
     (rows,) = filled(store, table("adt_tree_table1"))
     assert rows.index[-1] == "v" and rows.loc["v", "T=0 tau [tokens/cycle], printed"] == "-"
     assert filled(paper_run(task="partiprompts"), table("adt_tree_table1")) == []
@@ -128,7 +129,7 @@ def test_settings_absent_from_the_paper_are_appended_and_a_benchmark_fills_its_o
 
 def test_models_of_table_v_are_paired_in_order_and_fixed_bases_are_distinguished() -> None:
     store = empty()
-    store.manifest["suite"] = {"name": "papers/adt_tree_base", "report": "adt_tree_base"}
+    store.body["suite"] = {"name": "papers/adt_tree_base", "report": "adt_tree_base"}
     fixed = {"a": {"depths": [1, 2]}, "b": {"widths": [3, 7], "step_k": 4}, "c": {"init": "flock"}, "d": {}}
     for i, backbone in enumerate(("embedded-digits-s", "embedded-digits-l")):
         same = {"backbone": backbone, "task": "digits", "baseline": f"ar{i}", "grid": GRID}
@@ -165,14 +166,14 @@ def test_costs_leave_out_cycles_without_room() -> None:
     cell = paper_run().cell("eagle20")
     tree_cost = tables.cost(cell)  # type: ignore[arg-type]
     assert tree_cost == tables.TreeCost(3, 2, 6, 10, 6.0, 3.0, 1.0, 2.0)
-    deep = {**cell.meta, "params": {**FIXED, "depth": 15}}
-    assert tables.cost(Cellular(deep, cell)) is None  # type: ignore[arg-type]
+    deep = {**cell.facts, "params": {**FIXED, "depth": 15}}
+    assert tables.cost(Cellular(CellMeta.read(deep), cell)) is None  # type: ignore[arg-type]
 
 
 class Cellular:
     """A cell with other parameters."""
 
-    def __init__(self, cell_meta: dict[str, Any], cell: Any) -> None:
+    def __init__(self, cell_meta: CellMeta, cell: Any) -> None:
         self.meta, self.samples, self.steps = cell_meta, cell.samples, cell.steps
 
 
@@ -182,10 +183,10 @@ def test_eq_4_is_fitted_where_there_are_three_trees() -> None:
     for depth, nodes in ((0, 2), (1, 5), (2, 9), (3, 4)):
         ns = round((0.5 * (depth + 1) + 0.1 * nodes) * 1e6)
         steps = [step(0, nodes, levels=depth + 1, draft_nfe=depth + 1, draft_ns=ns) for _ in range(16)]
-        cell_meta = {**store.cell("eagle21").meta, "cell": f"e{depth}", "label": f"e{depth}"}
+        cell_meta = {**store.cell("eagle21").facts, "cell": f"e{depth}", "label": f"e{depth}"}
         store.add({**cell_meta, "params": {"depth": depth, "width": 4, "nodes": nodes}}, [record("p0", steps)])
     for name in ("eagle20", "eagle21"):
-        store.manifest["cells"].pop(name)
+        store.body["cells"].pop(name)
         store.sealed_cells.pop(name)
     (sheet,) = tables.costs(run_of(store))
     assert any("T_S 0.500 ms" in note and "T_N 0.1000 ms" in note for note in sheet.notes)
@@ -218,7 +219,7 @@ def grounds(deep: int, pictures: int = 5) -> FakeStore:
         for ground, levels in (("smooth", deep), ("textured", 1))
         for i in range(pictures)
     ]
-    store.add({**store.cell("adt0").meta, "cell": "located", "label": "located"}, pictures)
+    store.add({**store.cell("adt0").facts, "cell": "located", "label": "located"}, pictures)
     return store
 
 
@@ -255,15 +256,15 @@ def with_laws(store: FakeStore, folder: Path) -> FakeStore:
     for cell in store.sealed_cells.values():
         cell.samples["output"] = "out.png"
         cell.samples["regions"] = [["smooth"] * 8 + ["object"] * 8] * len(cell.samples)
-        cell.samples["leading"] = [leading if cell.meta["role"] == "baseline" else []] * len(cell.samples)
+        cell.samples["leading"] = [leading if cell.facts["role"] == "baseline" else []] * len(cell.samples)
     return store
 
 
 def test_the_most_and_least_certain_cells_are_found(tmp_path: Path) -> None:
     store = with_laws(paper_run(), tmp_path)
     pictures = list(laws.pictures(store.cell("ar1")))  # type: ignore[arg-type]
-    assert pictures[0].sureness(GRID)[1].tolist() == pytest.approx([0.7, 0.65, 0.6, 0.55])
-    least, _, most = laws.extremes(pictures, GRID)
+    assert pictures[0].sureness(GridEntry(**GRID))[1].tolist() == pytest.approx([0.7, 0.65, 0.6, 0.55])
+    least, _, most = laws.extremes(pictures, GridEntry(**GRID))
     assert (least.row, least.column, most.row, most.column) == (3, 3, 0, 0)
     assert most.probs.tolist() == [0.9, 0.05]
     assert list(laws.pictures(store.cell("adt1"))) == []  # type: ignore[arg-type]
@@ -323,7 +324,7 @@ DRAWN = {
 @pytest.mark.parametrize("name", DRAWN)
 def test_figures_are_drawn_from_a_few_pictures_too(name: str, tmp_path: Path) -> None:
     store: Any = paper_run(name, prompts=2)
-    cell_meta = {**store.cell("adt0").meta, "cell": "v", "label": "v", "params": {**ADT, "init": "vertical"}}
+    cell_meta = {**store.cell("adt0").facts, "cell": "v", "label": "v", "params": {**ADT, "init": "vertical"}}
     store.add(cell_meta, store.records["adt0"])
     written = report.write(with_laws(store, tmp_path), tmp_path / "out")
     drawn = [path.stem.removeprefix("papers-") for path in written if path.suffix == ".png"]

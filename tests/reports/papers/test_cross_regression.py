@@ -65,15 +65,15 @@ def completed(records: list[Any]) -> list[Any]:
 
 def run(suite_name: str = "cross_regression", t: float = 0.6) -> FakeStore:
     store = empty()
-    store.manifest["suite"] = {"name": f"papers/{suite_name}", "report": suite_name}
-    store.manifest["sizes"] = {name: spec.size for name, spec in presets.by_name().items()}
-    store.manifest["temperature"] = t
+    store.body["suite"] = {"name": f"papers/{suite_name}", "report": suite_name}
+    store.body["sizes"] = {name: spec.size for name, spec in presets.by_name().items()}
+    store.body["temperature"] = t
     return store
 
 
 def add(store: FakeStore, backbone: str, task: str, records: list[Any], method: str = "", **changes: Any) -> str:
     """Add a cell of Cross-Regression with these options, or of another method, and its baseline where it is missing."""
-    t = store.manifest["temperature"]
+    t = store.body["temperature"]
     base = f"{backbone}-{task}-{t:g}"
     sampling = {"temperature": t, "top_k": 0, "top_p": 1.0}
     same = {"backbone": backbone, "task": task, "sampling": sampling, "baseline": base}
@@ -103,7 +103,7 @@ def test_redrawn_slots_have_rows_and_whisper_has_its_errors() -> None:
     store = run()
     name = add(store, "whisper-base", "utterances", outputs((3, 3, 3), 5.0), redraft="placeholders")
     wer = {"value": 0.03, "low": 0.02, "high": 0.05, "n": 6}
-    store.sealed_cells[name].meta["set_scores"] = {"corpus_wer": wer}
+    store.sealed_cells[name].facts["set_scores"] = {"corpus_wer": wer}
     [(frame, _)] = sheets(store, "cross_regression_table4")
     row = frame.loc[(f"whisper-base, {name}", "utterances, T = 0.6")]
     assert row["tokens, measured"] == "4.00" and row["score, measured"] == "0.030 [0.020, 0.050]"
@@ -418,7 +418,7 @@ def test_a_real_run_keeps_energies_that_explain_what_it_accepted(tmp_path: Path)
     store = Store.open(tmp_path / "run")
     explained_steps = 0
     for cell in map(store.cell, store.cells()):
-        options = cell.meta["params"]
+        options = cell.meta.params
         for _, one in cell.steps.iterrows():
             step_energies = list(one["energies"])
             assert len(step_energies) >= one["tested"] and bool(step_energies) == bool(one["tested"])

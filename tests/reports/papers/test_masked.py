@@ -41,7 +41,7 @@ def cell(store: FakeStore, name: str, outputs: list[Record], ppl: float, **chang
 def store() -> FakeStore:
     """A masked model at 1, 4 and 16 passes in two orders; its twin at 16 steps of 5 ms, and one of its own methods."""
     store = empty()
-    store.manifest["suite"] = {"name": "masked", "report": "masked"}
+    store.body["suite"] = {"name": "masked", "report": "masked"}
     masked_model = {"backbone": "m", "method": "masked_diffusion", "baseline": "m-base", "claim": "APPROXIMATE"}
     cell(
         store,
@@ -86,7 +86,7 @@ def test_the_table_equals_the_one_by_hand(store: FakeStore) -> None:
 
 def test_prefill_is_in_the_speed_up_of_whole_outputs(store: FakeStore) -> None:
     with_prefill = empty()
-    with_prefill.manifest["suite"] = {"name": "masked", "report": "masked"}
+    with_prefill.body["suite"] = {"name": "masked", "report": "masked"}
     for name, stored in store.sealed_cells.items():
         cell_records = store.records[name]
         if name == "t-base":  # 80 ms of steps and as much prefill
@@ -94,7 +94,7 @@ def test_prefill_is_in_the_speed_up_of_whole_outputs(store: FakeStore) -> None:
                 record(one.sample.prompt, one.steps, scores=one.sample.scores, prefill_ns=80_000_000)
                 for one in cell_records
             ]
-        with_prefill.add(stored.meta, cell_records)
+        with_prefill.add(stored.facts, cell_records)
     (sheet,) = masked.table(run_of(with_prefill))
     assert [row[2][:4] for row in sheet.rows if row[0].endswith("order=random steps=4")] == ["4.00"]
 
@@ -103,7 +103,7 @@ def test_settings_without_a_twin_have_no_sheet(store: FakeStore) -> None:
     alone = empty()
     for name, stored in store.sealed_cells.items():
         if not name.startswith("t-"):
-            alone.add(stored.meta, store.records[name])
+            alone.add(stored.facts, store.records[name])
     warm = {**GREEDY, "temperature": 1.0}
     cell(alone, "t-warm", records(16, 8, 5), 1.1, backbone="twin", baseline="t-warm", role="baseline", sampling=warm)
     assert list(masked.pairs(measured(alone))) == [], "the twin ran at another temperature"

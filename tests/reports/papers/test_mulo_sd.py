@@ -26,8 +26,8 @@ def swept(prompts: int = 2) -> FakeStore:
     """MuLo-SD over tau at two radii, untrained and in parallel; ZipAR at two windows, and EAGLE-2; three qualities."""
     store = paper_run("papers/mulo_sd", prompts=prompts)
     for name in ("sjd", "sjdpp", "M"):
-        del store.sealed_cells[name], store.manifest["cells"][name]
-    base = store.cell("ar").meta
+        del store.sealed_cells[name], store.body["cells"][name]
+    base = store.cell("ar").facts
 
     def add(name: str, method: str, params: dict[str, Any], ms: float, quality: float) -> None:
         scores = {"geneval_overall": quality, "fid": 30 + quality, "dpg_bench": 80 + quality}
@@ -107,7 +107,7 @@ def test_the_tables_of_figs_8_and_9_have_the_drawn_values() -> None:
 def test_pictures_carry_their_own_speed_up(tmp_path: Path) -> None:
     """Prompt p1 of one cell took twice as long as the others, and only its stamp says so."""
     store: Any = swept(3)
-    store.add(store.cell("r3 0.0001").meta, [picture(f"p{i}", (1,) * 8, 20.0 if i == 1 else 10.0) for i in range(3)])
+    store.add(store.cell("r3 0.0001").facts, [picture(f"p{i}", (1,) * 8, 20.0 if i == 1 else 10.0) for i in range(3)])
     store = with_pictures(store, tmp_path)
     run = run_of(store)
     (group,) = run.groups
@@ -131,7 +131,7 @@ def test_every_cell_of_mulo_sd_is_on_a_sheet_of_pictures(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(pareto, "picture_sheet", record_columns)
     assert list(pareto.sweeps(run_of(store))) == []
-    mulo = [name for name in store.sealed_cells if store.cell(name).meta["method"] == "mulo_sd"]
+    mulo = [name for name in store.sealed_cells if store.cell(name).facts["method"] == "mulo_sd"]
     assert sorted(cell for cells in drawn.values() for cell in cells) == sorted(mulo) and len(drawn) == 4
     assert drawn["Fig. 13: tau, samplers mulo-2x"] == ["r3 0.001", "r3 0.0001", "r3 1e-05"]
     drawn.clear()
@@ -143,7 +143,7 @@ def test_every_cell_of_mulo_sd_is_on_a_sheet_of_pictures(tmp_path: Path, monkeyp
 @pytest.mark.slow
 def test_a_sheet_of_pictures_is_written_where_there_are_pictures(tmp_path: Path) -> None:
     store: Any = bands(2)
-    store.sealed_cells["mulo"].meta["params"] = {"tau": 1e-3}
+    store.sealed_cells["mulo"].facts["params"] = {"tau": 1e-3}
     assert list(pareto.sweeps(run_of(store))) == []
     store = with_pictures(store, tmp_path)
     (figure,) = pareto.sweeps(run_of(store))
@@ -159,7 +159,7 @@ def bands(prompts: int = 6, draft_nfe: tuple[int, int] = (2, 2), **changes: Any)
     store = paper_run("papers/mulo_sd", prompts=prompts)
     first, second = ({"drafted": 0, "draft_nfe": passes, "emitted": 8} for passes in draft_nfe)
     steps = [step(ms=40.0, **first, nfe=6, resampled=6), step(ms=20.0, **second, nfe=1)]
-    cell_meta = {**store.cell("sjd").meta, "cell": "mulo", "label": "m", "method": "mulo_sd"}
+    cell_meta = {**store.cell("sjd").facts, "cell": "mulo", "label": "m", "method": "mulo_sd"}
     cell_meta |= {"params": {"tau": 1e-4, "radius": 3, "samplers": "mulo-2x", "window": 0}}
     return store.add(cell_meta, [record(f"p{i}", steps, agreement=None, **changes) for i in range(prompts)])
 
@@ -216,7 +216,7 @@ def test_numbers_of_the_text_are_shown_with_measured_ones(tmp_path: Path) -> Non
 @pytest.mark.slow
 def test_pictures_slower_than_ar_at_the_strictest_tau_are_counted() -> None:
     store: Any = swept(4)
-    store.add(store.cell("r3 0.001").meta, [picture(f"p{i}", (1,) * 8, 30.0 if i else 5.0) for i in range(4)])
+    store.add(store.cell("r3 0.001").facts, [picture(f"p{i}", (1,) * 8, 30.0 if i else 5.0) for i in range(4)])
     (sheet,) = papers_mulo_text.table(run_of(store))
     assert {row[0]: row[2] for row in sheet.rows}["Prompts that tau = 1e-3 makes slower than AR"] == "3 of 4 pictures"
 

@@ -19,6 +19,7 @@ from stridebench.harness.errors import UnknownNameError, UsageError
 from stridebench.harness.plan import suite
 from stridebench.harness.plan.cells import expand
 from stridebench.harness.record import stats
+from stridebench.harness.record.entries import GridEntry
 from stridebench.harness.record.metrics import METRICS, totals, value
 from stridebench.reports.papers import drawing, engine, paper_files, report
 from stridebench.reports.papers.measured import measured
@@ -182,7 +183,7 @@ def test_values_are_paired_only_where_the_pairing_is_unambiguous(
 
 def test_initialisations_and_refinement_are_distinguished() -> None:
     store = paper_run("papers/sjdpp_refine", prompts=2)
-    same = store.cell("sjd").meta
+    same = store.cell("sjd").facts
     for refine, accepted in ((True, (1,) * 8), (False, (0,) * 14 + (1,))):
         cell_meta = {**same, "cell": f"r{refine}", "params": {"window": 16, "init": "random", "refine": refine}}
         store.add(cell_meta, [picture(f"p{i}", accepted, 12.0) for i in range(2)])
@@ -195,7 +196,7 @@ def test_initialisations_and_refinement_are_distinguished() -> None:
 
 def test_lengths_are_matched_by_tokens_over_all_backbones() -> None:
     store = empty()
-    store.manifest["suite"] = {"name": "papers/mulo_sd_lengths", "report": "mulo_sd_lengths"}
+    store.body["suite"] = {"name": "papers/mulo_sd_lengths", "report": "mulo_sd_lengths"}
     for backbone, tokens in (("embedded-image-8x8", 64), ("embedded-image", 256)):
         cell_meta = meta(backbone, role="baseline", backbone=backbone, task="emoji_scenes", baseline=backbone)
         store.add(cell_meta, [record(f"p{i}", [step(ms=10.0)] * tokens) for i in range(4)])
@@ -222,10 +223,10 @@ def test_the_terminal_tables_fit(width: int) -> None:
 
 def test_other_suites_and_empty_runs_have_no_page(tmp_path: Path) -> None:
     other = paper_run()
-    other.manifest["suite"] = {"name": "cross_regression"}  # called as a report, which it does not name
+    other.body["suite"] = {"name": "cross_regression"}  # called as a report, which it does not name
     assert report.write(other, tmp_path) == []  # type: ignore[arg-type]
     nothing = empty()
-    nothing.manifest["suite"] = {"name": "papers/sjdpp", "report": "sjdpp"}
+    nothing.body["suite"] = {"name": "papers/sjdpp", "report": "sjdpp"}
     assert report.write(nothing, tmp_path) == [] and list(tmp_path.iterdir()) == []  # type: ignore[arg-type]
 
 
@@ -257,13 +258,13 @@ def test_runs_tile_their_picture_and_carry_its_log_probabilities() -> None:
     one = runs[runs["prompt"] == "p0"]
     assert one["begin"].tolist() == [0, 2, 4, 8, 12] and one["length"].tolist() == [2, 2, 4, 4, 4]
     assert one["logprob"].iloc[2] == pytest.approx(-2 + 0.1 * 5.5)
-    on_grid = maps.lengths_on_grid(one, GRID)
+    on_grid = maps.lengths_on_grid(one, GridEntry(**GRID))
     assert on_grid.tolist() == [[2, 2, 2, 2], [4] * 4, [4] * 4, [4] * 4]
 
 
 def test_ends_of_rows_are_left_out_of_a_map() -> None:
     runs = pd.DataFrame({"length": [3, 1, 4]})
-    assert maps.lengths_on_grid(runs, {"rows": 2, "columns": 3, "stride": 4}).tolist() == [[3, 3, 3], [4, 4, 4]]
+    assert maps.lengths_on_grid(runs, GridEntry(rows=2, columns=3, stride=4)).tolist() == [[3, 3, 3], [4, 4, 4]]
 
 
 def test_an_overshoot_is_not_on_the_map() -> None:
@@ -312,9 +313,9 @@ def rivals(prompts: int = 6, **changes: Any) -> FakeStore:
             replace(one, sample=replace(one.sample, scores={"overall": float(i % 2 or right)}, **changes))
             for i, one in enumerate(store.records[name])
         ]
-        store.add(store.cell(name).meta, records)
+        store.add(store.cell(name).facts, records)
     lossy = {"word": "approximate", "total_variation": 0.0401, "greedy": None, "note": ""}
-    store.cell("sjdpp").meta["verdict"] = lossy
+    store.cell("sjdpp").facts["verdict"] = lossy
     return store
 
 
@@ -373,7 +374,7 @@ def test_pictures_lack_regions_alone_or_all() -> None:
 
 def test_resolutions_follow_the_papers_rows(tmp_path: Path) -> None:
     store = empty()
-    store.manifest["suite"] = {"name": "papers/sjdpp_resolution", "report": "sjdpp_resolution"}
+    store.body["suite"] = {"name": "papers/sjdpp_resolution", "report": "sjdpp_resolution"}
     store.path = tmp_path
     for backbone, side, accepted in (("embedded-image-8x8", 32, (1,) * 8), ("lumina-mgpt-7b-768", 768, (3,) * 4)):
         matplotlib.image.imsave(tmp_path / f"{side}.png", np.full((side, side, 3), 0.5))
@@ -427,13 +428,13 @@ def test_the_report_of_a_papers_suite_has_its_name(name: str) -> None:
     assert {*contents.sheets} <= {*drawing.SHEETS, *paper_files.names()}
     for manifest in ({"name": "mine", "report": entry.model_dump()}, {"report": entry.name}):
         store = empty()
-        store.manifest["suite"] = manifest
+        store.body["suite"] = manifest
         assert report.contents_of(store) == contents  # type: ignore[arg-type]
 
 
 def test_an_unknown_report_is_named() -> None:
     store = empty()
-    store.manifest["suite"] = {"name": "mine", "report": {"name": "sjdp", "roles": {}}}
+    store.body["suite"] = {"name": "mine", "report": {"name": "sjdp", "roles": {}}}
     with pytest.raises(UnknownNameError, match="sjdpp"):
         report.contents_of(store)  # type: ignore[arg-type]
 

@@ -92,7 +92,7 @@ def colour(cell: str, prompt: int, seed: int, k: int) -> tuple[float, float, flo
 def seeded(folder: Path, prompts: int = 4, scored: bool = True) -> FakeStore:
     """Three decodings at two K, out of order; each picture's colour says of which cell, prompt and seed it is."""
     store = empty()
-    store.manifest["suite"] = {"name": "papers/sjdpp_diversity", "report": "sjdpp_diversity"}
+    store.body["suite"] = {"name": "papers/sjdpp_diversity", "report": "sjdpp_diversity"}
     store.path = folder
     plain = paper_run()
     for k in KS:
@@ -108,7 +108,7 @@ def seeded(folder: Path, prompts: int = 4, scored: bool = True) -> FakeStore:
                     matplotlib.image.imsave(folder / output, np.full((2, 2, 3), colour(name, prompt, seed, k)))
                     records.append(picture(f"p{prompt}", (1,) * 8, 12.0, seed, output=output))
             cell_meta = {
-                **plain.cell(name).meta,
+                **plain.cell(name).facts,
                 "cell": cell,
                 "baseline": f"ar-{k}",
                 "label": name,
@@ -254,14 +254,14 @@ def test_scores_of_another_detector_are_noted() -> None:
     assert note in sheet.notes
     real = paper_run(task="geneval")
     for cell in real.sealed_cells.values():
-        cell.meta["set_scores"] = {"geneval_overall": {"value": 0.7, "low": 0.6, "high": 0.8, "n": 5, "reason": ""}}
+        cell.facts["set_scores"] = {"geneval_overall": {"value": 0.7, "low": 0.6, "high": 0.8, "n": 5, "reason": ""}}
     (sheet,) = report.table("sjdpp_table2", run_of(real))
     assert not any("detector" in note for note in sheet.notes)
 
 
 def test_the_rivals_of_table_5_fill_their_rows() -> None:
     store = paper_run()
-    same = store.cell("sjd").meta
+    same = store.cell("sjd").facts
     for name, accepted in (("eagle1", (3,) * 4), ("lantern", (7, 7))):
         cell_meta = {**same, "cell": name, "label": name, "method": name, "params": {}}
         store.add(cell_meta, [picture(f"p{i}", accepted, 16.0) for i in range(5)])
@@ -278,14 +278,14 @@ def test_the_rivals_of_table_5_fill_their_rows() -> None:
 def inits(seeds: int = 10) -> FakeStore:
     """One prompt: SJD by two initialisations, the second of 4 or 8 passes in turn."""
     store = paper_run("papers/sjdpp_inits", prompts=1)
-    same = {**store.cell("sjd").meta, "expected": seeds}
+    same = {**store.cell("sjd").facts, "expected": seeds}
     for init, kinds in (("random", ((1,) * 8,)), ("h-repeat", ((3,) * 4, (1,) * 8))):
         cell_meta = {**same, "cell": init, "label": init, "params": {"window": 16, "init": init, "refine": True}}
         store.add(cell_meta, [picture("p0", kinds[i % len(kinds)], 12.0, i) for i in range(seeds)])
-    base = store.cell("ar").meta
+    base = store.cell("ar").facts
     store.add(base, [picture("p0", (0,) * 16, 10.0, i) for i in range(seeds)])
     for name in ("sjd", "sjdpp", "M"):
-        del store.sealed_cells[name], store.records[name], store.manifest["cells"][name]
+        del store.sealed_cells[name], store.records[name], store.body["cells"][name]
     return store
 
 
@@ -321,8 +321,8 @@ def test_several_prompts_have_no_note_on_seeds() -> None:
 
 def refined() -> FakeStore:
     store = paper_run("papers/sjdpp_refine", prompts=2)
-    same = store.cell("sjd").meta
-    del store.sealed_cells["sjd"], store.manifest["cells"]["sjd"]
+    same = store.cell("sjd").facts
+    del store.sealed_cells["sjd"], store.body["cells"]["sjd"]
     for refine, accepted in ((True, (1,) * 8), (False, (0,) * 14 + (1,))):
         params = {"window": 16, "init": "random", "refine": refine}
         cell_meta = {**same, "cell": f"r{refine}", "label": f"r{refine}", "params": params}
@@ -339,7 +339,7 @@ def test_fig_12_shows_passes_a_token_of_each_picture(tmp_path: Path) -> None:
 def resolutions() -> FakeStore:
     """Pictures of 16 tokens by one backbone and of 32 by another, each in four passes."""
     store = empty()
-    store.manifest["suite"] = {"name": "papers/sjdpp_resolution", "report": "sjdpp_resolution"}
+    store.body["suite"] = {"name": "papers/sjdpp_resolution", "report": "sjdpp_resolution"}
     for backbone, accepted in (("embedded-image-8x8", 3), ("embedded-image", 7)):
         settings = {"method": "sjdpp", "backbone": backbone, "params": PUBLISHED, "sampling": SAMPLED, "label": "SJD++"}
         records = [record(f"p{i}", [step(accepted, accepted)] * 4) for i in range(2)]
@@ -378,7 +378,7 @@ def test_fig_6_shows_a_point_a_backbone_against_its_tokens(tmp_path: Path) -> No
 
 def test_fig_5_shows_tokens_a_pass_and_seconds_at_each_k(tmp_path: Path) -> None:
     store = top_ks(prompts=2)
-    greedy = store.cell("sjd-1").meta
+    greedy = store.cell("sjd-1").facts
     store.add(greedy, [picture(f"p{i}", (7, 7), 12.0) for i in range(2)])
     passes, seconds = drawn_figures(store, tmp_path)["fig5"].axes
     assert [tick.get_text() for tick in passes.get_xticklabels()] == ["1", "10", "100", "250"]
@@ -423,14 +423,14 @@ def test_the_sweep_over_tau_is_drawn_as_measured(tmp_path: Path) -> None:
     for tau, accepted, variation in ((0.0, (7, 7), 0.2), (float("inf"), (1,) * 8, 0.0)):
         word = {"word": "approximate", "total_variation": variation, "greedy": None, "note": ""}
         cell_meta = {
-            **store.cell("sjdpp").meta,
+            **store.cell("sjdpp").facts,
             "cell": f"tau{tau}",
             "params": json.loads(json.dumps({**PUBLISHED, "tau": tau})),
             "verdict": word,
         }
         store.add(cell_meta, [picture(f"p{i}", accepted, 12.0) for i in range(2)])
-    store.cell("sjdpp").meta["verdict"] = {"word": "approximate", "total_variation": 0.04, "greedy": None, "note": ""}
-    store.cell("M").meta["verdict"] = {"word": "unverified", "total_variation": None}
+    store.cell("sjdpp").facts["verdict"] = {"word": "approximate", "total_variation": 0.04, "greedy": None, "note": ""}
+    store.cell("M").facts["verdict"] = {"word": "unverified", "total_variation": None}
     passes, quality, variation = drawn_figures(store, tmp_path)["tau"].axes
     assert [tick.get_text() for tick in passes.get_xticklabels()] == ["0", "0.5", "inf"]
     assert curves(passes) == {"as published": ([0, 1, 2], [8.0, 4.0, 2.0])}

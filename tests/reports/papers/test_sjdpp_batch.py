@@ -28,7 +28,7 @@ def swept(name: str = "papers/sjdpp_batch") -> FakeStore:
     Every other row of a batch takes one step more, alone.
     """
     store = empty()
-    store.manifest["suite"] = {"name": name, "report": name.removeprefix("papers/")}
+    store.body["suite"] = {"name": name, "report": name.removeprefix("papers/")}
     for batch in (1, 2):
         for label, ms, accepted in (("autoregressive", 10.0, (0,) * 4), ("sjd", 12.0, (1, 1))):
             records = []

@@ -19,7 +19,7 @@ def add(store: FakeStore, name: str, accepted: int, ms: float, length: int, **ch
 
 def lengths() -> FakeStore:
     store = empty()
-    store.manifest["suite"] = {"name": "context", "report": "context"}
+    store.body["suite"] = {"name": "context", "report": "context"}
     for length, accepted in ((256, 3), (4096, 1)):
         task = f"long_context length={length}"
         add(store, f"ar-{length}", 0, 10, length, task=task, role="baseline", baseline=f"ar-{length}")
@@ -39,7 +39,7 @@ def test_a_method_has_a_row_for_each_prompt_length(tmp_path: Path) -> None:
 
 def formats() -> FakeStore:
     store = empty()
-    store.manifest["suite"] = {"name": "quantized", "report": "quantized"}
+    store.body["suite"] = {"name": "quantized", "report": "quantized"}
     for form, accepted in (("", 3), (":weights=int4", 2)):
         backbone, cost = f"m{form}", {"quantisation_kl": 0.05, "quantisation_agreement": 0.9} if form else {}
         add(store, f"ar{form}", 0, 10, 7, backbone=backbone, role="baseline", baseline=f"ar{form}", label="ar", **cost)

@@ -34,7 +34,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Store:
     fake, folder = empty(), tmp_path_factory.mktemp("study") / "run"
     for cell in CELLS:
         fake.add(meta(cell, baseline="alpha", label=f"the {cell}", backbone="mesh"), [])
-    real = Store.create(folder, fake.manifest)
+    real = Store.create(folder, fake.body)
     for cell in CELLS:
         for i in range(6):
             fields: dict[str, Any] = {"output": "mesh.ply"}

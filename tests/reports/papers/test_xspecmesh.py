@@ -61,8 +61,8 @@ def mesh_run(
 ) -> FakeStore:
     """Row A takes 12 passes of 10 ms; B takes 8, D 6 and E 4 passes of 12 ms; E loses at most one of six shapes."""
     store = empty()
-    store.manifest["suite"] = {"name": "papers/xspecmesh", "report": "xspecmesh"}
-    store.manifest["vocabularies"] = {"llama3-8b": 128256}
+    store.body["suite"] = {"name": "papers/xspecmesh", "report": "xspecmesh"}
+    store.body["vocabularies"] = {"llama3-8b": 128256}
     sampling = {"temperature": 0.5, "top_k": 50, "top_p": 0.95}
     same = {"task": "shapes", "dtype": "fp32", "sampling": sampling, "vocabulary": 5121}
 
@@ -185,7 +185,7 @@ def test_quality_is_tested_against_both_references() -> None:
     assert rows.loc[("B", "A", "CD"), "verdict"] == "different"
     assert {("E", "E-tuned", "HD"), ("E-tuned", "A", "HD")} <= set(rows.index)
     assert (
-        "floor" not in mesh_run().cell("embedded-mesh-ar").meta["role"]
+        "floor" not in mesh_run().cell("embedded-mesh-ar").facts["role"]
         and ("A, other seeds", "A", "CD") not in rows.index
     )
 
@@ -193,8 +193,8 @@ def test_quality_is_tested_against_both_references() -> None:
 def test_the_baseline_with_other_seeds_is_the_control() -> None:
     store = mesh_run()
     base = store.cell("embedded-mesh-ar")
-    base.meta["floor"] = "again"
-    store.add({**base.meta, "cell": "again", "role": "floor"}, outputs((0,) * 12, 10.0, 0.21))
+    base.facts["floor"] = "again"
+    store.add({**base.facts, "cell": "again", "role": "floor"}, outputs((0,) * 12, 10.0, 0.21))
     rows = only(store, facts.table, labels=3)
     row = rows.loc[("A, other seeds", "A", "CD")]
     assert (row["difference"], row["margin"], row["verdict"]) == ("+0.0100", "0.0100", "different")
@@ -338,14 +338,14 @@ def test_a_run_keeps_the_points_that_its_meshes_were_made_from(tmp_path: Path) -
     (cell,) = (store.cell(name) for name in store.cells())
     points = np.load(condition_file(store.path, cell.name, "shapes/0"))
     np.testing.assert_array_equal(points, TASKS.get("shapes")().prompts()[0].condition)
-    assert cell.meta["vocabulary"] == presets.load("embedded-mesh", "fp32").capabilities.vocabulary
+    assert cell.meta.vocabulary == presets.load("embedded-mesh", "fp32").capabilities.vocabulary
 
 
 def test_a_real_backbone_fills_the_table_where_the_suite_gives_it_a_role() -> None:
     """A user's heads for BPT fill the rows of A and E; the suite's other roles are empty."""
     roles = {"A": {"backbone": "bpt"}, "E-tuned": {"backbone": "bpt"}, "E": {"backbone": "bpt", "heads": "mine"}}
     store = mesh_run(("A", "E"), roles=roles)
-    store.manifest["suite"] = {"name": "mine", "report": {"name": "xspecmesh", "roles": roles}}
+    store.body["suite"] = {"name": "mine", "report": {"name": "xspecmesh", "roles": roles}}
     rows = only(store, table("xspecmesh_table3"))
     assert rows["SCR [tokens/step], measured"][["A", "E"]].str[:5].tolist() == ["1.000", "3.000"]
     assert rows["SCR [tokens/step], measured"]["D"] == UNMEASURED

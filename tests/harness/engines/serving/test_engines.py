@@ -174,13 +174,11 @@ def test_the_plain_decode_is_made_again_in_another_batch_and_the_power_of_each_c
     path = suite(tmp_path, PLAIN, {"label": "lookup", "plain": "plain"}, temperature=[0.0])
     assert run(path).code == 0
     store = cells(path)
-    assert {facts["load"] for facts in store.planned.values() if facts["role"] == "floor"} == {"4"}
-    (verdict,) = [
-        store.cell(name).meta["verdict"] for name in store.cells() if store.planned[name]["label"] == "lookup"
-    ]
-    assert verdict["pairs"] == 2 and verdict["visible_share"] == pytest.approx(1 - 0.1**0.5)
-    assert verdict["identities_checked"] == 2 and verdict["floor"] == 1
-    assert rows(path)["lookup T0"]["visible_share"] == verdict["visible_share"]
+    assert {meta.load for meta in store.planned.values() if meta.role == "floor"} == {"4"}
+    (verdict,) = [store.cell(name).meta.verdict for name in store.cells() if store.planned[name].label == "lookup"]
+    assert verdict.pairs == 2 and verdict.visible_share == pytest.approx(1 - 0.1**0.5)
+    assert verdict.identities_checked == 2 and verdict.floor == 1
+    assert rows(path)["lookup T0"]["visible_share"] == verdict.visible_share
 
 
 def test_each_engine_decodes_with_drafts_just_after_its_plain_decode(tmp_path: Path) -> None:
@@ -199,7 +197,7 @@ def test_an_id_outside_the_vocabulary_is_another_tokenizer(tmp_path: Path, monke
 def test_closed_and_open_loops_keep_what_they_promise(tmp_path: Path) -> None:
     path = suite(tmp_path, PLAIN, tasks=[{"name": "tabular", "limit": 4}], load={"concurrency": [1, 2], "rate": 200.0})
     assert run(path).code == 0
-    by_load = {cells(path).planned[name]["load"]: cells(path).cell(name).requests for name in cells(path).cells()}
+    by_load = {cells(path).planned[name].load: cells(path).cell(name).requests for name in cells(path).cells()}
     counted = {load: table[~table["warmup"]] for load, table in by_load.items()}
     assert set(counted) == {"1", "2", "200/s"}
     one = counted["1"].sort_values("sent_ns")
@@ -257,7 +255,7 @@ def test_other_weights_are_no_broken_speculation(tmp_path: Path) -> None:
 def rows_of_finished(path: Path) -> dict[str, str]:
     store = cells(path)
     metas = [store.cell(name).meta for name in store.cells()]
-    return {meta["label"]: meta["verdict"]["verdict"] for meta in metas if meta["role"] != "floor"}
+    return {meta.label: meta.verdict.verdict for meta in metas if meta.role != "floor"}
 
 
 def test_a_run_of_engines_is_audited_and_reported_again(tmp_path: Path) -> None:
@@ -435,8 +433,8 @@ def test_synthetic_acceptance_is_timed_and_not_audited(tmp_path: Path) -> None:
     path = suite(tmp_path, PLAIN, {"label": "by chance", "plain": "plain", "method": "synthetic=2", "bias": 0.5})
     assert run(path).code == 0
     store = cells(path)
-    verdicts = {store.cell(name).meta["label"]: store.cell(name).meta["verdict"] for name in store.cells()}
-    assert verdicts["by chance"]["verdict"] == "synthetic acceptance" and "audit" not in verdicts["by chance"]
+    verdicts = {store.cell(name).meta.label: store.cell(name).meta.verdict for name in store.cells()}
+    assert verdicts["by chance"].verdict == "synthetic acceptance" and verdicts["by chance"].audit is None
 
 
 def test_counters_tell_where_nothing_was_drafted_and_the_requests_do_not(

@@ -55,7 +55,7 @@ def bad_day(fault: str, proof: bool = False) -> tuple[str, str]:
 
 
 def cell_of(cells: dict[str, Any], fault: str) -> Any:
-    (cell,) = [cell for cell in cells.values() if cell.meta["params"].get("fault") == fault]
+    (cell,) = [cell for cell in cells.values() if cell.meta.params.get("fault") == fault]
     return cell
 
 
@@ -76,7 +76,7 @@ def test_what_ends_a_plugins_process_fails_its_cells_alone(tmp_path: Path, plugi
     for fault, reason in reasons.items():
         cell = cell_of(cells, fault)
         assert counted(cell)["error"].str.contains(reason).all(), counted(cell)["error"].tolist()
-        assert cell.meta["verdict"]["word"] is None
+        assert cell.meta.verdict.word is None
     starts = Counter(plugin.read_text().split())
     assert {fault: starts[fault] for fault in reasons} == dict.fromkeys(reasons, 1)  # the warm-up; no decode after it
     interrupted = counted(cell_of(cells, "interrupt"))["error"].tolist()
@@ -89,12 +89,12 @@ def test_what_ends_a_plugins_process_fails_its_cells_alone(tmp_path: Path, plugi
     assert not list((tmp_path / "run" / "started").iterdir())
 
     healthy = cell_of(cells, "none")
-    assert healthy.meta["verdict"]["word"] == "exact"
+    assert healthy.meta.verdict.word == "exact"
     alone = ("--method", "sjd", *bad_day("none"), *WORDS, "--set", "isolation=none", "--out", tmp_path / "alone")
     assert stride("run", *alone).code == 0
     for name, cell in by_label(Store.open(tmp_path / "alone")).items():
         assert columns(cell) == columns(cells[name])
-        assert cell.meta["verdict"] == cells[name].meta["verdict"]
+        assert cell.meta.verdict == cells[name].meta.verdict
 
 
 @pytest.mark.slow
@@ -204,7 +204,7 @@ def test_isolated_cells_decode_and_prove_as_others(tmp_path: Path, monkeypatch: 
     assert cells.keys() == others.keys()
     for name, cell in cells.items():
         assert columns(cell) == columns(others[name])
-        assert cell.meta["verdict"] == others[name].meta["verdict"]
+        assert cell.meta.verdict == others[name].meta.verdict
         assert list(cell.samples["warmup"]) == list(others[name].samples["warmup"])
 
 
@@ -217,10 +217,10 @@ def test_a_method_that_changes_the_weights_of_its_process_is_broken(
     register(monkeypatch, METHODS, "one_by_one", OneByOne)
     words = ("--backbone", "random-llama-1m", "--set", "isolation=process", "--set", "prove=false", "-t", 1)
     _, honest = run(tmp_path / "honest", "--method", "one_by_one", *words)
-    assert honest["one_by_one T=1"].meta["verdict"]["word"] != "broken"
+    assert honest["one_by_one T=1"].meta.verdict.word != "broken"
     _, cells = run(tmp_path / "run", "--method", "changes_weights", *words)
-    verdict = cells["changes_weights T=1"].meta["verdict"]
-    assert verdict["word"] == "broken" and "the method changed the target in its process" in verdict["note"]
+    verdict = cells["changes_weights T=1"].meta.verdict
+    assert verdict.word == "broken" and "the method changed the target in its process" in verdict.note
 
 
 def test_a_worker_that_ends_during_a_proof_leaves_the_samples_and_an_error(
@@ -241,10 +241,10 @@ def test_a_worker_that_ends_during_a_proof_leaves_the_samples_and_an_error(
     assert (outcome.code, outcome.document["failed"]) == (1, 0)
     assert len(proofs) == 1  # the proof is of the method, whatever the temperature
     for name in ("jacobi T=0", "jacobi T=1"):
-        verdict = cells[name].meta["verdict"]
-        assert verdict["word"] == "unverified"
-        assert "its process ended with SIGSEGV while it proved its claim" in verdict["error"]
-    assert cells["one_by_one T=0"].meta["verdict"]["word"] == "exact"
+        verdict = cells[name].meta.verdict
+        assert verdict.word == "unverified"
+        assert "its process ended with SIGSEGV while it proved its claim" in verdict.error
+    assert cells["one_by_one T=0"].meta.verdict.word == "exact"
 
 
 def test_a_cell_over_its_limit_is_not_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -397,7 +397,7 @@ def test_a_scorer_that_ends_its_process_costs_the_scores_of_its_cell(tmp_path: P
         first, second, third = errors(cell)
         assert (first, second) == ("", third)
         assert second.startswith("scoring: its process ended with exit code 0 while it scored b (repetition 0)")
-        assert cell.meta["set_scores"]["outputs"]["value"] is None
+        assert cell.meta.set_scores["outputs"].value is None
         assert counted(cell)["tokens"].map(len).eq(4).all()  # no decode is lost
     assert "score.length" not in stride("report", tmp_path / "run", "--json").out
 
@@ -441,9 +441,7 @@ def test_what_a_scorer_raises_costs_the_score_of_its_sample(
     assert (outcome.code, outcome.document["failed"]) == (1, 2)
     for cell in cells.values():
         assert [error.startswith(reason) for error in errors(cell)] == [False, True, False]
-        assert cell.meta["set_scores"]["outputs"]["reason"].startswith(
-            f"scoring: 1 of 3 outputs have no score: {reason}"
-        )
+        assert cell.meta.set_scores["outputs"].reason.startswith(f"scoring: 1 of 3 outputs have no score: {reason}")
 
 
 @pytest.mark.faults
@@ -460,7 +458,7 @@ def test_a_faulty_scorer_of_sets_costs_that_score(tmp_path: Path, plugin: Path, 
     outcome, cells = scored(tmp_path, fault, "--set", "sample_limit_s=0.1", kind="set_fault")
     assert (outcome.code, outcome.document["done"], outcome.document["failed"]) == (1, 2, 0)
     for cell in cells.values():
-        assert cell.meta["set_scores"]["outputs"]["reason"].startswith(reason)
+        assert cell.meta.set_scores["outputs"].reason.startswith(reason)
         assert not any(errors(cell))
 
 
@@ -472,7 +470,7 @@ def test_scores_are_the_same_in_a_worker_and_in_the_runs_process(tmp_path: Path,
         assert outcome.code == 0, outcome.err
         columns = ["prompt", "tokens", "text", "scores", "agreement", "logprobs"]
         tables.append(
-            [(counted(cell).reset_index()[columns].to_json(), cell.meta["set_scores"]) for cell in cells.values()]
+            [(counted(cell).reset_index()[columns].to_json(), cell.meta.set_scores) for cell in cells.values()]
         )
     assert tables[0] == tables[1]
 

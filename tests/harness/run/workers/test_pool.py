@@ -20,6 +20,7 @@ import pytest
 
 from stridebench.harness.errors import RunIncomplete, StoreError, UsageError
 from stridebench.harness.plan.cells import Plan
+from stridebench.harness.record.entries import CellMeta
 from stridebench.harness.record.store import Store
 from stridebench.harness.run.executors import check_executor, summary
 from stridebench.harness.run.loading import Options
@@ -94,9 +95,9 @@ def test_a_pool_ends_with_the_tokens_of_a_serial_run(tmp_path: Path, timing: boo
     pool = pool_of(plan, store)
     run_on(pool, plan, store, Options(), 2)
     assert summary(plan, store)["done"] == len(plan.cells) == len(serial) and pool.closed
-    by_label = {(c.meta["label"], c.meta["sampling"]["temperature"]): c for c in map(store.cell, store.cells())}
+    by_label = {(c.meta.label, c.meta.sampling.temperature): c for c in map(store.cell, store.cells())}
     for cell in serial.values():
-        other = by_label[cell.meta["label"], cell.meta["sampling"]["temperature"]]
+        other = by_label[cell.meta.label, cell.meta.sampling.temperature]
         assert list(map(tuple, counted(other)["tokens"])) == list(map(tuple, counted(cell)["tokens"]))
         assert counted(other)["agreement"].equals(counted(cell)["agreement"])
 
@@ -116,9 +117,9 @@ def test_a_lost_unit_runs_again_and_its_cells_say_so(tmp_path: Path) -> None:
     store = start(tmp_path / "run", plan)
     run_on(pool_of(plan, store, lost={"sjd.": 1}), plan, store, Options(), 1)
     assert summary(plan, store)["failed"] == 0
-    lost = [store.meta(name).get("lost_workers", []) for name in store.cells() if name.startswith("sjd.")]
+    lost = [store.meta(name).lost_workers for name in store.cells() if name.startswith("sjd.")]
     assert sorted(lost) == [[], ["the machine is gone"]]
-    assert not any("lost_workers" in store.meta(name) for name in store.cells() if not name.startswith("sjd."))
+    assert not any(store.meta(name).lost_workers for name in store.cells() if not name.startswith("sjd."))
 
 
 def test_a_unit_lost_too_often_fails_with_the_reason_and_no_other_does(tmp_path: Path) -> None:
@@ -129,11 +130,11 @@ def test_a_unit_lost_too_often_fails_with_the_reason_and_no_other_does(tmp_path:
     counts = summary(plan, store)
     assert (counts["done"], counts["failed"]) == (9, 4)
     failed = [cell for cell in map(store.cell, store.cells()) if (cell.samples["status"] == "failed").any()]
-    assert {cell.meta["method"] for cell in failed} == {"sjd"}
+    assert {cell.meta.method for cell in failed} == {"sjd"}
     assert all(
         "2 workers were lost with these cells: the machine is gone" in e for c in failed for e in c.samples["error"]
     )
-    assert all(cell.meta["verdict"]["word"] is None for cell in failed)
+    assert all(cell.meta.verdict.word is None for cell in failed)
 
 
 @pytest.mark.faults
@@ -152,8 +153,8 @@ def test_the_last_retry_decodes_in_a_process_of_its_own(tmp_path: Path, monkeypa
     run_on(pool_of(plan, store, lost={"sjd.": 2}), plan, store, Options(), 2)
     assert summary(plan, store)["done"] == len(plan.cells)
     assert processes == ["tabular"], "one worker process, that of the last retry"
-    retried = next(cell for cell in map(store.cell, store.cells()) if "lost_workers" in cell.meta)
-    expected = next(cell for cell in serial.values() if cell.meta["label"] == retried.meta["label"])
+    retried = next(cell for cell in map(store.cell, store.cells()) if cell.meta.lost_workers)
+    expected = next(cell for cell in serial.values() if cell.meta.label == retried.meta.label)
     assert list(map(tuple, counted(retried)["tokens"])) == list(map(tuple, counted(expected)["tokens"]))
 
 
@@ -214,7 +215,7 @@ def test_workers_with_unlike_weights_are_refused(tmp_path: Path) -> None:
     plan = plan_of(**SUITE)
     store = start(tmp_path / "run", plan)
     run_on(pool_of(plan, store), plan, store, Options(), 0)
-    store.update(store.cells()[0], fingerprint="another")
+    store.update(store.cells()[0], CellMeta(fingerprint="another"))
     with pytest.raises(StoreError, match="unlike weights of tabular"):
         run_on(pool_of(plan, store), plan, store, Options(), 0)
 
