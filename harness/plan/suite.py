@@ -304,15 +304,14 @@ def load(name: str, overrides: Overrides = NOTHING) -> Resolved:
     problems = [f"{path}:{again.line}: the key {again.key!r} is there twice" for again in document.repeated]
     data, node = document.data, document.node
     variants, nodes = data.pop("variants", {}), _children(node).get("variants")
+    assert node is not None  # a mapping has a node
     if not isinstance(variants, dict) or not all(isinstance(keys, dict) for keys in variants.values()):
         problems.append(f"{path}:{nodes.start_mark.line + 1 if nodes else 1}: variants maps names to keys of a suite")
     elif overrides.only:
         if overrides.only not in variants:
             raise UnknownNameError(f"variant of {name}", overrides.only, variants)
         title, data = f"{title}_{overrides.only}", {**data, **variants[overrides.only]}
-        pairs = {
-            key.value: (key, value) for part in (node, _children(nodes)[overrides.only]) for key, value in part.value
-        }
+        pairs = {key.value: (key, value) for key, value in (*node.value, *_children(nodes)[overrides.only].value)}
         node = yaml.MappingNode(node.tag, list(pairs.values()), node.start_mark)
     return _resolve({"name": title, **data}, overrides, overrides.lines(str(path), node), problems)
 

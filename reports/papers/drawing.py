@@ -16,7 +16,7 @@ from stridebench.harness.record.entries import GridEntry
 from stridebench.reports.papers.measured import CellGroup, MeasuredRun, decoded
 from stridebench.reports.pareto import COLOURS as COLOURS
 from stridebench.reports.pareto import STYLE_MARKERS as MARKERS
-from stridebench.reports.text_table import UNMEASURED, TextTable
+from stridebench.reports.text_table import TextTable
 
 if TYPE_CHECKING:
     from stridebench.harness.record.store import SealedCell, Store
@@ -35,14 +35,9 @@ QUALITIES = {
     "logprob": "log-probability, nat/token",
 }
 """Qualities of a curve; the first measured one is drawn."""
-SCR, SECONDS, SPEEDUP = "output tokens / target pass", "seconds a picture", "wall speed-up"
+SCR = "output tokens / target pass"
 Ints = npt.NDArray[np.int64]
 Number = TypeVar("Number", np.int64, np.float64)
-
-
-def quality_of(rows: pd.DataFrame) -> str | None:
-    """Return the first quality that all rows have, or None if they share none."""
-    return next((key for key in QUALITIES if key in rows and rows[key].notna().all()), None)
 
 
 def side_by_side(count: int, title: str, measured_on: str = "") -> tuple[Figure, list[Axes]]:
@@ -69,18 +64,6 @@ def curve(
     axes.grid(color="0.94", zorder=0)
 
 
-def curves(axes: Axes, lines: Iterable[tuple[str, pd.DataFrame]], x: str, key: str) -> None:
-    """Draw one curve a line, each in its colour; lines without the key are left out."""
-    for colour, (label, rows) in zip(COLOURS, lines, strict=False):
-        if key in rows and rows[key].notna().any():
-            curve(axes, rows[x], rows, key, label, colour)
-
-
-def by_label(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    """Return the rows of each label as lines of curves."""
-    return [(str(label), part) for label, part in rows.groupby("label", sort=False)]
-
-
 def legend(figure: Figure, axes: Axes) -> None:
     """Draw the legend below the panels, in as many columns as fit into the figure."""
     handles, labels = axes.get_legend_handles_labels()
@@ -89,12 +72,6 @@ def legend(figure: Figure, axes: Axes) -> None:
         if columns == 1 or drawn.get_window_extent().width <= figure.bbox.width:
             return
         drawn.remove()
-
-
-def unmeasured(axes: Axes) -> None:
-    """Write "not measured" in place of a panel."""
-    axes.text(0.5, 0.5, UNMEASURED, ha="center", transform=axes.transAxes)
-    axes.set_axis_off()
 
 
 # pictures

@@ -12,13 +12,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from stridebench.harness.record import stats
-from stridebench.reports.papers.drawing import COLOURS, curve, figure, legend, sheet, side_by_side
+from stridebench.reports.papers.charts import ChartData, source
+from stridebench.reports.papers.drawing import sheet
 from stridebench.reports.papers.measured import CellGroup, MeasuredRun
-from stridebench.reports.pareto import DASHES
 from stridebench.reports.summary import FinishedCell
 from stridebench.reports.text_table import Column, TextTable, estimate_text, measured_text, number
 
@@ -29,7 +27,6 @@ SCORES = ("score.solved", "score.pass@1")
 """Scores that a curve may show; the first that both models have is used."""
 PERPLEXITY = "set.generative_perplexity"
 DISTINCT = "set.distinct_"
-PASSES = "target passes an output"
 NOTES = (
     "masked model and twin: the same data, tokens and size; the twin's rows come last, autoregressive decoding first",
     "passes: of the target, an output, the twin's prefill left out; speed-up: median over (prompt, seed) pairs of the "
@@ -123,50 +120,31 @@ def _sheet(store: Store, pair: TwinPair) -> TextTable:
     )
 
 
-@figure("step-counts")
-def draw(run: MeasuredRun) -> Iterator[Figure]:
-    """Plot quality against passes and speed-up, and perplexity and distinct-n against passes; one line an order."""
+@source("step_counts")
+def step_counts(run: MeasuredRun) -> Iterator[ChartData]:
+    """Yield each masked model by order and number of steps, next to its first twin."""
     for pair in {id(pair.masked): pair for pair in pairs(run.groups)}.values():
-        yield _draw(run.store, pair)
-
-
-def _draw(store: Store, pair: TwinPair) -> Figure:
-    rows = pair.masked.rows[pair.masked.rows["role"] == "method"]
-    base = _token_s(FinishedCell.of(store.cell(str(pair.reference.name))))
-    ratios = [stats.median_ratio(base, _token_s(FinishedCell.of(store.cell(str(name))))) for name in rows.index]
-    rows = rows.assign(
-        line=[_line(options) for options in rows["options"]],
-        speedup_over_twin=[ratio.estimate if ratio else math.nan for ratio in ratios],
-    )
-    keys = [
-        (pair.score, "passes", PASSES),
-        (pair.score, "speedup_over_twin", f"speed-up over {pair.twin.backbone}, AR"),
-    ]
-    distinct = _distinct(pair)
-    diversity = [PERPLEXITY, *distinct[len(distinct) // 2 :][:1]]
-    keys += [(key, "passes", PASSES) for key in diversity if _measured(pair.masked, key)]
-    title = "Masked diffusion: speed and quality by number of steps"
-    drawn, panels = side_by_side(len(keys), title, pair.masked.title)
-    for axes, (key, x, title) in zip(panels, keys, strict=True):
-        for colour, (line, cells) in zip(COLOURS, rows.groupby("line", sort=False), strict=False):
-            ordered = cells.sort_values(x, kind="stable")
-            curve(axes, ordered[x], ordered, key, str(line), colour)
-        _twin(axes, pair, key, float(pair.reference["passes"]) if x == "passes" else 1.0)
-        axes.set_xscale("log", base=2)
-        axes.set_yscale("log" if key == PERPLEXITY else "linear")
-        axes.set(xlabel=title, ylabel=key.partition(".")[2].replace("_", " "))
-    legend(drawn, panels[0])
-    return drawn
-
-
-def _twin(axes: Axes, pair: TwinPair, key: str, x: float) -> None:
-    """Draw the twin's autoregressive decoding: a point, a line across, and its interval."""
-    row = pair.reference
-    axes.axhline(float(row[key]), color="0.4", ls=DASHES, lw=1, zorder=1)
-    axes.plot(x, float(row[key]), "D", color="0.25", ms=6, zorder=4, label=f"{pair.twin.backbone}, AR")
-    low, high = row.get(f"{key}_low"), row.get(f"{key}_high")
-    if pd.notna(low) and pd.notna(high):
-        axes.axhspan(float(low), float(high), color="0.93", zorder=0)
+        rows = pair.masked.rows[pair.masked.rows["role"] == "method"]
+        base = _token_s(FinishedCell.of(run.store.cell(str(pair.reference.name))))
+        times = [_token_s(FinishedCell.of(run.store.cell(str(name)))) for name in rows.index]
+        ratios = [stats.median_ratio(base, time) for time in times]
+        rows = rows.assign(
+            line=[_line(options) for options in rows["options"]],
+            speedup_over_twin=[ratio.estimate if ratio else math.nan for ratio in ratios],
+        )
+        distinct = _distinct(pair)
+        diversity = {PERPLEXITY: "perplexity", **dict.fromkeys(distinct[len(distinct) // 2 :][:1], "distinct")}
+        columns = {pair.score: "score"} | {key: name for key, name in diversity.items() if _measured(pair.masked, key)}
+        both = {f"{key}{end}": f"{name}{end}" for key, name in columns.items() for end in ("", "_low", "_high")}
+        twin = pair.reference.rename(both)
+        twin["speedup_over_twin"] = 1.0
+        labels = {name: key.partition(".")[2].replace("_", " ") for key, name in columns.items()}
+        yield ChartData(
+            pair.masked.title,
+            rows.rename(columns=both).sort_values("passes"),
+            across={f"{pair.twin.backbone}, AR": twin},
+            fields={"twin": pair.twin.backbone, "distinct": "", **labels},
+        )
 
 
 def _line(options: dict[str, Any]) -> str:

@@ -181,32 +181,47 @@ class XAxis(_Data):
     """The x axis of a chart.
 
     Args:
-        key: a column of the summary, or an option of the chart's method.
+        key: a column of the source, or of the summary, or an option of the chart's method.
         label: of the axis.
-        scale: "places" puts equal distances between the values.
+        scale: "places" puts equal distances between the numbers, "names" between texts.
         zero: text of the value 0, which is drawn last; only for places.
         factor: from the option to the axis.
+        ticks: at each value.
+        rotate: names, in degrees.
     """
 
     key: str
-    label: str
-    scale: Literal["linear", "log2", "places"] = "linear"
+    label: str = ""
+    scale: Literal["linear", "whole", "log", "log2", "places", "names"] = "linear"
     zero: str = ""
     factor: float = 1.0
+    ticks: bool = False
+    rotate: int = 0
 
 
 class ChartPanel(_Data):
     """A panel of a chart.
 
     Args:
-        keys: of the summary, of which the first measured one is drawn; "quality": the first of ``drawing.QUALITIES``.
-        label: of the y axis, if ``charts.LABELS`` has another one.
-        note: above the panel; ``{prompts}`` and ``{pictures}`` are numbers of the group.
+        keys: of the summary, of which the first measured one is drawn; "quality": the first of ``drawing.QUALITIES``;
+            "qualities" is a panel for each measured one.
+        label: of the values' axis, if ``charts.LABELS`` has another one.
+        note: above the panel.
+        x: if it is not the chart's.
+        scale: of the values.
+        limits: of the values' axis.
+        level: a thin line across.
+        ends: whether the ends of the source's lines are dashed lines.
     """
 
     keys: tuple[str, ...]
     label: str = ""
     note: str = ""
+    x: XAxis | None = None
+    scale: Literal["linear", "log"] = "linear"
+    limits: tuple[float | None, float | None] | None = None
+    level: float | None = None
+    ends: bool = False
 
 
 def _panels(values: Any) -> Any:
@@ -219,7 +234,7 @@ class PrintedCurve(_Data):
     Args:
         key: the figure of the panel that they are drawn on.
         tables: names of printed tables by task; "default" is for the others.
-        x: a column of the table.
+        x: a column of the table; none: ``at``.
         y: a column of the table.
         label: ``{model}`` is the table's, ``{by}`` the value that the rows share.
         rows: texts that rows have in their columns.
@@ -228,9 +243,10 @@ class PrintedCurve(_Data):
 
     key: str
     tables: dict[str, str]
-    x: str
     y: str
     label: str
+    x: str = ""
+    at: float = 0.0
     rows: dict[str, str] = {}
     by: str = ""
 
@@ -239,28 +255,71 @@ class PaperChart(_Data):
     """A figure that ``charts.draw_chart`` draws for each group of cells.
 
     Args:
-        title: of the figure.
+        title: of the figure; it and other texts may name fields of the source.
         x: what varies.
         panels: side by side; a text is the key of a panel.
+        source: name of the function that yields the points; none: the cells of each group.
+        rows: texts that the source's rows have in their columns.
+        mark: how values are drawn; a key of ``charts.MARKS``.
+        facets: a column of the source; one panel for each of its values.
+        legend: its place.
         method: whose cells are drawn; for an ``x`` that is an option.
         published: whether its other options are as published, which gives one curve.
         line: the label of that curve.
         lines: options that name a curve; without any, labels of cells do.
         others: whether the other methods are lines across.
         printed: values of the paper.
+        least: fewest different values of ``x``.
         missing: what an unmeasured panel leaves out: its content, the panel, or the figure.
     """
 
     title: str
-    x: XAxis
     panels: Annotated[tuple[ChartPanel, ...], BeforeValidator(_panels)]
+    x: XAxis = XAxis(key="line", scale="names")
+    source: str = ""
+    rows: dict[str, str] = {}
+    mark: Literal["curves", "bands", "points", "bars", "ranges", "dots"] = "curves"
+    facets: str = ""
+    legend: Literal["below", "inside", "none"] = "below"
     method: str = ""
     published: bool = False
     line: str = "measured"
     lines: tuple[str, ...] = ()
     others: bool = False
     printed: tuple[PrintedCurve, ...] = ()
+    least: int = 1
     missing: Literal["content", "panel", "figure"] = "content"
+
+
+class SheetColumn(_Data):
+    """A column of a sheet: a figure of its source with its interval, a text, or a number in a format.
+
+    One that is ``optional`` is left out if the source has no such figure.
+    """
+
+    title: str = ""
+    key: str
+    digits: int = 2
+    format: str = ""
+    optional: bool = False
+
+
+class PaperSheet(_Data):
+    """A table without printed values, which ``charts.fill_sheet`` fills for each figure of its source.
+
+    Args:
+        title: of the table; ``{cells}`` are those of the figure.
+        source: as of a chart.
+        columns: one a figure; the key "qualities" is a column for each measured one.
+        notes: below the table.
+        labels: number of columns that name a row.
+    """
+
+    title: str
+    source: str
+    columns: tuple[SheetColumn, ...]
+    notes: tuple[str, ...] = ()
+    labels: int = 1
 
 
 class Contents(_Data):
@@ -295,6 +354,7 @@ class Paper(_Data):
         decodings: shared parts, for YAML's anchors.
         tables: layouts by the name of their CSV.
         charts: figures by the names that reports give.
+        sheets: tables by the names that reports give.
         reports: contents by name.
     """
 
@@ -312,6 +372,7 @@ class Paper(_Data):
     decodings: Any = None
     tables: dict[str, TableLayout] = {}
     charts: dict[str, PaperChart] = {}
+    sheets: dict[str, PaperSheet] = {}
     reports: dict[str, Contents] = {}
 
     def preset(self, model: str) -> str:

@@ -24,7 +24,7 @@ from stridebench.reports.papers import (
     user_questions,
     xspecmesh,
 )
-from stridebench.reports.papers.charts import draw_chart
+from stridebench.reports.papers.charts import draw_chart, fill_sheet
 from stridebench.reports.papers.drawing import FIGURES, SHEETS
 from stridebench.reports.papers.engine import PICTURES, PaperFacts, fill
 from stridebench.reports.papers.measured import MeasuredRun, measured
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 
 SHOWN = (sjdpp, mulo_sd, adt_tree, xspecmesh, cross_regression, masked, user_questions)
 """Modules whose import registers their tables and figures."""
-FIGURES.update(
-    {name: partial(draw_chart, chart) for paper in papers().values() for name, chart in paper.charts.items()}
-)
+for paper in papers().values():
+    FIGURES.update({name: partial(draw_chart, chart) for name, chart in paper.charts.items()})
+    SHEETS.update({name: partial(fill_sheet, spec) for name, spec in paper.sheets.items()})
 FACTS = {
     "sjdpp": PICTURES,
     "mulo_sd": PICTURES,

@@ -1,9 +1,9 @@
 """Reports of stored runs are the same as when they were stored.
 
 Each folder of ``golden`` holds a store (``stride run SUITE --limit N`` of commit f31d04a, N = 2 for quick and 1 for the
-others, with the neutral value of each column that the schema gained since), the output of ``stride report`` at 160
-columns, and its tables. Figure 1 of papers-adt_tree and trees shows the cards of the drafters that are shipped today,
-so its rows follow them.
+others, with the name of its report and the neutral value of each column that the schema gained since), the output of
+``stride report`` at 160 columns, and its tables. Figure 1 of papers-adt_tree and trees shows the cards of the drafters
+that are shipped today, so its rows follow them.
 
 Compared with commit 3b63c21, every figure of the five summaries is the same (within 1e-12), and these lines differ:
 

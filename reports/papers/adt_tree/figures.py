@@ -16,11 +16,11 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from stridebench.reports.papers.adt_tree.tables import FIXED, gains
+from stridebench.reports.papers.charts import ChartData, source
 from stridebench.reports.papers.drawing import (
     COLOURS,
     Ints,
     blank,
-    error_bars,
     figure,
     first_of,
     group_title,
@@ -29,10 +29,9 @@ from stridebench.reports.papers.drawing import (
     on_grid,
     sheet,
     show_output,
-    side_by_side,
 )
-from stridebench.reports.papers.measured import CellGroup, MeasuredRun, cycles, plain
-from stridebench.reports.text_table import UNMEASURED, TextTable, measured_text
+from stridebench.reports.papers.measured import MeasuredRun, cycles, plain
+from stridebench.reports.text_table import UNMEASURED, TextTable
 
 PROMPTS, METHODS = 4, 3
 """Most rows and methods of a map."""
@@ -82,28 +81,19 @@ def maps(run: MeasuredRun) -> Iterator[Figure]:
         yield drawn
 
 
-@figure("adt_tree_fig3")
-def lengths(run: MeasuredRun) -> Iterator[Figure]:
-    """Draw Fig. 3 (a): tokens a cycle of fixed trees, one panel a tree, one colour a temperature."""
-    trees: dict[str, list[tuple[float, str]]] = {}
+@source("adt_tree_lengths")
+def lengths(run: MeasuredRun) -> Iterator[ChartData]:
+    """Yield Fig. 3 (a): the share of cycles by their tokens, one panel a tree, one line a temperature."""
+    parts = []
     for group in run.groups:
         for name in group.cells(*FIXED)[:METHODS]:
-            title = f"{group.backbone}, {group.task}\n{group.label(name)}"
-            trees.setdefault(title, []).append((group.temperature, name))
-    if not trees:
-        return
-    drawn, panels = side_by_side(len(trees), "Fig. 3 (a): frequency of acceptance lengths", run.groups[0].title)
-    for axes, (title, cells) in zip(panels, trees.items(), strict=True):
-        width = 0.8 / len(cells)
-        for i, (temperature, name) in enumerate(cells):
             emitted = cycles(run.store.cell(name))["emitted"]
             share = emitted.value_counts(normalize=True).sort_index()
-            label = f"T = {temperature:g}, variance {emitted.var():.2f}"
-            axes.bar(share.index + (i - (len(cells) - 1) / 2) * width, share, width, color=COLOURS[i], label=label)
-        axes.set_title(title, fontsize=8)
-        axes.set(xlabel="tokens a cycle", ylabel="share of cycles")
-        axes.legend(frameon=False, fontsize=8)
-    yield drawn
+            line = f"T = {group.temperature:g}, variance {emitted.var():.2f}"
+            tree = f"{group.backbone}, {group.task}\n{group.label(name)}"
+            parts.append(pd.DataFrame({"tokens": share.index, "share": share.to_numpy(), "line": line, "tree": tree}))
+    if parts:
+        yield ChartData(run.groups[0].title, pd.concat(parts))
 
 
 @sheet("adt_tree_fig3")
@@ -124,66 +114,24 @@ def length_table(run: MeasuredRun) -> list[TextTable]:
     return plain("ADT-Tree, Fig. 3: acceptance lengths", lines)
 
 
-STARTS = {
-    "tau": "tokens a cycle",
-    "mean_tree_depth": "mean depth of trees",
-    "speedup": "wall speed-up over AR",
-}
-
-
-def _starts(group: CellGroup) -> pd.DataFrame:
-    """Return the row of the first cell of each initialisation, by the paper's name of it."""
-    starts: dict[str, pd.Series[float]] = {}
-    for name in group.cells("adt_tree"):
-        row = group.row(name)
-        if row["options"]["acceptance"] == "exact":
-            starts.setdefault(INITS[str(row["options"]["init"])], row)
-    return pd.DataFrame.from_dict({name: row.to_dict() for name, row in starts.items()}, orient="index")
-
-
-@figure("adt_tree_fig8")
-def starts(run: MeasuredRun) -> Iterator[Figure]:
-    """Draw Fig. 8: tau, mean depth and speed-up by initialisation of depth and width."""
+@source("adt_tree_starts")
+def starts(run: MeasuredRun) -> Iterator[ChartData]:
+    """Yield the first cell of each initialisation, by the paper's name of it."""
     for group in run.groups:
-        rows = _starts(group)
-        if len(rows) < 2:
-            continue
-        drawn, panels = side_by_side(3, "Fig. 8: initialisation of trees", group.title)
-        for axes, (key, title) in zip(panels, STARTS.items(), strict=True):
-            heights = rows[key].astype(float)
-            axes.bar(range(len(rows)), heights, 0.6, yerr=error_bars(rows, key), color=COLOURS[: len(rows)])
-            axes.set_xticks(range(len(rows)), rows.index, fontsize=7)
-            axes.set_ylabel(title)
-        yield drawn
+        rows = group.rows[group.rows["method"] == "adt_tree"]
+        rows = rows[[options["acceptance"] == "exact" for options in rows["options"]]]
+        rows = rows.assign(line=[INITS[str(options["init"])] for options in rows["options"]])
+        yield ChartData(group.title, rows.drop_duplicates("line"))
 
 
-@sheet("adt_tree_fig8")
-def start_table(run: MeasuredRun) -> Iterator[TextTable]:
-    """Return Fig. 8 as a table."""
+@source("adt_tree_gains")
+def gain(run: MeasuredRun) -> Iterator[ChartData]:
+    """Yield the stated limitation: the gain of each picture and the variance of its acceptance length."""
     for group in run.groups:
-        lines = [
-            {"initialisation": str(name), **{title: measured_text(row, key) for key, title in STARTS.items()}}
-            for name, row in _starts(group).iterrows()
-        ]
-        yield from plain(f"ADT-Tree, Fig. 8: initialisation of trees | measured on {group.title}", lines)
-
-
-@figure("adt_tree_gain")
-def gain(run: MeasuredRun) -> Iterator[Figure]:
-    """Draw the stated limitation: the gain of each picture against the variance of its acceptance length."""
-    for group in run.groups:
-        cells = {name: gains(run.store, group, name) for name in group.cells("adt_tree")}
-        if all(pictures is None for pictures in cells.values()):
-            continue
-        title = "Gain over the fixed tree and how much acceptance lengths vary"
-        drawn, (axes,) = side_by_side(1, title, group.title)
-        drawable = [(name, pictures) for name, pictures in cells.items() if pictures is not None]
-        for colour, (name, pictures) in zip(COLOURS, drawable, strict=False):
-            axes.plot(pictures["variance"], pictures["gain"], "o", ms=4, color=colour, label=group.label(name))
-        axes.axhline(1, color="0.6", lw=1, zorder=0)
-        axes.set(xlabel="variance of tokens a cycle, fixed tree", ylabel="ms/token, fixed tree over ADT-Tree")
-        legend(drawn, axes)
-        yield drawn
+        cells = {group.label(name): gains(run.store, group, name) for name in group.cells("adt_tree")}
+        rows = [pictures.assign(line=label) for label, pictures in cells.items() if pictures is not None]
+        if rows:
+            yield ChartData(group.title, pd.concat(rows))
 
 
 # Fig. 1 of ADT-Tree from the cards of the trained drafters: how often the best token, or one of three, is right.

@@ -18,15 +18,14 @@ from matplotlib.figure import Figure
 
 from stridebench.harness.record import stats
 from stridebench.harness.record.entries import GridEntry
+from stridebench.reports.papers.charts import ChartData, source
 from stridebench.reports.papers.drawing import (
-    COLOURS,
     blank,
     figure,
     group_title,
     on_grid,
     sheet,
     show_output,
-    side_by_side,
 )
 from stridebench.reports.papers.measured import KEYS, CellGroup, MeasuredRun, counted, cycles, decoded, plain
 from stridebench.reports.text_table import UNMEASURED, TextTable, estimate_text
@@ -195,18 +194,17 @@ def extremes(outputs: Sequence[PictureProbs], grid: GridEntry) -> list[PictureCe
     return places
 
 
-@figure("adt_tree_fig5")
-def laws(run: MeasuredRun) -> Iterator[Figure]:
-    """Draw Fig. 5: distributions of an uncertain and of a certain cell, by rank."""
+@source("adt_tree_laws")
+def laws(run: MeasuredRun) -> Iterator[ChartData]:
+    """Yield Fig. 5: distributions of an uncertain and of a certain cell, by rank."""
     for group, cell, outputs in _baselines(run):
-        drawn, (axes,) = side_by_side(1, "Fig. 5: laws of single cells", group.title)
-        for colour, place in zip(COLOURS, extremes(outputs, cell.meta.picture), strict=False):
+        parts = []
+        for place in extremes(outputs, cell.meta.picture):
             at = f"cell ({place.row}, {place.column})"
-            label = f"{place.kind}: {place.prompt}, {at}, other codes {1 - place.probs.sum():.2f}"
-            axes.plot(range(1, len(place.probs) + 1), place.probs, "o-", ms=3, color=colour, label=label)
-        axes.set(xlabel="rank of the code", ylabel="probability", yscale="log")
-        axes.legend(frameon=False, fontsize=6, loc="upper right")
-        yield drawn
+            line = f"{place.kind}: {place.prompt}, {at}, other codes {1 - place.probs.sum():.2f}"
+            ranks = np.arange(1, len(place.probs) + 1)
+            parts.append(pd.DataFrame({"rank": ranks, "probability": place.probs, "line": line}))
+        yield ChartData(group.title, pd.concat(parts))
 
 
 @sheet("adt_tree_fig9")

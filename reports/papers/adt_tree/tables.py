@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from matplotlib.figure import Figure
 
 from stridebench.harness.record import stats
-from stridebench.reports.papers.drawing import COLOURS, figure, sheet, side_by_side
+from stridebench.reports.papers.charts import ChartData, source
+from stridebench.reports.papers.drawing import sheet
 from stridebench.reports.papers.engine import PaperFacts, SheetLine, SheetScene
 from stridebench.reports.papers.measured import KEYS, CellGroup, MeasuredRun, cycles, plain
 from stridebench.reports.summary import FinishedCell, token_ms
@@ -268,20 +268,15 @@ def table(run: MeasuredRun) -> list[TextTable]:
     return plain("ADT-Tree, Fig. 3 (b): places of accepted nodes", lines, notes)
 
 
-@figure("adt_tree_fig3b")
-def draw(run: MeasuredRun) -> Iterator[Figure]:
-    """Draw Fig. 3 (b): one panel a group, one colour a tree."""
+@source("adt_tree_places")
+def places(run: MeasuredRun) -> Iterator[ChartData]:
+    """Yield Fig. 3 (b): the shares of accepted nodes by place, one line a tree."""
     for group in run.groups:
-        trees = [(name, places) for name in group.cells(*TREES) if (places := shares(run.store, name)) is not None]
-        trees = trees[: len(COLOURS)]
-        if not trees:
-            continue
-        title = "Fig. 3 (b): places of accepted nodes among their siblings"
-        drawn, (axes,) = side_by_side(1, title, group.title)
-        width = 0.8 / len(trees)
-        for i, (name, ranked) in enumerate(trees):
-            places = np.arange(1, len(ranked) + 1) + (i - (len(trees) - 1) / 2) * width
-            axes.bar(places, ranked, width, color=COLOURS[i], label=group.label(name))
-        axes.set(xlabel="place by the drafter's confidence", ylabel="share of accepted nodes")
-        axes.legend(frameon=False, fontsize=8)
-        yield drawn
+        trees = {group.label(name): shares(run.store, name) for name in group.cells(*TREES)}
+        parts = [
+            pd.DataFrame({"place": np.arange(1, len(ranked) + 1), "share": ranked, "line": label})
+            for label, ranked in trees.items()
+            if ranked is not None
+        ]
+        if parts:
+            yield ChartData(group.title, pd.concat(parts))

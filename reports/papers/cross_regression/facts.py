@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from stridebench.harness.record import stats
-from stridebench.reports.papers.drawing import COLOURS, figure, legend, sheet, side_by_side
+from stridebench.reports.papers.charts import ChartData, source
+from stridebench.reports.papers.drawing import sheet
 from stridebench.reports.papers.engine import PaperFacts, SheetLine, SheetScene, scaled, with_options
 from stridebench.reports.papers.measured import KEYS, CellGroup, MeasuredRun, cycles, fits, plain
 from stridebench.reports.papers.paper_files import model_name, papers, printed
@@ -299,27 +298,22 @@ def _gain(store: Store, group: CellGroup, name: str, frame: pd.DataFrame) -> tup
     return estimate_text(ratio), f"{(ratio.estimate - 1) * abs(mu) / (sigma * beta):.2g}"
 
 
-@figure("cross_regression_energies")
-def draw(run: MeasuredRun) -> Iterator[Figure]:
-    """Draw mean energy and its deviation by place in the test, and the share of accepted tests."""
+@source("cross_regression_energies")
+def by_place(run: MeasuredRun) -> Iterator[ChartData]:
+    """Yield mean energy and its deviation by place in the test, and the share of accepted tests."""
     for group in run.groups:
-        cells = {name: drafts for name in group.cells(METHOD) if len(drafts := energies(run.store.cell(name)))}
-        if not cells:
-            continue
-        drawn, (means, shares) = side_by_side(2, "Energies by place in the test", group.title)
-        for colour, (name, drafts) in zip(COLOURS, cells.items(), strict=False):
-            by_place = drafts[drafts["energy"] > IMPOSSIBLE].groupby("place")["energy"]
-            mean, deviation = by_place.mean(), by_place.std(ddof=0)
-            means.plot(mean.index, mean, color=colour, marker="o", ms=3, label=group.label(name))
-            means.fill_between(mean.index, mean - deviation, mean + deviation, color=colour, alpha=0.12, lw=0)
-            accepted, tested = (cycles(run.store.cell(name))[key].to_numpy() for key in ("accepted", "tested"))
-            places = [k for k in range(1, int(tested.max(initial=0)) + 1) if (tested >= k).sum() >= LEAST]
-            shares.plot(places, [(accepted >= k).sum() / (tested >= k).sum() for k in places], color=colour)
-        means.axhline(0, color="0.8", lw=1, zorder=0)
-        means.set_ylabel("energy and its deviation, nat")
-        shares.set(ylabel=f"accepted / tested ({LEAST} tests or more)", ylim=(0, 1.05))
-        for axes in (means, shares):
-            axes.set_xlabel("place k of the draft in the test")
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        legend(drawn, means)
-        yield drawn
+        parts = []
+        for name in group.cells(METHOD):
+            cell = run.store.cell(name)
+            drafts = energies(cell)
+            if drafts.empty:
+                continue
+            places = drafts[drafts["energy"] > IMPOSSIBLE].groupby("place")["energy"]
+            mean, deviation = places.mean(), places.std(ddof=0)
+            accepted, tested = (cycles(cell)[key].to_numpy() for key in ("accepted", "tested"))
+            often = [k for k in range(1, int(tested.max(initial=0)) + 1) if (tested >= k).sum() >= LEAST]
+            share = pd.Series([(accepted >= k).sum() / (tested >= k).sum() for k in often], often, dtype=float)
+            columns = {"mean": mean, "mean_low": mean - deviation, "mean_high": mean + deviation, "share": share}
+            parts.append(pd.DataFrame(columns).assign(line=group.label(name)).rename_axis("place").reset_index())
+        if parts:
+            yield ChartData(group.title, pd.concat(parts))

@@ -1,14 +1,10 @@
-"""MuLo-SD's Figs. 8 and 9: quality against speed-up, for MuLo-SD over tau and for other methods.
-
-Each figure has a table of its values.
-"""
+"""MuLo-SD's Figs. 8 and 9: quality against speed-up, for MuLo-SD over tau and for other methods."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import cycle
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
@@ -16,23 +12,16 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from stridebench.reports.papers.charts import ChartData, qualities, source
 from stridebench.reports.papers.drawing import (
-    COLOURS,
-    QUALITIES,
     blank,
-    curve,
     figure,
     group_title,
-    legend,
-    sheet,
     show_output,
-    side_by_side,
 )
-from stridebench.reports.papers.measured import CellGroup, MeasuredRun, plain
+from stridebench.reports.papers.measured import CellGroup, MeasuredRun
 from stridebench.reports.papers.paper_files import published
-from stridebench.reports.pareto import OFFSET
 from stridebench.reports.summary import FinishedCell, token_ms
-from stridebench.reports.text_table import TextTable, measured_text
 
 if TYPE_CHECKING:
     from stridebench.harness.record.store import SealedCell, Store
@@ -41,10 +30,6 @@ if TYPE_CHECKING:
 UNTRAINED = ("repeat", "bilinear")
 DECODING = ("samplers", "factor", "window", "draft_window")
 RADIUS = ("radius", "samplers", "factor")
-TITLES = {
-    "fig8": "Fig. 8: Pareto fronts by tau",
-    "fig9": "Fig. 9: radius of the local expansion",
-}
 
 
 @dataclass(frozen=True)
@@ -125,74 +110,33 @@ def others(group: CellGroup) -> list[SweepLine]:
     return lines
 
 
-def qualities(group: CellGroup) -> list[str]:
-    """Return the qualities that at least two cells have."""
-    return [key for key in QUALITIES if key in group.rows and group.rows[key].notna().sum() > 1]
-
-
 def timed(rows: pd.DataFrame) -> pd.Series[bool]:
     """Return which rows have a speed-up; none if the run lacks a baseline."""
     return rows.get("speedup", pd.Series(math.nan, rows.index)).notna()
 
 
-def _lines(group: CellGroup, sweeps: Sequence[SweepLine]) -> list[SweepLine]:
-    """Return the lines of a figure; none if no sweep was timed or no quality measured."""
-    sweeps = [line for line in sweeps if timed(line.rows).any()]
-    return [*sweeps, *others(group)] if sweeps and qualities(group) else []
+def _data(run: MeasuredRun, sweeps: Callable[[MeasuredRun, CellGroup], list[SweepLine]]) -> Iterator[ChartData]:
+    """Yield the sweeps that were timed, and the other methods; nothing if no sweep was timed or no quality measured."""
+    for group in run.groups:
+        lines = [line for line in sweeps(run, group) if timed(line.rows).any()]
+        if lines and qualities(group.rows):
+            parts = [
+                line.rows.assign(line=line.label, mark=list(line.marks), alone=not line.swept)
+                for line in [*lines, *others(group)]
+            ]
+            yield ChartData(group.title, pd.concat(parts))
 
 
-def _table(group: CellGroup, name: str, sweeps: Sequence[SweepLine]) -> list[TextTable]:
-    lines = [
-        {
-            "line": line.label,
-            "tau, or setting": mark or "-",
-            "wall speed-up": measured_text(row, "speedup", digits=3),
-            **{QUALITIES[key]: measured_text(row, key, digits=4) for key in qualities(group)},
-        }
-        for line in _lines(group, sweeps)
-        for mark, (_, row) in zip(line.marks, line.rows.iterrows(), strict=True)
-    ]
-    notes = ["the values that the figure draws; the paper prints none of its own; curves go from small tau to large"]
-    return plain(f"MuLo-SD, supplement, {TITLES[name]} | {group.title}", lines, notes, labels=2)
+@source("mulo_sd_taus")
+def by_tau(run: MeasuredRun) -> Iterator[ChartData]:
+    """Yield Fig. 8: quality and speed-up over tau."""
+    return _data(run, taus)
 
 
-def draw(group: CellGroup, name: str, sweeps: Sequence[SweepLine]) -> Iterator[Figure]:
-    """Draw one panel a quality; nothing if there is none, or no sweep was timed against a baseline."""
-    lines, keys = _lines(group, sweeps), qualities(group)
-    if not lines:
-        return
-    drawn, panels = side_by_side(len(keys), TITLES[name], group.title)
-    for axes, key in zip(panels, keys, strict=True):
-        for colour, line in zip(cycle(COLOURS), lines, strict=False):
-            _draw(axes, line, key, colour)
-        axes.set(xlabel="speed-up over AR", ylabel=QUALITIES[key])
-    legend(drawn, panels[0])
-    yield drawn
-
-
-def _draw(axes: Axes, line: SweepLine, key: str, colour: str) -> None:
-    """Draw a curve, or a diamond for a single cell that is not MuLo-SD's."""
-    if len(line.rows) == 1 and not line.swept:
-        axes.plot(line.rows["speedup"], line.rows[key], "D", ms=7, color=colour, label=line.label)
-        return
-    curve(axes, line.rows["speedup"], line.rows, key, line.label, colour)
-    for (_, row), mark in zip(line.rows.iterrows(), line.marks, strict=True):
-        if pd.notna(row["speedup"]) and pd.notna(row[key]):
-            axes.annotate(mark, (row["speedup"], row[key]), (3, 3), textcoords=OFFSET, fontsize=7)
-
-
-def _register(name: str, sweeps: Callable[[MeasuredRun, CellGroup], list[SweepLine]]) -> None:
-    """Register a figure and the table of its values."""
-    sheet(f"mulo_sd_{name}")(
-        lambda run: [filled_table for group in run.groups for filled_table in _table(group, name, sweeps(run, group))]
-    )
-    figure(f"mulo_sd_{name}")(
-        lambda run: (drawn for group in run.groups for drawn in draw(group, name, sweeps(run, group)))
-    )
-
-
-_register("fig8", taus)
-_register("fig9", radii)
+@source("mulo_sd_radii")
+def by_radius(run: MeasuredRun) -> Iterator[ChartData]:
+    """Yield Fig. 9: the same at each radius."""
+    return _data(run, radii)
 
 
 # MuLo-SD's pictures next to the target's (Figs. 4 and 10-13), each with its speed-up at the bottom left.

@@ -1,5 +1,5 @@
 """Tables and figures of papers/sjdpp."""
 
-from stridebench.reports.papers.sjdpp import diversity, exact, figures, maps
+from stridebench.reports.papers.sjdpp import figures, maps
 
-__all__ = ["diversity", "exact", "figures", "maps"]
+__all__ = ["figures", "maps"]

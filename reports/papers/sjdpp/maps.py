@@ -19,10 +19,10 @@ from matplotlib.patches import Rectangle
 
 from stridebench.harness.record import stats
 from stridebench.harness.record.entries import GridEntry
+from stridebench.reports.papers.charts import ChartData, source
 from stridebench.reports.papers.drawing import (
     Ints,
     blank,
-    curves,
     figure,
     first_of,
     group_title,
@@ -30,7 +30,6 @@ from stridebench.reports.papers.drawing import (
     on_grid,
     sheet,
     show_output,
-    side_by_side,
 )
 from stridebench.reports.papers.measured import KEYS, CellGroup, MeasuredRun, counted, plain
 from stridebench.reports.text_table import TextTable, estimate_text
@@ -97,18 +96,14 @@ def acceleration(run: MeasuredRun) -> Iterator[Figure]:
         yield drawn
 
 
-@figure("sjdpp_fig14")
-def failures(run: MeasuredRun) -> Iterator[Figure]:
-    """Draw Fig. 14 in numbers: local quality against run length, one line a method, and AR's mean."""
+@source("sjdpp_failures")
+def failures(run: MeasuredRun) -> Iterator[ChartData]:
+    """Yield Fig. 14 in numbers: local quality by run length, one line a method, and AR's mean."""
     for group, cells in _drawable(run):
-        drawn, (axes,) = side_by_side(1, "Fig. 14: long accepted runs and local quality", group.title)
-        curves(axes, [(cell.meta.label, by_length(runs(cell))) for cell in cells], "length", "logprob")
         base = group.rows[group.rows["role"] == "baseline"]
-        if len(base) and pd.notna(base["logprob"].iloc[0]):
-            axes.axhline(base["logprob"].iloc[0], color="0.6", lw=1, label="AR, all tokens")
-        axes.set(xlabel="tokens emitted in one pass", ylabel="mean log-probability of the run's tokens, nat")
-        axes.legend(frameon=False, fontsize=8)
-        yield drawn
+        across = {"AR, all tokens": base.iloc[0]} if len(base) else {}
+        rows = [by_length(runs(cell)).assign(line=cell.meta.label) for cell in cells]
+        yield ChartData(group.title, pd.concat(rows), across=across)
 
 
 def by_length(rows_of_runs: pd.DataFrame) -> pd.DataFrame:

@@ -26,13 +26,10 @@ from stridebench.harness.plan.cells import expand
 from stridebench.harness.record.store import Store
 from stridebench.harness.registry import RECIPES
 from stridebench.reports.papers import report
-from stridebench.reports.papers.charts import chart_lines
 from stridebench.reports.papers.cross_regression import facts as papers_cross_energies
-from stridebench.reports.papers.cross_regression import figures
-from stridebench.reports.papers.cross_regression.facts import beside, energies, layers_of, parameters, with_layers
-from stridebench.reports.papers.drawing import SHEETS
-from stridebench.reports.papers.engine import lines_of
-from stridebench.reports.papers.measured import measured
+from stridebench.reports.papers.cross_regression.facts import beside, energies, layers_of, options, parameters
+from stridebench.reports.papers.drawing import FIGURES, SHEETS
+from stridebench.reports.papers.engine import lines_of, with_options
 from stridebench.reports.papers.paper_files import papers, printed
 from stridebench.reports.text_table import UNMEASURED
 from tests.support.fake_store import FakeStore, empty, meta, record, step
@@ -285,7 +282,7 @@ def test_layers_are_matched_by_the_nearest_share() -> None:
     assert {row: tokens[row] for row in at} == at
     assert (tokens == UNMEASURED[:4]).sum() == 14
     (group,) = run_of(layered()).groups
-    rows = with_layers(group.rows)
+    rows = with_options(group.rows, options)
     assert beside(rows, (0, 3)) is None and beside(rows, (8, 23)) == (1, 3)
     assert layers_of("Layers 12-15, 4 of 32") == (12, 15) and layers_of("Full (baseline)") is None
 
@@ -323,17 +320,14 @@ def test_runs_without_energies_have_no_such_sheet() -> None:
     name = add(store, "embedded-code", "continuation", outputs((3,) * 3, 12.0))
     del store.cell(name).steps["energies"]
     assert list(papers_cross_energies.table(run_of(store))) == []
-    assert list(papers_cross_energies.draw(run_of(store))) == []
+    assert list(FIGURES["cross_regression_energies"](run_of(store))) == []
 
 
 def test_sweeps_differ_in_one_option() -> None:
-    (group,) = measured(grid())  # type: ignore[arg-type]  # what reports read of a store
-    charts = papers()["cross_regression"].charts
-    sweeps = dict(chart_lines(charts["cross_regression_thresholds"], group))
-    assert {line: rows["x"].tolist() for line, rows in sweeps.items()} == {
-        f"mode det, {line}, layout joint": [0.0, 4.0, 8.0] for line in ("beta 0.05", "beta 0.2")
-    }
-    assert chart_lines(charts["cross_regression_windows"], group) == []
+    (figure,) = FIGURES["cross_regression_thresholds"](run_of(grid()))
+    sweeps = {curve.get_label(): curve[0].get_xdata().tolist() for curve in figure.axes[0].containers}
+    assert sweeps == {f"mode det, {line}, layout joint": [0.0, 4.0, 8.0] for line in ("beta 0.05", "beta 0.2")}
+    assert list(FIGURES["cross_regression_windows"](run_of(grid()))) == []
 
 
 def test_sizes_are_read_from_the_run() -> None:
@@ -359,9 +353,9 @@ def test_fig_1_has_a_point_a_backbone() -> None:
     store: Any = run("cross_regression_scaling")
     for backbone, accepted in (("smollm2-135m", (1,) * 6), ("llama2-7b", (3,) * 3)):
         add(store, backbone, "gsm8k", outputs(accepted, 12.0))
-    (figure,) = figures.scaling(run_of(store))
+    (figure,) = FIGURES["cross_regression_fig1"](run_of(store))
     assert [text.get_text() for text in figure.axes[0].texts] == ["smollm2-135m", "llama2-7b"]
-    assert list(figures.scaling(run_of(run("cross_regression_scaling")))) == []
+    assert list(FIGURES["cross_regression_fig1"](run_of(run("cross_regression_scaling")))) == []
 
 
 @pytest.mark.slow

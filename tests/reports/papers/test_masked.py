@@ -11,6 +11,7 @@ import pytest
 
 from stridebench.harness.record.columns import Record
 from stridebench.reports.papers import masked, report
+from stridebench.reports.papers.drawing import FIGURES
 from stridebench.reports.papers.measured import measured
 from tests.support.fake_store import GREEDY, FakeStore, empty, meta, record, step
 from tests.support.paper_runs import run_of
@@ -121,7 +122,7 @@ def test_the_suite_ends_with_the_sheet_and_the_figure(store: FakeStore, tmp_path
 
 
 def test_lines_and_the_twin_are_drawn(store: FakeStore) -> None:
-    (figure,) = masked.draw(run_of(store))
+    (figure,) = FIGURES["step-counts"](run_of(store))
     quality, speed, perplexity, distinct = figure.axes
     assert [axes.get_yscale() for axes in figure.axes] == ["linear", "linear", "log", "linear"]
     assert [axes.get_ylabel() for axes in figure.axes] == ["solved"] * 2 + ["generative perplexity", "distinct 10"]
@@ -132,4 +133,4 @@ def test_lines_and_the_twin_are_drawn(store: FakeStore) -> None:
     line = next(one for one in speed.containers if one.get_label() == "random")[0]
     assert np.allclose(line.get_xydata(), [(0.5, 1), (2, 0.5), (8, 0)])
     line = next(one for one in perplexity.containers if one.get_label() == "entropy")[0]
-    assert np.allclose(line.get_ydata(), [2, 1.25, 1.0625]) and distinct.get_xlabel() == masked.PASSES
+    assert np.allclose(line.get_ydata(), [2, 1.25, 1.0625]) and distinct.get_xlabel() == "target passes an output"

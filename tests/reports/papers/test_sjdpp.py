@@ -23,7 +23,8 @@ from stridebench.harness.record.provenance import digest
 from stridebench.harness.registry import TASKS
 from stridebench.reports.papers import drawing, engine, paper_files, report
 from stridebench.reports.papers.measured import MeasuredRun
-from stridebench.reports.papers.sjdpp import diversity, maps
+from stridebench.reports.papers.sjdpp import figures as diversity
+from stridebench.reports.papers.sjdpp import maps
 from stridebench.reports.text_table import UNMEASURED
 from tests.support.fake_store import FakeStore, empty, meta, record, step
 from tests.support.paper_runs import (
@@ -171,7 +172,10 @@ def test_diversity_is_reported_with_its_interval_and_counts(tmp_path: Path) -> N
 @pytest.mark.slow
 def test_a_run_without_the_scorer_has_sheets_alone(tmp_path: Path) -> None:
     store: Any = seeded(tmp_path, prompts=1, scored=False)
-    assert list(diversity.table(run_of(store))) == [] and list(drawing.FIGURES["sjdpp_diversity"](run_of(store))) == []
+    assert (
+        list(diversity.diversity_table(run_of(store))) == []
+        and list(drawing.FIGURES["sjdpp_diversity"](run_of(store))) == []
+    )
 
 
 def test_one_seed_has_no_sheet(tmp_path: Path) -> None:
