@@ -16,8 +16,7 @@ from stridebench.harness.core.draft import Acceptance, Draft, Fill, HostAcceptan
 from stridebench.harness.core.draws import Draws
 from stridebench.harness.core.method import Method
 from stridebench.harness.core.run import Run
-from stridebench.harness.core.sampling import Sampling
-from stridebench.harness.core.session import Session, depths_of
+from stridebench.harness.core.session import depths_of
 from stridebench.harness.errors import ContractError
 from stridebench.harness.machine.noise import GpuMeter, NoiseMeter, Waited, stopped_times
 from stridebench.harness.record.columns import Step, check
@@ -124,7 +123,6 @@ def _decoded(method: Method[Any], run: Run, keeps_drafts: bool, spans: list[list
         step_end = clock.stamp()
         emitted, ended = truncate(committed.emitted, room, run.eos)
         tokens.extend(emitted)
-        run.emitted += len(emitted)
         served = run.slot.served if run.slot is not None else 1
         overshoot = len(committed.emitted) - len(emitted)
         waited = Waited(0, 0) if meter is None else meter.read()
@@ -179,15 +177,12 @@ def begin_method(method: Method[Any], run: Run) -> Any:
     """The method's state for a prompt that is read.
 
     Raises:
-        ContractError: the method ended the process, or wrote to the run.
+        ContractError: the method ended the process.
     """
-    decided = _Decided.of(run)
     try:
-        state = method.start(run)
+        return method.start(run)
     except SystemExit as stop:
         raise _ended_process(method, "start", stop) from stop
-    decided.refuse_changes(method, run)
-    return state
 
 
 def _ended_process(method: Method[Any], where: str, stop: SystemExit) -> ContractError:
@@ -211,49 +206,6 @@ def _refuse_non_finite(spans_by_step: Sequence[Sequence[Span]]) -> None:
         f"{f'step {step}' if step else 'the start'} on: a weight is not finite, or fp16 overflows; "
         f"check the weights, or decode in fp32 or bf16"
     )
-
-
-class _Decided(NamedTuple):
-    """Decisions of a run that no method may change: which tokens are drawn, and when the text ends."""
-
-    target: Session
-    sampling: Sampling
-    budget: int
-    emitted: int
-    eos: frozenset[int]
-    spent: int
-    end: float
-    attributes: tuple[int, int, int, int]
-
-    @staticmethod
-    def of(run: Run) -> _Decided:
-        attributes = (len(vars(run)), len(vars(run.target)), len(vars(run.draws)), len(vars(run.models)))
-        drawn = run.draws.emitted, run.draws.end
-        return _Decided(run.target, run.sampling, run.budget, run.emitted, run.eos, *drawn, attributes)
-
-    def refuse_changes(self, method: Method[Any], run: Run) -> None:
-        """Refuse another value of any of them; no token ends a canvas, which a method may ask for at any time.
-
-        An attribute that a method adds to a run is in no state that a proof copies or compares.
-
-        Raises:
-            ContractError: the method wrote to the run.
-        """
-        before = self if run.filling is None else self._replace(eos=frozenset())
-        for name, value, new in zip(before._fields, before, _Decided.of(run), strict=True):
-            if new is not value and new != value:
-                raise ContractError(
-                    f"{type(method).__name__} changed run.{_PLACES.get(name, name)}, which the run decides; keep what "
-                    f"the method needs in the state that `start` returns"
-                )
-
-
-_PLACES = {
-    "spent": "draws.emitted, which says what noise is spent",
-    "end": "draws.end",
-    "attributes": "target, run.draws, run.models or its own attributes",
-}
-"""The fields of `_Decided` by the names that a method sees; the others are attributes of the run."""
 
 
 class PassTally(NamedTuple):
@@ -299,16 +251,14 @@ def advance(method: Method[Any], run: Run, state: Any) -> Advance:
     """One step and its commit.
 
     Raises:
-        ContractError: no target pass, no token, one outside the vocabulary, the end of the process, or a changed run.
+        ContractError: no target pass, no token, one outside the vocabulary, or the end of the process.
     """
     before, passes, first = PassTally.of(run), _own_passes(run), len(run.target)
     run.draws.emitted, run.draws.end = first, run.filling.end if run.filling is not None else first + run.room
-    decided = _Decided.of(run)
     try:
         result = method.step(run, state)
     except SystemExit as stop:
         raise _ended_process(method, "step", stop) from stop
-    decided.refuse_changes(method, run)
     after, draft = PassTally.of(run), run.target.draft
     if not isinstance(result, Acceptance | Fill):
         raise ContractError(

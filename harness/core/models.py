@@ -157,9 +157,14 @@ class Models:
         """Return the rows that the target's encoder made of the prompt's condition, if it meets CONDITION."""
         return self._encoded.condition
 
+    @property
+    def prompt_length(self) -> int:
+        """Return the number of tokens of the prompt."""
+        return len(self._encoded.tokens)
+
     def room(self, budget: int) -> int:
-        """Output tokens that the budget and the context leave."""
-        return min(budget, self.capabilities.context - len(self._encoded.tokens))
+        """Return how many more tokens fit into the budget and the context."""
+        return min(budget, self.capabilities.context - self.prompt_length)
 
     def target(self) -> Session:
         """A session of the target."""

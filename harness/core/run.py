@@ -30,9 +30,9 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-@dataclass
+@dataclass(frozen=True, eq=False)
 class Run:
-    """The interface of one decode to a method. The loop owns it; a method reads it and never writes to it.
+    """The interface of one decode to a method, which reads it and never writes to it.
 
     Attributes:
         target: the session to draft for.
@@ -40,11 +40,9 @@ class Run:
         sampling: how logits become probabilities.
         budget: output tokens allowed, no more than the context holds.
         models: opens the models of this decode.
-        eos: ids that end the text; empty if the task has none.
-        emitted: output tokens so far.
+        text_ends: ids that end the text; empty if the task has none.
         opened: drafter sessions by name.
-        pictures: drafters' canvases by name.
-        filling: the target's canvas, once a method asked for it.
+        pictures: drafters' canvases by name; that of the target, which has no name, once a method asked for it.
     """
 
     target: Session
@@ -52,16 +50,20 @@ class Run:
     sampling: Sampling
     budget: int
     models: Models
-    eos: frozenset[int] = frozenset()
-    emitted: int = 0
+    text_ends: frozenset[int] = frozenset()
     opened: dict[str, Session] = field(default_factory=dict)
     pictures: dict[str, Canvas] = field(default_factory=dict)
-    filling: Canvas | None = None
 
     @classmethod
-    def of(cls, models: Models, sampling: Sampling, budget: int, draws: Draws) -> Run:
-        """A run over these models, whose target has read nothing yet; ``budget``: output tokens allowed."""
-        return cls(models.target(), draws, sampling, models.room(budget), models, models.capabilities.eos)
+    def of(cls, models: Models, sampling: Sampling, budget: int, draws: Draws, stop_at_eos: bool = True) -> Run:
+        """Return a run over these models, whose target has read nothing yet.
+
+        Args:
+            budget: output tokens allowed.
+            stop_at_eos: the target's end-of-text ids end the text.
+        """
+        ends = models.capabilities.eos if stop_at_eos else frozenset[int]()
+        return cls(models.target(), draws, sampling, models.room(budget), models, ends)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -100,9 +102,25 @@ class Run:
     @property
     def canvas(self) -> Canvas:
         """The target for a method that fills positions in any order, instead of ``target``; no token ends its text."""
-        if self.filling is None:
-            self.filling, self.eos = self.models.canvas(self.budget), frozenset()
-        return self.filling
+        if "" not in self.pictures:
+            self.pictures[""] = self.models.canvas(self.budget)
+        return self.pictures[""]
+
+    @property
+    def filling(self) -> Canvas | None:
+        """Return the target's canvas, or None if no method asked for it."""
+        return self.pictures.get("")
+
+    @property
+    def eos(self) -> frozenset[int]:
+        """Return the ids that end the text; no token ends a canvas."""
+        return frozenset() if "" in self.pictures else self.text_ends
+
+    @property
+    def emitted(self) -> int:
+        """Return the number of output tokens so far."""
+        filled = len(self.canvas.tokens) - self.canvas.start if "" in self.pictures else 0
+        return len(self.target) - self.models.prompt_length + filled
 
     @property
     def room(self) -> int:

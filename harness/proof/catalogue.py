@@ -1,4 +1,4 @@
-"""What `stride verify` proves, in pieces that processes compute apart from each other."""
+"""The enumerations of `stride verify`, in pieces that processes compute separately."""
 
 from __future__ import annotations
 
@@ -96,7 +96,10 @@ def compute(piece: Piece, settings: Settings, outputs: int | None) -> dict[str, 
     others, dear = halves(cases_to_verify(method, outputs))
     if piece.kind == "dear":
         return proof_of(piece.method, method, dear, mutants=False, part="dear")
-    return proof_of(piece.method, method, others, later=dear if method.claim is not Claim.SAME_GREEDY else ())
+    # A bug is tried on approximate settings only if the method has no exact one, where any distance shows it.
+    exact = any(one.claim is not Claim.APPROXIMATE for one in METHODS.get(piece.method).variants())
+    mutants = method.claim is not Claim.APPROXIMATE or not exact
+    return proof_of(piece.method, method, others, mutants, later=dear if method.claim is not Claim.SAME_GREEDY else ())
 
 
 def joined(row: dict[str, Any], dear: Mapping[str, Any] | None) -> dict[str, Any]:

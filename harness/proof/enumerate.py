@@ -340,7 +340,7 @@ class _Frontier:
     def push(self, weight: float, node: _Node) -> None:
         """Add a decode, or its weight to that of an equal one."""
         run = node.run
-        key = (node.tokens, freeze((run.target, run.filling, run.opened, run.pictures, node.state, node.clocks)))
+        key = (node.tokens, freeze((run.target, run.opened, run.pictures, node.state, node.clocks)))
         if key in self._numbers:
             number = self._numbers[key]
             weight_before, same = self._nodes[number]
@@ -382,7 +382,6 @@ def output_law(method: Method[Any], open_run: Callable[[Draws], Run], draws: Enu
             if ended or len(tokens) == room:
                 law[tokens] = law.get(tokens, 0.0) + before * weight
                 continue
-            after.run.emitted = len(tokens)
             clocks = {key: region for key, region in after.clocks.items() if key >= len(after.run.target)}
             frontier.push(before * weight, replace(after, tokens=tokens, clocks=clocks))
     return law
@@ -416,10 +415,9 @@ def _outcomes(
     while scripts:
         script = scripts.pop()
         memo: dict[int, Any] = {}
-        twin = copy.copy(run)
-        twin.target, twin.filling = fork(run.target, memo), fork(run.filling, memo)
-        twin.opened = {name: fork(session, memo) for name, session in run.opened.items()}
-        twin.pictures = {name: fork(canvas, memo) for name, canvas in run.pictures.items()}
+        twin = replace(
+            run, target=fork(run.target, memo), opened=fork(run.opened, memo), pictures=fork(run.pictures, memo)
+        )
         draws.replay(script, scripts, clocks)
         after = act(twin, fork(state, memo))
         yield draws.weight, _Node(twin, after, draws.clocks, ())

@@ -6,18 +6,15 @@ depend on (this file included) are unchanged. Sheets are read and written only i
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import importlib
-import inspect
 import platform
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from types import FunctionType
 from typing import Any
 
 import torch
@@ -29,144 +26,47 @@ from stridebench.harness.machine.folders import cache_folder
 from stridebench.harness.proof.cases import presets_names
 from stridebench.harness.record.files import SCHEMA, encode, load, put
 
-# A law depends on the files of our packages that its modules import, and on the files that those import.
-
-
 TICK_S = 0.1
 """Clocks of file systems may lag behind by less."""
-PACKAGES = ("stridebench.harness", "stridebench.methods")
-"""Whose files are read. Laws of methods of other packages are not kept: what those read is not known."""
-ALWAYS = (
-    "stridebench.harness.proof.distance",
-    "stridebench.harness.proof.mutants",
-    "stridebench.methods.masked_diffusion",
-)
-"""The enumeration with its models, and the reference of masked models."""
+SHARED = {
+    "harness": ("core", "proof", "machine", "plan", "record", "kernels", "backbones/toy", "backbones/slots"),
+    "methods": ("drafters", "verifiers"),
+}
+"""Folders that every law depends on, with the modules next to the first and the reference of masked models."""
 
 
-@dataclass(frozen=True)
-class ModuleSource:
-    """A module of ours.
-
-    Args:
-        imports: names that may be modules.
-        functions: qualified names of the functions that it defines, two levels deep.
-    """
-
-    path: Path
-    digest: str
-    imports: frozenset[str]
-    functions: tuple[str, ...]
-
-
-def rests_on(modules: Iterable[str]) -> dict[str, ModuleSource]:
-    """The modules of our packages that these import, at whatever depth and wherever in a file, with themselves."""
-    sources: dict[str, ModuleSource] = {}
-    waiting = [*modules, *ALWAYS]
-    while waiting:
-        name = waiting.pop()
-        source = None if name in sources else _source(name)
-        if source is not None:
-            sources[name] = source
-            waiting += source.imports
-    return sources
+def files(modules: tuple[str, ...]) -> list[Path]:
+    """Return the files that laws of these modules depend on: the shared ones, and those of the modules."""
+    homes = {room: Path(importlib.import_module(f"stridebench.{room}").__path__[0]) for room in SHARED}
+    found = {file for room, home in homes.items() for folder in SHARED[room] for file in (home / folder).rglob("*.py")}
+    found |= {*homes["harness"].glob("*.py"), homes["methods"] / "masked_diffusion.py"}
+    return sorted(found | {Path(str(sys.modules[name].__file__)) for name in modules if name in sys.modules})
 
 
 @cache
 def digest(modules: tuple[str, ...]) -> str | None:
     """Return the digest of the files that laws of these modules depend on, of the libraries and of the processor.
 
-    None if a module is not ours, a function of these files was replaced in this process, or a file was written after
-    this process had begun to read them.
+    None if a module is not ours, or a file was written after this process had begun to read them.
     """
-    if not all(f"{module}.".startswith(tuple(f"{name}." for name in PACKAGES)) for module in modules):
+    if not all(module.startswith(tuple(f"stridebench.{room}." for room in SHARED)) for module in modules):
         return None
-    sources = rests_on(modules)
-    if edited(modules) or not all(_as_written(name, source) for name, source in sources.items()):
+    if edited(modules):
         return None
     facts = [platform.python_version(), torch.__version__, platform.machine(), *presets_names()]
     facts.append(torch.backends.cpu.get_cpu_capability())
-    facts += [f"{name} {source.digest}" for name, source in sorted(sources.items())]
+    facts += [f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()}" for path in files(modules)]
     return hashlib.sha256("\n".join(facts).encode()).hexdigest()
 
 
-def edited(modules: Iterable[str]) -> bool:
-    """Whether a file of what these rest on was written, moved or removed since this process began to read them."""
-    return any(not _as_read(source.path) for source in rests_on(modules).values())
-
-
-def _as_read(path: Path) -> bool:
-    try:
-        return path.stat().st_ctime < stridebench.harness.IMPORTED - TICK_S
-    except OSError:
-        return False
-
-
-@cache
-def _source(module: str) -> ModuleSource | None:
-    """Return None if no module of this project has that name."""
-    first, second, *rest = [*module.split("."), ""]
-    if f"{first}.{second}" not in PACKAGES:
-        return None
-    home = Path(next(iter(importlib.import_module(f"{first}.{second}").__path__))).joinpath(*rest[:-1])
-    is_package = (home / "__init__.py").is_file()
-    path = home / "__init__.py" if is_package else home.with_suffix(".py")
-    if not path.is_file():
-        return None
-    data = path.read_bytes()
-    tree = ast.parse(data)
-    package = module if is_package else module.rpartition(".")[0]
-    imports = frozenset(prefix for name in _imported(tree, package) for prefix in _prefixes(name))
-    return ModuleSource(path, hashlib.sha256(data).hexdigest(), imports, tuple(_functions(tree)))
-
-
-def _imported(tree: ast.Module, package: str) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = package.rsplit(".", node.level - 1)[0] if node.level else ""
-            origin = ".".join(filter(None, (base, node.module)))
-            yield origin
-            yield from (f"{origin}.{alias.name}" for alias in node.names)
-
-
-def _prefixes(name: str) -> list[str]:
-    """The packages above a module, whose ``__init__`` runs too, and the module."""
-    words = name.split(".")
-    ours = ".".join(words[:2]) in PACKAGES
-    return [".".join(words[:end]) for end in range(2, len(words) + 1)] if ours else []
-
-
-def _functions(tree: ast.Module) -> Iterator[str]:
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef):
-            yield node.name
-        elif isinstance(node, ast.ClassDef):
-            yield from (f"{node.name}.{item.name}" for item in node.body if isinstance(item, ast.FunctionDef))
-
-
-def _as_written(name: str, source: ModuleSource) -> bool:
-    """Whether the functions of a module are still those of its file; a plugin or a test may have put others there."""
-    module = sys.modules.get(name)
-    return module is None or all(_is_from(module, function, source.path) for function in source.functions)
-
-
-def _is_from(module: Any, name: str, path: Path) -> bool:
-    thing: Any = module
-    with suppress(AttributeError):  # a name that the module deletes, or that is defined under a condition
-        for word in name.split("."):
-            thing = inspect.getattr_static(thing, word)
-        thing = getattr(thing, "fget", None) or getattr(thing, "func", None) or getattr(thing, "__func__", thing)
-        thing = inspect.unwrap(thing)
-        if isinstance(thing, FunctionType):
-            return Path(thing.__code__.co_filename).resolve() == path.resolve()
-    return True
+def edited(modules: tuple[str, ...]) -> bool:
+    """Return whether a file that these depend on was written or moved since this process began to read them."""
+    return any(path.stat().st_ctime >= stridebench.harness.IMPORTED - TICK_S for path in files(modules))
 
 
 Law = dict[tuple[int, ...], float]
 RAISED = {"EnumerationLimit": EnumerationLimit, "ContractError": ContractError}
-"""What an enumeration may end in instead of a law; each is decided by the same files."""
+"""Errors that an enumeration may end in instead of a law; the same files decide them."""
 
 
 @dataclass
@@ -180,7 +80,7 @@ class LawKeeper:
     Attributes:
         used: laws that an earlier command had enumerated.
         enumerated: laws that this one did.
-        trouble: why the last sheet could not be written; "" where all were.
+        trouble: why the last sheet could not be written; "" if all were.
     """
 
     folder: Path
@@ -216,7 +116,7 @@ _open: Sheet | None = None
 
 
 def folder() -> Path:
-    """Where `stride verify` keeps its laws."""
+    """Return the folder in which `stride verify` keeps its laws."""
     return cache_folder() / "laws"
 
 
@@ -277,7 +177,7 @@ def kept(what: str, enumerate_it: Callable[[], Law]) -> Law:
 
 
 def setting(method: Method[Any]) -> str:
-    """A method with all its parameters, in one line."""
+    """Return a method with all its parameters, in one line."""
     return f"{type(method).__module__}.{type(method).__qualname__} {parameters(method)!r}"
 
 
@@ -288,8 +188,9 @@ def _decoded(body: Any) -> Law:
 
 
 def _sheet_of(keeper: LawKeeper, method: Method[Any], mutant: Mutant | None, part: str) -> Sheet:
-    """The sheet of a setting, a bug and a part: of this process, else of the disk, else an empty one."""
+    """Return the sheet of a setting, a bug and a part: of this process, else of the disk, else an empty one."""
     kind = type(method)
+    own = getattr(sys.modules.get(kind.__module__), kind.__qualname__, None) is kind  # not another class of that name
     modules: tuple[str, ...] = (kind.__module__,)
     what = setting(method) + (f" {part}" if part else "")
     if mutant is not None:
@@ -297,14 +198,9 @@ def _sheet_of(keeper: LawKeeper, method: Method[Any], mutant: Mutant | None, par
         what += f" {mutant.where} {mutant.old!r} {mutant.new!r}"
     name = hashlib.sha256(what.encode()).hexdigest()[:32]
     if name not in keeper.sheets:
-        path, rests_on = keeper.folder / f"{name}.json", digest(modules) if _is_of(kind) else None
+        path, rests_on = keeper.folder / f"{name}.json", digest(modules) if own else None
         keeper.sheets[name] = _read(keeper, Sheet(path, modules, rests_on))
     return keeper.sheets[name]
-
-
-def _is_of(kind: type) -> bool:
-    """Whether a class is the one of its name in its module, and not another that gives itself this name."""
-    return getattr(sys.modules.get(kind.__module__), kind.__qualname__, None) is kind
 
 
 def _read(keeper: LawKeeper, empty: Sheet) -> Sheet:

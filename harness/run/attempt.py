@@ -71,11 +71,9 @@ def attempt(
         grid = backbone.capabilities.grid
         budget = min(cell.max_new_tokens, grid.length) if grid else cell.max_new_tokens
         models = Models(backbone, group.load_drafter, prompt, stopwatch, encoded, slot)
-        run = Run.of(models, cell.sampling, budget, draws)
+        run = Run.of(models, cell.sampling, budget, draws, cell.stop_at_eos)
         if slot is not None:
             slot.ready()  # no prefill waits for another prompt's encoder
-        if not cell.stop_at_eos:
-            run.eos = frozenset()
         decoded = decode(cell.method, run, keeps_drafts)
         sample = replace(
             sample,

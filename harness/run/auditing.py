@@ -254,15 +254,13 @@ def drafted_anew(
         encoded = replace(encoded, tokens=tuple(text))
     models = Models(backbone, group.load_drafter, prompt, encoded=encoded, new_cache=prompts.cache)
     emitted = step.first - start
-    again = Run.of(models, cell.sampling, run.budget - (emitted if in_prompt else 0), step.draws)
-    again.eos = run.eos
+    again = Run.of(models, cell.sampling, run.budget - (emitted if in_prompt else 0), step.draws, bool(run.eos))
     step.draws.emitted = step.first
     prefill(cell.method, again)
     state = begin_method(cell.method, again)
     if not in_prompt:
         again.target.append(torch.tensor(text[start:], device=again.target.device))
         again.target.prefill()
-        again.emitted = emitted
     cell.method.step(again, state)
     return again.target.draft
 

@@ -207,8 +207,8 @@ def drafter_costs(
         times: dict[int, list[float]] = {}
         for rows, probe in probes:
             models = Models(backbone, load_drafter, prompt, Stopwatch(clock_for(backbone.device)))
-            run = Run.of(models, Sampling(0.0), PROBE_TOKENS, SeededDraws(0, "passes", prompt.id, 0, backbone.device))
-            run.eos = frozenset()
+            draws = SeededDraws(0, "passes", prompt.id, 0, backbone.device)
+            run = Run.of(models, Sampling(0.0), PROBE_TOKENS, draws, stop_at_eos=False)
             steps = decode(probe, run).steps[1:]
             times.setdefault(rows, []).extend(s.draft_ns / s.draft_nfe / 1e6 for s in steps if s.draft_nfe)
         tables[drafter] = rising((rows, min(each)) for rows, each in times.items() if each)

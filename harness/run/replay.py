@@ -125,8 +125,7 @@ def replay_text(cell: Cell, models: Models, text: Text) -> list[float]:
     """
     tokens = text.tokens[:POSITIONS]
     draws = SeededDraws(cell.seed, cell.task.name, text.prompt, text.repetition, models.backbone.device)
-    run = Run.of(models, cell.sampling, len(tokens) + 1, draws)
-    run.eos = frozenset()
+    run = Run.of(models, cell.sampling, len(tokens) + 1, draws, stop_at_eos=False)
     prefill(cell.method, run)
     state = begin_method(cell.method, run)
     p = run.probs(_target_logits(models, tokens))
@@ -141,7 +140,6 @@ def replay_text(cell: Cell, models: Models, text: Text) -> list[float]:
         values.append(_value(run.target.draft, result, p[place]))
         emitted = torch.tensor(token, device=run.target.device)
         run.target.commit(Acceptance(Path.root(p), emitted))
-        run.emitted += 1
     return values
 
 

@@ -157,8 +157,7 @@ def decoded(
 ) -> Decode:
     """Decode on the clock of the device; ``forced``: go on behind an end of text."""
     models = Models(backbone, _drafters(backbone), prompt, Stopwatch(clock_for(backbone.device)))
-    run = Run.of(models, sampling, budget, SeededDraws(0, "bench", "", 0, backbone.device))
-    run.eos = frozenset() if forced else run.eos
+    run = Run.of(models, sampling, budget, SeededDraws(0, "bench", "", 0, backbone.device), not forced)
     return decode(method, run)
 
 

@@ -153,7 +153,6 @@ class TestGrids:
         window, run = picture(True, init)
         prefix = torch.tensor([3, 2, 1, 4])
         run.target.append(prefix)
-        run.emitted = 4
         tokens = [*prefix.tolist(), *window.propose(run).tokens.tolist()]
         expected = [0 if at is None else tokens[at] for at in source]
         assert tokens[4:] == expected[4:]

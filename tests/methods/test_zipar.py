@@ -75,7 +75,6 @@ def filled(method: ZipAR, grid: Sequence[int]) -> list[list[int]]:
     state, steps = method.start(run), []
     while run.room:
         places = advance(method, run, state).places
-        run.emitted += len(places)
         steps.append([place - 2 for place in places])
     return steps
 

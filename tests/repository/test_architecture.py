@@ -234,8 +234,7 @@ def test_methods_never_import_each_other():
 def test_an_import_between_methods_is_detected(tmp_path):
     file = tmp_path / "injected.py"
     file.write_text(
-        "from stridebench.methods import drafters, jacobi\n"
-        "from stridebench.methods.drafters.draft_model import ModelDrafter\n"
+        "from stridebench.methods import drafters, jacobi\nfrom stridebench.methods.drafters import checkpoint\n"
     )
     assert sibling_imports(file) == {"stridebench.methods.jacobi"}
 

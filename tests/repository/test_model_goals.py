@@ -19,7 +19,8 @@ import torch
 
 from stridebench.harness.core.draws import SeededDraws
 from stridebench.harness.core.loop import decode
-from stridebench.harness.core.run import open_run
+from stridebench.harness.core.models import Models
+from stridebench.harness.core.run import Run
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.core.task import Scored
 from stridebench.harness.errors import OutputError
@@ -45,8 +46,8 @@ def pictures() -> list[Scored]:
     with torch.inference_mode():
         for prompt in task.prompts():
             draws = SeededDraws(0, "emoji_scenes", prompt.id, 0)
-            run = open_run(model, lambda name: model, prompt, Sampling(1.0), model.capabilities.grid.length, draws)
-            run.eos = frozenset()
+            models = Models(model, lambda name: model, prompt)
+            run = Run.of(models, Sampling(1.0), model.capabilities.grid.length, draws, stop_at_eos=False)
             tokens = decode(METHODS.get("autoregressive")(), run).tokens
             picture = model.decode(tokens)
             outputs.append(Scored(prompt, 0, picture, task.score(prompt, picture, tokens)))
@@ -87,10 +88,9 @@ def jacobi(dtype: str, names: Iterable[str]):
                 method, options = JACOBI[name]
                 draws = SeededDraws(0, "emoji_scenes", prompt.id, 0)
                 settings = (Sampling(1.0, top_k=250), model.capabilities.grid.length, draws)
-                run = open_run(model, lambda name: model, prompt, *settings)
-                run.eos = frozenset()
-                steps = decode(METHODS.get(method)(**options), run).steps
-                totals = {"output": run.emitted, "nfe": sum(s.nfe for s in steps)}
+                run = Run.of(Models(model, lambda name: model, prompt), *settings, stop_at_eos=False)
+                result = decode(METHODS.get(method)(**options), run)
+                totals = {"output": len(result.tokens), "nfe": sum(s.nfe for s in result.steps)}
                 records.append({"prompt": prompt.id, "repetition": 0, **totals})
     return {name: pd.DataFrame(records).set_index(["prompt", "repetition"]) for name, records in rows.items()}
 

@@ -112,12 +112,11 @@ def trajectory(backbone: Backbone, prompt: Sequence[int], new: int, block: int, 
     states: list[tuple[int, ...]] = []
     blocks: list[TrajectoryBlock] = []
     while run.room > 0 and not ended:
-        step = advance(method, run, state)
+        room, step = run.room, advance(method, run, state)
         guesses = step.draft.tokens.tolist()
         states.append((*tokens[place:], *guesses))
-        emitted, ended = truncate(step.emitted, run.room, run.eos)
+        emitted, ended = truncate(step.emitted, room, run.eos)
         tokens += emitted
-        run.emitted += len(emitted)
         if ended or len(step.emitted) > len(guesses):
             blocks.append(TrajectoryBlock(place, tuple(read[: len(tokens) - place] for read in states)))
             place, states = len(tokens) - 1, []

@@ -8,7 +8,6 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -63,7 +62,6 @@ class TestSheets:
         assert file.suffix == ".json"
         for name in ("_enumerated", "reference_law"):
             monkeypatch.setattr(distance, name, None)
-        monkeypatch.setattr(kept_laws, "_as_written", lambda name, source: True)  # of the line above
         kept_laws.digest.cache_clear()
         second = proved(tmp_path, "tuesday")
         assert (second.used, second.enumerated) == (2 * len(FEW), 0)
@@ -131,26 +129,16 @@ class TestSheets:
 
 
 class TestSources:
-    def test_a_changed_file_is_another_digest(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_changed_file_is_another_digest_and_other_packages_have_none(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         before = kept_laws.digest(("stridebench.methods.speculative",))
-        assert before is not None
-        read = kept_laws._source
-
-        def changed(name: str) -> kept_laws.ModuleSource | None:
-            source = read(name)
-            return source and replace(source, digest="x") if name == "stridebench.harness.core.sampling" else source
-
-        monkeypatch.setattr(kept_laws, "_source", changed)
-        monkeypatch.setattr(kept_laws, "_as_written", lambda name, source: True)  # of the line above
+        assert before is not None and kept_laws.digest(("somebodys.method",)) is None
+        (tmp_path / "more.py").write_text("")
+        paths = kept_laws.files(())
+        monkeypatch.setattr(kept_laws, "files", lambda modules: [*paths, tmp_path / "more.py"])
         kept_laws.digest.cache_clear()
         assert kept_laws.digest(("stridebench.methods.speculative",)) not in (before, None)
-
-    def test_methods_of_other_packages_and_replaced_functions_are_not_kept(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        assert kept_laws.digest(("somebodys.method",)) is None
-        monkeypatch.setattr("stridebench.harness.core.sampling.warp", lambda logits, sampling: logits.softmax(-1))
-        assert kept_laws.digest(("stridebench.methods.speculative",)) is None
 
     def test_a_file_that_was_written_while_the_command_ran_is_not_kept(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -192,7 +180,7 @@ class TestSources:
         finally:
             sys.setprofile(before)
         ours = {path for path in called if path.startswith((f"{ROOT}/harness", f"{ROOT}/methods"))}
-        known = {str(source.path.resolve()) for source in kept_laws.rests_on([type(one).__module__]).values()}
+        known = {str(path.resolve()) for path in kept_laws.files((type(one).__module__,))}
         assert ours and ours <= known, ours - known
 
 
