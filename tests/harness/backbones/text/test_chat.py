@@ -100,7 +100,7 @@ def test_template_own_is_the_tokenizers_template(tmp_path: Path) -> None:
         ({"chat": True}, "chat is true and there is no template"),
         ({"template": "llama2", "chat": "yes"}, "chat is 'yes'; true sends"),
         ({"template": "llama3", "chat": True}, r"needs the token '<\|start_header_id\|>', which the tokenizer lacks"),
-        ({"template": "own", "chat": True}, "the tokenizer brings no template"),
+        ({"template": "own", "chat": True}, "the tokenizer lacks a template"),
     ],
 )
 def test_templates_that_cannot_work_are_refused_at_load(params: dict[str, Any], says: str, tmp_path: Path) -> None:

@@ -462,7 +462,7 @@ def test_a_folder_that_lacks_tensors_is_refused(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "model" / "tokenizer.json").unlink()
     (tmp_path / "model" / "tokenizer_config.json").unlink()
     config.write_text(json.dumps(body))
-    with pytest.raises(WeightsError, match="has no tokenizer"):
+    with pytest.raises(WeightsError, match="lacks a tokenizer"):
         RealImage.load("tiny", params, "fp32", "cpu")
 
 
@@ -552,7 +552,7 @@ def test_captions_go_through_t5(tmp_path: Path) -> None:
     captions = llamagen.t5(tiny_image.request({}), tmp_path, 5)
     expected = encoder(words("red f", return_tensors="pt").input_ids).last_hidden_state[0]
     torch.testing.assert_close(captions("  RED \n Fox"), expected)
-    with pytest.raises(WeightsError, match="no tokenizer"):
+    with pytest.raises(WeightsError, match="lacks a tokenizer"):
         llamagen.t5(tiny_image.request({}), tmp_path / "empty", 5)
 
 
