@@ -95,31 +95,15 @@ def _origin(part: Component) -> str:
 
 
 def _hub(part: Component, local: bool) -> Path | None:
-    if local and not files.in_cache(part["hub"]):
-        return None
-    from huggingface_hub import hf_hub_download, snapshot_download
-    from huggingface_hub.errors import LocalEntryNotFoundError
-
-    pin: dict[str, Any] = {"revision": part.get("revision"), "local_files_only": local}
-    try:
-        if "file" in part:
-            return Path(str(hf_hub_download(part["hub"], part["file"], **pin)))
-        folder = Path(str(snapshot_download(part["hub"], allow_patterns=sources.HUB_FILES, **pin)))
-    except (OSError, ValueError, RuntimeError) as error:
-        if local and isinstance(error, LocalEntryNotFoundError):
-            return None
-        raise WeightsError(
-            f"{_origin(part)} cannot be had ({error}). Check the network, your token and whether its licence was "
-            f"accepted there, or put it at {place(part)}"
-        ) from error
-    return folder if (folder / "config.json").is_file() else None
+    path = files.from_hub(part["hub"], part.get("revision"), local, part.get("file", sources.HUB_FILES))
+    return path if path is None or path.is_file() or (path / "config.json").is_file() else None
 
 
 def digest(paths: Mapping[str, Path]) -> str:
     """Return the hex sha256 over all components."""
-    notes, sha256 = cache_folder() / "digests", hashlib.sha256()
+    sha256 = hashlib.sha256()
     for key, path in sorted(paths.items()):
-        component = files.remembered(path, notes) if path.is_file() else sources.digest(path)
+        component = files.remembered(path) if path.is_file() else sources.digest(path)
         sha256.update(f"{key} {component}\n".encode())
     return sha256.hexdigest()
 

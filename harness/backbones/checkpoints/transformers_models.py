@@ -256,6 +256,8 @@ def notes_of(name: str, folder: Path, config: Any) -> list[str]:
     notes = []
     if unread := getattr(config, "unread_keys", ()):
         notes.append(f"keys of the GGUF file that nothing reads: {listed(unread)}")
+    if (short := short_context(config)) is not None:
+        notes.append(f"its context is {short}, because LongRoPE has other factors for longer texts")
     if (folder / "generation_config.json").is_file():
         with one_error(name, folder, "has a damaged generation_config.json"):
             generation = GenerationConfig.from_pretrained(folder, local_files_only=True)
@@ -265,8 +267,13 @@ def notes_of(name: str, folder: Path, config: Any) -> list[str]:
     return notes
 
 
-def check_tokenizer(name: str, tokenizer: Any, vocabulary: int) -> None:
-    """Raise WeightsError if a tokenizer has more ids than the model, apart from special tokens added to it."""
+def check_ids(name: str, stated: int | None, tokenizer: Any, vocabulary: int) -> None:
+    """Raise WeightsError if a preset states another vocabulary, or a tokenizer has ids that the model lacks."""
+    if stated not in (None, vocabulary):
+        raise WeightsError(
+            f"{name}: the preset says vocabulary: {stated} and the weights have {vocabulary} ids; these are other "
+            f"weights than the preset means, or the preset is wrong"
+        )
     if tokenizer is not None and tokenizer.vocab_size > vocabulary:
         raise WeightsError(
             f"{name}: the tokenizer has {tokenizer.vocab_size} ids and the model has {vocabulary}: they belong to "
@@ -392,9 +399,10 @@ def capabilities(model: Any, meets: frozenset[Requirement]) -> Capabilities:
     generation = getattr(model, "generation_config", None)
     eos = getattr(generation, "eos_token_id", None)
     eos = config.eos_token_id if eos is None else eos
+    context = int(getattr(config, "max_position_embeddings", None) or 2048)
     return Capabilities(
         model.get_output_embeddings().weight.shape[0],
-        int(getattr(config, "max_position_embeddings", None) or 2048),
+        min(context, short_context(config) or context),
         end_ids(eos),
         meets,
         layers=int(config.num_hidden_layers) if Requirement.HIDDEN in meets else 0,

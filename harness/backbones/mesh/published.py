@@ -28,7 +28,6 @@ from stridebench.harness.core.capabilities import Capabilities, Requirement
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.discover import tuned
 from stridebench.harness.errors import ContractError, UsageError, WeightsError
-from stridebench.harness.machine.folders import cache_folder
 from stridebench.harness.record.outputs import Mesh
 from stridebench.harness.registry import BACKBONES
 
@@ -161,7 +160,7 @@ def locate(name: str, parts: Any, sha256: str | None) -> Path:
     """Return the checkpoint's file; UsageError if ``parts`` is malformed, WeightsError if it is not the pinned file."""
     checked = components.check(name, parts, (COMPONENT,))
     path = components.locate(name, checked)[COMPONENT]
-    actual = files.remembered(path, cache_folder() / "digests") if sha256 else None
+    actual = files.remembered(path) if sha256 else None
     if actual != sha256:
         raise WeightsError(f"{name}: {path} is not the pinned file: its sha256 is {actual}, wanted {sha256}")
     return path

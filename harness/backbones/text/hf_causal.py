@@ -89,18 +89,7 @@ class HFCausal(LayeredAdapter, TokenizedAdapter):
         model = model.eval().requires_grad_(False)
         fp32 = 4 * sum(weight.numel() for weight in model.parameters())
         capabilities = transformers_models.capabilities(model, cls.meets(params))
-        if (short := transformers_models.short_context(model.config)) is not None and short < capabilities.context:
-            notes.append(
-                f"its context is {short} of {capabilities.context}: LongRoPE has other factors for longer texts"
-            )
-            capabilities = replace(capabilities, context=short)
-        stated = params.get("vocabulary", capabilities.vocabulary)
-        if stated != capabilities.vocabulary:
-            raise WeightsError(
-                f"{name}: the preset says vocabulary: {stated} and the weights have {capabilities.vocabulary} ids; "
-                f"these are other weights than the preset means, or the preset is wrong"
-            )
-        transformers_models.check_tokenizer(name, tokenizer, capabilities.vocabulary)
+        transformers_models.check_ids(name, params.get("vocabulary"), tokenizer, capabilities.vocabulary)
         chat.fit(name, template, tokenizer)
         forward = "transformers" if "device_map" in params else params.get("forward", "fused")
         net = _net(model, forward, attn, products)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -30,10 +29,6 @@ TOKENS = [bpt_tokens.SOS, *np.random.default_rng(0).permutation(bpt_tokens.EOS)[
 
 CLOUD = points(1)
 every_window = pytest.mark.parametrize("window", MODELS)
-
-
-def fresh(window: int, tokens: Sequence[int]) -> torch.Tensor:
-    return feed(BACKBONES[window].bind(CLOUD), tokens, 0)
 
 
 @every_window
@@ -64,14 +59,6 @@ def test_the_condition_matters_and_its_order_does_not() -> None:
     base = feed(backbone.bind(CLOUD), TOKENS[:4], 0)
     assert (feed(backbone.bind(points(2)), TOKENS[:4], 0) - base).abs().max() > 0.01
     torch.testing.assert_close(feed(backbone.bind(CLOUD.flip(0)), TOKENS[:4], 0), base, rtol=0, atol=NEAR)
-
-
-def test_every_cache_of_an_encoded_prompt_is_empty_and_has_its_points() -> None:
-    encoded = BACKBONES[0].open(Prompt("p", condition=CLOUD.numpy()))
-    assert encoded.tokens == (bpt_tokens.SOS,)
-    for _ in range(2):
-        logits = encoded.cache().extend(Window(torch.tensor(TOKENS[:3]), torch.arange(3), 0, None, 3)).logits
-        torch.testing.assert_close(logits, fresh(0, TOKENS[:3]), rtol=0, atol=NEAR)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from stridebench.harness.backbones.checkpoints import transformers_models
 from stridebench.harness.backbones.slots import net
 from stridebench.harness.backbones.slots.fused_llama import FusedLlama
-from stridebench.harness.backbones.slots.net import SlotInputs, SlotLayer, Slots
+from stridebench.harness.backbones.slots.net import SlotLayer, Slots
 from stridebench.harness.backbones.text import hf_causal
 from stridebench.harness.backbones.text.hf_causal import HFCausal
 from stridebench.harness.core.backbone import Backbone
@@ -79,20 +79,6 @@ def test_the_fused_forward_equals_transformers(model_type: str, config: dict[str
             cache = backbone.cache()
             outs.append(feed_windows(cache, TOKENS[:30], [0, cut]))
         torch.testing.assert_close(*outs, rtol=0, atol=1e-4 if dtype == "fp32" else NEAR)
-
-
-def test_biases_of_q_k_and_v_are_fused_with_them() -> None:
-    """New biases are zero, so they are set before fusing."""
-    config = {**SIZES, "num_hidden_layers": 1}
-    qwen2 = transformers_models.make_random("x", {"model_type": "qwen2", "config": config, "seed": 0}, "sdpa").double()
-    attention = qwen2.model.layers[0].self_attn
-    for index, linear in enumerate((attention.q_proj, attention.k_proj, attention.v_proj)):
-        torch.nn.init.constant_(linear.bias, 0.3 * (index + 1))
-    ids = torch.tensor(TOKENS[:9])
-    with torch.inference_mode():
-        expected = qwen2(ids[None]).logits[0]
-        logits = FusedLlama(qwen2)(SlotInputs(ids, torch.arange(9), None, Slots(1, 64).layers), 9)
-    torch.testing.assert_close(logits, expected, rtol=0, atol=NEAR)
 
 
 @pytest.mark.parametrize(
