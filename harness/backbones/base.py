@@ -24,14 +24,7 @@ TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "
 
 @dataclass(frozen=True, eq=False)
 class Identity:
-    """The name of a loaded model, its type and place, and its digest.
-
-    Args:
-        name: as the user wrote it.
-        dtype: a key of ``TYPES``.
-        device: a torch device string.
-        fingerprint: hex digest of its weights and configuration.
-    """
+    """The name of a loaded model, its type (a key of ``TYPES``), its device, and the digest of its weights."""
 
     name: str
     dtype: str
@@ -63,30 +56,19 @@ class Adapter(Backbone):
 
     @classmethod
     def check(cls, name: str, params: Mapping[str, Any], dtype: str) -> None:
-        """Check a preset's parameters before anything is read.
-
-        Raises:
-            UsageError: a parameter is unknown, the source is missing, or the dtype is unknown.
-        """
+        """Raise UsageError, before anything is read, if a parameter or dtype is unknown or the source is missing."""
         check_parameters(f"{name}: {cls.kind}", params, cls.parameters)
         if "source" in cls.parameters and "source" not in params:
             raise UsageError(f"{name}: {cls.kind} needs a source of weights; {cls.advice}")
         check_dtype(name, dtype)
 
     def use_graphs(self) -> None:
-        """Capture passes of fixed shapes from now on: CUDA graphs on a GPU, a recorder that checks them elsewhere.
-
-        Nets that serve one prompt (meshes, speech) and packed passes (guidance, batches) stay plain.
-        """
+        """Capture passes of fixed shapes from now on, but for nets of one prompt (meshes, speech) and packed passes."""
         like = torch.zeros((), dtype=TYPES[self.dtype], device=self.device)
         self._graphs = Graphs(self.capabilities.context, like)
 
     def _slots(self, net: Net, lasting: bool = False) -> SlotCache:
-        """Return empty slots over a net; the first pass allocates them.
-
-        Args:
-            lasting: the net serves all prompts, so its passes may be captured.
-        """
+        """Return empty slots over a net. If it serves all prompts (``lasting``), its passes may be captured."""
         return SlotCache(net, self.capabilities.context, self._masks, self._graphs if lasting else None)
 
     def _fit_adapter(self, folder: Path | None, fit: Callable[[lora.Adapter], Any]) -> Any:
@@ -109,11 +91,7 @@ class LayeredAdapter(Adapter):
         """Return the same weights with these layers only."""
 
     def variant(self, params: Mapping[str, str]) -> Self:
-        """Return a variant of ``layers`` layers, evenly spread, the first and the last included; tensors are shared.
-
-        Raises:
-            UsageError: another parameter, or a number of layers outside 2 to all of them.
-        """
+        """Return a variant of ``layers`` layers, evenly spread; tensors are shared. UsageError: there is none such."""
         if not params:
             return self
         count, capabilities = self._layer_count(), self.capabilities
@@ -138,21 +116,13 @@ class LayeredAdapter(Adapter):
 
 
 def check_dtype(name: str, dtype: str) -> None:
-    """Refuse a type that is not among ``TYPES``.
-
-    Raises:
-        UsageError: it is not.
-    """
+    """Raise UsageError if a type is not among ``TYPES``."""
     if dtype not in TYPES:
         raise UsageError(f"{name}: there is no dtype {dtype!r}; choose one of {', '.join(TYPES)}")
 
 
 def spread(total: int, text: str, name: str) -> tuple[int, ...]:
-    """Return the indices of ``text`` layers out of ``total``, evenly spread, the first and the last included.
-
-    Raises:
-        UsageError: not a whole number from 2 to ``total``.
-    """
+    """Return evenly spread indices of ``text`` layers, the first and the last included, or raise UsageError."""
     count = int(text) if text.isdecimal() else 0
     if not 2 <= count <= total:
         raise UsageError(f"layers={text}: {name!r} has {total} layers; keep a whole number from 2 to {total}")

@@ -34,10 +34,6 @@ from stridebench.harness.kernels.packed_linear import Product
 from stridebench.harness.kernels.quantized_linear import FULL, Products
 from stridebench.harness.registry import BACKBONES
 
-# Whisper's decoder as a net over the slot cache: fused products, and keys and values of the encoder computed once.
-# A `WhisperDecoder` holds the weights. Its method `listen` binds them to the encoder's states, which makes the net
-# of a prompt.
-
 
 class WhisperNorm(NamedTuple):
     """Weight and bias [E] of a layer norm."""
@@ -57,8 +53,7 @@ class Heard(NamedTuple):
 class WhisperLayer:
     """Norms and products of a layer: qkv E to 3 E, ask and the outs E to E, up E to 4 E, down back.
 
-    Args:
-        hear: weight [2 E, E] and bias [2 E] that make keys and values of encoder states, once a prompt.
+    ``hear`` has the weight [2 E, E] and bias [2 E] that make keys and values of encoder states, once a prompt.
     """
 
     norm: WhisperNorm
@@ -78,12 +73,7 @@ HEARS = ("encoder_attn.k_proj", "encoder_attn.v_proj")
 
 @dataclass(frozen=True, eq=False)
 class Grammar:
-    """Ids that the decoder never draws, and ids that it does not draw first.
-
-    Args:
-        never, first: ids.
-        begin: the last position of the prompt, whose row gives the first token.
-    """
+    """Ids that the decoder never draws, and ids not drawn first, after the prompt's last position ``begin``."""
 
     never: Int[Tensor, " a"]
     first: Int[Tensor, " b"]
@@ -98,12 +88,7 @@ class Grammar:
 
 @final
 class WhisperDecoder(FusedLayers):
-    """The weights of the decoder.
-
-    Args:
-        model: a `WhisperForConditionalGeneration`, whose encoder is not changed.
-        products: makes the products of its weights.
-    """
+    """The weights of the decoder."""
 
     kind = "fused"
     prefix = "model.decoder.layers."
@@ -139,7 +124,6 @@ class WhisperDecoder(FusedLayers):
         super()._check(adapter)
 
     def listen(self, states: Float[Tensor, "S E"], grammar: Grammar) -> Listening:
-        """Return the net of a prompt, from the encoder's states."""
         heard = []
         for layer in self._weights:
             keys, values = functional.linear(states, *layer.hear).chunk(2, 1)
@@ -147,7 +131,6 @@ class WhisperDecoder(FusedLayers):
         return Listening(self, heard, grammar)
 
     def forward(self, inputs: SlotInputs, heard: Sequence[Heard]) -> Float[Tensor, "N E"]:
-        """Return entries after the last layer."""
         x = functional.embedding(inputs.tokens, self._embed) + self._places[inputs.positions]
         width, mask = x.shape[1:], inputs.mask
         causal = mask is None and len(x) > 1
@@ -165,7 +148,6 @@ class WhisperDecoder(FusedLayers):
         return x
 
     def logits(self, x: Float[Tensor, "R E"]) -> Float[Tensor, "R V"]:
-        """Return the unembedding of entries after the last layer."""
         if not len(x):
             return x.new_empty(0, len(self._embed))
         return self._head(functional.layer_norm(x, x.shape[1:], *self._norm))
@@ -242,10 +224,6 @@ def _fuse(layer: Any, products: Products) -> WhisperLayer:
     )
 
 
-# From a recording to the states of Whisper's encoder.
-# Source: Radford et al. 2022, arXiv:2212.04356; the log-mel features are those of transformers.
-
-
 RATE = 16_000
 """Samples a second."""
 FRAME = 320
@@ -255,11 +233,7 @@ LOUDEST = 1.5
 
 
 class AudioEncoder:
-    """From a waveform to the encoder's states.
-
-    Args:
-        model: a Whisper, whose encoder is used unchanged.
-    """
+    """From a waveform to the states of Whisper's encoder."""
 
     def __init__(self, model: Any) -> None:
         self._encoder = model.model.encoder
@@ -267,11 +241,7 @@ class AudioEncoder:
         self._features = WhisperFeatureExtractor(feature_size=model.config.num_mel_bins, sampling_rate=RATE)
 
     def samples(self, name: str, prompt: Prompt) -> np.ndarray[Any, np.dtype[np.float32]]:
-        """Return the waveform of a prompt, checked and cut to the length that the model hears (see `unread`).
-
-        Raises:
-            UsageError: there is none, or it is empty, not mono, not float, not finite or not scaled.
-        """
+        """Return the waveform of a prompt, cut to the length that the model hears, or raise UsageError."""
         wave, where = prompt.condition, f"{name}: the prompt {prompt.id!r}"
         expected = f"a float waveform [samples] at {RATE} Hz between -1 and 1"
         if wave is None:
@@ -299,38 +269,6 @@ class AudioEncoder:
         return states
 
 
-# Whisper models of transformers: loading them, and the token ids that their generation configuration names.
-
-
-SUPPRESSED = ("suppress_tokens", "begin_suppress_tokens")
-"""Keys of a generation configuration: ids that are never drawn, and ids that are not drawn first."""
-
-
-def read_model(name: str, folder: Path, dtype: torch.dtype) -> Any:
-    """Return the model of a folder, every tensor of it read from there.
-
-    Raises:
-        WeightsError: another architecture, a damaged file, or missing tensors.
-    """
-    with transformers_models.one_error(name, folder, "lacks a readable configuration"):
-        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    refuse(name, config)
-    return transformers_models.read_whole(name, folder, WhisperForConditionalGeneration, config=config, dtype=dtype)
-
-
-def make_random(name: str, fields: Mapping[str, Any]) -> Any:
-    """Return a model of random weights, the same for the same seed; generators are left as they were.
-
-    Raises:
-        WeightsError: the fields do not configure a Whisper.
-    """
-    config = transformers_models.configure(name, fields)
-    refuse(name, config)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(fields["seed"]))
-        return WhisperForConditionalGeneration(config)
-
-
 def refuse(name: str, config: Any) -> None:
     """Raise a WeightsError for a model that the fused decoder does not compute."""
     if not isinstance(config, WhisperConfig):
@@ -345,8 +283,7 @@ def refuse(name: str, config: Any) -> None:
 def prompt_ids(name: str, generation: Any, language: str) -> tuple[int, ...]:
     """Return the start of transcript, then language and task if the model has several, then no time stamps.
 
-    Raises:
-        UsageError: the model does not know the language.
+    Raises UsageError if the model does not know the language.
     """
     ids = [int(generation.decoder_start_token_id)]
     if getattr(generation, "is_multilingual", False):
@@ -361,22 +298,9 @@ def prompt_ids(name: str, generation: Any, language: str) -> tuple[int, ...]:
     return tuple(ids if plain is None else [*ids, plain])
 
 
-def suppressed(generation: Any, key: str, vocabulary: int) -> list[int]:
-    """Return the ids of a key of ``SUPPRESSED``; those outside the vocabulary are ignored, as in transformers."""
-    return [token for token in getattr(generation, key, None) or () if 0 <= token < vocabulary]
-
-
 @dataclass(frozen=True, eq=False)
 class Setup:
-    """The parts of a Whisper besides its decoder.
-
-    Args:
-        tokenizer: or None for random weights.
-        audio: features and encoder.
-        prompt: the ids that every decode starts from.
-        never: ids that are suppressed everywhere.
-        first: ids that are suppressed as the first token.
-    """
+    """The parts of a Whisper besides its decoder: ids that start a decode, ids suppressed everywhere and first."""
 
     tokenizer: Any
     audio: AudioEncoder
@@ -431,15 +355,10 @@ class Whisper(LayeredAdapter):
         raise UsageError(f"{self.name}: Whisper decodes what it hears; open a prompt with a recording first")
 
     def open(self, prompt: Prompt) -> EncodedPrompt:
-        """Run the encoder, and compute keys and values of all layers from its states.
-
-        Raises:
-            UsageError: the prompt lacks a recording at 16 kHz.
-        """
         return replace(self.listen(self.hear(prompt), prompt.tokens), unread=self._setup.audio.unread(prompt))
 
     def hear(self, prompt: Prompt) -> Float[Tensor, "S E"]:
-        """Return the encoder's states of a prompt's recording; raise as `open` does."""
+        """Return the encoder's states of a prompt's recording."""
         return self._setup.audio.hear(self._setup.audio.samples(self.name, prompt))
 
     def listen(self, states: Float[Tensor, "S E"], tokens: tuple[int, ...] | None = None) -> EncodedPrompt:
@@ -474,25 +393,30 @@ class LoadedWhisper(NamedTuple):
 
 
 def read(name: str, params: Mapping[str, Any], dtype: str, device: str) -> LoadedWhisper:
-    """Load as `Whisper.load` does, before the decoder is fused.
-
-    Raises:
-        UsageError: an unknown parameter, type or language.
-        WeightsError: weights are missing, damaged or not a Whisper's.
-    """
+    """Load as `Whisper.load` does, before the decoder is fused."""
     Whisper.check(name, params, dtype)
     source = sources.parse(name, params["source"])
     if source.kind == "random":
-        model, tokenizer = make_random(name, source.fields), None
+        config = transformers_models.configure(name, source.fields)
+        refuse(name, config)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(source.fields["seed"]))
+            model, tokenizer = WhisperForConditionalGeneration(config), None
         weights_digest = files.of_tensors(model)
     else:
-        folder = sources.locate(name, source)
-        model = read_model(name, folder, TYPES[dtype])
+        folder, kind = sources.locate(name, source), WhisperForConditionalGeneration
+        with transformers_models.one_error(name, folder, "lacks a readable configuration"):
+            config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        refuse(name, config)
+        model = transformers_models.read_whole(name, folder, kind, config=config, dtype=TYPES[dtype])
         tokenizer, weights_digest = transformers_models.read_tokenizer(folder), sources.digest(folder)
     model = transformers_models.place(model, device, TYPES[dtype]).eval().requires_grad_(False)
     generation, config = model.generation_config, model.config
     prompt = prompt_ids(name, generation, params.get("language", "en"))
-    never, first = (suppressed(generation, key, config.vocab_size) for key in SUPPRESSED)
+    never, first = (
+        [token for token in getattr(generation, key, None) or () if 0 <= token < config.vocab_size]  # as transformers
+        for key in ("suppress_tokens", "begin_suppress_tokens")
+    )
     fingerprint = hashlib.sha256(f"{weights_digest} prompt={prompt} never={never} first={first}".encode()).hexdigest()
     capabilities = Capabilities(
         config.vocab_size,

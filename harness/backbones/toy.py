@@ -27,20 +27,12 @@ from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import ContractError, UsageError, check_parameters
 from stridebench.harness.registry import BACKBONES
 
-# What the random models share: distributions and states that depend on a hash of all that an entry attended to.
-
-
 MASK = (1 << 64) - 1
 DTYPE = torch.float64
 
 
 class EnumerableBackbone(Backbone):
-    """A random model small enough to enumerate. Always fp64, on the CPU.
-
-    Attributes:
-        kind: its registered name.
-        defaults: the parameters of a preset.
-    """
+    """A random model small enough to enumerate. Always fp64, on the CPU."""
 
     toy_drafters = True
     default_dtype = "fp64"
@@ -71,37 +63,35 @@ class EnumerableBackbone(Backbone):
         return " ".join(map(str, tokens))
 
     def row(self, entry: int) -> Tensor:
-        """Return the logits [V] of an entry."""
         if entry not in self._rows:
             self._rows[entry] = self._logits(entry)
         return self._rows[entry]
 
     @abstractmethod
-    def _logits(self, entry: int) -> Tensor:
-        """Compute the logits [V]."""
+    def _logits(self, entry: int) -> Tensor: ...
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self
 
 
 class HashCache(Cache):
-    """One hash an entry."""
+    """One hash an entry; a picture begins behind the prompt."""
 
-    def __init__(self, model: EnumerableBackbone, entries: Sequence[int] = ()) -> None:
+    def __init__(self, model: Any, entries: Sequence[int] = (), prompt: int = 1) -> None:
+        self.model, self.prompt = model, prompt
         self.entries: list[int] = list(entries)
-        self._context = model.capabilities.context
 
     def _check_room(self, count: int) -> None:
-        """Refuse ``count`` more entries past the context.
-
-        Raises:
-            ContractError: they do not fit.
-        """
-        if len(self.entries) + count > self._context:
-            raise ContractError(f"{len(self.entries)} + {count} entries do not fit into {self._context}")
+        if len(self.entries) + count > self.model.capabilities.context:
+            raise ContractError(
+                f"{len(self.entries)} + {count} entries do not fit into {self.model.capabilities.context}"
+            )
 
     def keep(self, length: int, entries: Sequence[int] = ()) -> None:
         self.entries = self.entries[:length] + [self.entries[length + entry] for entry in entries]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return type(self)(self.model, self.entries, self.prompt)
 
 
 def noise(entry: int, seed: int, count: int) -> Tensor:
@@ -220,7 +210,6 @@ class Tabular(EnumerableBackbone):
         return logits * self.sharpness
 
     def hidden(self, entry: int, layer: int) -> Tensor:
-        """Return the normal row [E] of an entry at a layer."""
         if (entry, layer) not in self._hidden:
             self._hidden[entry, layer] = noise(mix(layer, 0, entry), self._seed, WIDTH)
         return self._hidden[entry, layer]
@@ -228,25 +217,21 @@ class Tabular(EnumerableBackbone):
 
 @final
 class TabularCache(HashCache):
-    """One hash an entry.
-
-    Args:
-        model: gives the rows.
-        entries: to start with.
-        prompt: tokens of the prompt; a picture begins behind them.
-    """
-
-    def __init__(self, model: Tabular, entries: Sequence[int] = (), prompt: int = 1) -> None:
-        super().__init__(model, entries)
-        self.model = model
-        self.prompt = prompt
+    """The entries of a `Tabular`."""
 
     def extend(self, window: Window) -> Rows:
         old = len(self.entries)
         tokens, positions = window.tokens.tolist(), window.positions.tolist()
         self._check_room(len(tokens))
         sees = None if window.sees is None else window.sees.tolist()
-        features = [0] * len(tokens) if window.features is None else [_digest(row) for row in window.features]
+        features = (
+            [0] * len(tokens)
+            if window.features is None
+            else [
+                int.from_bytes(hashlib.blake2b(row.double().numpy().tobytes(), digest_size=8).digest(), "big")
+                for row in window.features
+            ]
+        )
         gated = [0] * len(tokens) if window.gate is None else (window.gate.long() * window.adapter).tolist()
         for n, (token, position) in enumerate(zip(tokens, positions, strict=True)):
             attended = self.entries if sees is None else self._attended(sees[n], window.base, old + n)
@@ -260,7 +245,6 @@ class TabularCache(HashCache):
         return Rows(logits, hidden)
 
     def _tapped(self, taps: Sequence[int], first: int) -> Tensor:
-        """Return the rows [N, 1, J, E] of the entries from the first new one on."""
         new = self.entries[first:]
         return torch.stack([self.model.hidden(entry, tap) for entry in new for tap in taps]).view(
             len(new), 1, len(taps), WIDTH
@@ -269,9 +253,6 @@ class TabularCache(HashCache):
     def _attended(self, row: list[bool], base: int, end: int) -> list[int]:
         after = self.entries[base:end]
         return self.entries[:base] + [entry for entry, visible in zip(after, row, strict=False) if visible]
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> TabularCache:
-        return TabularCache(self.model, self.entries, self.prompt)
 
 
 def _grid(sides: Any, vocabulary: int) -> Grid | None:
@@ -286,17 +267,6 @@ def _grid(sides: Any, vocabulary: int) -> Grid | None:
         )
     eol = sizes[2] if len(sizes) == 3 else None
     return Grid(sizes[0], sizes[1], eol, ids=tuple(token for token in range(vocabulary) if token != eol))
-
-
-def _digest(row: Tensor) -> int:
-    """A hash of all bits of a feature row."""
-    return int.from_bytes(hashlib.blake2b(row.double().numpy().tobytes(), digest_size=8).digest(), "big")
-
-
-# A random masked model small enough to enumerate: a position's distribution depends on all that it attends to.
-# An entry is a hash of its token, its position and the entries that it attends to. Of the entries of its own pass it
-# reads token and position only, as a first layer would. A wrong mask, a wrong position or a stale entry gives
-# another distribution.
 
 
 @BACKBONES.register("masked_tabular")
@@ -340,11 +310,7 @@ class MaskedTabular(EnumerableBackbone):
 
 @final
 class MaskedTabularCache(HashCache):
-    """One hash an entry."""
-
-    def __init__(self, model: MaskedTabular, entries: Sequence[int] = ()) -> None:
-        super().__init__(model, entries)
-        self.model = model
+    """The entries of a `MaskedTabular`."""
 
     def extend(self, window: Window) -> Rows:
         old, count = len(self.entries), len(window.tokens)
@@ -360,6 +326,3 @@ class MaskedTabularCache(HashCache):
             self.entries.append(mix(token, position, attended & MASK))
         logits = [self.model.row(entry) for entry in self.entries[len(self.entries) - window.rows :]]
         return Rows(torch.stack(logits) if logits else torch.empty(0, self.model.vocabulary, dtype=DTYPE))
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> MaskedTabularCache:
-        return MaskedTabularCache(self.model, self.entries)

@@ -31,11 +31,7 @@ Component = Mapping[str, str]
 
 
 def check(name: str, parts: Any, needed: Iterable[str], optional: Iterable[str] = ()) -> dict[str, Component]:
-    """Return the checked ``parts`` of a preset.
-
-    Raises:
-        UsageError: one is missing, unknown or malformed.
-    """
+    """Return the ``parts`` of a preset, or raise UsageError if one is missing, unknown or malformed."""
     values = parts.values() if isinstance(parts, Mapping) else [None]
     if any(not isinstance(part, Mapping) or set(part) not in FIELDS for part in values):
         raise UsageError(
@@ -72,11 +68,7 @@ def ready(parts: Mapping[str, Component]) -> bool:
 
 
 def locate(name: str, parts: Mapping[str, Component]) -> dict[str, Path]:
-    """Return the paths of all components.
-
-    Raises:
-        WeightsError: some are missing; says of each where it comes from and where to put it.
-    """
+    """Return the paths of all components, or raise WeightsError that says where to get and put the missing ones."""
     paths = {key: find(part) for key, part in parts.items()}
     missing = [f"{key} is {_origin(parts[key])}: put it at {place(parts[key])}" for key in paths if paths[key] is None]
     if missing:
@@ -88,11 +80,7 @@ def locate(name: str, parts: Mapping[str, Component]) -> dict[str, Path]:
 
 
 def fetch(name: str, parts: Mapping[str, Component], progress: Progress = lambda line: None) -> None:
-    """Download the components that are not here.
-
-    Raises:
-        WeightsError: one cannot be downloaded.
-    """
+    """Download the components that are not here, or raise WeightsError if one cannot be had."""
     for key, part in parts.items():
         if find(part) is None and "path" not in part:
             progress(f"{name}: downloading {key}, {_origin(part)}")
@@ -107,31 +95,15 @@ def _origin(part: Component) -> str:
 
 
 def _hub(part: Component, local: bool) -> Path | None:
-    if local and not files.in_cache(part["hub"]):
-        return None
-    from huggingface_hub import hf_hub_download, snapshot_download
-    from huggingface_hub.errors import LocalEntryNotFoundError
-
-    pin: dict[str, Any] = {"revision": part.get("revision"), "local_files_only": local}
-    try:
-        if "file" in part:
-            return Path(str(hf_hub_download(part["hub"], part["file"], **pin)))
-        folder = Path(str(snapshot_download(part["hub"], allow_patterns=sources.HUB_FILES, **pin)))
-    except (OSError, ValueError, RuntimeError) as error:
-        if local and isinstance(error, LocalEntryNotFoundError):
-            return None
-        raise WeightsError(
-            f"{_origin(part)} cannot be had ({error}). Check the network, your token and whether its licence was "
-            f"accepted there, or put it at {place(part)}"
-        ) from error
-    return folder if (folder / "config.json").is_file() else None
+    path = files.from_hub(part["hub"], part.get("revision"), local, part.get("file", sources.HUB_FILES))
+    return path if path is None or path.is_file() or (path / "config.json").is_file() else None
 
 
 def digest(paths: Mapping[str, Path]) -> str:
     """Return the hex sha256 over all components."""
-    notes, sha256 = cache_folder() / "digests", hashlib.sha256()
+    sha256 = hashlib.sha256()
     for key, path in sorted(paths.items()):
-        component = files.remembered(path, notes) if path.is_file() else sources.digest(path)
+        component = files.remembered(path) if path.is_file() else sources.digest(path)
         sha256.update(f"{key} {component}\n".encode())
     return sha256.hexdigest()
 
@@ -139,8 +111,7 @@ def digest(paths: Mapping[str, Path]) -> str:
 def read_state(name: str, path: Path) -> dict[str, Tensor]:
     """Return the tensors of a checkpoint without the wrapping of a trainer. Nothing in the file is executed.
 
-    Raises:
-        WeightsError: it is damaged, or holds more than tensors and plain settings.
+    Raises WeightsError if it is damaged, or holds more than tensors and plain settings.
     """
     import torch
 
@@ -164,15 +135,10 @@ def read_state(name: str, path: Path) -> dict[str, Tensor]:
 
 
 def fill(name: str, path: Path, module: nn.Module, state: Mapping[str, Tensor], unused: Iterable[str] = ()) -> None:
-    """Put the tensors of a file or folder into a module; a module on the meta device takes the tensors themselves.
+    """Put tensors into a module; one on the meta device takes the tensors themselves.
 
-    Args:
-        name: of the backbone, for messages.
-        path: of the file or folder, for messages.
-        unused: names of tensors that a file may have and the module does not use.
-
-    Raises:
-        WeightsError: tensors are missing, of another shape, or not the module's; names the first ten of each.
+    Raises WeightsError if tensors other than ``unused`` are missing, of another shape, or not the module's; it names
+    the first ten of each. ``name`` and ``path`` are for the message.
     """
     own = module.state_dict()
     missing = sorted(key for key in own if key not in state)

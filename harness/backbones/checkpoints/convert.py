@@ -7,15 +7,17 @@ CTranslate2 stores as one (query, key and value) are split.
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import struct
-from dataclasses import dataclass
+from collections.abc import Mapping
 from math import log
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from transformers import (
@@ -37,11 +39,6 @@ from transformers.modeling_gguf_pytorch_utils import (
 
 from stridebench.harness.errors import WeightsError, listed
 from stridebench.harness.machine.quiet import quiet
-
-# Conversion of a Whisper archive of CTranslate2 to a folder of transformers, in the archive's type.
-# The layout is that of ``ctranslate2.specs`` (github.com/OpenNMT/CTranslate2): a version, the name of the
-# specification, named arrays, aliases. Products that CTranslate2 stores as one (query, key and value) are split.
-
 
 SPECIFICATION = "WhisperSpec"
 BESIDE = ("config.json", "tokenizer.json")
@@ -79,11 +76,7 @@ def recognises(head: bytes) -> bool:
 def whisper_to_folder(name: str, archive: Path, folder: Path) -> None:
     """Save the weights, the suppressed ids and the tokenizer of an archive, in the archive's type.
 
-    Args:
-        archive: in a folder with ``config.json`` and ``tokenizer.json``.
-
-    Raises:
-        WeightsError: the archive is damaged, quantised, or of another layout; or one of the other files is missing.
+    Raises WeightsError if it is damaged, quantised or of another layout, or if another file is missing.
     """
     missing = [file for file in BESIDE if not (archive.parent / file).is_file()]
     if missing:
@@ -108,44 +101,31 @@ def whisper_to_folder(name: str, archive: Path, folder: Path) -> None:
         tokenizer.save_pretrained(folder)
 
 
-@dataclass
-class _Cursor:
-    """A position in the bytes of a file."""
-
-    raw: memoryview
-    at: int = 0
-
-    def number(self, kind: str) -> int:
-        return int(struct.unpack(f"<{kind}", self.take(struct.calcsize(f"<{kind}")))[0])
-
-    def take(self, size: int) -> memoryview:
-        if self.at + size > len(self.raw):
-            raise ValueError(f"it ends {self.at + size - len(self.raw)} bytes early")
-        self.at += size
-        return self.raw[self.at - size : self.at]
-
-    def string(self) -> str:
-        return bytes(self.take(self.number("H"))).rstrip(b"\0").decode()
-
-
-def _arrays(archive: Path) -> dict[str, Any]:
+def _arrays(archive: Path) -> Mapping[str, npt.NDArray[Any]]:
     """Return the arrays by name, without aliases, of which a Whisper has one for its unembedding."""
-    cursor = _Cursor(memoryview(archive.read_bytes()))
-    cursor.number("I")
-    specification = cursor.string()
+    raw = io.BytesIO(archive.read_bytes())
+
+    def number(kind: str) -> int:
+        return int(struct.unpack(f"<{kind}", raw.read(struct.calcsize(f"<{kind}")))[0])
+
+    def text() -> str:
+        return raw.read(number("H")).rstrip(b"\0").decode()
+
+    number("I")
+    specification = text()
     if specification != SPECIFICATION:
         raise ValueError(f"it holds a {specification}")
-    cursor.number("I")
-    arrays: dict[str, Any] = {}
-    for _ in range(cursor.number("I")):
-        name = cursor.string()
-        shape = [cursor.number("I") for _ in range(cursor.number("B"))]
-        kind = CT2_TYPES[cursor.number("B")]
-        arrays[name] = np.frombuffer(cursor.take(cursor.number("I")), dtype=kind).reshape(shape)
+    number("I")
+    arrays: dict[str, npt.NDArray[Any]] = {}
+    for _ in range(number("I")):
+        name = text()
+        shape = [number("I") for _ in range(number("B"))]
+        kind = CT2_TYPES[number("B")]
+        arrays[name] = np.frombuffer(raw.read(number("I")), dtype=kind).reshape(shape)
     return arrays
 
 
-def _whisper(arrays: dict[str, Any]) -> Any:
+def _whisper(arrays: Mapping[str, npt.NDArray[Any]]) -> Any:
     """Return the model, whose weights are exactly the arrays of weights."""
     tensors: dict[str, Tensor] = {}
     for key, array in arrays.items():
@@ -176,7 +156,7 @@ def _placed(key: str, tensor: Tensor) -> dict[str, Tensor]:
     return {name: weight.contiguous() for name, weight in weights.items() if name not in key_biases}
 
 
-def _config(arrays: dict[str, Any]) -> Any:
+def _config(arrays: Mapping[str, npt.NDArray[Any]]) -> Any:
     """Return the configuration that the shapes imply."""
     vocabulary, width = arrays["decoder/embeddings/weight"].shape
     end = 50257 if vocabulary >= MULTILINGUAL else 50256
@@ -199,7 +179,7 @@ def _config(arrays: dict[str, Any]) -> Any:
     )
 
 
-def _generation(settings: dict[str, Any], config: Any, tokenizer: Any) -> GenerationConfig:
+def _generation(settings: Mapping[str, list[int]], config: Any, tokenizer: Any) -> GenerationConfig:
     """Return the prompt and the suppressed ids, where `generate` of transformers looks for them."""
     ids = tokenizer.get_vocab()
     is_multilingual = config.vocab_size >= MULTILINGUAL
@@ -226,11 +206,7 @@ COMPUTED = ("rotary_emb", "inv_freq")
 
 
 def to_folder(name: str, file: Path, folder: Path) -> None:
-    """Convert a file of either kind.
-
-    Raises:
-        WeightsError: as the converter of its kind.
-    """
+    """Convert a file of either kind, or raise WeightsError."""
     with open(file, "rb") as opened:
         head = opened.read(64)
     if recognises(head):
@@ -240,11 +216,7 @@ def to_folder(name: str, file: Path, folder: Path) -> None:
 
 
 def gguf_to_folder(name: str, gguf: Path, folder: Path) -> None:
-    """Save the weights and the tokenizer of a GGUF file.
-
-    Raises:
-        WeightsError: the file is damaged, or of an architecture that transformers cannot read.
-    """
+    """Save the weights and the tokenizer of a GGUF file, or raise WeightsError if transformers cannot read it."""
     architecture = _architecture(name, gguf)
     try:
         with quiet():
@@ -266,9 +238,7 @@ def integer_minima(name: str, gguf: Path, target: Path) -> Path:
     """Copy a GGUF file with the minimum m of each Q4_1 block set to a multiple of its scale d: -round(-m / d) d.
 
     OpenVINO reads Q4_1 so: it keeps integer zero points (gguf_utils/building_blocks.cpp of openvino.genai 2026.4).
-
-    Raises:
-        WeightsError: the file is damaged, or lacks blocks of Q4_1.
+    Raises WeightsError if the file is damaged, or lacks blocks of Q4_1.
     """
     from gguf import GGMLQuantizationType, GGUFReader
 
@@ -280,7 +250,7 @@ def integer_minima(name: str, gguf: Path, target: Path) -> Path:
         raise WeightsError(f"{name}: {gguf} is damaged ({error}); fetch it again, or name another file") from error
     blocks = [tensor.data for tensor in tensors if tensor.tensor_type == GGMLQuantizationType.Q4_1]
     if not blocks:
-        raise WeightsError(f"{name}: {gguf.name} has no Q4_1 blocks whose minima could be rounded; take it as it is")
+        raise WeightsError(f"{name}: {gguf.name} lacks Q4_1 blocks whose minima could be rounded; take it as it is")
     for data in blocks:
         halves = data.view(np.float16).reshape(-1, Q4_1_BYTES // 2)  # d, m, then 32 weights of 4 bits
         scale, minimum = halves[:, 0].astype(np.float32), halves[:, 1].astype(np.float32)

@@ -1,15 +1,17 @@
-"""Files of weights here: their sha256, noted in the cache folder, and the hub's cache, read without its slow client."""
+"""Files of weights here: their sha256, noted in the cache folder, and the cache of the hub."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from stridebench.harness.errors import WeightsError
+from stridebench.harness.machine.folders import cache_folder
 
 CHUNK = 1 << 22
 """Bytes read at once."""
@@ -24,12 +26,12 @@ def of_file(path: Path) -> str:
     return sha256.hexdigest()
 
 
-def of_folder(folder: Path, notes: Path) -> str:
+def of_folder(folder: Path) -> str:
     """Return the hex sha256 over the configuration and the weight files of a folder of transformers."""
     sha256 = hashlib.sha256()
     for path in sorted(folder.iterdir()):
         if path.name == "config.json" or path.suffix in (".safetensors", ".bin"):
-            sha256.update(f"{path.name} {remembered(path, notes)}\n".encode())
+            sha256.update(f"{path.name} {remembered(path)}\n".encode())
     return sha256.hexdigest()
 
 
@@ -41,59 +43,48 @@ def of_tensors(model: Any) -> str:
     return sha256.hexdigest()
 
 
-def remembered(path: Path, notes: Path) -> str:
-    """Return `of_file`, noted by inode, size and time of change, because hashing half a gigabyte takes a second.
-
-    Args:
-        notes: the folder of notes; if it cannot be written, each load hashes the file.
-    """
+def remembered(path: Path) -> str:
+    """Return `of_file`, noted in the cache folder by inode, size and time of change, because hashing takes seconds."""
     path, stat = path.resolve(), path.stat()
     mark = [stat.st_ino, stat.st_size, stat.st_mtime_ns]
-    note = notes / f"{stat.st_dev}-{stat.st_ino}.json"
-    sha256 = _noted(note, mark)
-    if sha256 is None:
-        sha256 = of_file(path)
-        _write(note, json.dumps({"mark": mark, "sha256": sha256}))
-    return sha256
-
-
-def _noted(note: Path, mark: list[int]) -> str | None:
-    try:
+    note = cache_folder() / "digests" / f"{stat.st_dev}-{stat.st_ino}.json"
+    with suppress(OSError, ValueError, KeyError, TypeError):  # no note, or half of one
         noted = json.loads(note.read_text())
-        return str(noted["sha256"]) if noted["mark"] == mark else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None  # no note, or half of one
-
-
-def _write(note: Path, text: str) -> None:
+        if noted["mark"] == mark:
+            return str(noted["sha256"])
+    sha256 = of_file(path)
     new = note.with_name(f"{note.name}.{os.getpid()}")
     with suppress(OSError):
         note.parent.mkdir(parents=True, exist_ok=True)
-        new.write_text(text)
+        new.write_text(json.dumps({"mark": mark, "sha256": sha256}))
         new.replace(note)
+    return sha256
 
 
-# Whether a repository of the hub was ever downloaded here, without an import of the hub's client.
+def from_hub(repository: str, revision: str | None, local: bool, what: str | list[str]) -> Path | None:
+    """Return a file of a repository of the hub, or a folder with the files of some patterns.
 
+    A ``local`` one is None if it is not here. Raises WeightsError if it cannot be had.
+    """
+    from huggingface_hub.constants import HF_HUB_CACHE
 
-def in_cache(repository: str) -> bool:
-    """Return whether the hub's cache has a folder for ORG/NAME."""
-    return (_cache() / f"models--{repository.replace('/', '--')}").is_dir()
+    if local and not (Path(HF_HUB_CACHE) / f"models--{repository.replace('/', '--')}").is_dir():
+        return None
+    from huggingface_hub import hf_hub_download, snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
 
-
-def _cache() -> Path:
-    """Return the folder that huggingface_hub reads, from the same variables in the same order."""
-    if client := sys.modules.get("huggingface_hub.constants"):
-        return Path(client.HF_HUB_CACHE)
-    for variable in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
-        if folder := os.environ.get(variable):
-            return Path(folder).expanduser()
-    caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    home = os.environ.get("HF_HOME") or f"{caches}/huggingface"
-    return Path(os.path.expandvars(home)).expanduser() / "hub"
-
-
-# Progress of a download.
+    try:
+        if isinstance(what, str):
+            return Path(str(hf_hub_download(repository, what, revision=revision, local_files_only=local)))
+        return Path(str(snapshot_download(repository, revision=revision, local_files_only=local, allow_patterns=what)))
+    except (OSError, ValueError, RuntimeError) as error:
+        if local and isinstance(error, LocalEntryNotFoundError):
+            return None
+        file = f"{what} of " if isinstance(what, str) else ""
+        raise WeightsError(
+            f"{file}{repository} at revision {revision or 'main'} cannot be had from the hub ({error}). Check the "
+            f"name, the network, your token and whether its licence was accepted there, or give files on this machine"
+        ) from error
 
 
 Progress = Callable[[str], None]

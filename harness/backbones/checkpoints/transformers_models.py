@@ -29,13 +29,6 @@ from stridebench.harness.machine import memory
 from stridebench.harness.machine.folders import reason, remedy
 from stridebench.harness.machine.quiet import quiet
 
-# Reads the weights of a model tensor by tensor, into a model that has shapes alone.
-# The loader of transformers maps a file whole. In the type of the file the model's tensors are parts of the mapping,
-# so that the whole file stays in memory beside what is packed from it. It also imports a library for distributed
-# tensors. Here a file is mapped in pieces, and each tensor is a copy in the model's type: bit for bit what that
-# loader gives.
-
-
 DRAWS = frozenset({init.normal_, init.trunc_normal_, init.uniform_, init.kaiming_uniform_})
 """What fills the tensors of a new module."""
 MAPPED_BYTES = 64 << 20
@@ -45,13 +38,10 @@ SERVED = frozenset({"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM"
 
 
 def read(folder: Path, config: Any, attn: str, dtype: torch.dtype, device: str = "cpu") -> Any | None:
-    """Return a causal language model of a folder, whose weights are read when `fill` asks for them, or None.
+    """Return a causal language model of a folder, whose weights are read when `fill` asks for them.
 
-    None means that the loader of transformers must read it: another architecture, another form of file, quantised
-    weights, or tensors that are not those of the model, which that loader reports.
-
-    Raises:
-        OSError, SafetensorError: a file is damaged.
+    Returns None if the loader of transformers must read it: another architecture or form of file, quantised weights, or
+    tensors that are not those of the model, which that loader reports. Raises OSError or SafetensorError.
     """
     architecture = (getattr(config, "architectures", None) or [""])[0]
     places = _places(folder)
@@ -190,11 +180,7 @@ ATTENDING = {"full_attention", "sliding_attention"}
 
 
 def read_config(name: str, folder: Path) -> Any:
-    """Return the configuration of a folder.
-
-    Raises:
-        WeightsError: transformers does not know it, or this harness cannot serve it.
-    """
+    """Return the configuration of a folder, or raise WeightsError if it is unknown or cannot be served."""
     known = "hf_causal serves causal language models of transformers"
     with one_error(name, folder, "has no configuration that transformers knows", known):
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
@@ -206,11 +192,7 @@ def read_config(name: str, folder: Path) -> Any:
 def one_error(name: str, folder: Path, problem: str, advice: str = "") -> Iterator[None]:
     """Raise a WeightsError for any error of a reader of a folder: a damaged or foreign file may cause anything.
 
-    Args:
-        name: of the backbone.
-        folder: of transformers.
-        problem: says what cannot be read.
-        advice: what to do; by default to compare the folder with its source, or to fetch it again.
+    ``problem`` says what cannot be read; the advice is by default to compare the folder with its source.
     """
     try:
         with quiet():
@@ -239,11 +221,7 @@ def needs_code(folder: Path) -> bool:
 
 
 def refuse(name: str, config: Any) -> None:
-    """Refuse a model that cannot be rolled back or is not a causal language model.
-
-    Raises:
-        WeightsError: it is such a model.
-    """
+    """Raise WeightsError for a model that cannot be rolled back or is not a causal language model."""
     kind = config.model_type
     if config.is_encoder_decoder:
         raise WeightsError(
@@ -262,11 +240,7 @@ def refuse(name: str, config: Any) -> None:
 
 
 def attention(name: str, config: Any, asked: str, notes: list[str]) -> str:
-    """Return the attention of a model: sdpa, or eager if its architecture lacks that kernel, which is noted.
-
-    Raises:
-        UsageError: sdpa is asked for and missing.
-    """
+    """Return sdpa, or eager with a note if the architecture lacks that kernel; UsageError if it was asked for."""
     refuse(name, config)
     kind = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     if asked == "eager" or kind._supports_sdpa:
@@ -282,6 +256,8 @@ def notes_of(name: str, folder: Path, config: Any) -> list[str]:
     notes = []
     if unread := getattr(config, "unread_keys", ()):
         notes.append(f"keys of the GGUF file that nothing reads: {listed(unread)}")
+    if (short := short_context(config)) is not None:
+        notes.append(f"its context is {short}, because LongRoPE has other factors for longer texts")
     if (folder / "generation_config.json").is_file():
         with one_error(name, folder, "has a damaged generation_config.json"):
             generation = GenerationConfig.from_pretrained(folder, local_files_only=True)
@@ -291,12 +267,13 @@ def notes_of(name: str, folder: Path, config: Any) -> list[str]:
     return notes
 
 
-def check_tokenizer(name: str, tokenizer: Any, vocabulary: int) -> None:
-    """Refuse a tokenizer whose ids the model lacks; special tokens that were added to it may have none.
-
-    Raises:
-        WeightsError: it has more ids than the model.
-    """
+def check_ids(name: str, stated: int | None, tokenizer: Any, vocabulary: int) -> None:
+    """Raise WeightsError if a preset states another vocabulary, or a tokenizer has ids that the model lacks."""
+    if stated not in (None, vocabulary):
+        raise WeightsError(
+            f"{name}: the preset says vocabulary: {stated} and the weights have {vocabulary} ids; these are other "
+            f"weights than the preset means, or the preset is wrong"
+        )
     if tokenizer is not None and tokenizer.vocab_size > vocabulary:
         raise WeightsError(
             f"{name}: the tokenizer has {tokenizer.vocab_size} ids and the model has {vocabulary}: they belong to "
@@ -307,14 +284,9 @@ def check_tokenizer(name: str, tokenizer: Any, vocabulary: int) -> None:
 def read_model(
     name: str, folder: Path, config: Any, attn: str, dtype: torch.dtype, later: str = "", **more: Any
 ) -> Any:
-    """Return the model of a folder, every tensor of it read from there.
+    """Return the model of a folder, every tensor of it read from there, or raise WeightsError.
 
-    Args:
-        later: a device, on which weights may be read when they are asked for (see `fill`).
-        more: options of the loader of transformers.
-
-    Raises:
-        WeightsError: a file is damaged, or tensors are missing or of another shape.
+    Weights may be read ``later`` on that device, when `fill` asks for them; ``more`` are options of the loader.
     """
     for index in folder.glob("*.index.json"):
         with one_error(name, folder, f"has a damaged {index.name}"):
@@ -331,17 +303,10 @@ def read_model(
 
 
 def read_whole(name: str, folder: Path, kind: Any, unused: tuple[str, ...] = (), **options: Any) -> Any:
-    """Return a model of a class of transformers, every tensor of it read from a folder; warn of tensors not read.
+    """Return a model of a class of transformers from a folder; warn of tensors that are not read.
 
-    Args:
-        name: of the backbone, for messages.
-        folder: of transformers.
-        kind: the class.
-        unused: beginnings of names of tensors that may be missing, since they are not used.
-        options: of its loader.
-
-    Raises:
-        WeightsError: a file is damaged, or tensors are missing or of another shape.
+    Raises WeightsError if a file is damaged, or tensors are of another shape or missing, but for ``unused`` beginnings
+    of names. ``options`` are those of the loader.
     """
     with one_error(name, folder, "holds weights that cannot be loaded"):
         place: Path | None = folder
@@ -388,11 +353,7 @@ def place(model: Any, device: str, dtype: torch.dtype) -> Any:
 
 
 def make_random(name: str, fields: Mapping[str, Any], attn: str) -> Any:
-    """Return a model of random weights, the same for the same seed; generators are left as they were.
-
-    Raises:
-        WeightsError: no such architecture, or one that this harness cannot serve.
-    """
+    """Return a model of random weights, the same for the same seed, or raise WeightsError if it cannot be served."""
     config = configure(name, fields)
     refuse(name, config)
     with torch.random.fork_rng(devices=[]):
@@ -401,11 +362,7 @@ def make_random(name: str, fields: Mapping[str, Any], attn: str) -> Any:
 
 
 def configure(name: str, fields: Mapping[str, Any]) -> Any:
-    """Return the configuration of a random model.
-
-    Raises:
-        WeightsError: transformers knows no such architecture.
-    """
+    """Return the configuration of a random model, or raise WeightsError if transformers does not know it."""
     try:
         return AutoConfig.for_model(fields["model_type"], **fields["config"])
     except (ValueError, KeyError, TypeError) as error:
@@ -413,11 +370,7 @@ def configure(name: str, fields: Mapping[str, Any]) -> Any:
 
 
 def read_tokenizer(folder: Path) -> Any:
-    """Return the folder's tokenizer, or None if it lacks its files.
-
-    Raises:
-        WeightsError: it is damaged, or needs Python code of its folder.
-    """
+    """Return the folder's tokenizer, None if it lacks its files, or raise WeightsError if it cannot be read."""
     if not any((folder / file).exists() for file in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")):
         return None
     with one_error(folder.name, folder, "lacks a readable tokenizer"):
@@ -446,9 +399,10 @@ def capabilities(model: Any, meets: frozenset[Requirement]) -> Capabilities:
     generation = getattr(model, "generation_config", None)
     eos = getattr(generation, "eos_token_id", None)
     eos = config.eos_token_id if eos is None else eos
+    context = int(getattr(config, "max_position_embeddings", None) or 2048)
     return Capabilities(
         model.get_output_embeddings().weight.shape[0],
-        int(getattr(config, "max_position_embeddings", None) or 2048),
+        min(context, short_context(config) or context),
         end_ids(eos),
         meets,
         layers=int(config.num_hidden_layers) if Requirement.HIDDEN in meets else 0,

@@ -31,9 +31,6 @@ from stridebench.harness.kernels.quantized_linear import Products
 from stridebench.harness.record.outputs import Picture
 from stridebench.harness.registry import BACKBONES
 
-# Which ids our own picture models have, and what their codes look like.
-
-
 MEETS = frozenset(
     {
         Requirement.TREE_MASK,
@@ -49,14 +46,9 @@ MEETS = frozenset(
 
 @dataclass(frozen=True)
 class PictureLayout:
-    """The entry ``picture`` of config.json. Ids: the codes, the words, the empty caption, the begin of a picture, and
-    the end of a row if rows are closed.
+    """The entry ``picture`` of config.json. Ids: codes, words of captions, empty caption, begin of picture, end of row.
 
-    Args:
-        codes: ids that a cell may take.
-        words: of captions.
-        closed: each row ends with a forced token, as in Lumina-mGPT. It marks the column, which rotary positions
-            hardly show.
+    Rows are ``closed`` by that forced token in Lumina-mGPT. It marks the column, which rotary positions hardly show.
     """
 
     rows: int
@@ -67,17 +59,14 @@ class PictureLayout:
 
     @property
     def empty(self) -> int:
-        """Return the id of the empty caption."""
         return self.codes + len(self.words)
 
     @property
     def begin(self) -> int:
-        """Return the id that ends a prompt."""
         return self.empty + 1
 
     @property
     def vocabulary(self) -> int:
-        """Return the number of ids."""
         return self.begin + 1 + self.closed
 
     @property
@@ -102,17 +91,12 @@ class PictureLayout:
         return torch.arange(grid.length).view(self.rows, grid.stride)[:, : self.columns].flatten()
 
     def config(self) -> dict[str, Any]:
-        """Return its entry in config.json."""
         entry: dict[str, Any] = {"rows": self.rows, "columns": self.columns, "codes": self.codes}
         return {"picture": {**entry, "words": list(self.words), **({"closed": True} if self.closed else {})}}
 
     @staticmethod
     def read(name: str, config: Any) -> PictureLayout:
-        """Read it from a configuration of transformers.
-
-        Raises:
-            WeightsError: the entry is missing, or it does not fit the vocabulary.
-        """
+        """Read it from a configuration of transformers; WeightsError if it is missing or misfits the vocabulary."""
         entry: Any = getattr(config, "picture", None)
         try:
             sizes = (int(entry["rows"]), int(entry["columns"]), int(entry["codes"]))
@@ -130,11 +114,7 @@ class PictureLayout:
         return layout
 
     def prompt(self, name: str, caption: str) -> list[int]:
-        """Return the ids of a caption, ``begin`` included; a blank one is the empty caption.
-
-        Raises:
-            UsageError: a word that the model ``name`` was not trained on.
-        """
+        """Return the ids of a caption, ``begin`` included; UsageError for a word that the model was not trained on."""
         ids = []
         for word in caption.lower().split():
             if word not in self.words:
@@ -147,12 +127,7 @@ class PictureLayout:
 
 
 class Palette:
-    """The looks of codes: levels of grey, or the patches of a VQ.
-
-    Attributes:
-        codebook: a grey from 0 to 1, or a vector of the VQ, for each code.
-        fingerprint: of the VQ's weights; "grey" without one.
-    """
+    """The looks of codes, levels of grey or patches of a VQ: a vector and a digest of them."""
 
     def __init__(self, codes: int, vq: VQ | None = None, fingerprint: str = "grey") -> None:
         self.fingerprint = fingerprint
@@ -161,21 +136,13 @@ class Palette:
         self.codebook: Float[Tensor, "codes C"] = grey if vq is None else vq.codebook.detach()
 
     def tokenizer(self, name: str) -> VQ:
-        """Return the VQ.
-
-        Raises:
-            UsageError: there is none.
-        """
+        """Return the VQ, or raise UsageError."""
         if self._vq is None:
             raise UsageError(f"{name} has shades of grey for codes and no tokenizer, so pictures cannot be its data")
         return self._vq.requires_grad_(False)
 
     def paint(self, name: str, layout: PictureLayout, tokens: Sequence[int]) -> Picture:
-        """Return the picture of a whole grid of codes.
-
-        Raises:
-            OutputError: too few or too many tokens, one that is not a code, or a wrong end of a closed row.
-        """
+        """Return the picture of a whole grid of codes, or raise OutputError."""
         ids = torch.tensor(cells(name, layout.grid, tokens), dtype=torch.long)
         wrong = ids[(ids < 0) | (ids >= layout.codes)].tolist()
         if wrong:
@@ -190,8 +157,7 @@ class Palette:
 def cells(name: str, grid: Grid, tokens: Sequence[int]) -> list[int]:
     """Return the ids of a picture's cells, in raster order, without the forced tokens.
 
-    Raises:
-        OutputError: there are fewer or more tokens than a picture has, or a forced one is another.
+    Raises OutputError if there are fewer or more tokens than a picture has, or a forced one is another.
     """
     grid, ids = replace(grid, start=0), []
     if len(tokens) != grid.length:
@@ -249,10 +215,10 @@ class ImageModel(Adapter):
             codebook=palette.codebook.to(device),
             layers=int(model.config.num_hidden_layers),
             width=int(model.config.hidden_size),
-            branches=_branches(scale),
+            branches=1 if scale == 1.0 else 2,
             guidance=scale,
         )
-        fingerprint = _sha256(f"{weights_digest} {palette.fingerprint} guidance={scale!r}")
+        fingerprint = hashlib.sha256(f"{weights_digest} {palette.fingerprint} guidance={scale!r}".encode()).hexdigest()
         identity = Identity(name, dtype, device, capabilities, fingerprint)
         loaded = cls(identity, forward_of(model, products), layout, palette)
         loaded.weights_form = products.weights
@@ -270,11 +236,7 @@ class ImageModel(Adapter):
         return self._cache(len(self.encode("")), 1.0)
 
     def open(self, prompt: Prompt) -> EncodedPrompt:
-        """Read the caption's words and the begin of a picture, or the prompt's ids as they are.
-
-        Raises:
-            UsageError: a word or an id outside the vocabulary, a condition, or a caption that leaves a picture no room.
-        """
+        """Read the caption's words and the begin of a picture, or the prompt's ids as they are."""
         if prompt.condition is not None:
             raise UsageError(f"the backbone {self.name!r} reads captions; prompt {prompt.id!r} has another condition")
         ids = self.encode(prompt.text or "") if prompt.tokens is None else list(prompt.tokens)
@@ -302,15 +264,10 @@ class ImageModel(Adapter):
         )
 
     def tokenizer(self) -> PictureTokenizer:
-        """Return its tokenizer of pictures in both directions, frozen.
-
-        Raises:
-            UsageError: its codes are shades of grey.
-        """
+        """Return its frozen tokenizer of pictures, or raise UsageError if its codes are shades of grey."""
         return self._palette.tokenizer(self.name).to(self.device)
 
     def picture_ids(self) -> Int[Tensor, " K"]:
-        """Return the id of each code of its tokenizer."""
         return torch.arange(self._layout.codes)
 
     def tied_embeddings(self) -> TiedEmbeddings:
@@ -323,11 +280,7 @@ class ImageModel(Adapter):
         return self._palette.paint(self.name, self._layout, tokens)
 
     def variant(self, params: Mapping[str, str]) -> ImageModel:
-        """Return a variant of ``layers`` layers, as in `hf_causal`, or of another ``guidance``.
-
-        Raises:
-            UsageError: another parameter, or a value out of range.
-        """
+        """Return a variant of ``layers`` layers, as in `hf_causal`, or of another ``guidance``."""
         if unknown := sorted(set(params) - {"layers", "guidance"}):
             raise UsageError(
                 f"the backbone {self.name!r} has no variant with {', '.join(unknown)}; it has layers=N, guidance=S"
@@ -338,12 +291,12 @@ class ImageModel(Adapter):
         scale = _scale(self.name, params.get("guidance", self.capabilities.guidance))
         if "layers" in params:
             net = net.pick(spread(net.layers, params["layers"], self.name))
-        changes = ",".join(f"{key}={params[key]}" for key in sorted(params))
+        branches, changes = 1 if scale == 1.0 else 2, ",".join(f"{key}={params[key]}" for key in sorted(params))
         identity = replace(
             self._identity,
             name=f"{self.name}/{changes}",
-            capabilities=replace(self.capabilities, layers=net.layers, branches=_branches(scale), guidance=scale),
-            fingerprint=_sha256(f"{self.fingerprint} {changes}"),
+            capabilities=replace(self.capabilities, layers=net.layers, branches=branches, guidance=scale),
+            fingerprint=hashlib.sha256(f"{self.fingerprint} {changes}".encode()).hexdigest(),
         )
         return ImageModel(identity, net, self._layout, self._palette)
 
@@ -356,11 +309,6 @@ def _scale(name: str, value: Any) -> float:
     if not 0 <= scale < float("inf"):
         raise UsageError(f"{name}: guidance is {value!r}; give a number from 0 (1: none, 2 to 5 are usual)")
     return scale
-
-
-def _branches(scale: float) -> int:
-    """Return the branches that run; at scale 1 the branch without the caption does not."""
-    return 1 if scale == 1.0 else 2
 
 
 def _model(name: str, params: Mapping[str, Any], dtype: str) -> tuple[Any, str]:
@@ -385,7 +333,3 @@ def _palette(name: str, params: Mapping[str, Any], layout: PictureLayout) -> Pal
     if len(vq.codebook) != layout.codes:
         raise WeightsError(f"{name}: {layout.codes} codes, and the tokenizer in {folder} has {len(vq.codebook)}")
     return Palette(layout.codes, vq, files.of_file(folder / "model.safetensors"))
-
-
-def _sha256(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()

@@ -173,14 +173,9 @@ def _emu3_tokenizer(vq: Any) -> vqgan.VQTokenizer:
 
 
 def picture_codes(name: str, words: Mapping[str, int], word: re.Pattern[str], count: int) -> dict[int, int]:
-    """Return the code of each picture id.
+    """Return the code of each picture id by the ``word`` of a code, whose group is the number.
 
-    Args:
-        words: the vocabulary.
-        word: matches the words of codes; its group is the number.
-
-    Raises:
-        WeightsError: the vocabulary does not name all ``count`` codes.
+    Raises WeightsError if the vocabulary ``words`` does not name all ``count`` codes.
     """
     matches = {token: word.fullmatch(text) for text, token in words.items()}
     codes = {token: int(match[1].translate(LETTERS)) for token, match in matches.items() if match}

@@ -111,11 +111,7 @@ FACTOR = 16
 
 
 def assemble_simplear(request: PictureRequest, model: Any, tokenizer: Any, levels: tuple[int, ...] = LEVELS) -> Model:
-    """Build the model from one of transformers, its text tokenizer and the file of the picture decoder.
-
-    Raises:
-        WeightsError: the codes do not fit into the vocabulary, or the file is not TorchScript.
-    """
+    """Build the model from one of transformers, its text tokenizer and the file of the picture decoder."""
     begin, boi = token_ids(request.name, tokenizer, [BEGIN, SIMPLEAR_BOI])
     codebook, first = fsq(levels).to(request.device), len(tokenizer)
     vocabulary = int(model.lm_head.weight.shape[0])

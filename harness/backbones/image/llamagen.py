@@ -55,11 +55,7 @@ def _load_llamagen(kind: str, request: PictureRequest) -> Model:
 
 
 def shape_of(request: PictureRequest, kind: str, vq: vqgan.VQDecoder) -> LlamaGenShape:
-    """Return the shape of a preset's net and pixels.
-
-    Raises:
-        UsageError: the net is unknown.
-    """
+    """Return the shape of a preset's net and pixels, or raise UsageError if the net is unknown."""
     size = str(request.settings["net"])
     if size not in SIZES:
         raise UsageError(f"{request.name}: net is {size!r}; choose one of {', '.join(SIZES)}")
@@ -158,15 +154,12 @@ def t5(request: PictureRequest, folder: Path, longest: int) -> Captions:
     """Return the encoder of captions: T5, of lower-case text, cut to the longest prompt.
 
     The published clean-up of web text (links, mark-up, file names) is left out: prompts of benchmarks have none.
-
-    Raises:
-        WeightsError: the folder is damaged or lacks a tokenizer.
     """
     from transformers import T5EncoderModel
 
     tokenizer: Any = transformers_models.read_tokenizer(folder)
     if tokenizer is None:
-        raise WeightsError(f"{request.name}: {folder} has no tokenizer; fetch the whole folder of the T5 encoder")
+        raise WeightsError(f"{request.name}: {folder} lacks a tokenizer; fetch the whole folder of the T5 encoder")
     model = transformers_models.read_whole(request.name, folder, T5EncoderModel, dtype=request.dtype)
     model = model.to(request.device).eval().requires_grad_(False)
 

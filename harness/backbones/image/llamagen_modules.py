@@ -1,7 +1,7 @@
-"""The modules of LlamaGen and of Tar's de-tokenizer, which grew out of it, named as in the published files.
+"""The modules and the forward of LlamaGen and of Tar's de-tokenizer, which grew out of it, named as in the files.
 
-Source: Sun et al. 2024, arXiv:2406.06525, section 2.3; Han et al. 2025, arXiv:2506.18898 (Tar). A prompt is P vectors
-that stand before the first cell: a class, a caption or Tar's features.
+Source: Sun et al. 2024, arXiv:2406.06525, section 2.3, and ``gpt.py`` of FoundationVision/LlamaGen at ce98ec4; Han
+et al. 2025, arXiv:2506.18898 (Tar). A prompt is P vectors before the first cell: a class, a caption or features.
 """
 
 from __future__ import annotations
@@ -31,9 +31,7 @@ class LlamaGenShape:
 
     Args:
         kind: c2i (classes), t2i (captions) or tar (features; learned positions, no rotation).
-        layers: L.
-        heads: H.
-        width: E.
+        layers, heads, width: L, H and E.
         side: cells a side of the picture.
         codes: K.
         prompt: classes in c2i, the longest caption in t2i, features at scale 1 in tar.
@@ -85,12 +83,7 @@ class GPT(nn.Module):
 
     @torch.inference_mode()
     def prompt(self, condition: Tensor | None, count: int) -> Float[Tensor, "P E"]:
-        """Return the vectors before the first cell.
-
-        Args:
-            condition: the class [1], or features [P, C], or None for the unconditional prompt.
-            count: P.
-        """
+        """Return the vectors before the first cell of a class [1] or features [P, C], or of no condition."""
         reader = self.clip_proj if self.shape.kind == "tar" else self.cls_embedding
         vectors: Tensor = reader(condition, count)
         return vectors
@@ -189,19 +182,9 @@ def published(kind: str, size: str, side: int) -> LlamaGenShape:
     return shape
 
 
-# The forward of LlamaGen and of Tar's de-tokenizer over the slot cache.
-# Source: Sun et al. 2024, arXiv:2406.06525, section 2.3; FoundationVision/LlamaGen at ce98ec4, ``gpt.py``.
-
-
 @final
 class LlamaGenNet(TappedNet):
-    """The forward over the slot cache.
-
-    Args:
-        gpt: in evaluation mode.
-        prompt: vectors of the first P positions, which replace the ids there.
-        chosen: layers that run, or None for all.
-    """
+    """The forward over the slot cache, of chosen layers, with vectors of the first P positions for their ids."""
 
     kind = "llamagen"
 
@@ -263,7 +246,7 @@ class LlamaGenNet(TappedNet):
         """Return vectors of new entries [n, E], and how they are turned [n, 1, D / 2, 2]; nothing if they are not."""
         prompt = self._prompt
         if prompt is None:
-            raise UsageError("this model has no cache without a condition; open a prompt")
+            raise UsageError("a cache of this model needs a condition; open a prompt")
         place = (positions - len(prompt) + 1).clamp(0, self.gpt.shape.side**2)
         turns = positions.new_empty(0) if self._turns is None else self._turns[place][:, None]
         return self._embed(tokens, positions, prompt), turns

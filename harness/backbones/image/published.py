@@ -38,12 +38,7 @@ from stridebench.harness.registry import BACKBONES
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """A prompt as a model reads it.
-
-    Args:
-        tokens: P ids, which ``net`` reads.
-        negative: U ids of the branch without the condition, which ``other`` reads.
-    """
+    """A prompt as a model reads it: P ids, and U ids of the branch without the condition, which ``other`` reads."""
 
     tokens: tuple[int, ...]
     negative: tuple[int, ...]
@@ -56,10 +51,8 @@ class Model:
     """A loaded model.
 
     Args:
-        net: the forward.
         context: entries that fit.
-        grid: cells and forced ids.
-        codes: the picture code of each id, or -1 if it has none.
+        codes: the picture code of each id, or -1.
         read: reads a prompt with a net that may lack layers of ``net``.
         paint: codes to pixels of about -1 to 1.
         codebook: the vector of each code.
@@ -91,14 +84,7 @@ class PictureRequest:
 
 @dataclass(frozen=True)
 class Family:
-    """A kind of model.
-
-    Args:
-        load: builds it.
-        components: files and folders that it needs.
-        optional: files and folders that some prompts need.
-        settings: other keys of a preset, with their defaults.
-    """
+    """A kind of model: its loader, the components that it or some prompts need, and settings with their defaults."""
 
     load: Callable[[PictureRequest], Model]
     components: tuple[str, ...]
@@ -107,11 +93,7 @@ class Family:
 
 
 def text_of(name: str, prompt: Prompt) -> str:
-    """Return the prompt's text.
-
-    Raises:
-        UsageError: it has none.
-    """
+    """Return the prompt's text, or raise UsageError if it has none."""
     if prompt.text is None:
         raise UsageError(f"{name}: prompt {prompt.id!r} has no text, and this model draws what a text says")
     return prompt.text
@@ -123,11 +105,7 @@ def shared_net(net: Net, tokens: Sequence[int], negative: Sequence[int]) -> Read
 
 
 def cells_a_side(name: str, pixels: Any, factor: int) -> int:
-    """Return the cells a side of a square picture.
-
-    Raises:
-        UsageError: the pixels are not a multiple of ``factor``.
-    """
+    """Return the cells a side of a square picture, or raise UsageError if pixels are not a multiple of ``factor``."""
     if not isinstance(pixels, int) or pixels < factor or pixels % factor:
         raise UsageError(f"{name}: pixels is {pixels!r}; give a whole multiple of {factor}")
     return pixels // factor
@@ -141,13 +119,9 @@ def code_table(vocabulary: int, codes: Mapping[int, int], device: str) -> Int[Te
 
 
 def token_ids(name: str, tokenizer: Any, words: Sequence[str]) -> list[int]:
-    """Return the ids of special tokens.
-
-    Raises:
-        WeightsError: the tokenizer is missing or does not know one.
-    """
+    """Return the ids of special tokens, or raise WeightsError if the tokenizer is missing or does not know one."""
     if tokenizer is None:
-        raise WeightsError(f"{name}: its folder has no tokenizer; fetch the whole folder")
+        raise WeightsError(f"{name}: its folder lacks a tokenizer; fetch the whole folder")
     vocabulary = tokenizer.get_vocab()
     unknown = [word for word in words if word not in vocabulary]
     if unknown:
@@ -163,11 +137,7 @@ class Pretrained(NamedTuple):
 
 
 def read_pretrained(request: PictureRequest, kind: Any, unused: tuple[str, ...] = ()) -> Pretrained:
-    """Read the component ``model`` as a class of transformers, in evaluation mode (see `read_whole`).
-
-    Raises:
-        WeightsError: a file is damaged or another model's, or tensors are missing or of another shape.
-    """
+    """Read the component ``model`` as a class of transformers, in evaluation mode, or raise WeightsError."""
     folder, expected = request.components["model"], kind.config_class
     with transformers_models.one_error(request.name, folder, f"lacks a configuration of {expected.model_type}"):
         config = expected.from_pretrained(folder, local_files_only=True)
@@ -182,10 +152,7 @@ def read_pretrained(request: PictureRequest, kind: Any, unused: tuple[str, ...] 
 class DecoderNet:
     """A decoder of transformers between another embedding and head, over the slot cache.
 
-    Args:
-        decoder: a base model of transformers; its attention is changed (see `transformers_net.prepare`).
-        tied: vectors of ids, and the products of the head.
-        head: a faster way to the same logits, or None for the products of ``tied``.
+    ``head`` is a faster way to the logits of ``tied``. Its attention is changed (see `transformers_net.prepare`).
     """
 
     kind = "transformers"
@@ -196,11 +163,7 @@ class DecoderNet:
         self.layers = int(decoder.config.get_text_config().num_hidden_layers)
 
     def checked(self, request: PictureRequest) -> DecoderNet:
-        """Return this net.
-
-        Raises:
-            WeightsError: it ignores masks, so that it could not verify a tree in one pass.
-        """
+        """Return this net, or raise WeightsError if it ignores masks, so that it cannot verify a tree in one pass."""
         if not transformers_net.honours_masks(self, torch.device(request.device), request.dtype):
             raise WeightsError(
                 f"{request.name}: {type(self.decoder).__name__} of this transformers ignores masks; use another version"
@@ -248,11 +211,7 @@ FAMILIES = {
 
 
 def family_of(kind: str) -> Family:
-    """Return a family by name.
-
-    Raises:
-        UnknownNameError: there is none of that name.
-    """
+    """Return a family by name, or raise UnknownNameError."""
     if kind not in FAMILIES:
         raise UnknownNameError("family of picture models", kind, FAMILIES)
     module, _, constant = FAMILIES[kind].partition(".")
@@ -270,10 +229,6 @@ class RealImage(LayeredAdapter):
         parts: the files or folders that it is published in (see `components`).
         guidance: scale s, 1 for none.
         Others: settings of the family, such as pixels.
-
-    Attributes:
-        codes: the picture code of each id, or -1 if it has none.
-        codebook: the vector of each code.
     """
 
     default_dtype: ClassVar[str] = "bf16"
@@ -309,7 +264,7 @@ class RealImage(LayeredAdapter):
         return "image"
 
     def cache(self) -> Cache:
-        raise UsageError(f"{self.name} draws what a prompt says, so it has no cache without one; open a prompt")
+        raise UsageError(f"{self.name} draws what a prompt says, so a cache needs one; open a prompt")
 
     def open(self, prompt: Prompt) -> EncodedPrompt:
         """Read a prompt. The text encoder or language model of the family runs here, once."""
@@ -335,11 +290,7 @@ class RealImage(LayeredAdapter):
         return EncodedPrompt(reading.tokens, cache)
 
     def tokenizer(self) -> PictureTokenizer:
-        """Return its tokenizer of pictures, frozen.
-
-        Raises:
-            UsageError: the family has the decoder alone. WeightsError: its file lacks an encoder.
-        """
+        """Return its frozen tokenizer of pictures, or raise UsageError or WeightsError without an encoder."""
         if self._model.tokenizer is None:
             raise UsageError(f"{self.name} comes without an encoder of pictures, so pictures cannot be its data")
         return self._model.tokenizer()

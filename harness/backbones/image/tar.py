@@ -1,8 +1,8 @@
 """Tar: a language model writes 729, 169 or 81 semantic codes, its de-tokenizer draws the picture that they describe.
 
-Source: Han et al. 2025, arXiv:2506.18898; run as in csuhan/Tar at 47da8e1, ``t2i_inference.py``. The backbone is the
-de-tokenizer (AR-DTok). The language model and the tokenizer TA-Tok run when a prompt is opened, so their time is not
-part of the decode.
+Source: Han et al. 2025, arXiv:2506.18898; csuhan/Tar at 47da8e1, ``t2i_inference.py``, ``tok/ta_tok.py`` and
+``tok/ar_dtok/bottleneck.py``. The backbone is the de-tokenizer (AR-DTok). The language model and the tokenizer TA-Tok
+run when a prompt is opened, so their time is not part of the decode.
 """
 
 from __future__ import annotations
@@ -40,8 +40,6 @@ from stridebench.harness.backbones.slots.net import Net
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import UsageError, WeightsError
 
-# TA-Tok's decoder is that of csuhan/Tar at 47da8e1, ``tok/ta_tok.py`` and ``tok/ar_dtok/bottleneck.py``.
-
 HEADS = 12
 """Of its transformer: the default of transformers' configuration."""
 
@@ -49,14 +47,11 @@ Feel = Callable[[Int[Tensor, " n"]], Float[Tensor, "n C"]]
 
 
 class Meanings(nn.Module):
-    """TA-Tok's way from codes to vectors: a projected codebook, a linear map and three layers of SigLIP 2.
+    """TA-Tok's way from codes to vectors: a projected codebook, a linear map and a transformer of SigLIP 2.
 
     Args:
-        codes: K.
-        width: of a code.
-        hidden: E.
-        layers: of the transformer.
-        inner: inner width of the transformer.
+        codes: K, each of some ``width``.
+        hidden, layers, inner: sizes of the transformer.
     """
 
     def __init__(self, codes: int, width: int, hidden: int, layers: int, inner: int) -> None:
@@ -99,11 +94,7 @@ RENAMED = {
 
 
 def meanings(request: PictureRequest, state: dict[str, Tensor]) -> Feel:
-    """Return TA-Tok's decoder with the tensors of its file; sizes follow from the tensors.
-
-    Raises:
-        WeightsError: the file is not of TA-Tok.
-    """
+    """Return TA-Tok's decoder with the tensors of its file, which show its sizes, or raise WeightsError."""
     starts = {key: next((start for start in RENAMED if key.startswith(start)), None) for key in state}
     own = {RENAMED[start] + key[len(start) :]: state[key] for key, start in starts.items() if start is not None}
     own = {key: value for key, value in own.items() if not key.startswith("decoder.head.")}

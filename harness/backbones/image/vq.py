@@ -65,11 +65,7 @@ class VQ(nn.Module):
 
     @classmethod
     def load(cls, folder: Path) -> VQ:
-        """Load the tokenizer in a folder, in fp32.
-
-        Raises:
-            WeightsError: ``model.safetensors`` is missing, damaged or of another net.
-        """
+        """Load the tokenizer in a folder, in fp32; WeightsError if the file is missing, damaged or of another net."""
         path = Path(folder) / "model.safetensors"
         model = cls()
         try:
@@ -82,7 +78,6 @@ class VQ(nn.Module):
 
     @property
     def factor(self) -> int:
-        """Return the pixels a side of one code."""
         return PATCH
 
     @property
@@ -95,7 +90,6 @@ class VQ(nn.Module):
         return functional.normalize(self.encoder(pixels).float().permute(0, 2, 3, 1), dim=-1)
 
     def nearest(self, spread: Float[Tensor, "*n 16"]) -> Int[Tensor, "*n"]:
-        """Return the id of the nearest code."""
         return (spread @ self.codebook.T).argmax(-1)
 
     def paint(self, codes: Float[Tensor, "B h w 16"]) -> Float[Tensor, "B 3 H W"]:
@@ -105,22 +99,14 @@ class VQ(nn.Module):
 
     @torch.no_grad()
     def encode(self, pictures: UInt8[Tensor, "B H W 3"] | UInt8[np.ndarray, "B H W 3"]) -> Int[Tensor, "B h w"]:
-        """Return the ids of pictures; h = H / 4 and w = W / 4.
-
-        Raises:
-            UsageError: a side is not a multiple of four, or the pixels are not uint8.
-        """
+        """Return the ids of pictures; h = H / 4 and w = W / 4."""
         pixels = torch.as_tensor(pictures)
         check_pictures(pixels, PATCH)
         return self.nearest(self.spread(to_signed(pixels.to(self.book.device))))
 
     @torch.no_grad()
     def decode(self, ids: Int[Tensor, "B h w"]) -> UInt8[Tensor, "B H W 3"]:
-        """Return the pictures of ids; H = 4 h and W = 4 w.
-
-        Raises:
-            UsageError: an id is outside the codebook.
-        """
+        """Return the pictures of ids, or raise UsageError if one is outside the codebook."""
         if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < CODES:
             raise UsageError(f"an id is outside 0..{CODES - 1}: found {int(ids.min())} to {int(ids.max())}")
         return to_bytes(self.paint(self.codebook[ids]))
@@ -137,11 +123,7 @@ def to_bytes(pixels: Float[Tensor, "B 3 H W"]) -> UInt8[Tensor, "B H W 3"]:
 
 
 def check_pictures(pictures: Tensor, factor: int) -> None:
-    """Refuse pictures that a tokenizer cannot cut into codes.
-
-    Raises:
-        UsageError: a side is not a multiple of ``factor``, or the pixels are not uint8.
-    """
+    """Raise UsageError if a side of pictures is not a multiple of ``factor``, or the pixels are not uint8."""
     shape = list(pictures.shape)
     if pictures.dtype != torch.uint8 or len(shape) != 4 or shape[3] != 3 or shape[1] % factor or shape[2] % factor:
         raise UsageError(
@@ -150,12 +132,7 @@ def check_pictures(pictures: Tensor, factor: int) -> None:
 
 
 class PictureTokenizer(Protocol):
-    """A frozen tokenizer of pictures, as trainings read it.
-
-    Attributes:
-        codebook: the vector of each code.
-        factor: pixels a side of one code.
-    """
+    """A frozen tokenizer of pictures, as trainings read it: the vector of each code, and pixels a side of one code."""
 
     @property
     def codebook(self) -> Float[Tensor, "K C"]: ...
@@ -164,14 +141,9 @@ class PictureTokenizer(Protocol):
     def factor(self) -> int: ...
 
     def encode(self, pictures: UInt8[Tensor, "B H W 3"]) -> Int[Tensor, "B h w"]:
-        """Return the codes of pictures.
-
-        Raises:
-            UsageError: a side is not a multiple of ``factor``, or the pixels are not uint8.
-        """
+        """Return the codes of pictures, or raise UsageError (see `check_pictures`)."""
 
     def paint(self, codes: Float[Tensor, "B h w C"]) -> Float[Tensor, "B 3 H W"]:
         """Return pixels, about -1 to 1, of vectors of codes; gradients reach the vectors."""
 
-    def decode(self, ids: Int[Tensor, "B h w"]) -> UInt8[Tensor, "B H W 3"]:
-        """Return the pictures of codes."""
+    def decode(self, ids: Int[Tensor, "B h w"]) -> UInt8[Tensor, "B H W 3"]: ...

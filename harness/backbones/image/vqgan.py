@@ -34,8 +34,7 @@ class VQShape:
     """Sizes of a decoder.
 
     Args:
-        codes: K.
-        width: C of a code.
+        codes, width: K and C.
         latent: channels after the projection.
         levels: channels a level, from the coarsest; each but the last doubles the sides.
         blocks: residual blocks a level.
@@ -53,16 +52,11 @@ class VQShape:
 
     @property
     def factor(self) -> int:
-        """Return the pixels a side of one code."""
         return int(2 ** (len(self.levels) - 1))
 
 
 class VQDecoder(nn.Module):
-    """Codes, the projection after them and the convolutions.
-
-    Args:
-        shape: as the file has it; see `shape_of`.
-    """
+    """Codes, the projection after them and the convolutions; ids to pixels of about -1 to 1."""
 
     def __init__(self, shape: VQShape) -> None:
         super().__init__()
@@ -74,27 +68,20 @@ class VQDecoder(nn.Module):
 
     @property
     def codebook(self) -> Float[Tensor, "K C"]:
-        """Return the vectors of the ids."""
         codes: Tensor = self.quantize.embedding.weight  # type: ignore[union-attr,assignment]  # set in __init__
         return functional.normalize(codes, dim=-1) if self.shape.normalised else codes
 
     @torch.inference_mode()
     def forward(self, ids: Int[Tensor, "h w"]) -> Float[Tensor, "3 H W"]:
-        """Return pixels, about -1 to 1; H and W are h and w times the factor."""
         latent = self.codebook[ids].permute(2, 0, 1)[None]
         pixels: Tensor = self.decoder(self.post_quant_conv(latent))[0]
         return pixels
 
 
 class VQEncoder(nn.Module):
-    """The convolutions and the projection to the width of a code.
+    """The convolutions and the projection to the width of a code: pixels to vectors before they are rounded to codes.
 
-    Args:
-        levels: channels a level, from the finest; each but the last halves the sides.
-        blocks: residual blocks a level.
-        attends: the coarsest level has attention.
-        latent: channels before the projection.
-        width: C of a code.
+    Levels are counted from the finest; each but the last halves the sides, and the last may have attention.
     """
 
     def __init__(self, levels: tuple[int, ...], blocks: int, attends: bool, latent: int, width: int) -> None:
@@ -103,7 +90,6 @@ class VQEncoder(nn.Module):
         self.quant_conv = nn.Conv2d(latent, width, 1)
 
     def forward(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B C h w"]:
-        """Return vectors before they are rounded to codes."""
         vectors: Tensor = self.quant_conv(self.encoder(pixels))
         return vectors
 
@@ -233,22 +219,16 @@ def _own_name(key: str, top: int) -> str:
 
 
 def _levels(state: Mapping[str, Any], start: str) -> tuple[int, ...]:
-    """Return the channels of each level."""
     count = 1 + max(int(key[len(start) :].split(".")[0]) for key in state if key.startswith(start))
     return tuple(int(state[f"{start}{index}.res.0.conv2.weight"].shape[0]) for index in range(count))
 
 
 def _blocks(state: Mapping[str, Any], start: str) -> int:
-    """Return the residual blocks of a level."""
     return 1 + max(int(key.split(".")[4]) for key in state if key.startswith(f"{start}0.res."))
 
 
 def shape_of(state: Mapping[str, Any], normalised: bool) -> VQShape:
-    """Return the sizes that tensors under the names of `VQDecoder` have.
-
-    Raises:
-        KeyError, ValueError: a tensor that shows a size is missing.
-    """
+    """Return the sizes that tensors under the names of `VQDecoder` have, or raise KeyError or ValueError."""
     levels, blocks = _levels(state, DECODER_LEVEL), _blocks(state, DECODER_LEVEL)
     codes, width = (int(size) for size in state["quantize.embedding.weight"].shape)
     latent = int(state["post_quant_conv.weight"].shape[0])
@@ -256,11 +236,7 @@ def shape_of(state: Mapping[str, Any], normalised: bool) -> VQShape:
 
 
 def build(state: Mapping[str, Any]) -> VQEncoder:
-    """Return a new encoder of the sizes that tensors under its names have.
-
-    Raises:
-        KeyError, ValueError: a tensor that shows a size is missing.
-    """
+    """Return a new encoder of the sizes that tensors under its names have, or raise KeyError or ValueError."""
     levels, blocks = _levels(state, ENCODER_LEVEL), _blocks(state, ENCODER_LEVEL)
     width, latent = (int(size) for size in state["quant_conv.weight"].shape[:2])
     return VQEncoder(levels, blocks, f"{ENCODER_LEVEL}{len(levels) - 1}.attn.0.q.weight" in state, latent, width)
@@ -271,8 +247,7 @@ class VQTokenizer:
     """A published tokenizer of pictures in both directions, frozen, in fp32.
 
     Args:
-        codebook: on the unit sphere if ``normalised``.
-        normalised: vectors are put on the unit sphere before they are rounded.
+        normalised: the codebook is on the unit sphere, and vectors are put there before they are rounded.
         vectors: pixels [B 3 H W] to vectors [B C h w] before they are rounded to codes.
         pixels: vectors of codes [B C h w] to pixels [B 3 H W].
     """
@@ -305,11 +280,7 @@ class VQTokenizer:
 
 
 def decoder(request: PictureRequest, state: dict[str, Tensor], normalised: bool = False) -> VQDecoder:
-    """Return the picture decoder of the component ``vq``, in fp32.
-
-    Raises:
-        WeightsError: the file is of another model.
-    """
+    """Return the picture decoder of the component ``vq``, in fp32, or raise WeightsError."""
     path, own = request.components["vq"], own_names(state)
     try:
         vq = VQDecoder(shape_of(own, normalised))
@@ -320,11 +291,7 @@ def decoder(request: PictureRequest, state: dict[str, Tensor], normalised: bool 
 
 
 def read(request: PictureRequest, decoder: VQDecoder) -> VQTokenizer:
-    """Return the tokenizer of the component ``vq``, whose decoder is loaded.
-
-    Raises:
-        WeightsError: the file lacks the encoder, or has another one.
-    """
+    """Return the tokenizer of the component ``vq``, whose decoder is loaded; WeightsError if it lacks an encoder."""
     path = request.components["vq"]
     own = encoder_names(components.read_state(request.name, path))
     try:

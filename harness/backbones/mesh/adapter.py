@@ -43,11 +43,6 @@ from stridebench.harness.kernels.packed_linear import Product, product
 from stridebench.harness.record.outputs import Mesh
 from stridebench.harness.registry import BACKBONES
 
-# The mesh decoder as a `Net` over slots: one object for each point cloud, whose cross keys and values it holds.
-
-
-# The weights of a mesh decoder for decoding: fused products, the table, rotations by position.
-
 
 @dataclass(frozen=True, eq=False)
 class FusedMeshLayer:
@@ -67,12 +62,7 @@ class FusedMeshLayer:
 
 @dataclass(frozen=True, eq=False)
 class FusedWeights:
-    """Weights for decoding: table [V, E], places [P, E], rotations [T, 1, D], layers.
-
-    Args:
-        heads: of all attentions.
-        window: number of last positions whose entries a row attends to, or 0 for all.
-    """
+    """Weights for decoding: table [V, E], places [P, E], rotations [T, 1, D], layers; ``window`` as in `MeshSizes`."""
 
     table: Tensor
     places: Tensor
@@ -87,7 +77,6 @@ class FusedWeights:
 
     @staticmethod
     def of(model: MeshModel) -> FusedWeights:
-        """Return the weights of a trained model, in its type and on its device."""
         sizes, table = model.sizes, model.codes().detach()
         cos, sin = (part[:, None].to(table) for part in angles(sizes.context, sizes.width // sizes.heads))
         layers = tuple(_layer(block) for block in model.layers if isinstance(block, MeshBlock))
@@ -129,11 +118,7 @@ class _Sequence(NamedTuple):
 
 @final
 class MeshNet(TappedNet):
-    """The forward for one point cloud.
-
-    Args:
-        decoder: the weights.
-        latents: of the cloud, [K, E].
+    """The forward for one point cloud, of latents [K, E], whose cross keys and values it holds.
 
     The last slot layer holds position, token and block of the entries. From it a row knows, in a tree as in a chain,
     which entry came before it, in which block it lies, and how far back an entry is.
@@ -173,7 +158,6 @@ class MeshNet(TappedNet):
         return functional.layer_norm(x, x.shape[1:], self.decoder.norm, None, EPS)
 
     def _through(self, inputs: SlotInputs, entering: dict[int, Tensor]) -> Float[Tensor, "N E"]:
-        """The slots may also be a list of sequences."""
         decoder = self.decoder
         tokens, positions, slots = inputs.tokens, inputs.positions, inputs.slots
         own = _Sequence(len(tokens), inputs.mask, slots, self._cross)
@@ -199,7 +183,6 @@ class MeshNet(TappedNet):
     def _attend(
         self, at: int, qkv: Tensor, cos: Tensor, sin: Tensor, sequences: Sequence[_Sequence]
     ) -> Float[Tensor, "N E"]:
-        """Return the attention of each sequence to its entries."""
         heads = self.decoder.heads
         parts = qkv.view(len(qkv), 3 * heads, -1)
         turned = parts[:, : 2 * heads]
@@ -214,7 +197,6 @@ class MeshNet(TappedNet):
         return _rows(attended)
 
     def _consult(self, at: int, query: Float[Tensor, "N E"], sequences: Sequence[_Sequence]) -> Float[Tensor, "N E"]:
-        """Return the attention of each sequence to its cloud."""
         own = torch.split(split_heads(query[None], self.decoder.heads), [sequence.rows for sequence in sequences], 2)
         attend = functional.scaled_dot_product_attention
         return _rows([attend(rows, *sequence.cross[at]) for rows, sequence in zip(own, sequences, strict=True)])
@@ -291,7 +273,6 @@ class MeshBackbone(PointCloudAdapter):
         device: str = "cpu",
         fingerprint: str = "unsaved",
     ) -> MeshBackbone:
-        """Return the backbone of a model that has this type and lies on this device."""
         model = model.eval().requires_grad_(False)
         decoder = FusedWeights.of(model)
         width = decoder.table.shape[1]
@@ -322,11 +303,9 @@ class MeshBackbone(PointCloudAdapter):
 
     @torch.inference_mode()
     def latents(self, points: Float[Tensor, "n 6"]) -> Float[Tensor, "K E"]:
-        """Return the latents of a point cloud, which the decoder reads."""
         return self._encoder(points[None])[0]
 
     def bind(self, points: Float[Tensor, "n 6"]) -> SlotCache:
-        """Return an empty cache for these points."""
         return self._slots(MeshNet(self._decoder, self.latents(points)))
 
     def decode(self, tokens: Sequence[int]) -> Mesh:
@@ -340,11 +319,7 @@ class MeshBackbone(PointCloudAdapter):
 
 
 def read(name: str, folder: Path) -> MeshModel:
-    """Return the model of a recipe's folder, in fp32. For an adapter's folder: its base model with the adapter added.
-
-    Raises:
-        WeightsError: a file is missing or damaged, or the tensors are not those of the configuration.
-    """
+    """Return the model of a recipe's folder, in fp32, with an adapter added if it has one, or raise WeightsError."""
     if lora.is_tuned(folder):
         base = lora.base(folder, sources.SHIPPED)
         model = read(name, base)

@@ -25,11 +25,6 @@ from stridebench.harness.backbones.slots.cache import TappedNet
 from stridebench.harness.backbones.slots.net import SlotInputs
 from stridebench.harness.core.backbone import TiedEmbeddings
 
-# The point encoder of Michelangelo, as BPT and DeepMesh ship it inside their checkpoints: points to 257 latents.
-# Modules are named as in the checkpoints. Source: Zhao et al. 2023, arXiv:2306.17115; `miche/` of whaohan/bpt at
-# ec80ad9 (the same files in zhaorw02/DeepMesh at 5c8ac4e) with `shapevae-256.yaml`.
-
-
 UNUSED = tuple(
     f"conditioner.point_encoder.model.{module}"
     for module in (
@@ -45,13 +40,9 @@ UNUSED = tuple(
 
 @dataclass(frozen=True)
 class EncoderSizes:
-    """Sizes of the encoder; as published by default.
+    """Sizes of the encoder, as published by default; octaves are those of the sines of a position.
 
-    Args:
-        width, heads, layers: of its attention.
-        latents: besides the one of the whole shape.
-        octaves: of the sines of a position.
-        out: width of what both decoders read.
+    Its ``latents`` do not count the one of the whole shape.
     """
 
     width: int = 768
@@ -166,15 +157,7 @@ Pair = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class BPTSizes:
-    """Sizes of a BPT; as published by default.
-
-    Args:
-        dim: width of the decoder.
-        depth: layers of the decoder.
-        heads: of the decoder.
-        codes: the most tokens of a mesh.
-        points: of a shape.
-    """
+    """Sizes of a BPT, as published by default; codes are the most tokens of a mesh, points those of a shape."""
 
     dim: int = 1024
     depth: int = 24
@@ -185,7 +168,6 @@ class BPTSizes:
 
     @property
     def context(self) -> int:
-        """Return the entries of a cache: the start token and all codes."""
         return self.codes + 1
 
 
@@ -231,7 +213,7 @@ class BPT(nn.Module):
         return torch.cat([rows + kinds, self.sos_token[None]])
 
     def places(self) -> Float[Tensor, "T E"]:
-        """Return the embeddings of positions; the start token has none, because it stands before the first position."""
+        """Return the embeddings of positions; but for the start token, because it stands before the first position."""
         rows = self.abs_pos_emb.weight
         return torch.cat([rows.new_zeros(1, rows.shape[1]), rows])
 
@@ -300,7 +282,6 @@ class BPTWeights:
         return TiedEmbeddings(self.table, functional.pad(self.model.to_logits.weight, (0, 0, 0, 1)))
 
     def bind(self, latents: Float[Tensor, "K C"]) -> BPTNet:
-        """Return the forward for one point cloud, of which these are the latents."""
         return BPTNet(self, [_consult(layer[3], latents, self.model.sizes.heads) for layer in self.layers])
 
     def states(self, tokens: Int[Tensor, " N"], latents: Float[Tensor, "K C"]) -> Float[Tensor, "N E"]:
@@ -328,12 +309,7 @@ def _consult(block: Any, latents: Float[Tensor, "K C"], heads: int) -> Pair:
 
 @final
 class BPTNet(TappedNet):
-    """The forward for one point cloud.
-
-    Args:
-        weights: of the decoder.
-        cross: keys and values of each layer's cross-attention.
-    """
+    """The forward for one point cloud, with keys and values of each layer's cross-attention."""
 
     kind = "bpt"
 

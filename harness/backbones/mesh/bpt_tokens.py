@@ -20,11 +20,6 @@ import numpy.typing as npt
 from stridebench.harness.errors import OutputError, UsageError
 from stridebench.harness.record.outputs import Mesh
 
-# Faces into patches: every patch is a vertex and a fan of faces around it, in the order of their orientation.
-# Source: Weng et al. 2024, arXiv:2411.07025, section 3.2; ties as in whaohan/bpt at ec80ad9. Here a fan never passes
-# a face that is turned the other way, so that every mesh keeps its orientation.
-
-
 Link = tuple[int, int, int]
 """A face at the centre: its other corners in the order of its orientation, and its number."""
 
@@ -32,11 +27,8 @@ Link = tuple[int, int, int]
 def patches(faces: Sequence[Sequence[int]], vertices: int) -> Iterator[list[int]]:
     """Yield patches that cover each face once: the centre, then n + 1 vertices whose neighbours make n faces with it.
 
-    The centre is the corner of the first face left that lies in the most faces left.
-
-    Args:
-        faces: three vertex numbers each, in the order in which they are to be covered.
-        vertices: their number.
+    The centre is the corner of the first face left that lies in the most faces left; ties as in whaohan/bpt. Here a fan
+    never passes a face that is turned the other way, so that every mesh keeps its orientation.
     """
     around: list[list[Link]] = [[] for _ in range(vertices)]
     for number, (a, b, c) in enumerate(faces):
@@ -106,8 +98,7 @@ ORDER = 32
 def quantise(mesh: Mesh) -> Mesh:
     """Return vertices as steps int64 in 0 to 127, merged and sorted; faces without repeats, lowest vertex first.
 
-    Raises:
-        UsageError: a coordinate lies outside [-1, 1] or is not finite, or no face is left.
+    Raises UsageError if a coordinate lies outside [-1, 1] or is not finite, or no face is left.
     """
     if not (np.abs(mesh.vertices) <= 1).all():
         raise UsageError("the mesh has coordinates outside [-1, 1]; scale it with `normalise`")
@@ -137,11 +128,7 @@ def tidied(steps: npt.NDArray[np.int64], faces: npt.NDArray[np.int64]) -> Mesh |
 
 
 def encode(mesh: Mesh) -> list[int]:
-    """Return the token ids of a mesh, the end token last.
-
-    Raises:
-        UsageError: as `quantise`.
-    """
+    """Return the token ids of a mesh, the end token last; raises as `quantise`."""
     exact = quantise(mesh)
     blocks, offsets = _ids(exact.vertices)
     tokens: list[int] = []
@@ -168,8 +155,7 @@ def _ids(steps: npt.NDArray[np.int64]) -> tuple[list[int], list[int]]:
 def decode(tokens: Sequence[int]) -> Mesh:
     """Return the mesh of a sequence, vertices float64 in the middle of their steps; later ids are ignored.
 
-    Raises:
-        OutputError: no end token, an id out of place, a patch of fewer than three vertices, or no face at all.
+    Raises OutputError: no end token, an id out of place, a patch of fewer than three vertices, or no face at all.
     """
     ids = [int(token) for token in tokens]
     if EOS not in ids:
@@ -204,7 +190,7 @@ def _fans(ids: Sequence[int]) -> Iterable[list[tuple[int, int, int]]]:
             fan = []
         block, fresh = token - CENTRES if starts else token, True
     if fresh:
-        raise OutputError(f"the mesh ends behind the block {ids[-1]}, which has no offset")
+        raise OutputError(f"the mesh ends behind the block {ids[-1]} without an offset")
     yield _checked(fan, len(ids))
 
 

@@ -27,17 +27,10 @@ from torch.nn import functional
 
 from stridebench.harness.backbones.mesh.bpt import Conditioner, EncoderSizes, heads_of, joined
 from stridebench.harness.backbones.mesh.model import angles, turn
-from stridebench.harness.backbones.slots.net import Slots
+from stridebench.harness.backbones.slots.net import Slots, check_kept, check_window
 from stridebench.harness.core.cache import Cache, Rows, Window
-from stridebench.harness.errors import ContractError, OutputError
+from stridebench.harness.errors import OutputError
 from stridebench.harness.record.outputs import Mesh
-
-# DeepMesh's tokens: vertices as patch, block and offset ids on 512 steps an axis, in fans around a centre.
-# A vertex is a patch id (0 to 63), a block id in it (64 to 575) and an offset id in that (576 to 4671); patch and
-# block are left out where they repeat. A patch id written as 4672 to 4735 starts a fan. The vertex after its centre
-# names all three again.
-# Source: Zhao et al. 2025, arXiv:2503.15265; `sft/datasets/serializaiton.py` of zhaorw02/DeepMesh at 5c8ac4e.
-
 
 PATCHES, BLOCKS, STEPS = 4, 8, 16
 """An axis is cut into patches, these into blocks, these into steps."""
@@ -57,10 +50,7 @@ def decode(tokens: Sequence[int]) -> Mesh:
     """Return the mesh of a sequence, vertices float64 in the middle of their steps in [-1, 1]; the end token closes it.
 
     Axes are those of the points that the model reads. The released sampler turns points (x, y, z) into (z, x, y) and
-    its output (a, b, c) into (c, b, a). So (a, b, c) here is (a, c, b) in the frame of the points.
-
-    Raises:
-        OutputError: no end token, an id out of place, a fan of fewer than three vertices, or no face at all.
+    its output (a, b, c) into (c, b, a). So (a, b, c) here is (a, c, b) in the frame of the points. Raises OutputError.
     """
     ids = [int(token) for token in tokens]
     if EOS not in ids:
@@ -140,7 +130,6 @@ class DeepMeshSizes:
     """Sizes of a DeepMesh; as published for 0.5 B by default.
 
     Args:
-        width, heads, hidden: of the decoder's layers.
         layers: of each level, before it shortens; every level but the last has as many again after.
         window: entries, after which the released sampler forgets half of them (see `published.SlidingCache`).
         context: tokens of a mesh, as the released script has them.
@@ -180,14 +169,12 @@ class DeepMesh(nn.Module):
         self.linear = nn.Linear(sizes.encoder.out, width)
 
     def levels(self) -> list[Hourglass]:
-        """Return the levels from the widest to the shortest."""
         levels: list[Any] = [self.transformer["h"]]
         while levels[-1].inner:
             levels.append(levels[-1].hourglass)
         return levels
 
     def latents(self, points: Float[Tensor, "n 6"]) -> Float[Tensor, "K E"]:
-        """Return the rows that all layers attend to."""
         out: Tensor = self.norm(self.linear(self.conditioner(points)))
         return out
 
@@ -213,11 +200,9 @@ class Hourglass(nn.Module):
             self.post_layer = nn.ModuleList(DeepMeshBlock(sizes) for _ in range(count))
 
     def before(self) -> Iterable[Any]:
-        """Return the layers that run before the level shortens."""
         return self.pre_layer
 
     def behind(self) -> Iterable[Any]:
-        """Return the layers that run after the level below; the last level has none."""
         return self.post_layer if self.inner else ()
 
 
@@ -237,14 +222,12 @@ class DeepMeshBlock(nn.Module):
         self.mlp = nn.ModuleDict({"swiglu": _linears(gated)})
 
     def consult(self, latents: Float[Tensor, "K E"]) -> Pair:
-        """Return keys and values of the point cloud."""
         keys, values = self.cross_attn["kv_proj"](latents).chunk(2, -1)
         return heads_of(keys, self.heads), heads_of(values, self.heads)
 
     def forward(
         self, x: Float[Tensor, "N E"], rotation: Pair, mask: Float[Tensor, "N T"] | None, cross: Pair, slot: Any
     ) -> Float[Tensor, "N E"]:
-        """Run one pass after the entries of the slot; without a mask rows attend to all earlier entries."""
         q, k, v = heads_of(self.attn["attn"](self.norm_1(x)), self.heads).chunk(3, -1)
         q, k = turn(q, *rotation), turn(k, *rotation)
         keys, values = slot.update(k, v)
@@ -263,10 +246,6 @@ def _linears(widths: dict[str, tuple[int, int]]) -> nn.ModuleDict:
     return nn.ModuleDict({name: nn.Linear(*width, bias=False) for name, width in widths.items()})
 
 
-# The cache of an hourglass: slots on every level, and for each entry the one above that it came from.
-# Positions and attention masks are kept on the host, because the positions of entries decide which go down a level.
-
-
 Places = npt.NDArray[np.int64]
 Sight = npt.NDArray[np.bool_]
 """Row n of [N, T]: the entries, old and new, that the n-th new one attends to."""
@@ -276,13 +255,10 @@ TREE = 1024
 
 @dataclass
 class HourglassLevel:
-    """Entries of one level.
+    """Entries of one level, and the entries of the level above that they represent, ascending (owners).
 
-    Args:
-        slots: keys and values of the level's layers; then its states before the level below, if there is one; then
-            its results for the level above, if there is one.
-        positions: of the entries.
-        owners: the entries of the level above that they represent, ascending.
+    The slots hold keys and values of the level's layers; then its states before the level below, if there is one; then
+    its results for the level above, if there is one.
     """
 
     slots: Slots
@@ -304,12 +280,7 @@ class HourglassLevel:
 
 @dataclass(frozen=True, eq=False)
 class Conditioned:
-    """A model and one point cloud.
-
-    Args:
-        rotations: by position.
-        cross: keys and values of a level's layers, before it shortens and behind.
-    """
+    """A model and one point cloud: rotations by position, and cross keys and values of layers before and behind."""
 
     model: DeepMesh
     rotations: Pair
@@ -317,7 +288,6 @@ class Conditioned:
 
     @staticmethod
     def of(model: DeepMesh, rotations: Pair, points: Float[Tensor, "n 6"]) -> Conditioned:
-        """Run the encoder on a cloud."""
         latents = model.latents(points)
         cross = [
             ([block.consult(latents) for block in level.before()], [block.consult(latents) for block in level.behind()])
@@ -328,11 +298,7 @@ class Conditioned:
 
 @final
 class HourglassCache(Cache):
-    """One stretch of a sequence; it may begin at any position (see `SlidingCache`).
-
-    Args:
-        net: the model for its point cloud.
-    """
+    """One stretch of a sequence; it may begin at any position (see `published.SlidingCache`)."""
 
     def __init__(self, net: Conditioned) -> None:
         self._net = net
@@ -345,14 +311,8 @@ class HourglassCache(Cache):
     @torch.inference_mode()
     def extend(self, window: Window) -> Rows:
         net, top, count = self._net, self._levels[0], len(window.tokens)
-        length, context = top.slots.length, top.slots.context
-        if length + count > context:
-            raise ContractError(
-                f"{length} entries are held and {count} more would pass the context of {context}: draft fewer tokens, "
-                f"or give a smaller budget"
-            )
-        if not 0 <= window.base <= length:
-            raise ContractError(f"a window has base {window.base} and the cache holds {length} entries")
+        length = top.slots.length
+        check_window(window, length, top.slots.context)
         sight = np.tri(count, length + count, length, dtype=np.bool_)
         if window.sees is not None:
             sight[:, : window.base] = True
@@ -365,9 +325,7 @@ class HourglassCache(Cache):
 
     @torch.inference_mode()
     def keep(self, length: int, entries: Sequence[int] = ()) -> None:
-        count = self._levels[0].slots.length
-        if not 0 <= length <= length + len(entries) <= count or any(not 0 <= e < count - length for e in entries):
-            raise ContractError(f"keep({length}, {tuple(entries)}) names entries that are not among the {count} held")
+        check_kept(length, entries, self._levels[0].slots.length)
         chosen = [*range(length), *(length + entry for entry in entries)]
         for level, below in zip(self._levels, [*self._levels[1:], None], strict=True):
             level.keep(chosen)
@@ -380,8 +338,6 @@ class HourglassCache(Cache):
 
 @dataclass(frozen=True, eq=False)
 class _HourglassPass:
-    """One pass of new entries through the levels."""
-
     net: Conditioned
     levels: Sequence[HourglassLevel]
 

@@ -23,9 +23,6 @@ from stridebench.harness.core.cache import Cache
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import UsageError, WeightsError
 
-# What the mesh adapters share: a prompt is a point cloud.
-
-
 POINT = 6
 """Numbers a point: position and unit normal."""
 
@@ -45,16 +42,7 @@ class PointCloudAdapter(LayeredAdapter):
         raise UsageError(f"the backbone {self.name!r} needs a point cloud: open a prompt of a mesh task")
 
     def _points(self, prompt: Prompt, dtype: torch.dtype, count: int | None = None) -> Float[Tensor, "n 6"]:
-        """Return the points of a prompt.
-
-        Args:
-            prompt: of a mesh task.
-            dtype: of the result.
-            count: their required number, or None for one or more.
-
-        Raises:
-            UsageError: there are none, or they are of another shape or number, or not finite.
-        """
+        """Return the points of a prompt; UsageError if they are missing, of another shape or number, or not finite."""
         points = prompt.condition
         if (
             points is None
@@ -75,9 +63,6 @@ class PointCloudAdapter(LayeredAdapter):
         return cloud
 
 
-# Building blocks of the encoder and the decoder of a mesh model: sizes, norms, attentions, gated layers.
-
-
 EPS = 1e-6
 
 
@@ -86,13 +71,9 @@ class MeshSizes:
     """Sizes of a mesh model.
 
     Args:
-        width: E.
-        layers: of the decoder.
-        heads: of all attentions; width / heads is even.
         hidden: of the gated layers.
         latents: their number for a point cloud.
         encoder_layers: of self-attention among the latents.
-        context: the most tokens.
         window: number of last positions, its position included, whose entries a row attends to, or 0 for all.
         shared_coordinates: whether the encoder adds to a point the decoder's rows of its quantised coordinates, which
             are weighted by the normal.
@@ -110,11 +91,7 @@ class MeshSizes:
 
     @staticmethod
     def read(name: str, fields: Mapping[str, Any]) -> MeshSizes:
-        """Return the sizes in the fields of a configuration file.
-
-        Raises:
-            WeightsError: a field is missing, unknown or not a whole number.
-        """
+        """Return the sizes in a configuration file, or raise WeightsError."""
         names = set(MeshSizes.__dataclass_fields__)
         whole = all(isinstance(value, int) for value in fields.values())
         if set(fields) | {"shared_coordinates"} != names or not whole:
@@ -183,9 +160,6 @@ class Gated(nn.Module):
         return out
 
 
-# The encoder of point clouds: some distant points gather their surroundings and then attend to one another.
-
-
 OCTAVES = 6
 """Frequencies of a position's sines: pi to 32 pi."""
 REACH = (0.1, 0.2, 0.4, 0.8)
@@ -219,11 +193,9 @@ class PointEncoder(nn.Module):
     def forward(
         self, points: Float[Tensor, "B n 6"], coordinates: Float[Tensor, "3 S E"] | None = None
     ) -> Float[Tensor, "B K E"]:
-        """Return the latents of each cloud.
+        """Return the latents of each cloud, whose points are fp32 for weights of any type.
 
-        Args:
-            points: in fp32 for weights of any type.
-            coordinates: rows of the steps of each axis, for an encoder that shares them with the decoder.
+        ``coordinates`` are rows of the steps of each axis, for an encoder that shares them with the decoder.
         """
         chosen = spread_out(points[..., :3], self.latents)
         features = self.lift(waves(points).to(self.read_q.weight))
@@ -275,8 +247,6 @@ def facing_rows(points: Float[Tensor, "B n 6"], coordinates: Float[Tensor, "3 S 
 
 
 class _LatentMixer(nn.Module):
-    """A layer of self-attention among latents."""
-
     def __init__(self, sizes: MeshSizes) -> None:
         super().__init__()
         self.heads = sizes.heads
@@ -312,7 +282,6 @@ class Codes(nn.Module):
             self.own[mesh.EOS :].normal_(std=0.05)
 
     def forward(self) -> Float[Tensor, "V E"]:
-        """Return the table."""
         blocks, offsets = _grid(self.blocks), _grid(self.steps)
         special = self.own.new_zeros(mesh.VOCABULARY - mesh.EOS, self.own.shape[1])
         sums = torch.cat([blocks + self.kinds[0], offsets + self.kinds[1], blocks + self.kinds[2], special])
@@ -393,14 +362,12 @@ class MeshModel(nn.Module):
         return functional.linear(self.states(tokens, points, table), table)
 
     def latents(self, points: Float[Tensor, "B n 6"]) -> Float[Tensor, "B K E"]:
-        """Return the latents of point clouds, which the decoder reads."""
         latents: Tensor = self.encoder(points, self.codes.coordinates() if self.sizes.shared_coordinates else None)
         return latents
 
     def states(
         self, tokens: Int[Tensor, "B N"], points: Float[Tensor, "B n 6"], table: Float[Tensor, "V E"]
     ) -> Float[Tensor, "B N E"]:
-        """Return the rows that the table is multiplied with."""
         sizes, count = self.sizes, tokens.shape[1]
         latents = self.latents(points)
         x = functional.embedding(tokens, table) + functional.embedding(

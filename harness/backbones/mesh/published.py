@@ -1,4 +1,4 @@
-"""The published mesh decoders that read a point cloud: BPT and DeepMesh."""
+"""The published mesh decoders that read a point cloud: BPT and DeepMesh. Nothing that their authors pickled is run."""
 
 from __future__ import annotations
 
@@ -21,24 +21,15 @@ from stridebench.harness.backbones.mesh.bpt import UNUSED, EncoderSizes
 from stridebench.harness.backbones.mesh.deepmesh import Conditioned, HourglassCache
 from stridebench.harness.backbones.mesh.model import PointCloudAdapter
 from stridebench.harness.backbones.slots import lora
+from stridebench.harness.backbones.slots.net import check_kept, check_window
 from stridebench.harness.core.backbone import EncodedPrompt, TiedEmbeddings
 from stridebench.harness.core.cache import Cache, Rows, Window
 from stridebench.harness.core.capabilities import Capabilities, Requirement
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.discover import tuned
 from stridebench.harness.errors import ContractError, UsageError, WeightsError
-from stridebench.harness.machine.folders import cache_folder
 from stridebench.harness.record.outputs import Mesh
 from stridebench.harness.registry import BACKBONES
-
-# DeepMesh's window as its authors' sampler slides it: a cache of 9,000 entries that forgets half when it is full.
-# `ar_sample_kvcache` of sample.py (zhaorw02/DeepMesh at 5c8ac4e) reads one token a pass. Once 9,001 tokens are
-# there, and after every 4,500 more, it reads the last 4,501 again, in one pass over an empty cache, at the positions
-# that they had. So the entry at position p attends from `start_of(p)` on, and what lies before is forgotten on all
-# levels.
-# Here drafts may cross such a position. Those before it are read with the old entries, those behind it with the new
-# ones. The old entries stay for a while, because drafts may be rejected.
-
 
 Places = npt.NDArray[np.int64]
 SLACK = 256
@@ -61,10 +52,12 @@ class _Stretch:
 
 @final
 class SlidingCache(Cache):
-    """One sequence, in stretches that overlap by half a window.
+    """One sequence, in stretches that overlap by half a window: a cache of 9,000 entries that forgets half when full.
 
-    Args:
-        net: the model for its point cloud.
+    `ar_sample_kvcache` of sample.py (zhaorw02/DeepMesh at 5c8ac4e) reads one token a pass. Once 9,001 tokens are there,
+    and after every 4,500 more, it reads the last 4,501 again, in one pass over an empty cache, at their old positions.
+    So the entry at position p attends from `start_of(p)` on. Here drafts may cross such a position. Those before it
+    are read with the old entries, those behind it with the new ones. The old entries stay a while, for rejected drafts.
     """
 
     def __init__(self, net: Conditioned) -> None:
@@ -75,14 +68,8 @@ class SlidingCache(Cache):
 
     @torch.inference_mode()
     def extend(self, window: Window) -> Rows:
-        length, count, context = len(self._tokens), len(window.tokens), self._sizes.context
-        if length + count > context:
-            raise ContractError(
-                f"{length} entries are held and {count} more would pass the context of {context}: draft fewer tokens, "
-                f"or give a smaller budget"
-            )
-        if not 0 <= window.base <= length:
-            raise ContractError(f"a window has base {window.base} and the cache holds {length} entries")
+        count = len(window.tokens)
+        check_window(window, len(self._tokens), self._sizes.context)
         tokens, positions = np.array(window.tokens.tolist()), np.array(window.positions.tolist())
         starts = start_of(positions, self._sizes.window)
         logits = window.tokens.new_empty(0)
@@ -101,8 +88,7 @@ class SlidingCache(Cache):
     @torch.inference_mode()
     def keep(self, length: int, entries: Sequence[int] = ()) -> None:
         count = len(self._tokens)
-        if not 0 <= length <= length + len(entries) <= count or any(not 0 <= e < count - length for e in entries):
-            raise ContractError(f"keep({length}, {tuple(entries)}) names entries that are not among the {count} held")
+        check_kept(length, entries, count)
         kept = np.array([*range(length), *(length + entry for entry in entries)], np.int64)
         for stretch in self._stretches.values():
             places = np.full(count, -1)
@@ -148,9 +134,6 @@ def _none() -> Places:
     return np.zeros(0, np.int64)
 
 
-# Checkpoints of a training run as their authors published them; nothing that they pickle is run.
-
-
 COMPONENT = "model"
 """The one component that a preset's ``parts`` names."""
 
@@ -174,36 +157,24 @@ INERT: list[Any] = [
 
 
 def locate(name: str, parts: Any, sha256: str | None) -> Path:
-    """Return the checkpoint's file.
-
-    Raises:
-        UsageError: ``parts`` is malformed. WeightsError: it is not on this machine, or not the pinned file.
-    """
+    """Return the checkpoint's file; UsageError if ``parts`` is malformed, WeightsError if it is not the pinned file."""
     checked = components.check(name, parts, (COMPONENT,))
     path = components.locate(name, checked)[COMPONENT]
-    actual = files.remembered(path, cache_folder() / "digests") if sha256 else None
+    actual = files.remembered(path) if sha256 else None
     if actual != sha256:
         raise WeightsError(f"{name}: {path} is not the pinned file: its sha256 is {actual}, wanted {sha256}")
     return path
 
 
 def fill(name: str, model: nn.Module, path: Path, unused: Sequence[str]) -> None:
-    """Give a model on the meta device the tensors of a file.
+    """Give a model on the meta device the tensors of a file, or raise WeightsError.
 
-    Args:
-        unused: beginnings of names of tensors that the model does not use.
-
-    Raises:
-        WeightsError: the file cannot be read, or its tensors are not the model's.
+    Names of tensors that the model does not use begin with one of ``unused``.
     """
     with torch.serialization.safe_globals(INERT):
         state = components.read_state(name, path)
     idle = [key for key in state if key.startswith(tuple(unused))]
     components.fill(name, path, model.to_empty(device="cpu"), state, idle)
-
-
-Encode = Callable[[Tensor], EncodedPrompt]
-"""Runs the encoder on points [n, 6]."""
 
 
 @dataclass(frozen=True)
@@ -241,7 +212,7 @@ class PointMesh(PointCloudAdapter):
     def __init__(self, identity: Identity, family: MeshFamily, model: Any, weights: bpt.BPTWeights | None) -> None:
         super().__init__(identity)
         self._family, self._model, self._weights = family, model, weights
-        self._encode = self._encode_hourglass() if weights is None else self._encode_slots(weights)
+        self._rotations = model.rotations() if weights is None else None
 
     @classmethod
     def load(cls, name: str, params: Mapping[str, Any], dtype: str, device: str) -> PointMesh:
@@ -258,7 +229,9 @@ class PointMesh(PointCloudAdapter):
             fill(name, model, path, UNUSED)
             fingerprint = components.digest({COMPONENT: path})
         if "lora" in params:
-            fingerprint = _tune(model, fingerprint, tuned(str(params["lora"]), name))
+            folder = tuned(str(params["lora"]), name)
+            model.load_state_dict(lora.merged(folder, fingerprint, model.state_dict()))
+            fingerprint = hashlib.sha256(f"{fingerprint} {sources.digest(folder)}".encode()).hexdigest()
         model = model.to(device=device, dtype=TYPES[dtype]).eval().requires_grad_(False)
         weights = model.weights() if isinstance(model, bpt.BPT) else None
         capabilities = Capabilities(
@@ -276,8 +249,14 @@ class PointMesh(PointCloudAdapter):
 
     @torch.inference_mode()
     def open(self, prompt: Prompt) -> EncodedPrompt:
-        """Encode the prompt's points: the number that the model was published with, in [-1, 1], with unit normals."""
-        return self._encode(self._points(prompt, TYPES[self.dtype], self._model.sizes.points))
+        points = self._points(prompt, TYPES[self.dtype], self._model.sizes.points)
+        tokens = (self._model.prompt,)
+        if self._weights is None:
+            hourglass = Conditioned.of(self._model, self._rotations, points)
+            return EncodedPrompt(tokens, lambda: SlidingCache(hourglass))
+        latents = self._model.conditioner(points)
+        net = self._weights.bind(latents)
+        return EncodedPrompt(tokens, lambda: self._slots(net), latents)
 
     def tied_embeddings(self) -> TiedEmbeddings:
         return super().tied_embeddings() if self._weights is None else self._weights.tied_embeddings()
@@ -292,23 +271,6 @@ class PointMesh(PointCloudAdapter):
         assert self._weights is not None, "only BPT has a number of layers"
         return PointMesh(identity, self._family, self._model, self._weights.pick(layers))
 
-    def _encode_slots(self, weights: bpt.BPTWeights) -> Encode:
-        def encode(points: Tensor) -> EncodedPrompt:
-            latents = weights.model.conditioner(points)
-            net = weights.bind(latents)
-            return EncodedPrompt((bpt.BPT.prompt,), lambda: self._slots(net), latents)
-
-        return encode
-
-    def _encode_hourglass(self) -> Encode:
-        model, rotations = self._model, self._model.rotations()
-
-        def encode(points: Tensor) -> EncodedPrompt:
-            net = Conditioned.of(model, rotations, points)
-            return EncodedPrompt((deepmesh.DeepMesh.prompt,), lambda: SlidingCache(net))
-
-        return encode
-
 
 def _family(name: str, params: Mapping[str, Any]) -> MeshFamily:
     if params.get("architecture") not in FAMILIES:
@@ -316,16 +278,6 @@ def _family(name: str, params: Mapping[str, Any]) -> MeshFamily:
     if ("parts" in params) == ("random" in params):
         raise UsageError(f"{name}: point_mesh needs one of parts and random; name a preset such as bpt")
     return FAMILIES[str(params["architecture"])]
-
-
-def _tune(model: Any, fingerprint: str, folder: Path) -> str:
-    """Add the matrices of a folder to a model; return the fingerprint of the sums.
-
-    Raises:
-        WeightsError: the folder is damaged, or was trained for other weights.
-    """
-    model.load_state_dict(lora.merged(folder, fingerprint, model.state_dict()))
-    return hashlib.sha256(f"{fingerprint} {sources.digest(folder)}".encode()).hexdigest()
 
 
 def _random(name: str, family: MeshFamily, options: Mapping[str, Any]) -> Any:

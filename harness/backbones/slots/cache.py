@@ -8,24 +8,27 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol, final, runtime_checkable
+from typing import NamedTuple, Protocol, final, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from stridebench.harness.backbones.slots.graphs import CaptureShape, Graphs
-from stridebench.harness.backbones.slots.net import FIRST, Gates, Net, SlotInputs, Slots, Tapped, causal_mask
+from stridebench.harness.backbones.slots.net import (
+    FIRST,
+    Gates,
+    Net,
+    SlotInputs,
+    SlotLayer,
+    Slots,
+    Tapped,
+    causal_mask,
+    check_kept,
+    check_window,
+)
 from stridebench.harness.core.cache import Cache, Rows, Window
 from stridebench.harness.errors import ContractError
-
-if TYPE_CHECKING:
-    from stridebench.harness.backbones.slots.net import Net, SlotLayer, Slots
-
-
-# Windows of several sequences in one pass over a net, packed end to end. Each attends to its own slots.
-# Products read all N rows of the windows, without padding. Attention is computed sequence by sequence, so that keys
-# and values stay where they are. Symbols: N_b rows of sequence b, and T_b entries that it has after the pass.
 
 
 class PackedWindow(NamedTuple):
@@ -113,19 +116,13 @@ class Masks:
         self._causal: dict[int, Tensor] = {}
 
     def __call__(self, window: Window, entries: int) -> Float[Tensor, "N T"] | None:
-        count = len(window.tokens)
-        if window.sees is not None:
-            return self._tree(window.sees, window.base)
+        count, sees = len(window.tokens), window.sees
+        if sees is not None:
+            mask = self._like.new_zeros(count, window.base + sees.shape[1])
+            mask[:, window.base :].masked_fill_(~sees, float("-inf"))
+            return mask
         if count == 1 or entries == 0:
             return None
-        return self._chain(count, entries)
-
-    def _tree(self, sees: Bool[Tensor, "N S"], base: int) -> Float[Tensor, "N T"]:
-        mask = self._like.new_zeros(sees.shape[0], base + sees.shape[1])
-        mask[:, base:].masked_fill_(~sees, float("-inf"))
-        return mask
-
-    def _chain(self, count: int, entries: int) -> Float[Tensor, "N T"]:
         if count > KEPT_MASK:
             return causal_mask(count, entries, self._like)
         buffer = self._causal.get(count)
@@ -138,14 +135,7 @@ class Masks:
 
 @final
 class SlotCache(Cache):
-    """One sequence over a net.
-
-    Args:
-        net: the forward pass.
-        context: the most entries.
-        masks: shared by the caches of a backbone.
-        graphs: captures passes of fixed shapes (see `graphs`), or None for plain passes alone.
-    """
+    """One sequence over a net, of at most ``context`` entries; masks and captured passes are those of its backbone."""
 
     def __init__(self, net: Net, context: int, masks: Masks, graphs: Graphs | None = None) -> None:
         self._net = net
@@ -158,15 +148,21 @@ class SlotCache(Cache):
     def extend(self, window: Window) -> Rows:
         rows = self._replayed(window)
         if rows is None:
-            rows = self._run(self._part(window))
+            net, slots, _, mask = self._part(window)
+            inputs = SlotInputs(window.tokens, window.positions, mask, slots.layers)
+            if not window.taps:
+                rows = Rows(net(inputs, window.rows))
+            elif isinstance(net, Tapped):
+                rows = net.tapped(inputs, window.rows, window.taps)
+            else:
+                raise ContractError(f"{type(net).__name__} gives no hidden rows; ask a backbone that meets HIDDEN")
         self._slots.length += len(window.tokens)
         return rows
 
     def _replayed(self, window: Window) -> Rows | None:
-        """Return the rows of a captured pass, or None if the plain path takes it."""
         if self._fixed is None or self._graphs is None:
             return None
-        self._check(window)
+        check_window(window, self._slots.length, self._slots.context)
         shape = self._fixed.shape(window)
         if isinstance(shape, str):
             self._graphs.say(shape)
@@ -182,65 +178,30 @@ class SlotCache(Cache):
         return super().extend_many(caches, windows) if rows is None else rows
 
     def _part(self, window: Window) -> PackedWindow:
-        self._check(window)
-        return PackedWindow(self._gated(window), self._slots, window, self._masks(window, self._slots.length))
+        net, slots = self._net, self._slots
+        check_window(window, slots.length, slots.context)
+        if window.gate is not None:
+            if not isinstance(net, Gates):
+                raise ContractError(f"{type(net).__name__} gates no rows; ask a backbone that meets GATE")
+            net = net.gated(window.adapter, window.gate)
+        return PackedWindow(net, slots, window, self._masks(window, slots.length))
 
-    def _check(self, window: Window) -> None:
-        slots, count = self._slots, len(window.tokens)
-        if slots.length + count > slots.context:
-            raise ContractError(
-                f"{slots.length} entries are held and {count} more would pass the context of "
-                f"{slots.context}: draft fewer tokens, or give a shorter prompt or budget"
-            )
-        if not 0 <= window.base <= slots.length:
-            raise ContractError(f"a window has base {window.base} and the cache holds {slots.length} entries")
-
-    def _gated(self, window: Window) -> Net:
-        if window.gate is None:
-            return self._net
-        if not isinstance(self._net, Gates):
-            raise ContractError(f"{type(self._net).__name__} gates no rows; ask a backbone that meets GATE")
-        return self._net.gated(window.adapter, window.gate)
-
-    def _run(self, part: PackedWindow) -> Rows:
-        net, slots, window, mask = part
-        inputs = SlotInputs(window.tokens, window.positions, mask, slots.layers)
-        if not window.taps:
-            return Rows(net(inputs, window.rows))
-        if not isinstance(net, Tapped):
-            raise ContractError(f"{type(net).__name__} gives no hidden rows; ask a backbone that meets HIDDEN")
-        return net.tapped(inputs, window.rows, window.taps)
-
+    @torch.inference_mode()
     def keep(self, length: int, entries: Sequence[int] = ()) -> None:
-        slots, end = self._slots, length + len(entries)
-        if not 0 <= length <= end <= slots.length or any(not 0 <= e < slots.length - length for e in entries):
-            raise ContractError(
-                f"keep({length}, {tuple(entries)}) names entries that are not among the {slots.length} held"
-            )
+        slots = self._slots
+        check_kept(length, entries, slots.length)
         placed = 0
         while placed < len(entries) and entries[placed] == placed:
             placed += 1
         if placed < len(entries):
-            self._move(length, placed, entries)
-        slots.length = end
-
-    @torch.inference_mode()
-    def _move(self, length: int, placed: int, entries: Sequence[int]) -> None:
-        keys = self._slots.layers[0].keys
-        index = torch.tensor(entries[placed:], device=keys.device) + length
-        for layer in self._slots.layers:
-            layer.gather(length + placed, index)
-
-
-# What nets share that give the hidden rows of their layers: layers, a norm and a head.
+            index = torch.tensor(entries[placed:], device=slots.layers[0].keys.device) + length
+            for layer in slots.layers:
+                layer.gather(length + placed, index)
+        slots.length = length + len(entries)
 
 
 class TappedNet(ABC):
-    """A `Net` of layers, a norm and a head that also gives the hidden rows of its layers.
-
-    Attributes:
-        layers: of the slots.
-    """
+    """A `Net` of layers, a norm and a head that also gives the hidden rows of its layers."""
 
     layers: int
 
@@ -257,14 +218,12 @@ class TappedNet(ABC):
         return self._tapped_rows(inputs, slice(len(inputs.tokens) - rows, None), taps)
 
     def _tapped_rows(self, inputs: SlotInputs, rows: slice | list[int], taps: Sequence[int]) -> Rows:
-        """Return logits of chosen rows, and the inputs of the tapped layers of all rows."""
         entering = dict.fromkeys(taps, torch.empty(0))
         x = self._through(inputs, entering)
         last = entering[self.depth] = self._normed(x)
         return Rows(self._logits(last[rows]), torch.stack([entering[tap] for tap in taps], 1)[:, None])
 
     def _packed_rows(self, inputs: SlotInputs, parts: Sequence[PackedWindow]) -> Rows:
-        """Return logits of the last rows of each window, and hidden rows if the windows have taps."""
         rows, taps = last_rows(parts), parts[0].window.taps
         if taps:
             return self._tapped_rows(inputs, rows, taps)
@@ -275,9 +234,7 @@ class TappedNet(ABC):
         """Return the rows after the last layer; write the inputs of layers that are keys of ``entering`` into it."""
 
     @abstractmethod
-    def _normed(self, x: Float[Tensor, "N E"]) -> Float[Tensor, "N E"]:
-        """Return rows after the last norm."""
+    def _normed(self, x: Float[Tensor, "N E"]) -> Float[Tensor, "N E"]: ...
 
     @abstractmethod
-    def _logits(self, last: Float[Tensor, "R E"]) -> Float[Tensor, "R V"]:
-        """Return logits of normed rows."""
+    def _logits(self, last: Float[Tensor, "R E"]) -> Float[Tensor, "R V"]: ...

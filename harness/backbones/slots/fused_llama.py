@@ -71,12 +71,9 @@ class FusedLlamaLayer:
 
 @final
 class FusedLlama(FusedLayers, TappedNet):
-    """The forward.
+    """The forward of a model for which `incompatibility` is None.
 
-    Args:
-        model: one for which `incompatibility` is None. Its weights move layer by layer, so that memory holds them once;
-            those that were not read yet are read then (`transformers_models.fill`).
-        products: makes the products of its weights.
+    Its weights move layer by layer, so that memory holds them once; those that were not read yet are read then.
     """
 
     kind = "fused"
@@ -154,7 +151,6 @@ class FusedLlama(FusedLayers, TappedNet):
         return x
 
     def _near(self, inputs: SlotInputs, mask: Tensor | None) -> Any:
-        """Return the mask of layers with a window: one for each sequence of a packed pass."""
         window, last, share = self._window, inputs.slots[-1], self._heads // self._kv_heads
         if window is None:
             return None
@@ -196,11 +192,7 @@ class FusedLlama(FusedLayers, TappedNet):
 
 
 def forward_of(model: Any, products: Products = FULL) -> Tapped:
-    """Return the fused forward if it computes the same as the model, else that of transformers.
-
-    Raises:
-        UsageError: transformers' is needed, whose products cannot be quantised.
-    """
+    """Return the fused forward if it computes the same, else that of transformers, or raise UsageError."""
     reason = incompatibility(model)
     if reason is None:
         return FusedLlama(model, products)

@@ -28,14 +28,6 @@ from stridebench.harness.backbones.slots.net import CacheLayer, Net, SlotInputs,
 from stridebench.harness.core.cache import Rows, Window
 from stridebench.harness.errors import ContractError, GraphWarning
 
-# A computation of fixed shapes that is captured once and replayed: a CUDA graph, or a recorder where there is no
-# GPU.
-# A graph replays the kernels of its capture with the same shapes, numbers and addresses. Whatever the host would
-# have chosen anew is stale then, without an error. The recorder computes each replay anew on CPU tensors and
-# compares it with the capture, operation by operation, so that such a mistake is an error on a machine without a
-# GPU.
-
-
 WARM_UPS = 3
 """Runs before a CUDA capture, in which libraries choose their kernels."""
 READS = ("_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal", "unique")
@@ -52,11 +44,9 @@ class Capture(Protocol):
 
 
 class CudaCapture:
-    """A CUDA graph.
+    """A CUDA graph of a computation that reads and writes tensors of fixed addresses.
 
-    Args:
-        compute: reads and writes tensors of fixed addresses; it runs some times more, so it must be idempotent.
-        pool: memory that the graphs of one sequence share (`torch.cuda.graph_pool_handle`).
+    It runs some times more, so it must be idempotent. Graphs of one sequence share a pool of memory.
     """
 
     def __init__(self, compute: Compute, pool: Any) -> None:
@@ -84,25 +74,14 @@ class Operation(NamedTuple):
 
 
 class RecordedCapture:
-    """A stand-in of a CUDA graph on CPU tensors.
-
-    Args:
-        compute: as of a `CudaCapture`.
-
-    Raises:
-        ContractError: the computation reads a result on the host.
-    """
+    """A stand-in of a CUDA graph on CPU tensors; ContractError if the computation reads a result on the host."""
 
     def __init__(self, compute: Compute) -> None:
         self._compute = compute
         self._operations, self._results = _recorded(compute)
 
     def replay(self) -> tuple[Tensor, ...]:
-        """Compute, and write over the results of the capture.
-
-        Raises:
-            ContractError: an operation differs from the capture's in name, shape, number or address.
-        """
+        """Compute; ContractError if an operation differs from the capture's in name, shape, number or address."""
         operations, results = _recorded(self._compute)
         for index, (now, before) in enumerate(zip(operations, self._operations, strict=False)):
             if now != before:
@@ -159,7 +138,7 @@ def _shape(tensor: Tensor) -> tuple[tuple[int, ...], torch.dtype]:
 
 
 def _address(tensor: Tensor) -> int:
-    """Return the address of a tensor's first element; of a packed matrix, which has none, that of the object."""
+    """Return the address of a tensor's first element; of a packed matrix, which lacks one, that of the object."""
     return tensor.data_ptr() if tensor.layout == torch.strided else id(tensor)
 
 
@@ -179,13 +158,7 @@ class CaptureShape(NamedTuple):
 
 
 class FixedLayer(CacheLayer):
-    """The slots of one layer as a captured pass sees them.
-
-    Args:
-        layer: allocated.
-        places: slots of the N new entries.
-        entries: T.
-    """
+    """The slots of one layer as a captured pass sees them: places of the N new entries, and the first T entries."""
 
     def __init__(self, layer: SlotLayer, places: Int[Tensor, " N"], entries: int) -> None:
         super().__init__()
@@ -203,12 +176,6 @@ class FixedLayer(CacheLayer):
 
 
 class _CapturedPass:
-    """One captured shape.
-
-    Args:
-        like: 0 in the model's type, on its device.
-    """
-
     def __init__(self, net: Net, slots: Slots, shape: CaptureShape, like: Tensor) -> None:
         self._net, self._slots, self._shape = net, slots, shape
         device = like.device
@@ -221,7 +188,6 @@ class _CapturedPass:
         self._capture: Capture | None = None
 
     def compute(self) -> tuple[Tensor, ...]:
-        """Return logits of all N rows, and hidden rows if layers are tapped."""
         shape, places = self._shape, self._start + self._counted
         own = places[:, None]  # seen by padding too, so that a sliding window leaves no row empty
         sees = self._sees | (self._places == own) if shape.masked else self._places <= own
@@ -235,7 +201,6 @@ class _CapturedPass:
         return rows.logits, rows.hidden
 
     def run(self, window: Window, pool: Any) -> Rows:
-        """Return the rows of a window; captured at the first call."""
         count = len(window.tokens)
         self._tokens[:count] = window.tokens
         self._positions[:count] = window.positions
@@ -254,13 +219,7 @@ class _CapturedPass:
 
 @final
 class FixedSlots:
-    """Slots of one sequence whose addresses never change, and the passes captured over them.
-
-    Args:
-        net: the forward pass.
-        context: the most entries.
-        like: 0 in the model's type, on its device.
-    """
+    """Slots of one sequence whose addresses never change, and the passes captured over them."""
 
     def __init__(self, net: Net, context: int, like: Tensor) -> None:
         self.slots = Slots(net.layers, context, first=context + ROWS[-1])
@@ -270,7 +229,6 @@ class FixedSlots:
 
     @property
     def shapes(self) -> Sequence[CaptureShape]:
-        """Return the shapes captured so far."""
         return tuple(self._passes)
 
     def shape(self, window: Window) -> CaptureShape | str | None:
@@ -291,7 +249,6 @@ class FixedSlots:
         return CaptureShape(rows, min(entries, room), window.sees is not None, window.taps)
 
     def run(self, shape: CaptureShape, window: Window) -> Rows:
-        """Return the rows of a window; leave the slots' length."""
         if shape not in self._passes:
             self._passes[shape] = _CapturedPass(self._net, self.slots, shape, self._like)
         return self._passes[shape].run(window, self._pool)
@@ -299,12 +256,7 @@ class FixedSlots:
 
 @final
 class Graphs:
-    """Lends `FixedSlots` to the sequences of one model; those of a sequence that is over serve the next one.
-
-    Args:
-        context: the most entries of a sequence.
-        like: 0 in the model's type, on its device.
-    """
+    """Lends `FixedSlots` to the sequences of one model; those of a sequence that is over serve the next one."""
 
     def __init__(self, context: int, like: Tensor) -> None:
         self._context, self._like = context, like
@@ -320,7 +272,6 @@ class Graphs:
         return fixed
 
     def say(self, reason: str) -> None:
-        """Warn that the plain path is taken, once a model."""
         if not self._said:
             self._said = True
             warnings.warn(f"{reason}; such passes are not captured, which is slower", GraphWarning, stacklevel=4)

@@ -25,11 +25,7 @@ Grammar = Callable[[Int[Tensor, " R"]], Float[Tensor, "R V"]]
 class GridGrammar:
     """Cells take the ids allowed; ends of lines and of the picture take their one forced id.
 
-    Places outside the picture are treated as cells.
-
-    Args:
-        grid: the picture; its ``start`` is not used.
-        allowed: marks the ids that a cell may take.
+    Places outside the picture are treated as cells; the start of the grid is not used.
     """
 
     def __init__(self, grid: Grid, allowed: Bool[Tensor, " V"], dtype: torch.dtype = torch.float32) -> None:
@@ -88,11 +84,6 @@ class GuidedCache(Cache):
         self._opened = False
 
     def extend(self, window: Window) -> Rows:
-        """Read the window in both branches: one forward pass, packed end to end if their caches have it.
-
-        Raises:
-            ContractError: past the context, or a tree that hangs from a token inside the prompt.
-        """
         rows = type(self).extend_many([self], [window])[0]
         if isinstance(rows, Exception):
             raise rows
@@ -133,7 +124,6 @@ class GuidedCache(Cache):
         )
 
     def _joined(self, window: Window, read: Sequence[Rows]) -> Rows:
-        """Mix and mask the rows of the branches."""
         count = len(window.tokens)
         self._held += count
         logits, hidden = read[0].logits, read[0].hidden
@@ -171,11 +161,6 @@ class GuidedCache(Cache):
             cache.extend(Window(tokens, torch.arange(len(tokens), device=tokens.device), 0, None, 0))
 
     def keep(self, length: int, entries: Sequence[int] = ()) -> None:
-        """Keep the entries in both branches; the unconditional one never drops its prompt.
-
-        Raises:
-            ContractError: entries that are not held, or an entry of the prompt moved behind the prompt.
-        """
         behind = max(0, self._last - length)
         moved = [length + entry - self._last for entry in entries[behind:]]
         if any(entry < 0 for entry in moved):

@@ -45,12 +45,9 @@ Adapter = Mapping[str, LowRank]
 
 
 def read(folder: Path, backbone: Backbone, dtype: torch.dtype) -> dict[str, LowRank]:
-    """Read a folder with adapter_config.json and adapter_model.safetensors of peft, and config.json with its tie.
+    """Read an adapter of peft, and its tie to weights in config.json, which folders of other projects lack.
 
-    A folder that another project published lacks the tie; its layers are held against those of the model.
-
-    Raises:
-        WeightsError: it is damaged, was made for other weights, or is not plain LoRA.
+    Raises WeightsError if it is damaged, was made for other weights, or is not plain LoRA.
     """
     stored = _Stored.read(folder, backbone.device)
     if stored.fingerprint not in ("", backbone.fingerprint):
@@ -67,11 +64,7 @@ def is_tuned(folder: Path) -> bool:
 
 
 def base(folder: Path, shipped: Path) -> Path:
-    """Return the folder of the weights that an adapter is added to: a path, or a name in the folder ``shipped``.
-
-    Raises:
-        WeightsError: the adapter is damaged or not plain LoRA, or the base weights are not there or are others.
-    """
+    """Return the folder of the weights of an adapter: a path, or a name in ``shipped``; or raise WeightsError."""
     stored = _Stored.read(folder)
     weights = shipped / stored.base  # an absolute path stays as it is
     if not (weights / "config.json").is_file():
@@ -82,14 +75,9 @@ def base(folder: Path, shipped: Path) -> Path:
 
 
 def merged(folder: Path, fingerprint: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return weights with the products of an adapter added, rounded to bf16 as a whole export is.
+    """Return weights W, named ``LAYER.weight``, with an adapter's products added, rounded to bf16 as a whole export is.
 
-    Args:
-        fingerprint: of the folder of the weights.
-        weights: by name; W of a layer is ``LAYER.weight``.
-
-    Raises:
-        WeightsError: the adapter is damaged, is not plain LoRA, or was made for other weights.
+    Raises WeightsError if the adapter is damaged, is not plain LoRA, or was made for other weights.
     """
     stored = _Stored.read(folder)
     if stored.fingerprint != fingerprint:
@@ -100,15 +88,20 @@ def merged(folder: Path, fingerprint: str, weights: Mapping[str, Tensor]) -> dic
     layers = stored.layers(torch.float32)
     if lost := [layer for layer in layers if f"{layer}.weight" not in weights]:
         raise WeightsError(f"{folder} has matrices for {lost[0]}, which {stored.base} has not; train it again")
-    return {**weights, **{f"{layer}.weight": _sum(folder, layer, weights, pair) for layer, pair in layers.items()}}
+    sums = dict(weights)
+    for layer, pair in layers.items():
+        weight, added = weights[f"{layer}.weight"], pair.up @ pair.down
+        if weight.shape != added.shape:
+            raise WeightsError(
+                f"{folder}: the matrices of {layer} are for a weight of shape {tuple(added.shape)}, and it has "
+                f"{tuple(weight.shape)}; train it again"
+            )
+        sums[f"{layer}.weight"] = (weight + added).bfloat16()
+    return sums
 
 
 def add(folder: Path, model: Any) -> str:
-    """Add the adapter in a model's folder to its weights, as from_pretrained of transformers does if peft is installed.
-
-    Returns:
-        A note that it was added, or why it was not.
-    """
+    """Add the adapter in a model's folder to its weights, as transformers does with peft; return a note of that."""
     try:
         pairs = _Stored.read(folder).layers(torch.float32)
         weights = {layer: model.get_submodule(layer).weight for layer in pairs}
@@ -122,24 +115,10 @@ def add(folder: Path, model: Any) -> str:
     return f"the adapter in their folder ({SETTINGS}) is added to the weights"
 
 
-def _sum(folder: Path, layer: str, weights: Mapping[str, Tensor], pair: LowRank) -> Tensor:
-    weight, added = weights[f"{layer}.weight"], pair.up @ pair.down
-    if weight.shape != added.shape:
-        raise WeightsError(
-            f"{folder}: the matrices of {layer} are for a weight of shape {tuple(added.shape)}, and it has "
-            f"{tuple(weight.shape)}; train it again"
-        )
-    return (weight + added).bfloat16()
-
-
 def write(folder: Path, layers: Mapping[str, LowRank], alpha: int, task: str | None, tie: Mapping[str, str]) -> None:
-    """Write a folder that peft and `read` read; matrices in bf16.
+    """Write a folder that peft and `read` read; matrices in bf16, ``up`` not scaled.
 
-    Args:
-        layers: with ``up`` not scaled.
-        alpha: r times the scale of their products.
-        task: peft's name of the model's task.
-        tie: ``backbone``, its name, and ``fingerprint``, of its weights.
+    The scale is ``alpha`` / r; ``tie`` has the name of the backbone and the fingerprint of its weights.
     """
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {
@@ -163,11 +142,7 @@ def write(folder: Path, layers: Mapping[str, LowRank], alpha: int, task: str | N
 
 @dataclass(frozen=True, eq=False)
 class _Stored:
-    """The contents of a folder.
-
-    Args:
-        base, fingerprint: of the weights that it belongs to. scale: of the products. pairs: A and B of each layer.
-    """
+    """The contents of a folder: the weights it belongs to, the scale of the products, and A and B of each layer."""
 
     base: str
     fingerprint: str
@@ -176,7 +151,6 @@ class _Stored:
 
     @classmethod
     def read(cls, folder: Path, device: str = "cpu") -> _Stored:
-        """Read and check the files of a folder."""
         try:
             how = json.loads((folder / SETTINGS).read_text("utf-8"))
             tie = {"backbone": how.get("base_model_name_or_path") or "", "fingerprint": ""}
@@ -189,7 +163,14 @@ class _Stored:
             raise WeightsError(
                 f"{folder}: no adapter can be read there ({error}); train it anew or copy it again"
             ) from error
-        _check(folder, how)
+        wrong = [key for key, value in PLAIN.items() if how.get(key) not in (value, None)]
+        wrong += ["peft_type"] if how.get("peft_type") != "LORA" else []
+        wrong += ["modules_to_save"] if how.get("modules_to_save") else []
+        if wrong:
+            raise WeightsError(
+                f"{folder}: {wrong[0]} is {how.get(wrong[0])!r}; rows read plain LoRA alone: one rank, one alpha, no "
+                f"biases, nothing saved whole"
+            )
         pairs: dict[str, dict[str, Tensor]] = {}
         for key, tensor in tensors.items():
             layer, _, kind = key.removeprefix(PREFIX).rpartition(".lora_")
@@ -208,26 +189,10 @@ class _Stored:
         return cls(name, fingerprint, alpha / (rank**0.5 if how.get("use_rslora") else rank), pairs)
 
     def layers(self, dtype: torch.dtype) -> dict[str, LowRank]:
-        """Return the addition to each layer."""
         return {
             layer: LowRank(pair["A.weight"].to(dtype), pair["B.weight"].to(dtype) * self.scale)
             for layer, pair in self.pairs.items()
         }
-
-
-def _check(folder: Path, how: Mapping[str, Any]) -> None:
-    wrong = [key for key, value in PLAIN.items() if how.get(key) not in (value, None)]
-    wrong += ["peft_type"] if how.get("peft_type") != "LORA" else []
-    wrong += ["modules_to_save"] if how.get("modules_to_save") else []
-    if wrong:
-        raise WeightsError(
-            f"{folder}: {wrong[0]} is {how.get(wrong[0])!r}; rows read plain LoRA alone: one rank, one alpha, no "
-            f"biases, nothing saved whole"
-        )
-
-
-# Linear layers that use an adapter in some rows of a pass and leave the others unchanged.
-# A row whose gate is 0 gets its low-rank product times 0, so it keeps the base's own value in the same pass.
 
 
 def gated(product: Product, low: LowRank, gate: Float[Tensor, "N 1"]) -> Product:
@@ -254,14 +219,7 @@ def nothing(out: int, into: int, like: Tensor) -> LowRank:
 
 
 def check(adapter: Adapter, shapes: Mapping[str, tuple[int, int]]) -> None:
-    """Reject an adapter of layers that the model does not have.
-
-    Args:
-        shapes: O and I of the linear layers that a row may gate.
-
-    Raises:
-        WeightsError: it changes such a layer, or one of another shape.
-    """
+    """Raise WeightsError if an adapter changes a layer that is not in ``shapes`` (O and I), or one of another shape."""
     for name, low in adapter.items():
         shape = (low.up.shape[0], low.down.shape[1])
         if name not in shapes or shapes[name] != shape:

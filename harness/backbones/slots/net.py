@@ -14,7 +14,7 @@ from transformers.cache_utils import CacheLayerMixin
 from stridebench.harness.backbones.slots import lora as gates
 from stridebench.harness.backbones.slots.lora import Adapter, LowRank
 from stridebench.harness.core.backbone import TiedEmbeddings
-from stridebench.harness.core.cache import Rows
+from stridebench.harness.core.cache import Rows, Window
 from stridebench.harness.errors import ContractError
 
 FIRST = 512
@@ -35,11 +35,7 @@ class Extent:
 
 
 class Slots:
-    """The layers of one sequence and the number of entries in them.
-
-    Args:
-        first: entries allocated at first, or None for ``FIRST``, or the context if that is less.
-    """
+    """The layers of one sequence and the number of entries in them; ``first`` are allocated at first."""
 
     def __init__(self, layers: int, context: int, first: int | None = None) -> None:
         self._extent = Extent(0, context, min(FIRST, context) if first is None else first)
@@ -52,12 +48,10 @@ class Slots:
 
     @length.setter
     def length(self, value: int) -> None:
-        """Return the number of entries; the rest of the buffers is free."""
         self._extent.length = value
 
     @property
     def context(self) -> int:
-        """Return how many entries fit."""
         return self._extent.context
 
 
@@ -119,7 +113,6 @@ class SlotLayer(CacheLayer):
         self.is_initialized = True
 
     def gather(self, start: int, entries: Int[Tensor, " m"]) -> None:
-        """Move the entries at these slots to ``start`` and on."""
         end = start + len(entries)
         entries = entries.to(self.keys.device)  # layers may lie on several devices
         self.keys[:, :, start:end] = self.keys.index_select(2, entries)
@@ -129,16 +122,29 @@ class SlotLayer(CacheLayer):
         return self._extent.length
 
 
+def check_window(window: Window, held: int, context: int) -> None:
+    """Raise ContractError if a window exceeds the context, or its base exceeds the entries held."""
+    if held + len(window.tokens) > context:
+        raise ContractError(
+            f"{held} entries are held and {len(window.tokens)} more would pass the context of {context}: draft fewer "
+            f"tokens, or give a shorter prompt or budget"
+        )
+    if not 0 <= window.base <= held:
+        raise ContractError(f"a window has base {window.base} and the cache holds {held} entries")
+
+
+def check_kept(length: int, entries: Sequence[int], held: int) -> None:
+    """Raise ContractError if entries to keep are not held."""
+    if not 0 <= length <= length + len(entries) <= held or any(not 0 <= e < held - length for e in entries):
+        raise ContractError(f"keep({length}, {tuple(entries)}) names entries that are not among the {held} held")
+
+
 @dataclass(frozen=True, eq=False)
 class SlotInputs:
-    """The input of a pass.
+    """The input of a pass: N new entries, and the slots of each layer, or a `PackedLayer` of several sequences.
 
-    Args:
-        tokens: ids of the N new entries.
-        positions: of the new entries.
-        mask: added to the attention scores; T entries lie in the slots after the pass. None if N is 1 or the slots are
-            empty: an entry attends to all earlier entries.
-        slots: of each layer; a pass over several sequences has another form (see `PackedLayer`).
+    The mask [N, T] is added to the attention scores of the T entries after the pass. It is None if N is 1 or the slots
+    are empty: an entry attends to all earlier entries.
     """
 
     tokens: Int[Tensor, " N"]
@@ -165,12 +171,11 @@ def near_mask(
 ) -> Float[Tensor, "SN T"] | None:
     """Return the mask of layers with a sliding window: an entry W or more positions before a row is hidden from it.
 
-    Positions count, not slots: the nodes of a tree lie side by side. All entries stay in their slots, so that any draft
-    can be rolled back.
+    Positions count, not slots: the nodes of a tree lie next to each other. All entries stay in their slots, so that any
+    draft can be rolled back.
 
     Args:
         window: W.
-        positions: of the N new entries.
         mask: of the other layers, for S query heads that share a key head, or None if they need none.
         slot: a layer of slots that holds positions instead of keys; the new ones are appended.
         share: S.
@@ -189,9 +194,7 @@ def near_mask(
 class Net(Protocol):
     """A forward pass over slots. It appends N entries and does not change `Slots.length`.
 
-    Attributes:
-        kind: "fused" or "transformers".
-        layers: of the slots; a net with sliding windows has one more than the model, for positions (see `near_mask`).
+    A net with sliding windows has one more layer of slots than the model, for positions (see `near_mask`).
     """
 
     kind: str
@@ -236,29 +239,17 @@ class Gates(Net, Protocol):
     """A net in which each row uses an adapter or not."""
 
     def fitted(self, adapter: Adapter) -> Any:
-        """Return the adapter as `gated` takes it.
-
-        Raises:
-            WeightsError: it changes missing layers, or layers of another shape.
-        """
+        """Return the adapter as `gated` takes it, or raise WeightsError if the net lacks its layers or shapes."""
 
     def gated(self, fitted: Any, gate: Bool[Tensor, " N"]) -> Net:
         """Return the same weights, with the adapter on in these rows of a pass of N."""
 
 
-# What decoders of fused products share: some layers left out, and an adapter in some rows of a pass.
-# A fused product stands for several linear layers that read the same rows. The adapter of each of them is joined to
-# one of the product.
-
-
 class FusedLayers:
     """Layers of fused products, of which some can be left out or use an adapter in some rows.
 
-    A fused product stands for several linear layers that read the same rows; their adapters are joined to one.
-
     Attributes:
-        layers: how many there are.
-        products: the linear layers, by name within a layer, that each product stands for.
+        products: the linear layers of the same rows, by name within a layer, that each product stands for.
         prefix: text before a layer's number in the names of the model's linear layers.
     """
 

@@ -1,4 +1,7 @@
-"""An unchanged causal language model of transformers over the slot cache."""
+"""Causal language models of transformers over the slot cache, unchanged but for attention over several sequences.
+
+Symbols: N rows of all sequences, N_b of sequence b, T_b entries that it has after the pass; H, H_kv heads, D width.
+"""
 
 from __future__ import annotations
 
@@ -47,12 +50,7 @@ class PassArguments(TypedDict, total=False):
 
 @final
 class TransformersNet:
-    """The forward of transformers.
-
-    Args:
-        model: a causal language model in evaluation mode.
-        chains: the model makes masks and positions itself, so it reads chains only.
-    """
+    """The forward of a causal language model of transformers, of chains alone if the model makes masks itself."""
 
     kind = "transformers"
 
@@ -123,11 +121,7 @@ def pass_arguments(inputs: SlotInputs) -> PassArguments:
 
 
 def pick_layers(model: Any, layers: Sequence[int]) -> Any:
-    """Return a copy of the model's modules over the same tensors, with these layers only, numbered anew.
-
-    Raises:
-        UsageError: the model has several lists of layers, or none.
-    """
+    """Return a copy of the modules over the same tensors, with these layers only, or raise UsageError."""
     shared: dict[int, Any] = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     copied = copy.deepcopy(model, shared)
     total = copied.config.get_text_config().num_hidden_layers
@@ -181,11 +175,6 @@ def reads_chains(net: Net, device: torch.device) -> bool:
     return bool((torch.cat(parts) - whole).abs().max() <= 0.1 * (whole.max() - whole.min()))
 
 
-# Several sequences in one pass over a decoder of transformers: its attention reads each sequence's own slots.
-# Symbols: N rows of all sequences, N_b of sequence b, T_b entries that it has after the pass; H, H_kv heads, D
-# width.
-
-
 NAME = "stride_slots"
 """Of the attention, among those of transformers."""
 
@@ -198,8 +187,6 @@ class _Entries(NamedTuple):
 
 
 class _Layer(CacheLayer):
-    """A layer of transformers' cache that is several layers of slots."""
-
     def __init__(self, layer: PackedLayer) -> None:
         super().__init__()
         self._layer = layer

@@ -24,8 +24,6 @@ class Template:
     """The text around a turn, without the beginning-of-text token.
 
     Args:
-        before: the turn.
-        after: it, up to where the answer starts.
         marks: texts that must each be one token.
         bos: whether the text starts with the beginning-of-text token.
         strip: white space around the turn is dropped.
@@ -73,11 +71,7 @@ TEMPLATES = {
 
 
 def check(name: str, params: Mapping[str, Any]) -> str | None:
-    """Return the template of texts, or None if texts are sent unchanged.
-
-    Raises:
-        UsageError: an unknown template, ``chat`` is not true or false, or it is true without a template.
-    """
+    """Return the template of texts, or None if texts are sent unchanged; UsageError if the settings are wrong."""
     template, chat = params.get("template"), params.get("chat", False)
     if template is not None and template not in (OWN, *TEMPLATES):
         raise UsageError(f"{name}: there is no template {template!r}; choose one of {', '.join((OWN, *TEMPLATES))}")
@@ -89,18 +83,14 @@ def check(name: str, params: Mapping[str, Any]) -> str | None:
 
 
 def fit(name: str, template: str | None, tokenizer: Any) -> None:
-    """Reject a tokenizer that would split a template's marks.
-
-    Raises:
-        UsageError: the tokenizer is missing, brings no template, or does not have a mark of the template as a token.
-    """
+    """Raise UsageError for a tokenizer that is missing, lacks a template, or would split a template's marks."""
     if template is None:
         return
     if tokenizer is None:
         raise UsageError(f"{name}: chat is true and the weights come without a tokenizer")
     if template == OWN:
         if not getattr(tokenizer, "chat_template", None):
-            raise UsageError(f"{name}: the tokenizer brings no template; choose one of {', '.join(TEMPLATES)}")
+            raise UsageError(f"{name}: the tokenizer lacks a template; choose one of {', '.join(TEMPLATES)}")
         return
     vocabulary = tokenizer.get_vocab()
     for mark in TEMPLATES[template].marks:
@@ -120,16 +110,9 @@ def turn(template: str, tokenizer: Any, text: str) -> list[int]:
 
 
 def conversation(name: str, template: str, tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> list[int]:
-    """Return the ids of a conversation, up to where the answer starts.
+    """Return the ids of a conversation, up to where the answer starts, or raise UsageError.
 
-    Args:
-        name: of the backbone, for errors.
-        template: `OWN`, or a name of `TEMPLATES`, which writes one message of a user.
-        tokenizer: of transformers.
-        messages: with the keys role and content; the last one is a user's.
-
-    Raises:
-        UsageError: the template is missing, or cannot write these messages.
+    Messages have the keys role and content; a template of `TEMPLATES` writes one message of a user.
     """
     if template == OWN:
         from jinja2 import TemplateError
@@ -152,15 +135,8 @@ def conversation(name: str, template: str, tokenizer: Any, messages: Sequence[Ma
     return turn(template, tokenizer, messages[0]["content"])
 
 
-# Adapters that read and write text through a tokenizer.
-
-
 class TokenizedAdapter(Adapter):
-    """An adapter with a tokenizer and, if a preset says ``chat: true``, a chat template.
-
-    Args:
-        tokenizer: of transformers, or None for random weights.
-        template: a name of `TEMPLATES` or `OWN`, or None if texts are sent unchanged.
+    """An adapter with a tokenizer, or None for random weights, and a template, or None if texts are sent unchanged.
 
     Attributes:
         task_template: writes one message if only a task says ``chat: true``; None for that of the tokenizer.
@@ -176,9 +152,6 @@ class TokenizedAdapter(Adapter):
         """Read a text as a user's turn if there is a template, and ids unchanged.
 
         One message is written through the preset's template, and several through the tokenizer's.
-
-        Raises:
-            UsageError: the tokenizer lacks the template, or a token of it.
         """
         if prompt.messages:
             if self._tokenizer is None:

@@ -29,9 +29,6 @@ from stridebench.harness.errors import UsageError, WeightsError, check_parameter
 from stridebench.harness.kernels import int8
 from stridebench.harness.registry import BACKBONES
 
-# Reading a drafter of own layers between rows of another model's embedding.
-
-
 EMBEDDING = "model.embed_tokens.weight"
 KEPT = "kept"
 """Name of the tensor that lists the ids proposed."""
@@ -46,8 +43,7 @@ def folder_of(body: str) -> Path:
 def read(name: str, target: Path, body: Path) -> tuple[LlamaForCausalLM, Int[Tensor, " K"]]:
     """Return the drafter as a model of transformers whose head has the rows of the kept ids; and those ids.
 
-    Raises:
-        WeightsError: the layers are not there, or are made for an embedding of another shape.
+    Raises WeightsError if the layers are not there, or are made for an embedding of another shape.
     """
     if not (body / "config.json").is_file():
         raise WeightsError(
@@ -75,11 +71,7 @@ def read(name: str, target: Path, body: Path) -> tuple[LlamaForCausalLM, Int[Ten
 
 
 def read_embedding(name: str, target: Path) -> Float[Tensor, "V E"]:
-    """Return the embedding of a folder, which must also be its unembedding.
-
-    Raises:
-        WeightsError: no file holds it, or the model has another unembedding.
-    """
+    """Return the embedding of a folder, or raise WeightsError if it is not also its unembedding."""
     for path in sorted(target.glob("*.safetensors")):
         with safe_open(path, framework="pt") as file:
             if "lm_head.weight" in file.keys():  # noqa: SIM118  # no mapping
@@ -152,13 +144,7 @@ class Drafter(TokenizedAdapter):
 
 @final
 class Spread:
-    """A net over some ids, its logits laid out over the whole vocabulary: -inf for the others.
-
-    Args:
-        inner: gives logits [R, K].
-        ids: of its columns.
-        vocabulary: V.
-    """
+    """A net over some ids, its logits [R, K] laid out over the whole vocabulary: -inf for the others."""
 
     kind = "fused"
 

@@ -18,7 +18,7 @@ from stridebench.harness.backbones.slots.transformers_net import TransformersNet
 from stridebench.harness.backbones.text import chat
 from stridebench.harness.backbones.text.chat import TokenizedAdapter
 from stridebench.harness.core.backbone import TiedEmbeddings
-from stridebench.harness.core.capabilities import Capabilities, Requirement
+from stridebench.harness.core.capabilities import Requirement
 from stridebench.harness.errors import UsageError, WeightsError
 from stridebench.harness.kernels.quantized_linear import Products
 from stridebench.harness.machine.folders import cache_folder, plain_name
@@ -61,7 +61,9 @@ class HFCausal(LayeredAdapter, TokenizedAdapter):
     @classmethod
     def load(cls, name: str, params: Mapping[str, Any], dtype: str, device: str) -> HFCausal:
         cls.check(name, params, dtype)
-        _check_choices(name, params)
+        for key, allowed in CHOICES.items():
+            if params.get(key, allowed[0]) not in allowed:
+                raise UsageError(f"{name}: {key} is {params[key]!r}; choose one of {', '.join(allowed)}")
         template = chat.check(name, params)
         products = Products(name, params.get("weights", "full"))
         source = sources.parse(name, params["source"])
@@ -87,13 +89,7 @@ class HFCausal(LayeredAdapter, TokenizedAdapter):
         model = model.eval().requires_grad_(False)
         fp32 = 4 * sum(weight.numel() for weight in model.parameters())
         capabilities = transformers_models.capabilities(model, cls.meets(params))
-        if (short := transformers_models.short_context(model.config)) is not None and short < capabilities.context:
-            notes.append(
-                f"its context is {short} of {capabilities.context}: LongRoPE has other factors for longer texts"
-            )
-            capabilities = replace(capabilities, context=short)
-        _check_vocabulary(name, params, capabilities)
-        transformers_models.check_tokenizer(name, tokenizer, capabilities.vocabulary)
+        transformers_models.check_ids(name, params.get("vocabulary"), tokenizer, capabilities.vocabulary)
         chat.fit(name, template, tokenizer)
         forward = "transformers" if "device_map" in params else params.get("forward", "fused")
         net = _net(model, forward, attn, products)
@@ -151,11 +147,7 @@ class HFCausal(LayeredAdapter, TokenizedAdapter):
 
 
 def _spread(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options of transformers' loader that spread a model over devices; the disk keeps what fits on none.
-
-    Raises:
-        UsageError: the map is unknown, or it does not go with another parameter.
-    """
+    """Return options of transformers' loader that spread a model over devices; the disk keeps what fits on none."""
     word = params.get("device_map")
     if word is None:
         return {}
@@ -166,21 +158,6 @@ def _spread(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
             f"{name}: device_map needs the forward and the weights of transformers; leave forward and weights out"
         )
     return {"device_map": word, "offload_folder": str(cache_folder() / "offload" / plain_name(name))}
-
-
-def _check_choices(name: str, params: Mapping[str, Any]) -> None:
-    for key, allowed in CHOICES.items():
-        if params.get(key, allowed[0]) not in allowed:
-            raise UsageError(f"{name}: {key} is {params[key]!r}; choose one of {', '.join(allowed)}")
-
-
-def _check_vocabulary(name: str, params: Mapping[str, Any], capabilities: Capabilities) -> None:
-    stated = params.get("vocabulary", capabilities.vocabulary)
-    if stated != capabilities.vocabulary:
-        raise WeightsError(
-            f"{name}: the preset says vocabulary: {stated} and the weights have {capabilities.vocabulary} ids; these "
-            f"are other weights than the preset means, or the preset is wrong"
-        )
 
 
 def _net(model: Any, forward: str, attn: str, products: Products) -> Net:

@@ -38,10 +38,6 @@ from stridebench.harness.errors import ContractError, WeightsError
 from stridebench.harness.machine.folders import remedy
 from stridebench.harness.registry import BACKBONES
 
-# LLaDA's and Dream's published checkpoints, read into decoders of transformers of the same architecture.
-# LLaDA is Llama with other names of tensors. Dream is Qwen2 with the same names. Both attend to both sides.
-
-
 LLADA = {
     "model.transformer.wte": "model.embed_tokens",
     "model.transformer.ln_f": "model.norm",
@@ -73,17 +69,23 @@ PLAIN = {
     "weight_tying": False,
 }
 """Values that LLaDA's configuration must have, because the decoder computes these only."""
+LLADA_SIZES = {
+    "hidden_size": "d_model",
+    "intermediate_size": "mlp_hidden_size",
+    "num_hidden_layers": "n_layers",
+    "num_attention_heads": "n_heads",
+    "max_position_embeddings": "max_sequence_length",
+}
+"""Sizes of transformers' configuration, and their names in LLaDA's."""
 
 
 @dataclass(frozen=True)
 class PublishedCheckpoint:
-    """A checkpoint's configuration.
+    """A checkpoint of the family LLaDA or Dream.
 
     Args:
-        family: LLaDA or Dream.
         config: of the decoder.
         mask: id of a masked position.
-        eos: ids that end a text.
         shifted: whether the row of a position gives the distribution of the next one, as in an autoregressive model.
     """
 
@@ -104,7 +106,6 @@ class PublishedCheckpoint:
         return f"{LLADA[stem]}.{kind}" if stem in LLADA else key
 
     def published_name(self, key: str) -> str:
-        """Return the published name of a tensor of the decoder."""
         if self.family == "Dream":
             return key
         stem, _, kind = key.rpartition(".")
@@ -113,17 +114,12 @@ class PublishedCheckpoint:
         return f"model.transformer.blocks.{layer[1]}.{names[layer[2]]}.{kind}" if layer else f"{names[stem]}.{kind}"
 
     def empty(self) -> Any:
-        """Return the decoder on the meta device."""
         with torch.device("meta"):
             return (LlamaForCausalLM if self.family == "LLaDA" else Qwen2ForCausalLM)(self.config)
 
 
 def read_config(name: str, folder: Path) -> PublishedCheckpoint:
-    """Return the checkpoint that the config.json of a folder describes.
-
-    Raises:
-        WeightsError: it cannot be read, is of another model, lacks a field, or has one that is not served.
-    """
+    """Return the checkpoint that the config.json of a folder describes, or raise WeightsError."""
     file = folder / "config.json"
     try:
         fields: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
@@ -141,47 +137,30 @@ def _llada(name: str, file: Path, fields: Mapping[str, Any]) -> PublishedCheckpo
     odd = [key for key, value in PLAIN.items() if fields.get(key, value) != value]
     if odd:
         raise WeightsError(f"{name}: {file} has {odd[0]}: {fields[odd[0]]!r}; served is {PLAIN[odd[0]]!r}")
-    config = LlamaConfig(
-        vocab_size=fields.get("embedding_size") or fields["vocab_size"],
-        hidden_size=fields["d_model"],
-        intermediate_size=fields["mlp_hidden_size"],
-        num_hidden_layers=fields["n_layers"],
-        num_attention_heads=fields["n_heads"],
-        num_key_value_heads=fields.get("n_kv_heads") or fields["n_heads"],
-        max_position_embeddings=fields["max_sequence_length"],
-        rms_norm_eps=fields["rms_norm_eps"],
-        rope_parameters={"rope_type": "default", "rope_theta": fields["rope_theta"]},
-        tie_word_embeddings=False,
-    )
-    return PublishedCheckpoint(
-        "LLaDA", config, int(fields["mask_token_id"]), frozenset({int(fields["eos_token_id"])}), False
-    )
+    sizes = {name: fields[published] for name, published in LLADA_SIZES.items()}
+    sizes["vocab_size"] = fields.get("embedding_size") or fields["vocab_size"]
+    sizes["num_key_value_heads"] = fields.get("n_kv_heads") or fields["n_heads"]
+    return _checkpoint("LLaDA", LlamaConfig, fields, sizes)
 
 
 def _dream(name: str, file: Path, fields: Mapping[str, Any]) -> PublishedCheckpoint:
-    config = Qwen2Config(
-        vocab_size=fields["vocab_size"],
-        hidden_size=fields["hidden_size"],
-        intermediate_size=fields["intermediate_size"],
-        num_hidden_layers=fields["num_hidden_layers"],
-        num_attention_heads=fields["num_attention_heads"],
-        num_key_value_heads=fields["num_key_value_heads"],
-        max_position_embeddings=fields["max_position_embeddings"],
+    sizes = {name: fields[name] for name in ("vocab_size", "num_key_value_heads", *LLADA_SIZES)}
+    sizes["tie_word_embeddings"] = bool(fields.get("tie_word_embeddings", False))
+    return _checkpoint("Dream", Qwen2Config, fields, sizes)
+
+
+def _checkpoint(family: str, kind: Any, fields: Mapping[str, Any], sizes: Mapping[str, Any]) -> PublishedCheckpoint:
+    config = kind(
         rms_norm_eps=fields["rms_norm_eps"],
         rope_parameters={"rope_type": "default", "rope_theta": fields["rope_theta"]},
-        tie_word_embeddings=bool(fields.get("tie_word_embeddings", False)),
+        **{"tie_word_embeddings": False, **sizes},
     )
-    return PublishedCheckpoint(
-        "Dream", config, int(fields["mask_token_id"]), frozenset({int(fields["eos_token_id"])}), True
-    )
+    mask, eos = int(fields["mask_token_id"]), int(fields["eos_token_id"])
+    return PublishedCheckpoint(family, config, mask, frozenset({eos}), family == "Dream")
 
 
 def read_model(name: str, folder: Path, published: PublishedCheckpoint, dtype: torch.dtype) -> Any:
-    """Return the decoder with the folder's tensors, on the CPU.
-
-    Raises:
-        WeightsError: tensors are missing, a file is damaged, or they are not those of the configuration.
-    """
+    """Return the decoder with the folder's tensors, on the CPU, or raise WeightsError."""
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         raise WeightsError(f"{name}: there is no *.safetensors in {folder}; fetch the whole folder")
@@ -265,13 +244,7 @@ def _tokenizer(folder: Path, family: str) -> Any:
 
 @final
 class MaskedCache(Cache):
-    """One sequence; the mask has probability zero in all rows.
-
-    Args:
-        slots: empty.
-        mask: id of a masked position.
-        shifted: the net's row of a position gives the distribution of the next one (Dream).
-    """
+    """One sequence; the mask has probability zero in all rows (``shifted`` as in `PublishedCheckpoint`)."""
 
     def __init__(self, slots: SlotCache, mask: int, shifted: bool) -> None:
         self._slots, self._mask, self._shifted = slots, mask, shifted
@@ -279,9 +252,7 @@ class MaskedCache(Cache):
     def extend(self, window: Window) -> Rows:
         """Append a window; a row gives the distribution of its position.
 
-        Raises:
-            ContractError: entries attend to earlier ones only; or rows are shifted and the window lacks the left
-                neighbour of an entry.
+        Raises ContractError if entries attend to earlier ones only, or a left neighbour of shifted rows is missing.
         """
         count, rows = len(window.tokens), window.rows
         if window.sees is None and count > 1:

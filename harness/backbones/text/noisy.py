@@ -22,12 +22,7 @@ from stridebench.harness.record.outputs import Output
 
 @final
 class NoisyBackbone(Backbone):
-    """The inner backbone with noise of a fixed scale, the same for the same seed, position and token.
-
-    Args:
-        inner: is made worse.
-        scale: standard deviation of the noise, in logits.
-    """
+    """The inner backbone with noise of a fixed scale in logits, the same for the same seed, position and token."""
 
     def __init__(self, inner: Backbone, scale: float, seed: int) -> None:
         if not 0 <= scale < float("inf") or seed < 0:

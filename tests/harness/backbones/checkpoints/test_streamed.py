@@ -102,15 +102,6 @@ def test_a_folder_of_another_kind_is_left_to_transformers(fault: str, tmp_path: 
             )
 
 
-def test_a_damaged_file_is_one_error(tmp_path: Path) -> None:
-    folder = saved(CONFIGS["llama"](), tmp_path)
-    whole = (folder / "model.safetensors").read_bytes()
-    (folder / "model.safetensors").write_bytes(whole[: len(whole) // 2])
-    config = transformers_models.read_config("small", folder)
-    with pytest.raises(WeightsError, match="holds weights that cannot be loaded"):
-        transformers_models.read_model("small", folder, config, "sdpa", torch.float32)
-
-
 @pytest.mark.parametrize("kind", ["tied", "qwen2"])
 def test_weights_that_are_read_while_they_are_packed_give_the_same_logits(kind: str, tmp_path: Path) -> None:
     folder = saved(CONFIGS[kind](), tmp_path)

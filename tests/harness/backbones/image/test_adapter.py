@@ -249,7 +249,3 @@ def test_rotations_in_bf16_are_those_of_fp32_at_the_end_of_the_context(monkeypat
         ImageModel.load("tiny", params(max_position_embeddings=context), dtype, "cpu")
     (whole, rounded) = turns
     assert all(torch.equal(*tables) for tables in zip(whole, rounded, strict=True))
-
-
-def test_the_adapter_is_registered_under_its_name() -> None:
-    assert image.BACKBONES.get("image") is ImageModel

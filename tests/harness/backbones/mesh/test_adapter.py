@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from stridebench.harness.backbones.mesh import bpt_tokens
@@ -24,7 +20,7 @@ from stridebench.harness.errors import OutputError, UsageError, WeightsError
 from stridebench.harness.record.outputs import Mesh
 from stridebench.harness.synthetic import shapes
 from stridebench.harness.train.backbones.shapes_mesh import ShapesMesh
-from tests.support.caches import check_history, check_tree, feed, feed_windows
+from tests.support.caches import feed, feed_windows
 from tests.support.tiny_mesh import BACKBONES, MODELS, SIZES, points, tiny_mesh
 
 NEAR = 1e-4
@@ -35,10 +31,6 @@ CLOUD = points(1)
 every_window = pytest.mark.parametrize("window", MODELS)
 
 
-def fresh(window: int, tokens: Sequence[int]) -> torch.Tensor:
-    return feed(BACKBONES[window].bind(CLOUD), tokens, 0)
-
-
 @every_window
 def test_windows_of_any_size_equal_the_module_and_single_tokens(window: int) -> None:
     with torch.no_grad():
@@ -47,19 +39,6 @@ def test_windows_of_any_size_equal_the_module_and_single_tokens(window: int) -> 
     for cuts in ([0], range(len(TOKENS)), (0, 5, 6, 20)):
         logits = feed_windows(BACKBONES[window].bind(CLOUD), TOKENS, cuts)
         torch.testing.assert_close(logits, expected, rtol=0, atol=NEAR)
-
-
-@every_window
-def test_a_tree_gives_each_node_the_logits_of_its_own_chain(window: int) -> None:
-    tree = (TOKENS[:11], [3, 900, 14, 4700, 31], [-1, -1, 0, 0, 2])
-    check_tree(BACKBONES[window].bind(CLOUD), partial(fresh, window), tree, (0, 2, 4), [1, 2], NEAR)
-
-
-@every_window
-@settings(max_examples=15, deadline=None)
-@given(data=st.data())
-def test_after_any_history_the_cache_equals_a_fresh_one(window: int, data: st.DataObject) -> None:
-    check_history(data, BACKBONES[window].bind(CLOUD), partial(fresh, window), bpt_tokens.EOS, SIZES.context, NEAR)
 
 
 def test_a_window_hides_earlier_entries() -> None:
@@ -80,14 +59,6 @@ def test_the_condition_matters_and_its_order_does_not() -> None:
     base = feed(backbone.bind(CLOUD), TOKENS[:4], 0)
     assert (feed(backbone.bind(points(2)), TOKENS[:4], 0) - base).abs().max() > 0.01
     torch.testing.assert_close(feed(backbone.bind(CLOUD.flip(0)), TOKENS[:4], 0), base, rtol=0, atol=NEAR)
-
-
-def test_every_cache_of_an_encoded_prompt_is_empty_and_has_its_points() -> None:
-    encoded = BACKBONES[0].open(Prompt("p", condition=CLOUD.numpy()))
-    assert encoded.tokens == (bpt_tokens.SOS,)
-    for _ in range(2):
-        logits = encoded.cache().extend(Window(torch.tensor(TOKENS[:3]), torch.arange(3), 0, None, 3)).logits
-        torch.testing.assert_close(logits, fresh(0, TOKENS[:3]), rtol=0, atol=NEAR)
 
 
 @pytest.mark.parametrize(
@@ -126,18 +97,6 @@ def test_output_is_a_mesh_or_a_failure_with_a_reason() -> None:
     assert isinstance(mesh, Mesh) and len(mesh.faces) == len(bpt_tokens.quantise(one.mesh).faces)
     with pytest.raises(OutputError, match="no end token"):
         BACKBONES[0].decode(row[:-1])
-
-
-def test_a_variant_skips_layers_and_leaves_the_original_as_it_was() -> None:
-    before = fresh(0, TOKENS[:6])
-    half = BACKBONES[0].variant({"layers": "2"})
-    assert half.fingerprint != BACKBONES[0].fingerprint and half.name == "mesh/layers=2"
-    assert (feed(half.bind(CLOUD), TOKENS[:6], 0) - before).abs().max() > 1e-3
-    torch.testing.assert_close(fresh(0, TOKENS[:6]), before)
-    assert BACKBONES[0].variant({}) is BACKBONES[0]
-    for params in ({"layers": "1"}, {"depth": "2"}):
-        with pytest.raises(UsageError, match=r"layers"):
-            BACKBONES[0].variant(params)
 
 
 @pytest.fixture(scope="module")

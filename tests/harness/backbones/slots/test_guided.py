@@ -20,7 +20,6 @@ from stridebench.harness.core.session import Session
 from stridebench.harness.errors import ContractError
 from tests.support.caches import acceptance, chains_of, drafts, feed, feed_windows
 from tests.support.caches import session as open_session
-from tests.support.tiny_text import tiny
 
 MODEL = Tabular("tabular", {"vocabulary": 4, "context": 64})
 SCALE = 2.5
@@ -49,17 +48,6 @@ def test_equals_two_passes_mixed_by_hand(prompt: int, negative: tuple[int, ...],
     torch.testing.assert_close(rows[prompt - 1 :], mixed(tokens, prompt, negative), rtol=0, atol=1e-12)
     alone = feed(MODEL.cache(), tokens, 0)[: prompt - 1]
     torch.testing.assert_close(rows[: prompt - 1], alone, rtol=0, atol=0)
-
-
-def test_equals_two_passes_of_a_real_net() -> None:
-    net = tiny(dtype="fp32")
-    tokens, negative = [5, 9, 22, 31, 7, 7, 19, 2], [38, 31]
-    cache = GuidedCache(net.cache(), 4, scale=3.0, unconditional=net.cache(), negative=negative)
-    feed(cache, tokens[:3], 0, rows=0)
-    rows = torch.cat([feed(cache, tokens[3:6], 3), feed(cache, tokens[6:], 6)])
-    conditional = feed(net.cache(), tokens, 0)[3:]
-    other = feed(net.cache(), [*negative, *tokens[4:]], 0)[1:]
-    torch.testing.assert_close(rows, other + 3.0 * (conditional - other), rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("scale", [0.0, 1.0])

@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from stridebench.harness.backbones.slots.cache import PackedWindow, extend_packed, last_rows, layers
-from stridebench.harness.backbones.slots.net import Slots
+from stridebench.harness.backbones.slots.cache import KEPT_MASK, Masks, PackedWindow, extend_packed, last_rows, layers
+from stridebench.harness.backbones.slots.net import FIRST, Slots
 from stridebench.harness.core.cache import Rows, Window
+from tests.support.tiny_text import tiny
 
 
 class Echo:
@@ -76,3 +77,61 @@ def test_masks_are_repeated_for_the_query_heads_of_a_key_head() -> None:
         assert layer.counts == [2, 1] and layer.masks[1] is None
         assert torch.equal(layer.masks[0], torch.cat([mask, mask, mask]))
         assert layer.slots == [first.slots.layers[index], second.slots.layers[index]]
+
+
+# A pass that also gives hidden rows gives the logits of one that does not.
+
+
+TOKENS = [7, 3, 41, 12, 5, 60]
+
+
+@pytest.mark.parametrize("forward", ["fused", "transformers"])
+@pytest.mark.parametrize("rows", [0, 1, 3, 6])
+def test_taps_leave_the_logits_as_they_are(forward: str, rows: int) -> None:
+    model = tiny(forward=forward)
+
+    def read(taps: tuple[int, ...]) -> Rows:
+        window = Window(torch.tensor(TOKENS), torch.arange(6), 0, None, rows, taps)
+        return model.cache().extend(window)
+
+    plain, tapped = read(()), read((0, 2))
+    assert plain.hidden is None and tapped.hidden is not None
+    assert tuple(tapped.hidden.shape) == (6, 1, 2, 48) and tuple(tapped.logits.shape) == (rows, 61)
+    torch.testing.assert_close(tapped.logits, plain.logits, rtol=0, atol=1e-9)
+
+
+# Masks of a slot cache.
+
+
+@pytest.mark.parametrize("cached", [1, 5, 40])
+@pytest.mark.parametrize("count", [2, 3, 65])
+def test_causal_masks_hide_later_entries(cached: int, count: int) -> None:
+    masks = Masks(128, torch.float32, torch.device("cpu"))
+    window = Window(torch.zeros(count, dtype=torch.long), torch.arange(count), cached, None, count)
+    allowed = torch.arange(cached + count)[None] <= cached + torch.arange(count)[:, None]
+    for _ in range(2):  # built, then sliced from what was built
+        mask = masks(window, cached)
+        assert mask is not None
+        assert torch.equal(mask == 0, allowed)
+        assert torch.equal(mask == float("-inf"), ~allowed)
+
+
+@pytest.mark.parametrize("count", [2, KEPT_MASK, KEPT_MASK + 1])
+def test_causal_masks_grow_with_the_cached_entries(count: int) -> None:
+    """Past the entries allocated at first, and back again."""
+    masks = Masks(4 * FIRST, torch.float32, torch.device("cpu"))
+    for cached in (5, FIRST - count, FIRST, FIRST + 1, 3 * FIRST, 4 * FIRST - count, 7):
+        window = Window(torch.zeros(count, dtype=torch.long), torch.arange(count), cached, None, count)
+        mask = masks(window, cached)
+        assert mask is not None
+        assert torch.equal(mask == 0, torch.arange(cached + count)[None] <= cached + torch.arange(count)[:, None])
+
+
+def test_causal_masks_of_up_to_64_rows_are_slices_of_one_buffer() -> None:
+    masks = Masks(4 * FIRST, torch.float32, torch.device("cpu"))
+    for count, shared in ((2, True), (64, True), (65, False)):
+        window = Window(torch.zeros(count, dtype=torch.long), torch.arange(count), 5, None, count)
+        places = {
+            mask.untyped_storage().data_ptr() for mask in (masks(window, 5), masks(window, 9)) if mask is not None
+        }
+        assert len(places) == (1 if shared else 2)

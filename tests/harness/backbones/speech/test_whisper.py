@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from wave import open as wave_file
@@ -12,8 +12,6 @@ from wave import open as wave_file
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 from transformers import LlamaConfig, WhisperFeatureExtractor, WhisperForConditionalGeneration
 
@@ -27,7 +25,7 @@ from stridebench.harness.errors import UsageError, WeightsError
 from stridebench.harness.plan import presets
 from stridebench.tasks.metrics import wer
 from stridebench.tasks.utterances import Utterances
-from tests.support.caches import check_history, check_tree, feed, feed_windows
+from tests.support.caches import feed
 from tests.support.cli import stride
 from tests.support.tiny_whisper import (
     CONTEXT,
@@ -110,28 +108,12 @@ def test_the_recording_changes_the_logits(model: Whisper) -> None:
     assert float((one - other).abs().max()) > 0.1
 
 
-def test_a_window_equals_single_tokens(model: Whisper) -> None:
-    windowed, single = (feed_windows(opened(model), TOKENS[:20], cuts) for cuts in ([0, 3], range(20)))
-    near(windowed, single)
-
-
 def test_greedy_tokens_equal_those_of_generate(model: Whisper) -> None:
     prompt = Prompt("p", condition=sound(0))
     generated = tiny_whisper().generate(features(0), max_new_tokens=40, do_sample=False, num_beams=1)[0].tolist()
     decoded = decode(model, prompt, 40)
     assert generated == decoded
     assert len(set(decoded)) >= 16
-
-
-@settings(max_examples=15, deadline=None)
-@given(data=st.data())
-def test_after_any_history_the_cache_equals_a_fresh_one(model: Whisper, data: st.DataObject) -> None:
-    check_history(data, opened(model), partial(fresh, model), VOCABULARY, CONTEXT, NEAR)
-
-
-def test_a_tree_gives_each_node_the_logits_of_its_own_chain(model: Whisper) -> None:
-    tree = (TOKENS[:6], [3, 9, 14, 5, 31], [-1, -1, 0, 0, 2])
-    check_tree(opened(model), partial(fresh, model), tree, (0, 2, 4), [1, 4], NEAR)
 
 
 def test_a_prompt_keeps_its_own_ids_and_suppresses_first_words_after_them(model: Whisper) -> None:
@@ -316,13 +298,3 @@ def test_real_transcripts_equal_generate_and_have_few_errors(real: Whisper) -> N
         transcripts.append(wer.Transcript(prompt.id, prompt.data["reference"], real.decode(decoded)))
     errors = wer.corpus(transcripts)["corpus_wer_no_spelling"]
     assert errors.value is not None and errors.value < 0.05
-
-
-@pytest.mark.model
-def test_on_the_real_model_a_window_equals_single_tokens(real: Whisper) -> None:
-    prompt = Utterances().prompts()[0]
-    start = real.open(prompt)
-    ids = [*start.tokens, *decode(real, prompt, 24)]
-    assert len(set(ids)) >= 12
-    windowed, single = (feed_windows(start.cache(), ids, cuts) for cuts in ([0], range(len(ids))))
-    torch.testing.assert_close(windowed, single, rtol=0, atol=1e-3)

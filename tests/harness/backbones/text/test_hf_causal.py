@@ -6,21 +6,18 @@ import gc
 import weakref
 from collections.abc import Sequence
 from dataclasses import FrozenInstanceError
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from stridebench.harness.backbones.checkpoints import transformers_models
 from stridebench.harness.backbones.slots import net
 from stridebench.harness.backbones.slots.fused_llama import FusedLlama
-from stridebench.harness.backbones.slots.net import SlotInputs, SlotLayer, Slots
+from stridebench.harness.backbones.slots.net import SlotLayer, Slots
 from stridebench.harness.backbones.text import hf_causal
 from stridebench.harness.backbones.text.hf_causal import HFCausal
 from stridebench.harness.core.backbone import Backbone
@@ -29,7 +26,7 @@ from stridebench.harness.core.capabilities import Requirement
 from stridebench.harness.errors import ContractError, UsageError, WeightsError
 from stridebench.harness.kernels import int8
 from stridebench.harness.plan import presets
-from tests.support.caches import check_history, check_tree, feed, feed_windows
+from tests.support.caches import feed, feed_windows
 from tests.support.tiny_text import SIZES, tiny
 
 LLAMA3 = {
@@ -84,20 +81,6 @@ def test_the_fused_forward_equals_transformers(model_type: str, config: dict[str
         torch.testing.assert_close(*outs, rtol=0, atol=1e-4 if dtype == "fp32" else NEAR)
 
 
-def test_biases_of_q_k_and_v_are_fused_with_them() -> None:
-    """New biases are zero, so they are set before fusing."""
-    config = {**SIZES, "num_hidden_layers": 1}
-    qwen2 = transformers_models.make_random("x", {"model_type": "qwen2", "config": config, "seed": 0}, "sdpa").double()
-    attention = qwen2.model.layers[0].self_attn
-    for index, linear in enumerate((attention.q_proj, attention.k_proj, attention.v_proj)):
-        torch.nn.init.constant_(linear.bias, 0.3 * (index + 1))
-    ids = torch.tensor(TOKENS[:9])
-    with torch.inference_mode():
-        expected = qwen2(ids[None]).logits[0]
-        logits = FusedLlama(qwen2)(SlotInputs(ids, torch.arange(9), None, Slots(1, 64).layers), 9)
-    torch.testing.assert_close(logits, expected, rtol=0, atol=NEAR)
-
-
 @pytest.mark.parametrize(
     ("model_type", "config"),
     [
@@ -118,17 +101,6 @@ def test_other_architectures_run_through_transformers(model_type: str, config: d
     cache = backbone.cache()
     parts = feed_windows(cache, TOKENS[:20], [0, 9])
     torch.testing.assert_close(parts, fresh(backbone, TOKENS[:20]), rtol=0, atol=NEAR)
-
-
-@settings(max_examples=40, deadline=None)
-@given(data=st.data())
-def test_after_any_history_the_cache_equals_a_fresh_one(model: HFCausal, data: st.DataObject) -> None:
-    check_history(data, model.cache(), partial(fresh, model), 61, model.capabilities.context, NEAR)
-
-
-def test_a_tree_gives_each_node_the_logits_of_its_own_chain(model: HFCausal) -> None:
-    tree = (TOKENS[:11], [3, 9, 14, 5, 5, 31], [-1, -1, 0, 0, 1, 2])
-    check_tree(model.cache(), partial(fresh, model), tree, (0, 2, 5), [1, 2], NEAR)
 
 
 def test_a_window_attends_to_entries_since_its_base_by_its_mask(model: HFCausal) -> None:
@@ -177,50 +149,6 @@ def test_a_prefill_returns_no_rows_and_no_mask_is_made_for_one_token(model: HFCa
     cache = model.cache()
     assert feed(cache, TOKENS[:6], 0, rows=0).shape == (0, 61)
     assert model._masks(Window(torch.tensor([1]), torch.tensor([6]), 6, None, 1), 6) is None
-
-
-def test_windows_past_the_context_and_absent_entries_are_contract_errors(model: HFCausal) -> None:
-    cache = model.cache()
-    feed(cache, TOKENS[:10], 0)
-    with pytest.raises(ContractError, match="10 entries are held and 60 more would pass the context of 64"):
-        feed(cache, [1] * 60, 10)
-    for length, entries in ((11, ()), (-1, ()), (8, (2,)), (8, (0, 1, 1)), (9, (-1,))):
-        with pytest.raises(ContractError, match="names entries that are not among the 10 held"):
-            cache.keep(length, entries)
-    with pytest.raises(ContractError, match="base 12 and the cache holds 10"):
-        feed(cache, [1], 12)
-    torch.testing.assert_close(feed(cache, TOKENS[10:12], 10), fresh(model, TOKENS[:12])[-2:], rtol=0, atol=1e-9)
-
-
-def test_two_caches_do_not_touch_each_other(model: HFCausal) -> None:
-    one, two = model.cache(), model.cache()
-    feed(one, TOKENS[:6], 0)
-    feed(two, TOKENS[20:26], 0)
-    torch.testing.assert_close(feed(one, [4], 6), fresh(model, [*TOKENS[:6], 4])[-1:], rtol=0, atol=NEAR)
-
-
-def test_a_variant_skips_layers_and_leaves_the_original_as_it_was(model: HFCausal) -> None:
-    before = fresh(model, TOKENS[:12])
-    small = model.variant({"layers": "2"})
-    logits = fresh(small, TOKENS[:12])
-    assert not torch.allclose(logits, before)
-    assert torch.equal(fresh(model, TOKENS[:12]), before)
-    assert small.fingerprint != model.fingerprint
-    assert model.variant({}) is model
-    assert torch.allclose(fresh(model.variant({"layers": "3"}), TOKENS[:12]), before)
-    other = tiny(forward=FORWARDS[model.forward_kind == "fused"]).variant({"layers": "2"})
-    torch.testing.assert_close(logits, fresh(other, TOKENS[:12]), rtol=0, atol=NEAR)
-    cache = small.cache()
-    parts = feed_windows(cache, TOKENS[:12], [0, 5])
-    torch.testing.assert_close(parts, logits, rtol=0, atol=NEAR)
-
-
-@pytest.mark.parametrize("text", ["0", "1", "4", "-2", "two", "", "2.5"])
-def test_wrong_numbers_of_layers_are_refused(model: HFCausal, text: str) -> None:
-    with pytest.raises(UsageError, match="keep a whole number from 2 to 3"):
-        model.variant({"layers": text})
-    with pytest.raises(UsageError, match="has no variant with width"):
-        model.variant({"width": text})
 
 
 def test_weights_are_reproducible_and_leave_the_global_generator_unchanged() -> None:
@@ -311,29 +239,6 @@ def test_greedy_tokens_equal_those_of_generate(smollm2: Backbone) -> None:
             logits[2] = float("-inf")  # as min_new_tokens does
             tokens.append(int(logits.argmax()))
         assert tokens[len(ids) :] == expected
-
-
-@pytest.mark.slow
-@pytest.mark.model
-def test_on_the_real_model_trees_and_windows_agree_with_chains(smollm2: Backbone) -> None:
-    ids = smollm2.encode(TEXT * 3)
-    expected = fresh(smollm2, ids)
-    cache = smollm2.cache()
-    parts = feed_windows(cache, ids, [0, 5, 6])
-    torch.testing.assert_close(parts, expected, rtol=0, atol=1e-3)
-    cache.keep(8)
-    sees = torch.tensor([[1, 0, 0], [1, 1, 0], [1, 0, 1]]).bool()
-    window = Window(torch.tensor([ids[8], 11, ids[9]]), torch.tensor([8, 9, 9]), 8, sees, 3)
-    torch.testing.assert_close(cache.extend(window).logits[2], expected[9], rtol=0, atol=1e-3)
-    cache.keep(9, (1,))
-    torch.testing.assert_close(feed(cache, ids[10:12], 10), expected[10:12], rtol=0, atol=1e-3)
-
-
-def test_a_base_before_the_first_entry_is_a_contract_error(model: HFCausal) -> None:
-    cache = model.cache()
-    feed(cache, TOKENS[:3], 0)
-    with pytest.raises(ContractError, match="base -1 and the cache holds 3"):
-        cache.extend(Window(torch.tensor([1]), torch.tensor([3]), -1, None, 1))
 
 
 @pytest.mark.parametrize("tie", [False, True])

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import GenerationConfig
 
+from stridebench.harness.backbones import tiny as stand_in
 from stridebench.harness.backbones.checkpoints import components
 from stridebench.harness.backbones.image import janus, llamagen, tar, vqgan
 from stridebench.harness.backbones.image import llamagen_modules as modules
@@ -44,18 +45,6 @@ REQUIREMENTS = {
     Requirement.ANY_ORDER,
 }
 SCALE = 3.0
-PRESETS = {
-    "anole-7b": "anole",
-    "lumina-mgpt-7b-768": "lumina",
-    "emu3-gen": "emu3",
-    "janus-pro-1b": "janus",
-    "llamagen-c2i-l": "llamagen_c2i",
-    "llamagen-c2i-xl": "llamagen_c2i",
-    "llamagen-t2i-xl": "llamagen_t2i",
-    "simplear-0.5b": "simplear",
-    "tar-1.5b": "tar",
-    "tar-7b": "tar",
-}
 
 
 @pytest.fixture(scope="module", params=sorted(MAKERS))
@@ -338,78 +327,41 @@ def idle(key: str) -> bool:
     return vqgan.UNUSED.match(key) is not None
 
 
-@pytest.mark.parametrize("name", sorted(PRESETS))
+@pytest.mark.parametrize("family", FAMILIES)
 def test_the_error_of_a_preset_names_each_absent_component_and_its_place(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
-    spec = presets.resolve(name)
-    assert (spec.adapter, spec.modality(), spec.params["family"]) == ("real_image", "image", PRESETS[name])
-    assert spec.meets() == REQUIREMENTS and spec.licence
+    spec = next(spec for spec in presets.by_name().values() if spec.params.get("family") == family)
+    assert (spec.adapter, spec.modality()) == ("real_image", "image")
+    assert spec.meets() == REQUIREMENTS and spec.licence and family_of(family).components
     assert not components.ready(spec.params["parts"])
     with pytest.raises(WeightsError) as caught:
-        RealImage.load(name, spec.params, "bf16", "cpu")
+        RealImage.load(spec.name, spec.params, "bf16", "cpu")
     for component in spec.params["parts"].values():
-        message = str(caught.value)
-        assert (
-            component["hub"] in message
-            and component.get("file", "") in message
-            and str(components.place(component)) in message
-        )
+        for part in (component["hub"], component.get("file", ""), str(components.place(component))):
+            assert part in str(caught.value)
 
 
-def test_every_family_has_a_preset() -> None:
-    assert set(PRESETS.values()) == set(FAMILIES)
-    for kind in FAMILIES:
-        assert family_of(kind).components
-
-
-def saved(family: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Files of the published formats, and a preset's parameters for them."""
-    if family.startswith("llamagen") or family == "tar":
-        return saved_llamagen(family, folder, monkeypatch)
-    if family == "simplear":
-        monkeypatch.setattr(janus.assemble_simplear, "__defaults__", ((4, 4, 2),))
-        model, words = stand_ins.simplear_parts(CODES)
-        vq = folder / "decoder.jit"
-        stand_ins.save_painter(vq)
-        extra: dict[str, Any] = {"pixels": 64}
-    else:
-        makers = {"emu3": stand_ins.emu3_parts, "janus": stand_ins.janus_parts}
-        model, words = makers[family]() if family in makers else stand_ins.chameleon_parts(family == "lumina")
-        vq, extra = folder / "vqgan.ckpt", {"emu3": {"pixels": 8}, "janus": {}}.get(family, {"pixels": 32})
-        if family == "anole":
-            extra = {"pixels": 8}
-        state = stand_ins.vq_state(True, levels=4 if family == "lumina" else 2)
-        torch.save({"state_dict": state, "epoch": 1}, vq)
-    model.save_pretrained(folder / "model")
-    words.save_pretrained(folder / "model")
-    parts = {"model": {"path": str(folder / "model")}}
-    if family not in ("emu3", "janus"):
-        parts["vq"] = {"path": str(vq)}
-    return {"family": family, "parts": parts, "guidance": SCALE, **extra}
-
-
-def saved_llamagen(family: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    kind = family.removeprefix("llamagen_")
-    monkeypatch.setitem(modules.SIZES, "narrow", (2, 2, 16))
-    shape = modules.published(kind, "narrow", 4)
-    torch.save({"model": stand_ins.gpt_state(shape), "steps": 3}, folder / "gpt.pt")
-    torch.save({"model": stand_ins.vq_state(False, codes=16384)}, folder / "vq.pt")
-    parts = {key: {"path": str(folder / f"{key}.pt")} for key in ("gpt", "vq")}
-    return {"family": family, "parts": parts, "net": "narrow", "pixels": 8, "guidance": SCALE}
+def saved(family: str, folder: Path) -> dict[str, Any]:
+    """Parameters of a preset for small files of the published formats, which this writes."""
+    published = next(spec.params for spec in presets.by_name().values() if spec.params.get("family") == family)
+    stand_ins.save(family, published, folder)
+    parts = {key: {"path": str(folder / stand_in.FILES[key])} for key in published["parts"] if key != "text"}
+    sized = {"pixels": published["pixels"] // stand_in.PIXELS} if family == "tar" else {}
+    return {**published, "parts": parts, "guidance": SCALE, **stand_in.PICTURES[family], **sized}
 
 
 @pytest.mark.parametrize("family", sorted(MAKERS))
-def test_files_of_the_published_formats_load(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    params = saved(family, tmp_path, monkeypatch)
+def test_files_of_the_published_formats_load(family: str, tmp_path: Path) -> None:
+    params = saved(family, tmp_path)
     loaded = RealImage.load("tiny", params, "fp32", "cpu")
     prompt = Prompt("p", text="3 a red fox")
     if family == "llamagen_t2i":
         prompt = Prompt("p", condition=np.ones((5, 2048), dtype=np.float32))
     if family == "tar":
-        prompt = Prompt("p", condition=np.ones((729, 1152), dtype=np.float32))
+        prompt = Prompt("p", condition=np.ones((81, 24), dtype=np.float32))
     logits = feed(loaded.open(prompt).cache(), list(loaded.open(prompt).tokens), 0)
     assert torch.isfinite(logits[-1]).sum() == (loaded.codes >= 0).sum()
     assert loaded.fingerprint == RealImage.load("tiny", params, "fp32", "cpu").fingerprint
@@ -419,9 +371,9 @@ def test_files_of_the_published_formats_load(family: str, tmp_path: Path, monkey
         RealImage.load("tiny", params, "fp32", "cpu")
 
 
-def test_loading_keeps_the_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loading_keeps_the_weights(tmp_path: Path) -> None:
     """The loaded model gives the logits and pictures of the saved one."""
-    loaded = RealImage.load("tiny", saved("emu3", tmp_path, monkeypatch), "fp32", "cpu")
+    loaded = RealImage.load("tiny", saved("emu3", tmp_path), "fp32", "cpu")
     tiny = MAKERS["emu3"](SCALE, tmp_path)
     tokens = [*tiny.backbone.open(tiny.prompt).tokens, *drawn(tiny, 6)]
     same(
@@ -432,8 +384,8 @@ def test_loading_keeps_the_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert np.array_equal(pictures[0].pixels, pictures[1].pixels)
 
 
-def test_a_file_of_another_model_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    params = saved("llamagen_c2i", tmp_path, monkeypatch)
+def test_a_file_of_another_model_is_refused(tmp_path: Path) -> None:
+    params = saved("llamagen_c2i", tmp_path)
     path = tmp_path / "gpt.pt"
     good = torch.load(path)["model"]
     for change, message in (
@@ -452,8 +404,8 @@ def test_a_file_of_another_model_is_refused(tmp_path: Path, monkeypatch: pytest.
         RealImage.load("tiny", params, "fp32", "cpu")
 
 
-def test_a_folder_that_lacks_tensors_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    params = saved("anole", tmp_path, monkeypatch)
+def test_a_folder_that_lacks_tensors_is_refused(tmp_path: Path) -> None:
+    params = saved("anole", tmp_path)
     config = tmp_path / "model" / "config.json"
     body = json.loads(config.read_text())
     config.write_text(json.dumps({**body, "num_hidden_layers": 4}))
@@ -462,15 +414,13 @@ def test_a_folder_that_lacks_tensors_is_refused(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "model" / "tokenizer.json").unlink()
     (tmp_path / "model" / "tokenizer_config.json").unlink()
     config.write_text(json.dumps(body))
-    with pytest.raises(WeightsError, match="has no tokenizer"):
+    with pytest.raises(WeightsError, match="lacks a tokenizer"):
         RealImage.load("tiny", params, "fp32", "cpu")
 
 
-def test_a_configuration_without_a_vocabulary_map_uses_the_tokenizers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_configuration_without_a_vocabulary_map_uses_the_tokenizers(tmp_path: Path) -> None:
     """As in the published Anole, whose configuration is older than the field."""
-    params = saved("anole", tmp_path, monkeypatch)
+    params = saved("anole", tmp_path)
     config = tmp_path / "model" / "config.json"
     body = json.loads(config.read_text())
     config.write_text(json.dumps({**body, "vocabulary_map": None}))
@@ -492,10 +442,8 @@ def test_a_configuration_without_a_vocabulary_map_uses_the_tokenizers(
         ({"pixels": 7}, "whole multiple of 2"),
     ],
 )
-def test_wrong_parameters_are_refused(
-    change: Mapping[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    params = {**saved("llamagen_c2i", tmp_path, monkeypatch), **change}
+def test_wrong_parameters_are_refused(change: Mapping[str, Any], message: str, tmp_path: Path) -> None:
+    params = {**saved("llamagen_c2i", tmp_path), **change}
     with pytest.raises(UsageError, match=message):
         RealImage.load("tiny", params, "fp32", "cpu")
     assert issubclass(UnknownNameError, UsageError)
@@ -552,39 +500,24 @@ def test_captions_go_through_t5(tmp_path: Path) -> None:
     captions = llamagen.t5(tiny_image.request({}), tmp_path, 5)
     expected = encoder(words("red f", return_tensors="pt").input_ids).last_hidden_state[0]
     torch.testing.assert_close(captions("  RED \n Fox"), expected)
-    with pytest.raises(WeightsError, match="no tokenizer"):
+    with pytest.raises(WeightsError, match="lacks a tokenizer"):
         llamagen.t5(tiny_image.request({}), tmp_path / "empty", 5)
 
 
 def test_tar_writes_codes_once_a_prompt_and_embeds_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from transformers import Qwen2Config, Qwen2ForCausalLM
-
-    words = character_tokenizer(["<im_start>", "<S0>", "<S1>", "<S2>", *(f"<I{code}>" for code in range(500))])
-    words.chat_template = "{% for turn in messages %}{{ turn['content'] }}{% endfor %}"
-    torch.manual_seed(0)
-    Qwen2ForCausalLM(Qwen2Config(**stand_ins.TEXT, vocab_size=len(words), eos_token_id=None)).save_pretrained(tmp_path)
-    words.save_pretrained(tmp_path)
+    for saveable in stand_ins.tar_parts(500):
+        saveable.save_pretrained(tmp_path)
     monkeypatch.setattr(tar, "LENGTHS", (25, 16, 9))
     request = tiny_image.request({"length": 9, "normalised": True}, model=tmp_path)
     write, state = tar.writer(request), torch.get_rng_state()
     codes = write("a fox")
     assert torch.equal(codes, write("a fox")) and not torch.equal(codes, write("a cat"))
     assert codes.shape == (9,) and len(codes.unique()) > 2 and torch.equal(state, torch.get_rng_state())
+    file = stand_ins.tatok_state(500, 24)
+    torch.manual_seed(1)
     module = tar.Meanings(500, 24, 24, 1, 16)
-    file = {
-        f"bottleneck.regularizer.{key}": value for key, value in module.state_dict().items() if "embedding" in key[:9]
-    }
-    file |= {f"bottleneck.{key}": value for key, value in module.state_dict().items() if key.startswith("out_linear")}
-    file |= {key.replace("task.", "decode_task_layer."): v for key, v in module.state_dict().items() if "task." in key}
-    file |= {
-        key.replace("decoder.", "decoder.vision_model.", 1): v
-        for key, v in module.state_dict().items()
-        if "decoder." in key
-    }
-    embed = tar.meanings(
-        request, {**file, "encoder.weight": torch.ones(1), "decoder.vision_model.head.probe": torch.ones(1)}
-    )
-    torch.testing.assert_close(embed(codes), module(codes))
+    unused = {"encoder.weight": torch.ones(1), "decoder.vision_model.head.probe": torch.ones(1)}
+    torch.testing.assert_close(tar.meanings(request, {**file, **unused})(codes), module(codes))
     del file["bottleneck.out_linear.bias"]
     with pytest.raises(WeightsError, match=r"lacks out_linear\.bias"):
         tar.meanings(request, file)
@@ -596,7 +529,7 @@ def test_a_component_copied_by_hand_is_used_and_an_absent_one_is_named(
     monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     parts = {"vq": {"hub": "someone/something", "file": "a/b.pt"}, "model": {"hub": "someone/else"}}
-    with pytest.raises(WeightsError, match=r"a/b\.pt of someone/something on the hub cannot be had"):
+    with pytest.raises(WeightsError, match=r"a/b\.pt of someone/something at revision main cannot be had"):
         components.fetch("tiny", parts)
     file = tmp_path / "files" / "someone--something" / "a" / "b.pt"
     folder = tmp_path / "files" / "someone--else"

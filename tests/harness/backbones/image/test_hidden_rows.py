@@ -21,17 +21,10 @@ from stridebench.harness.core.run import open_run
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.core.session import Session
 from stridebench.harness.plan import presets
+from stridebench.harness.registry import METHODS
 from stridebench.harness.train.loop import save_bf16
-from stridebench.methods.adt_tree import ADTTree
 from stridebench.methods.autoregressive import Autoregressive
-from stridebench.methods.blockwise import Blockwise
 from stridebench.methods.drafters.heads.net import Config, Heads
-from stridebench.methods.eagle1 import Eagle1
-from stridebench.methods.eagle2 import Eagle2
-from stridebench.methods.eagle3 import Eagle3
-from stridebench.methods.lantern import Lantern
-from stridebench.methods.lanternpp import LanternPlusPlus
-from stridebench.methods.medusa import Medusa
 from tests.support.caches import acceptance
 from tests.support.caches import session as open_session
 from tests.support.feature_toys import folder_for
@@ -41,16 +34,6 @@ SCALE = 3.0
 NEAR = 1e-5
 TAPS = (0, 1, -1)
 PRESETS = sorted(name for name, spec in presets.by_name().items() if spec.adapter == "real_image")
-METHODS: dict[str, type[Method[Any]]] = {
-    "adt_tree": ADTTree,
-    "blockwise": Blockwise,
-    "eagle1": Eagle1,
-    "eagle2": Eagle2,
-    "eagle3": Eagle3,
-    "lantern": Lantern,
-    "lanternpp": LanternPlusPlus,
-    "medusa": Medusa,
-}
 
 
 class Unpacked:
@@ -166,12 +149,12 @@ def run_cell(preset: str, method: str, folder: Path) -> None:
     """Decode a picture at T = 0; where the method claims the target's distribution, its ids are the baseline's."""
     family = str(presets.by_name()[preset].params["family"])
     tiny = MAKERS[family](SCALE, folder)
-    parts, kind = components(tiny, folder), METHODS[method]
+    parts, kind = components(tiny, folder), METHODS.get(method)
     settings: dict[str, Any] = {"k": 2} if method in ("lantern", "lanternpp") else {}
     if method in ("medusa", "blockwise"):
-        chosen = kind(heads=parts["heads"])  # type: ignore[call-arg]  # a field of both
+        chosen = kind(heads=parts["heads"])
     else:
-        chosen = kind(features=parts["eagle3" if method == "eagle3" else "eagle1"], **settings)  # type: ignore[call-arg]
+        chosen = kind(features=parts["eagle3" if method == "eagle3" else "eagle1"], **settings)
     length = tiny.backbone.capabilities.grid.length  # type: ignore[union-attr]  # a picture model has one
 
     def tokens_of(of: Method[Any]) -> tuple[int, ...]:
@@ -187,12 +170,9 @@ def run_cell(preset: str, method: str, folder: Path) -> None:
         assert tokens == tokens_of(Autoregressive())
 
 
-ALL = [(preset, method) for preset in PRESETS for method in METHODS]
-ONCE = list(zip((PRESETS * 2)[: len(METHODS)], METHODS, strict=True))
-
-
-def test_there_are_96_such_cells_or_more() -> None:
-    assert len(ALL) == len(METHODS) * len(PRESETS) >= 96
+METHODS_TRIED = ("adt_tree", "blockwise", "eagle1", "eagle2", "eagle3", "lantern", "lanternpp", "medusa")
+ALL = [(preset, method) for preset in PRESETS for method in METHODS_TRIED]
+ONCE = list(zip((PRESETS * 2)[: len(METHODS_TRIED)], METHODS_TRIED, strict=True))
 
 
 @pytest.mark.slow
