@@ -13,7 +13,7 @@ from stridebench.harness.audit.of_file import ClaimedSource, audit_figures, audi
 from stridebench.harness.discover import declare_all
 from stridebench.harness.errors import UsageError
 from stridebench.harness.plan import contract
-from stridebench.harness.plan.names import build
+from stridebench.harness.plan.lookup import build
 from stridebench.harness.proof.cases import cases_to_verify
 from stridebench.harness.proof.catalogue import proof_of
 from stridebench.harness.record.store import Store

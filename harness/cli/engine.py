@@ -21,8 +21,7 @@ from stridebench.harness.engines.answer import KEY_ENV
 from stridebench.harness.engines.serving import launch
 from stridebench.harness.engines.serving.engines import Watched
 from stridebench.harness.errors import UsageError
-from stridebench.harness.plan.engine_entries import EngineUse
-from stridebench.harness.plan.names import TaskUse
+from stridebench.harness.plan.entries import EngineUse, TaskUse
 from stridebench.harness.record.outputs import json_values
 from stridebench.harness.registry import ENGINES, TASKS
 from stridebench.reports.history.report import Change, changes

@@ -178,7 +178,7 @@ def suite_row(name: str, path: Path) -> dict[str, Any]:
         "needs": [],
         "source": path.name,
         "backbones": [entry.name for entry in loaded.backbones],
-        "tasks": [entry["name"] for entry in loaded.tasks],
+        "tasks": [entry.name for entry in loaded.tasks],
         "summary": loaded.description,
     }
 

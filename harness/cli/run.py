@@ -19,8 +19,9 @@ from stridebench.harness.plan import presets
 from stridebench.harness.plan.cells import Plan, expand
 from stridebench.harness.plan.compatibility import WORDS, Outcome, Outcomes
 from stridebench.harness.plan.estimate import estimate
-from stridebench.harness.plan.overrides import ENTRIES, settings, suite_to_run, task_of, yaml_value
-from stridebench.harness.plan.suite import Overrides
+from stridebench.harness.plan.overrides import Overrides
+from stridebench.harness.plan.suite import ENTRIES, suite_to_run, task_of
+from stridebench.harness.plan.yaml_lines import option_settings, option_value
 from stridebench.harness.run.engine_runner import with_obstacles
 
 NUMBERS = {"max_new_tokens": "--max-new-tokens", "repetitions": "--repetitions", "seed": "--seed"}
@@ -158,12 +159,12 @@ def read(arguments: Mapping[str, Any]) -> Overrides:
     """
     values: dict[str, Any] = {key: arguments[key] for key in NUMBERS if arguments[key] is not None}
     options = {**NUMBERS, **ENTRIES, **SWEEPS}
-    given = settings("--set", arguments["settings"], "top_p=0.9")
+    given = option_settings("--set", arguments["settings"], "top_p=0.9")
     values |= given
     options |= {key: f"--set {key}" for key in given}
     for key, option in ENTRIES.items():
         if arguments[key]:
-            values[key] = [yaml_value(option, text) for text in arguments[key]]
+            values[key] = [option_value(option, text) for text in arguments[key]]
             options[key] = option
     if files := arguments["prompts"]:
         if "tasks" in values:
@@ -195,7 +196,7 @@ def executor_values(texts: tuple[str, ...]) -> dict[str, Any]:
     Raises:
         UsageError: one has no value, or a text that is not valid YAML.
     """
-    return settings("--executor-option", texts, "workers=4")
+    return option_settings("--executor-option", texts, "workers=4")
 
 
 def _refuse_idle(plan: Plan, by_cell: Mapping[str, Outcome]) -> None:

@@ -17,9 +17,8 @@ from stridebench.harness.cli.main import emit, say
 from stridebench.harness.discover import declare_all, load_recipes, shipped, trained
 from stridebench.harness.errors import UsageError
 from stridebench.harness.machine.device import check_device
-from stridebench.harness.plan import names
-from stridebench.harness.plan.overrides import settings as settings_of
-from stridebench.harness.plan.overrides import yaml_value
+from stridebench.harness.plan.lookup import build
+from stridebench.harness.plan.yaml_lines import option_settings, option_value
 from stridebench.harness.registry import DATASETS, RECIPES, TASKS
 from stridebench.harness.train import loop as training
 from stridebench.harness.train.data import TaskPlan
@@ -126,21 +125,21 @@ def _general(
             kind,
             backbone,
             PicturePlan(Path(data), device=device, dtype=dtype),
-            settings_of("--set", settings, "heads=5"),
+            option_settings("--set", settings, "heads=5"),
         )
     if Path(data).suffix in (".txt", ".jsonl", ".csv"):
         entry: dict[str, Any] = {"name": "prompts", "file": data}
     else:
-        read = yaml_value("--data", data)
+        read = option_value("--data", data)
         entry = dict(read) if isinstance(read, dict) else {"name": str(read)}
         if entry == {"name": str(read)} and read not in TASKS and read in DATASETS:
             entry = {"name": "prompts", "file": f"dataset:{read}"}
     task = TASKS.get(str(entry.pop("name", "")))
-    instance = names.build(task, data, entry)
+    instance = build(task, data, entry)
     if isinstance(instance, list):
         raise UsageError(f"--data: {'; '.join(text for _, text in instance)}")
     plan = TaskPlan(TASKS.name_of(task), entry, device=device, dtype=dtype)
-    return general(kind, backbone, plan, settings_of("--set", settings, "heads=5"))
+    return general(kind, backbone, plan, option_settings("--set", settings, "heads=5"))
 
 
 def _train(

@@ -22,7 +22,7 @@ from stridebench.harness.errors import ContractError, DataMissing, StrideError, 
 from stridebench.harness.plan import presets
 from stridebench.harness.plan.compatibility import incompatibility, vocabulary
 from stridebench.harness.plan.engine_cells import EngineCell, engine_cells
-from stridebench.harness.plan.names import MethodUse, TaskUse
+from stridebench.harness.plan.entries import MethodUse, TaskUse
 from stridebench.harness.plan.planned_method import PlannedMethod
 from stridebench.harness.plan.suite import Resolved, samplings
 from stridebench.harness.record.entries import CellMeta

@@ -10,8 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from stridebench.harness.core.task import Sampling
-from stridebench.harness.plan.engine_entries import EngineUse
-from stridebench.harness.plan.names import TaskUse
+from stridebench.harness.plan.entries import EngineUse, TaskUse
 from stridebench.harness.plan.suite import EngineSuite, Resolved, samplings
 from stridebench.harness.record.entries import CellMeta
 from stridebench.harness.record.provenance import digest

@@ -1,101 +1,171 @@
-"""The suite that a run decodes: a named one, one that is given entry by entry, or that of the run which is resumed."""
+"""The command line's part of a suite. It enters here, before anything is checked: `Overrides.patched`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-from pathlib import Path
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
 
-from stridebench.harness.errors import UsageError
-from stridebench.harness.machine.folders import cache_folder
-from stridebench.harness.plan.suite import Overrides, Resolved, from_options, load, resolve_again
-from stridebench.harness.plan.yaml_lines import parse
-from stridebench.harness.record.files import fetched
+from stridebench.harness.discover import PAIRS, plain
+from stridebench.harness.errors import StrideError
+from stridebench.harness.plan import contract, presets, tiny_suite
+from stridebench.harness.plan.lookup import is_named
+from stridebench.harness.plan.yaml_lines import Lines
+from stridebench.harness.registry import ENGINES
 
-ENTRIES = {"methods": "--method", "backbones": "--backbone", "tasks": "--task"}
-"""Keys of a suite that an option of the command line replaces entry by entry."""
-ANY_TEXT = ("prompt_lookup", "lookahead")
-"""Methods that decode prompts if no suite is named: those that need neither a drafter nor training."""
-
-
-def task_of(prompts: Path | str) -> list[dict[str, str]]:
-    """Return the entry of a suite that decodes a file of prompts, which may lie at a URL."""
-    file = fetched(prompts, cache_folder() / "prompts") if isinstance(prompts, str) else prompts
-    return [{"name": "prompts", "file": str(file.absolute())}]
+BACKBONE_KEYS = ("name", "dtype", "resources", "max_new_tokens")
+"""Keys of a backbone's entry that are not parameters of its adapter."""
 
 
-def suite_of(name: str | None, overrides: Overrides, words: Mapping[str, str] = ENTRIES) -> Resolved:
-    """Return the suite of that name, or one that consists of the overrides alone.
+@dataclass(frozen=True)
+class Overrides:
+    """Values of a suite that the command line replaces.
 
     Args:
-        words: what the user calls methods, backbones and tasks.
-
-    Raises:
-        UsageError: there is no such suite, the overrides are too few, or names or values are wrong.
+        values: keys of the suite, replaced.
+        limit: of every task, or None to keep theirs.
+        dtypes: of every backbone; empty to keep theirs.
+        options: the option that gave each key, for errors.
+        tiny: tiny models of random weights stand in for published ones; see `tiny_suite`.
+        device: that the suite will run on; it decides what ``dtype: native`` is.
+        urls: addresses of running servers: LABEL=URL, or URL if only one engine of the suite has an address.
+        only: the variant of the suite that runs; "" for the suite itself.
     """
-    if name is not None:
-        return load(name, overrides)
-    if overrides.only:
-        raise UsageError(f"--only {overrides.only} chooses a variant of a suite; name the suite too")
-    if overrides.options.get("tasks") in ("--prompts", "prompts"):
-        overrides = replace(overrides, values={"methods": list(ANY_TEXT), "name": "prompts", **overrides.values})
-    if absent := [word for key, word in words.items() if key not in overrides.values]:
-        prompts = "prompts" if words["tasks"] == "tasks" else "--prompts FILE"
-        instead = f"; with {words['backbones']}, {prompts} is enough" if "backbones" in overrides.values else ""
-        raise UsageError(f"name a suite (see `stride list suites`), or give {', '.join(absent)} too{instead}")
-    return from_options(overrides)
+
+    values: Mapping[str, Any] = field(default_factory=dict)
+    limit: int | None = None
+    dtypes: tuple[str, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
+    tiny: bool = False
+    device: str = "cpu"
+    urls: tuple[str, ...] = ()
+    only: str = ""
+
+    def lines(self, path: str, node: yaml.Node | None) -> Lines:
+        """Return the places that the values of a patched suite came from."""
+        options = {key: self.options.get(key, f"{path} ({key})") for key in self.values}
+        if self.limit is not None:
+            options["tasks.limit"] = self.options.get("limit", "--limit")
+        if self.dtypes:
+            options["backbones.dtype"] = self.options.get("dtype", "--dtype")
+        return Lines(path, node, options)
+
+    def patched(self, data: Mapping[str, Any], lines: Lines, problems: list[str]) -> dict[str, Any]:
+        """Return a suite's plain data in its long form, with everything that the command line changes.
+
+        Args:
+            data: as a file holds it.
+            lines: the places of its values.
+            problems: faults of the overrides themselves are appended.
+        """
+        suite = _long_form({**data, **self.values})
+        if "backbones" in self.values:
+            suite["backbones"] = _with_settings(suite["backbones"], _long_form(data).get("backbones", ()))
+        _add_companions(suite, lines, problems)
+        if self.limit is not None:
+            if self.limit < 1:
+                problems.append(f"{lines.at(('tasks', 'limit'))}: limit is {self.limit}; a whole number from 1")
+            _set_in_entries(suite, "tasks", limit=max(self.limit, 1))
+        if self.dtypes:
+            _set_in_entries(suite, "backbones", dtype=list(self.dtypes))
+        _set_urls(suite, self.urls, problems)
+        if self.tiny:
+            tiny_suite.shrink(suite)
+        return suite
 
 
-def suite_to_run(
-    name: str | None, overrides: Overrides, out: Path | str | None, resume: bool, words: Mapping[str, str] = ENTRIES
-) -> Resolved:
-    """Return the named suite, or that of the run in ``out`` if a resume names nothing else.
-
-    Raises:
-        UsageError: as `suite_of`; or the run does not say which suite it ran. StoreError: ``out`` holds no run.
-    """
-    nothing_named = (
-        name is None
-        and not overrides.values
-        and not overrides.only
-        and overrides.limit is None
-        and not overrides.dtypes
-    )
-    if not (resume and nothing_named and out is not None):
-        return suite_of(name, overrides, words)
-    from stridebench.harness.record.store import Store  # imports pandas, which a list or a dry run does not need
-
-    suite = Store.open(out).manifest.suite
-    if not suite.model_fields_set:
-        raise UsageError(f"{out} does not say which suite it ran; name the suite too")
-    return resolve_again(suite.stored())
+def _long_form(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Write out short forms: a name becomes a mapping, one entry a list, ``all`` every name that is here."""
+    out = dict(data)
+    if out.get("methods") in ("all", ["all"]):
+        out["methods"] = contract.usable_names()
+    if out.get("backbones") in ("all", ["all"]):
+        out["backbones"] = [name for name, spec in presets.by_name().items() if spec.ready()]
+    for key in ("methods", "backbones", "tasks", "engines"):
+        if key in out:
+            entries = out[key] if isinstance(out[key], list | tuple) else [out[key]]
+            out[key] = [{"name": entry} if isinstance(entry, str) else entry for entry in entries]
+    if "backbones" in out:
+        out["backbones"] = [_named_with_parameters(entry) for entry in out["backbones"]]
+    return out
 
 
-def yaml_value(option: str, text: str) -> Any:
-    """Return the value of an option that is written as YAML.
-
-    Raises:
-        UsageError: it is not valid YAML.
-    """
+def _named_with_parameters(entry: Any) -> Any:
+    """``{name: NAME, weights: int4}`` as ``{name: "NAME:weights=int4"}``; an entry at fault stays as it is."""
+    if not is_named(entry) or not (extra := {key: entry[key] for key in entry if key not in BACKBONE_KEYS}):
+        return entry
+    pairs = ",".join(f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in extra.items())
     try:
-        return parse(text).data
-    except yaml.YAMLError as error:
-        raise UsageError(f"{option} {text!r} is not YAML: {getattr(error, 'problem', error)}") from error
+        known = set(extra) <= set(presets.parameters(presets.resolve(entry["name"])))
+    except StrideError:
+        return entry
+    if (
+        not known
+        or not PAIRS.fullmatch(pairs)
+        or not all(isinstance(value, str | int | float) for value in extra.values())
+    ):
+        return entry
+    joint = "," if plain(entry["name"]) != entry["name"] else ":"
+    kept = {key: value for key, value in entry.items() if key in BACKBONE_KEYS}
+    return {**kept, "name": f"{entry['name']}{joint}{pairs}"}
 
 
-def settings(option: str, texts: tuple[str, ...], example: str) -> dict[str, Any]:
-    """Return the values of an option that is written ``KEY=VALUE`` and may be repeated; values are YAML.
+def _with_settings(chosen: Sequence[Any], written: Sequence[Any]) -> list[Any]:
+    """Give backbones that the command line chose by a bare name the parameters that the suite gives that model.
 
-    Raises:
-        UsageError: a text has no value, or one that is not valid YAML.
+    ``--backbone NAME`` of a suite with ``{name: NAME, chat: true}`` takes that entry, unless one has NAME alone.
     """
-    values = {}
-    for text in texts:
-        key, equals, value = text.partition("=")
-        if not equals:
-            raise UsageError(f"{option} {text}: write KEY=VALUE, as in {option} {example}")
-        values[key] = yaml_value(f"{option} {key}", value)
-    return values
+    entries = {entry["name"]: entry for entry in reversed(written) if is_named(entry)}
+    bare = {plain(name): entry for name, entry in entries.items() if plain(name) != name}
+    return [
+        bare.get(entry["name"], entry)
+        if is_named(entry) and len(entry) == 1 and entry["name"] not in entries
+        else entry
+        for entry in chosen
+    ]
+
+
+def _add_companions(suite: dict[str, Any], lines: Lines, problems: list[str]) -> None:
+    """Remove ``beside``, and add the backbones that it names for those of the suite."""
+    companions = suite.pop("beside", {})
+    if not isinstance(companions, dict) or not all(isinstance(names, list) for names in companions.values()):
+        problems.append(
+            f"{lines.at(('beside',))}: beside is {companions!r}; "
+            f"map a backbone to a list of those that run whenever it does"
+        )
+        return
+    names = [entry["name"] for entry in suite.get("backbones", ()) if is_named(entry)]
+    added = dict.fromkeys(str(other) for name in names for other in companions.get(name, ()) if other not in names)
+    if added:
+        suite["backbones"] = [*suite["backbones"], *({"name": name} for name in added)]
+
+
+def _set_in_entries(suite: dict[str, Any], kind: str, **change: Any) -> None:
+    """Change a key of every entry of a kind."""
+    if kind in suite:
+        suite[kind] = [{**entry, **change} if isinstance(entry, dict) else entry for entry in suite[kind]]
+
+
+def _set_urls(suite: dict[str, Any], urls: Sequence[str], problems: list[str]) -> None:
+    """Set the addresses of running servers: LABEL=URL, or URL if only one engine of the suite has an address."""
+    labels = {}
+    for entry in suite.get("engines") or () if urls else ():
+        try:
+            if isinstance(entry, dict) and (entry.get("serve") or hasattr(ENGINES.get(str(entry.get("name"))), "url")):
+                labels[str(entry.get("label") or entry.get("name"))] = entry
+        except StrideError:
+            continue  # an unknown engine, which its entry reports
+    for text in urls:
+        label, equals, url = text.partition("=")
+        if not equals or "://" in label:
+            label, url = (next(iter(labels)) if len(labels) == 1 else ""), text
+        if label not in labels:
+            problems.append(
+                f"--url {text}: write LABEL=URL, where LABEL is an engine of the suite behind an address: "
+                f"{', '.join(labels) or 'it has none'}"
+            )
+            continue
+        labels[label]["url"] = url

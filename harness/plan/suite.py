@@ -1,35 +1,58 @@
-"""A suite file: YAML -> a frozen, resolved `Suite`; every error at once, each with its file and line."""
+"""A suite: YAML -> models of pydantic, in one pass; every error with its file and line.
+
+All faults of entries and keys are reported at once; whether entries fit together is checked when each is valid.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainValidator,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
 
 from stridebench.harness.core.method import Method
 from stridebench.harness.core.task import Sampling
-from stridebench.harness.discover import suite_folder
+from stridebench.harness.discover import plain, report_files, suite_folder
 from stridebench.harness.errors import UnknownNameError, UsageError, did_you_mean
-from stridebench.harness.plan import engine_entries, names, tiny_suite
-from stridebench.harness.plan.engine_entries import EngineUse
-from stridebench.harness.plan.names import MethodUse, TaskUse, place_of
+from stridebench.harness.machine.folders import cache_folder
+from stridebench.harness.plan.entries import (
+    BackboneEntry,
+    EngineEntry,
+    EngineUse,
+    MethodEntry,
+    MethodUse,
+    Resources,
+    Strict,
+    TaskEntry,
+    TaskUse,
+    listed,
+)
+from stridebench.harness.plan.lookup import Fault, faults_error, place_of
+from stridebench.harness.plan.overrides import Overrides
 from stridebench.harness.plan.yaml_lines import Lines, Loc, parse
+from stridebench.harness.record.files import fetched
 
-DType = Literal["fp32", "bf16", "fp16", "fp64"]
-
-
-def _has_name(entry: dict[str, Any]) -> dict[str, Any]:
-    if not isinstance(entry.get("name"), str) or not entry["name"]:
-        raise ValueError("an entry is a name, or a mapping with `name` and parameters")
-    return entry
+ENTRIES = {"methods": "--method", "backbones": "--backbone", "tasks": "--task"}
+"""Keys of a suite that an option of the command line replaces entry by entry."""
+ANY_TEXT = ("prompt_lookup", "lookahead")
+"""Methods that decode prompts if no suite is named: those that need neither a drafter nor training."""
 
 
 def _whole_number(name: str, least: int) -> PlainValidator:
-    """One value, or several to sweep."""
+    """Accept one value, or several to sweep."""
 
     def check(value: Any) -> int | tuple[int, ...]:
         values = value if isinstance(value, list | tuple) and value else [value]
@@ -42,48 +65,32 @@ def _whole_number(name: str, least: int) -> PlainValidator:
 
 TopK = Annotated[int | tuple[int, ...], _whole_number("top_k", 0)]
 Batch = Annotated[int | tuple[int, ...], _whole_number("batch", 1)]
-Named = Annotated[dict[str, Any], AfterValidator(_has_name)]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Resources(_Strict):
-    """Resources that a worker of a cluster needs to run the cells of a backbone.
-
-    If ``gpus`` is not given: one if the run's device is a GPU, else none. If only one of several GPUs is used, say 1.
-    """
-
-    cpus: int = Field(1, ge=1)
-    gpus: float | None = Field(None, ge=0)
-    memory_gb: float | None = Field(None, gt=0, allow_inf_nan=False)
-
-
-class BackboneEntry(_Strict):
-    """A backbone and the types to run it in; if no type is named, the default of its adapter.
-
-    ``max_new_tokens`` replaces the suite's and the tasks', for models that reason before they answer. Other keys are
-    parameters of its adapter, such as ``weights: int4``, and become part of the name.
-    """
-
-    name: str = Field(min_length=1)
-    dtype: tuple[DType, ...] = ()
-    resources: Resources | None = None
-    max_new_tokens: int | None = Field(None, ge=1)
-
-
-class GreedyCheck(_Strict):
+class GreedyCheck(Strict):
     """Size of the check of greedy equality in fp32 on a real backbone; 0 prompts: no check."""
 
     prompts: int = Field(2, ge=0)
     tokens: int = Field(32, ge=1)
 
 
-class PaperEntry(_Strict):
+@functools.cache
+def reports() -> tuple[str, ...]:
+    """Return the names of all reports."""
+    files = (parse(path.read_text(encoding="utf-8")).data for path in report_files())
+    return tuple(name for file in files for name in file.get("reports", ()))
+
+
+def _is_report(name: str) -> str:
+    if reports() and name not in reports():  # without the papers' files, no run has a report
+        raise ValueError(str(UnknownNameError("report", name, reports())))
+    return name
+
+
+class PaperEntry(Strict):
     """The paper whose report a run ends with (`stridebench.reports.papers`), and the cells of its roles."""
 
-    name: str
+    name: Annotated[str, AfterValidator(_is_report)]
     roles: dict[str, dict[str, Any]] = Field(default_factory=dict)
 
 
@@ -95,12 +102,8 @@ def _unless_auto(value: Any) -> Any:
     return None if value == "auto" else value
 
 
-def _listed(value: Any) -> Any:
-    return value if isinstance(value, list | tuple) else (value,)
-
-
-class Suite(_Strict):
-    """The suite as written in YAML, except methods and tasks, which are resolved separately.
+class Suite(Strict):
+    """A suite as written in YAML.
 
     A list in place of a scalar is a sweep: every value in turn. ``methods: all`` and ``backbones: all``
     are everything registered, at its defaults. ``at`` in a method's entry limits it to some temperatures.
@@ -116,10 +119,12 @@ class Suite(_Strict):
 
     name: str = "adhoc"
     description: str = ""
-    methods: tuple[Named, ...] = Field(min_length=1)
+    methods: tuple[MethodEntry, ...] = Field(min_length=1)
     backbones: tuple[BackboneEntry, ...] = Field(min_length=1)
-    tasks: tuple[Named, ...] = Field(min_length=1)
-    temperature: tuple[float, ...] = Field((0.0,), min_length=1)
+    tasks: tuple[TaskEntry, ...] = Field(min_length=1)
+    temperature: Annotated[
+        tuple[Annotated[float, Field(ge=0, allow_inf_nan=False)], ...], Field(min_length=1), BeforeValidator(listed)
+    ] = (0.0,)
     top_k: TopK = 0
     top_p: float = Field(1.0, gt=0, le=1)
     order: Literal["temperature_first", "filter_first"] = "temperature_first"
@@ -148,37 +153,80 @@ class Suite(_Strict):
         """Every batch of the suite: how many prompts are decoded in lock step (`stridebench.harness.core.batch`)."""
         return (self.batch,) if isinstance(self.batch, int) else self.batch
 
+    @model_validator(mode="after")
+    def _fits_together(self, info: ValidationInfo) -> Self:
+        """Check entries against the rest of the suite; those of a temperature that an option removed are idle."""
+        options = (info.context or {}).get("options", ())
+        named = {name for entry in self.backbones for name in (entry.name, plain(entry.name))}
+        faults: list[Fault] = []
+        for index, method in enumerate(self.methods):
+            for at in () if "temperature" in options else method.at or ():
+                if at not in self.temperature:
+                    faults.append((("methods", index, "at"), f"at {at!r} is not a temperature of the suite"))
+            for name in () if "backbones" in options else method.backbones or ():
+                if name not in named:
+                    faults.append((("methods", index, "backbones"), f"{name!r} is not a backbone of the suite"))
+        uses: dict[str, TaskUse] = {}
+        for index, task in enumerate(self.tasks):
+            for use in task.uses:
+                if (first := uses.setdefault(use.title, use)) != use:
+                    keys = [field.name for field in dataclasses.fields(use)[2:]]
+                    differing = ", ".join(key for key in keys if getattr(use, key) != getattr(first, key))
+                    text = f"{use.name} is there twice with the same parameters and another {differing}; keep one"
+                    faults.append((("tasks", index), text))
+        if faults:
+            raise faults_error(faults)
+        return self
 
-class Objective(_Strict):
+
+class Objective(Strict):
     """Limits in milliseconds that a request must keep to count as good (goodput)."""
 
     ttft_ms: float | None = Field(None, gt=0, allow_inf_nan=False)
     tpot_ms: float | None = Field(None, gt=0, allow_inf_nan=False)
 
 
-class Load(_Strict):
+class Load(Strict):
     """The loads that each engine gets: requests under way at once, and requests a second.
 
     A list in place of a scalar is a sweep. The arrivals of a rate are those of a Poisson process, drawn from the
     suite's seed and stored with each request.
     """
 
-    concurrency: Annotated[tuple[Annotated[int, Field(ge=1)], ...], BeforeValidator(_listed)] = (1,)
-    rate: Annotated[tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...], BeforeValidator(_listed)] = ()
+    concurrency: Annotated[tuple[Annotated[int, Field(ge=1)], ...], BeforeValidator(listed)] = (1,)
+    rate: Annotated[tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...], BeforeValidator(listed)] = ()
     objective: Objective = Objective(ttft_ms=None, tpot_ms=None)
 
 
 class EngineSuite(Suite):
     """A suite with engines and methods, or with engines alone.
 
-    ``engines`` are entries of `harness.plan.engine_entries`; ``reference: false`` runs them without the backbone's
-    weights, as texts, so that nothing is audited.
+    ``reference: false`` runs the engines without the backbone's weights, as texts, so that nothing is audited.
     """
 
-    methods: tuple[Named, ...] = ()
-    engines: tuple[Named, ...] = Field(min_length=1)
+    methods: tuple[MethodEntry, ...] = ()
+    engines: tuple[EngineEntry, ...] = Field(min_length=1)
     load: Load = Field(default_factory=Load)
     reference: bool = True
+
+    @model_validator(mode="after")
+    def _labels_differ(self) -> Self:
+        """Check that labels differ, and that ``plain`` names an entry of the same engine without a ``plain``."""
+        uses = [entry.use for entry in self.engines]
+        labels, engines = [use.label for use in uses], {use.label: use.name for use in uses if not use.plain}
+        faults: list[Fault] = []
+        for index, use in enumerate(uses):
+            if labels.index(use.label) != index:
+                faults.append((("engines", index), f"two engines are called {use.label!r}; give each a label"))
+            if use.plain and engines.get(use.plain) != use.name:
+                same = [label for label, name in engines.items() if name == use.name]
+                hint = did_you_mean(use.plain, same)
+                hint = hint or f"; write one of {', '.join(same) or 'none, there is no such entry'}"
+                text = f"{use.plain!r} is not an entry of {use.name} without drafts{hint}"
+                faults.append((("engines", index, "plain"), text))
+        if faults:
+            raise faults_error(faults)
+        return self
 
 
 def samplings(suite: Suite, use: TaskUse) -> Iterator[Sampling]:
@@ -202,50 +250,6 @@ class Resolved:
     def methods(self) -> tuple[Method[Any], ...]:
         """All methods, in order, without repeats."""
         return tuple(dict.fromkeys(use.method for use in self.uses))
-
-
-@dataclasses.dataclass(frozen=True)
-class Overrides:
-    """Values of a suite that the command line replaces.
-
-    Args:
-        values: keys of the suite, replaced.
-        limit: of every task, or None to keep theirs.
-        dtypes: of every backbone; empty to keep theirs.
-        options: the option that gave each key, for errors.
-        tiny: tiny models of random weights stand in for published ones; see `tiny_suite`.
-        device: that the suite will run on; it decides what ``dtype: native`` is.
-        urls: addresses of running servers (`stridebench.harness.plan.engine_entries.at_urls`).
-        only: the variant of the suite that runs; "" for the suite itself.
-    """
-
-    values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    limit: int | None = None
-    dtypes: tuple[str, ...] = ()
-    options: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    tiny: bool = False
-    device: str = "cpu"
-    urls: tuple[str, ...] = ()
-    only: str = ""
-
-    def lines(self, path: str, node: yaml.Node | None) -> Lines:
-        """Return the places that the values of a patched suite came from."""
-        options = {key: self.options.get(key, f"{path} ({key})") for key in self.values}
-        if self.limit is not None:
-            options["tasks.limit"] = self.options.get("limit", "--limit")
-        if self.dtypes:
-            options["backbones.dtype"] = self.options.get("dtype", "--dtype")
-        return Lines(path, node, options)
-
-    def patch_entries(self, data: dict[str, Any]) -> None:
-        """Set limit and dtypes in a suite's plain data, whose entries are in their long form."""
-        changes: dict[str, dict[str, Any]] = {
-            "tasks": {} if self.limit is None else {"limit": self.limit},
-            "backbones": {"dtype": list(self.dtypes)} if self.dtypes else {},
-        }
-        for key, change in changes.items():
-            if key in data:
-                data[key] = [{**entry, **change} if isinstance(entry, dict) else entry for entry in data[key]]
 
 
 NOTHING = Overrides()
@@ -320,15 +324,6 @@ def _children(node: yaml.Node | None) -> dict[str, yaml.Node]:
     return {key.value: value for key, value in node.value} if isinstance(node, yaml.MappingNode) else {}
 
 
-def from_options(overrides: Overrides) -> Resolved:
-    """A suite that is named by options alone.
-
-    Raises:
-        UsageError: one line for each thing that is wrong.
-    """
-    return _resolve({}, overrides, overrides.lines("command line", None), [])
-
-
 def resolve(data: Mapping[str, Any], lines: Lines) -> Resolved:
     """Check a suite's plain data and look up every name.
 
@@ -343,50 +338,80 @@ def resolve_again(data: Mapping[str, Any]) -> Resolved:
     return resolve(data, Lines(str(data["name"]), None))
 
 
+def task_of(prompts: Path | str) -> list[dict[str, str]]:
+    """Return the entry of a suite that decodes a file of prompts, which may lie at a URL."""
+    file = fetched(prompts, cache_folder() / "prompts") if isinstance(prompts, str) else prompts
+    return [{"name": "prompts", "file": str(file.absolute())}]
+
+
+def suite_to_run(
+    name: str | None, overrides: Overrides, out: Path | str | None, resume: bool, words: Mapping[str, str] = ENTRIES
+) -> Resolved:
+    """Return the named suite, that of the run in ``out`` if a resume names nothing else, or the overrides alone.
+
+    Args:
+        words: what the user calls methods, backbones and tasks.
+
+    Raises:
+        UsageError: there is no such suite, the overrides are too few, names or values are wrong, or the run does not
+            say which suite it ran. StoreError: ``out`` holds no run.
+    """
+    if name is not None:
+        return load(name, overrides)
+    if overrides.only:
+        raise UsageError(f"--only {overrides.only} chooses a variant of a suite; name the suite too")
+    nothing_named = not overrides.values and overrides.limit is None and not overrides.dtypes
+    if resume and nothing_named and out is not None:
+        from stridebench.harness.record.store import Store  # imports pandas, which a list or a dry run does not need
+
+        suite = Store.open(out).manifest.suite
+        if suite.model_fields_set:
+            return resolve_again(suite.stored())
+        raise UsageError(f"{out} does not say which suite it ran; name the suite too")
+    if overrides.options.get("tasks") in ("--prompts", "prompts"):
+        overrides = replace(overrides, values={"methods": list(ANY_TEXT), "name": "prompts", **overrides.values})
+    if absent := [word for key, word in words.items() if key not in overrides.values]:
+        prompts = "prompts" if words["tasks"] == "tasks" else "--prompts FILE"
+        instead = f"; with {words['backbones']}, {prompts} is enough" if "backbones" in overrides.values else ""
+        raise UsageError(f"name a suite (see `stride list suites`), or give {', '.join(absent)} too{instead}")
+    return _resolve({}, overrides, overrides.lines("command line", None), [])
+
+
 def _resolve(data: Mapping[str, Any], overrides: Overrides, lines: Lines, problems: list[str]) -> Resolved:
-    """Patch, check, look up; ``problems`` holds earlier errors, which are reported with the rest."""
-    plain = names.normal({**data, **overrides.values})
-    if "backbones" in overrides.values:
-        plain["backbones"] = names.as_the_suite_has_them(plain["backbones"], names.normal(data).get("backbones", ()))
-    names.companions(plain, lines, problems)
-    overrides.patch_entries(plain)
-    engine_entries.at_urls(plain, overrides.urls, problems)
-    names.native_types(plain, overrides.device)
-    if overrides.tiny:
-        tiny_suite.shrink(plain)
-    suite = _validated(plain, lines, problems)
-    methods = names.methods(plain, lines, problems)
-    tasks = names.tasks(plain, lines, problems)
-    engines = engine_entries.uses(plain, lines, problems)
-    dtypes = names.default_dtypes(plain, lines, problems)
-    names.temperatures(plain, lines, problems)
-    names.report(plain, lines, problems)
-    if problems or suite is None:
-        raise UsageError("\n".join(dict.fromkeys(problems)))
-    entries = (e if e.dtype else e.model_copy(update={"dtype": (dtypes[e.name],)}) for e in suite.backbones)
-    return Resolved(suite.model_copy(update={"backbones": tuple(entries)}), methods, tasks, engines)
-
-
-def _validated(plain: Mapping[str, Any], lines: Lines, problems: list[str]) -> Suite | None:
-    """Return the suite, or None after its faults were appended to ``problems``."""
+    """Patch and check; ``problems`` holds earlier errors, which are reported with the rest."""
+    plain = overrides.patched(data, lines, problems)
+    context = {"device": overrides.device, "options": lines.options}
+    suite: Suite | None = None
     try:
-        return (EngineSuite if "engines" in plain else Suite).model_validate(plain)
+        suite = (EngineSuite if "engines" in plain else Suite).model_validate(plain, context=context)
     except ValidationError as error:
         faults = error.errors()
-    inside = {fault["loc"][0] for fault in faults if len(fault["loc"]) > 1}
-    for fault in faults:
-        if fault["type"] == "too_short" and fault["loc"][0] in inside:
-            continue  # short only because the entries in it were refused
-        loc = tuple(part for part in fault["loc"] if isinstance(part, int | str))
-        problems.append(f"{lines.at(loc)}: {'.'.join(map(str, loc))}: {_say(fault, loc, plain)}")
-    return None
+        inside = {fault["loc"][0] for fault in faults if len(fault["loc"]) > 1}
+        for fault in faults:
+            if fault["type"] == "too_short" and fault["loc"][0] in inside:
+                continue  # short only because the entries in it were refused
+            loc = tuple(part for part in fault["loc"] if isinstance(part, int | str))
+            problems.append(f"{lines.at(loc)}: {_say(fault, loc, plain)}")
+    if problems or suite is None:
+        raise UsageError("\n".join(dict.fromkeys(problems)))
+    return Resolved(
+        suite,
+        tuple(dict.fromkeys(use for entry in suite.methods for use in entry.uses)),
+        tuple(dict.fromkeys(use for entry in suite.tasks for use in entry.uses)),
+        tuple(entry.use for entry in suite.engines) if isinstance(suite, EngineSuite) else (),
+    )
 
 
 def _say(fault: Any, loc: Loc, plain: Mapping[str, Any]) -> str:
+    message, where = str(fault["msg"]).removeprefix("Value error, "), ".".join(map(str, loc))
+    if fault["type"] == "entry":
+        return message
+    if fault["type"] == "model_type":
+        return f"{where}: an entry is a name, or a mapping with `name` and parameters; found {fault['input']!r:.80}"
+    if fault["type"] == "missing":
+        return f"{where}: {message}"
     if fault["type"] == "extra_forbidden":
         inner = {"name", "dtype", "resources", *Resources.model_fields, "limit", "prompts", "tokens", "roles"}
-        known_keys = EngineSuite.model_fields if len(loc) == 1 else inner
-        key, nearest = str(loc[-1]), did_you_mean(str(loc[-1]), list(known_keys))
-        return f"unknown key{place_of(key, plain if len(loc) == 1 else None) or nearest}"
-    value = repr(fault["input"])
-    return str(fault["msg"]) if fault["type"] == "missing" else f"{fault['msg']}; found {value[:80]}"
+        key, nearest = str(loc[-1]), did_you_mean(str(loc[-1]), EngineSuite.model_fields if len(loc) == 1 else inner)
+        return f"{where}: unknown key{place_of(key, plain if len(loc) == 1 else None) or nearest}"
+    return f"{where}: {message}; found {fault['input']!r:.80}"

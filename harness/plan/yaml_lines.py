@@ -8,6 +8,8 @@ from typing import Any
 
 import yaml
 
+from stridebench.harness.errors import UsageError
+
 Loc = tuple[int | str, ...]
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """libyaml's reader if it is installed, since it is ten times as fast."""
@@ -60,6 +62,33 @@ def load(text: str) -> Any:
         YAMLError: as `parse`.
     """
     return parse(text).data
+
+
+def option_value(option: str, text: str) -> Any:
+    """Return the value of an option that is written as YAML.
+
+    Raises:
+        UsageError: it is not valid YAML.
+    """
+    try:
+        return parse(text).data
+    except yaml.YAMLError as error:
+        raise UsageError(f"{option} {text!r} is not YAML: {getattr(error, 'problem', error)}") from error
+
+
+def option_settings(option: str, texts: tuple[str, ...], example: str) -> dict[str, Any]:
+    """Return the values of an option that is written ``KEY=VALUE`` and may be repeated; values are YAML.
+
+    Raises:
+        UsageError: a text has no value, or one that is not valid YAML.
+    """
+    values = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise UsageError(f"{option} {text}: write KEY=VALUE, as in {option} {example}")
+        values[key] = option_value(f"{option} {key}", value)
+    return values
 
 
 def _refuse_nesting(text: str) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from stridebench.harness.core.engine import EngineFault
 from stridebench.harness.plan.cells import Plan
 from stridebench.harness.plan.engine_cells import EngineCell
-from stridebench.harness.plan.engine_entries import EngineUse
+from stridebench.harness.plan.entries import EngineUse
 from stridebench.harness.registry import RUNNERS
 
 if TYPE_CHECKING:  # a dry run loads neither torch nor pandas

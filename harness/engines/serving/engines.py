@@ -20,8 +20,7 @@ from stridebench.harness.engines.serving.verdict import EngineJudge, Reference
 from stridebench.harness.errors import StrideError, printable_line
 from stridebench.harness.plan.cells import Plan
 from stridebench.harness.plan.engine_cells import EngineCell
-from stridebench.harness.plan.engine_entries import EngineUse
-from stridebench.harness.plan.names import TaskUse
+from stridebench.harness.plan.entries import EngineUse, TaskUse
 from stridebench.harness.plan.suite import EngineSuite
 from stridebench.harness.record.entries import CellMeta, StoredCounters
 from stridebench.harness.record.request_store import RequestStore

@@ -28,7 +28,7 @@ from stridebench.harness.core.engine import EngineFault
 from stridebench.harness.engines.answer import LOOPBACK, ServerKey
 from stridebench.harness.errors import UnknownNameError, UsageError, printable_line
 from stridebench.harness.machine.extras import install_command, optional
-from stridebench.harness.plan.engine_entries import EngineUse
+from stridebench.harness.plan.entries import EngineUse
 from stridebench.harness.plan.yaml_lines import load as load_yaml
 from stridebench.harness.registry import ENGINES
 

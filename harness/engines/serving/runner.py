@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from stridebench.harness.engines.serving import launch
 from stridebench.harness.plan.cells import Plan
-from stridebench.harness.plan.engine_entries import EngineUse
+from stridebench.harness.plan.entries import EngineUse
 from stridebench.harness.registry import RUNNERS
 from stridebench.harness.run.engine_runner import StoppedEngine
 

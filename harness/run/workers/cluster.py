@@ -15,7 +15,7 @@ import torch
 
 from stridebench.harness.errors import RunIncomplete, StrideError, printable_line
 from stridebench.harness.plan.cells import Cell, Plan
-from stridebench.harness.plan.suite import Resources
+from stridebench.harness.plan.entries import Resources
 from stridebench.harness.record.entries import CellMeta
 from stridebench.harness.record.store import SealedError, Store
 from stridebench.harness.run.group import run_cells

@@ -15,8 +15,7 @@ import stridebench.harness.cli.engine as watch_module
 from stridebench.harness.discover import declare_all
 from stridebench.harness.engines.serving.engines import Watched
 from stridebench.harness.errors import UsageError
-from stridebench.harness.plan.engine_entries import EngineUse
-from stridebench.harness.plan.names import TaskUse
+from stridebench.harness.plan.entries import EngineUse, TaskUse
 from stridebench.harness.registry import TASKS
 from tests.support.answer_server import Answers, answer_server
 from tests.support.cli import refused, stride

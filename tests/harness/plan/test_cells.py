@@ -57,11 +57,11 @@ def test_a_task_may_be_limited_to_backbones():
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ("{name: digits, sampling: 3}", "sampling is 3; a mapping"),
+        ("{name: digits, sampling: 3}", "sampling: Input should be a valid dictionary; found 3"),
         ("{name: digits, sampling: {top_p: 2}}", "0 < top_p <= 1"),
         ("{name: digits, sampling: {topk: 2}}", "topk"),
-        ("{name: digits, max_new_tokens: 0}", "max_new_tokens is 0; a whole number"),
-        ("{name: digits, backbones: 3}", "backbones is 3; a list of names"),
+        ("{name: digits, max_new_tokens: 0}", "max_new_tokens: Input should be greater than or equal to 1; found 0"),
+        ("{name: digits, backbones: 3}", "backbones.0: Input should be a valid string; found 3"),
     ],
 )
 def test_wrong_entries_of_a_task_are_refused(entry, message):

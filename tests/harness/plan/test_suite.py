@@ -14,7 +14,7 @@ from stridebench.harness.core.method import label
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.errors import UsageError
 from stridebench.harness.machine import device
-from stridebench.harness.plan import names, presets, suite
+from stridebench.harness.plan import lookup, presets, suite
 from stridebench.harness.plan.cells import Cell, Plan, expand
 from stridebench.harness.plan.planned_method import PlannedMethod
 from stridebench.harness.registry import METHODS
@@ -181,7 +181,7 @@ def test_a_methods_entry_says_where_a_key_of_the_suite_belongs(write, entry, wor
 
 
 def test_the_keys_of_a_suite_are_those_that_the_hint_knows():
-    assert set(names.SUITE) == set(suite.Suite.model_fields)
+    assert set(lookup.SUITE) == set(suite.Suite.model_fields)
 
 
 @pytest.mark.parametrize("entry", ["report: sjdp\n", "report: {name: sjdp}\n", "report:\n  roles: {}\n  name: sjdp\n"])
@@ -192,7 +192,7 @@ def test_an_unknown_report_is_named_with_its_line_when_the_suite_is_read(write, 
 
 
 def test_the_known_reports_are_those_of_the_papers_files():
-    assert set(names.reports()) == set(paper_files.reports())
+    assert set(suite.reports()) == set(paper_files.reports())
 
 
 def test_a_missing_key_is_named(write):

@@ -11,7 +11,7 @@ from stridebench.harness.core.method import Method
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.plan.cells import Cell
-from stridebench.harness.plan.names import TaskUse
+from stridebench.harness.plan.entries import TaskUse
 from stridebench.harness.plan.planned_method import PlannedMethod
 from stridebench.harness.registry import METHODS
 from stridebench.harness.run.group import adapted, distance, notes, unquantised

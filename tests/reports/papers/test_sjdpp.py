@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from stridebench.harness.errors import UsageError
 from stridebench.harness.plan import suite
 from stridebench.harness.plan.cells import expand
-from stridebench.harness.plan.names import TaskUse
+from stridebench.harness.plan.entries import TaskUse
 from stridebench.harness.record import stats
 from stridebench.harness.record.provenance import digest
 from stridebench.harness.registry import TASKS

@@ -448,8 +448,9 @@ def test_counters_tell_where_nothing_was_drafted_and_the_requests_do_not(
 
 
 def test_wrong_entries_are_refused_with_their_line(tmp_path: Path) -> None:
-    text = refused("run", suite(tmp_path, {"label": "a"}, {"label": "a", "plain": "b", "bios": 1}))
+    text = refused("run", suite(tmp_path, {"label": "a"}, {"label": "a", "plain": "b"}))
     assert "two engines are called 'a'" in text and "'b' is not an entry of table" in text
+    text = refused("run", suite(tmp_path, {"bios": 1}))
     assert "has no parameter 'bios'; did you mean 'bias'" in text and "suite.yaml:" in text
     body = yaml.safe_load((tmp_path / "suite.yaml").read_text())
     body["engines"] = [{"name": "vlm"}]
