@@ -10,7 +10,6 @@ import pandas as pd
 from rich.console import Console
 
 from stridebench.harness.record.entries import CellMeta, StoredCounters
-from stridebench.harness.record.request_store import RequestStore
 from stridebench.harness.record.requests import measures
 from stridebench.harness.record.store import Store
 from stridebench.reports.text_table import (
@@ -79,27 +78,26 @@ AUDITED = ("log_e", "visible_tv", "tokens", "best", "verdict")
 
 def summarise(store: Store) -> pd.DataFrame:
     """One row a cell of an engine; cells that are not finished have the status "unfinished"."""
-    cells = RequestStore.of(store.path, store.manifest)
     objective = (store.manifest.suite.load or {}).get("objective") or {}
-    rows = [_row(cells, name, objective) for name in cells.planned]
+    rows = [_row(store, name, objective) for name in store.manifest.engines]
     frame = pd.DataFrame(rows)
     if len(frame):
         frame["speedup"] = _speedups(frame)
     return frame
 
 
-def _row(cells: RequestStore, name: str, objective: Mapping[str, Any]) -> dict[str, Any]:
-    planned = cells.planned[name]
+def _row(store: Store, name: str, objective: Mapping[str, Any]) -> dict[str, Any]:
+    planned = store.manifest.engines[name]
     facts = {**planned.stored(), **planned.sampling.stored(), "status": "unfinished", "verdict": ""}
-    if not cells.sealed(name):
-        requests = cells.requests(name)
+    if not store.sealed(name):
+        requests = store.requests(name)
         faults = [row.error for row in requests if row.status != "ok"]
         return {
             **facts,
             "n_ok": len([row for row in requests if row.status == "ok" and not row.warmup]),
             "note": faults[-1] if faults else "",
         }
-    cell = cells.cell(name)
+    cell = store.cell(name)
     verdict = cell.meta.judged
     counted = cell.requests[~cell.requests["warmup"]]
     return {

@@ -11,7 +11,7 @@ import pandas as pd
 
 from stridebench.harness.errors import printable_line
 from stridebench.harness.record.entries import CellMeta, StoredVerdict
-from stridebench.harness.record.request_store import SealedEngineCell
+from stridebench.harness.record.store import SealedCell
 from stridebench.reports.engines import COLUMNS, SETTING, notes_of
 from stridebench.reports.html.text import e_value, figure_of, signed, visible
 from stridebench.reports.text_table import number
@@ -111,7 +111,7 @@ class EngineFacts:
     notes: tuple[str, ...]
 
 
-def engine_facts(row: pd.Series[Any], cell: SealedEngineCell, paired: str) -> EngineFacts:
+def engine_facts(row: pd.Series[Any], cell: SealedCell, paired: str) -> EngineFacts:
     """Return the facts of a finished cell.
 
     Args:

@@ -15,8 +15,8 @@ import pandas as pd
 
 from stridebench.harness.errors import printable_line
 from stridebench.harness.record.entries import CellMeta
-from stridebench.harness.record.request_store import RequestStore
 from stridebench.harness.record.requests import counted, per_position, timings
+from stridebench.harness.record.store import Store
 from stridebench.reports import engines
 from stridebench.reports.html.engine_facts import HELP, engine_facts
 from stridebench.reports.html.figures import GREY, PALETTE, Chart, bar_or_line, spec_of
@@ -196,12 +196,11 @@ class Engines:
 
     def __init__(self, store: Store, prefix: str) -> None:
         self._store, self._prefix = store, prefix
-        self._cells = RequestStore.of(store.path, store.manifest)
 
     @cached_property
     def frame(self) -> pd.DataFrame:
         """One row a cell."""
-        return engines.summarise(self._store) if self._cells.planned else pd.DataFrame()
+        return engines.summarise(self._store) if self._store.manifest.engines else pd.DataFrame()
 
     def page_of(self, cell: str) -> str:
         """The page of a cell, below the folder of the pages."""
@@ -237,9 +236,9 @@ class Engines:
     def _page(
         self, templates: Environment, run: RunFacts, row: pd.Series[Any], folder: Path, prompts: Mapping[str, str]
     ) -> str:
-        cell, data = self._cells.cell(str(row["cell"])), f"data/{self._prefix}engine-{row['cell']}"
+        cell, data = self._store.cell(str(row["cell"])), f"data/{self._prefix}engine-{row['cell']}"
         partner = self._plain(row)
-        plain = None if partner is None else self._cells.cell(partner).requests
+        plain = None if partner is None else self._store.cell(partner).requests
         shown = cell.requests[~cell.requests["warmup"]].reset_index(drop=True)
         documents = (_document(request, prompts) for _, request in shown.iterrows())
         facts = engine_facts(row, cell, _paired(plain, cell.requests))
