@@ -16,6 +16,7 @@ from stridebench.reports.text_table import (
     Column,
     TextTable,
     counts,
+    described,
     e_value,
     markdown_lines,
     number,
@@ -49,7 +50,7 @@ def _same(row: CellRow) -> str:
     return number(row.get("same"), 3) + (f" ({share})" if share != "-" else "")
 
 
-COLUMNS = (
+COLUMNS = described(
     Column("label", "engine", rank=0, formatter=word("label")),
     Column("load", "load", rank=1, formatter=word("load")),
     Column("verdict", "verdict", rank=1, formatter=word("verdict")),
@@ -69,6 +70,24 @@ COLUMNS = (
     Column("same", "same as plain (visible share)", rank=3, formatter=_same),
     Column("floor", "plain again", 3, rank=7),
     Column("audit", "e (visible TV)", rank=3, formatter=e_value),
+    tokens_per_second="output tokens over the wall time from the first sending to the last answer",
+    speedup="tokens/s over those of its plain decode at the same setting and load",
+    length_per_draft_pooled="1 + accepted / passes with a draft, over all requests",
+    length_per_pass_pooled="output tokens / passes of the target, over all requests",
+    length_per_draft_mean="the mean over requests of the length a draft",
+    length_per_pass_mean="the mean over requests of the length a pass",
+    told_length_mean="the mean acceptance length that the engine tells",
+    acceptance="accepted over drafted tokens",
+    ttft="from sending a request to the first part of its output",
+    tpot="from the first to the last part of an output, over the tokens after the first part",
+    itl="between two parts of an output; a part may hold several tokens",
+    goodput="requests a second that kept the suite's objective",
+    same="share of outputs that equal the plain decode's with the same seed; in brackets the share of differing "
+    "ones that would be seen in 9 of 10 such runs",
+    floor="share of outputs in which the plain decode, made again in another order and batch, equals itself",
+    audit="evidence against tokens drawn from the backbone's distribution; in brackets the bias that it would see",
+    load="requests under way at once, or requests a second",
+    samples="requests that were answered, and that failed",
 )
 
 

@@ -18,7 +18,7 @@ from stridebench.harness.record.entries import CellMeta
 from stridebench.harness.record.requests import counted, per_position, timings
 from stridebench.harness.record.store import Store
 from stridebench.reports import engines
-from stridebench.reports.html.engine_facts import HELP, engine_facts
+from stridebench.reports.html.engine_facts import engine_facts
 from stridebench.reports.html.figures import GREY, PALETTE, Chart, bar_or_line, spec_of
 from stridebench.reports.html.samples import write_table
 from stridebench.reports.html.text import DASH, excerpt, figure_of, plain_list
@@ -210,7 +210,7 @@ class Engines:
         """The tables with the links of their rows."""
         for (title, rows), table in zip(engines.groups(self.frame), engines.text_tables(self.frame), strict=True):
             shown = [i for i, column in enumerate(table.columns) if column.rank < MEANS and column.key != "itl"]
-            columns = [(c.title, HELP.get(c.key, ""), c.key) for c in (table.columns[index] for index in shown)]
+            columns = [(c.title, c.help, c.key) for c in (table.columns[index] for index in shown)]
             links = [quote(self.page_of(str(cell))) for cell in engines.finished(rows)["cell"]]
             texts = [[row[shown[0]], *(DASH if row[i] == "-" else row[i] for i in shown[1:])] for row in table.rows]
             yield EngineTable(

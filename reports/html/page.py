@@ -19,7 +19,6 @@ from stridebench.reports import tables
 from stridebench.reports.engines import COLUMNS
 from stridebench.reports.html import figures, samples, text
 from stridebench.reports.html.cell_facts import RunFacts, cell_facts
-from stridebench.reports.html.engine_facts import HELP
 from stridebench.reports.html.engine_facts import WORDS as WORDS_OF_ENGINES
 from stridebench.reports.html.engine_pages import Engines
 from stridebench.reports.html.figures import Chart, TargetPasses
@@ -240,7 +239,7 @@ def write(stores: Sequence[Store], folder: Path, curve: Curve | None = None, ser
         first=picked[0].row["label"] if picked else "",
         engines=[table for run in runs if not run.picked for table in run.engines.tables()],
         engine_words=WORDS_OF_ENGINES,
-        engine_legend=[(column.title, HELP[column.key]) for column in COLUMNS if column.key in HELP],
+        engine_legend=[(column.title, column.help) for column in COLUMNS if column.help],
         methods=any(run.store.manifest.cells for run in runs),
         pareto=list(figures.pareto_charts(drawn)),
         speed=list(figures.speed_charts(drawn, passes)),
