@@ -140,7 +140,9 @@ def notes_of(requests: pd.DataFrame, meta: CellMeta) -> Iterator[str]:
     for fault, rows in failed.groupby("fault"):
         yield f"{len(rows)} x {fault}: {rows['error'].iloc[0]}"
     verdict, counters = meta.judged, meta.counters or StoredCounters()
-    if meta.role == "speculative" and _drafted(requests, counters) == 0:
+    told = requests["drafted"].dropna()
+    drafted = float(told.sum()) if len(told) else meta.growth.get("drafted")
+    if meta.role == "speculative" and drafted == 0:
         yield "nothing was drafted, so this was a plain decode"
     if counters.problem:
         yield f"counters: {counters.problem}"
@@ -150,12 +152,6 @@ def notes_of(requests: pd.DataFrame, meta: CellMeta) -> Iterator[str]:
     if margins:
         outputs = "1 output differs" if len(margins) == 1 else f"{len(margins)} outputs differ"
         yield (f"{outputs} first where the reference's logits are {min(margins):.2g} to {max(margins):.2g} apart")
-
-
-def _drafted(requests: pd.DataFrame, counters: StoredCounters) -> float | None:
-    """Return the drafted tokens that the requests tell, else the server's counters, or None if neither tells them."""
-    told = requests["drafted"].dropna()
-    return float(told.sum()) if len(told) else counters.growth.get("drafted")
 
 
 def _speedups(frame: pd.DataFrame) -> list[float | None]:

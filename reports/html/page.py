@@ -160,7 +160,8 @@ class _Run:
         frame = summarise(store, self.read)
         if self.picked:
             frame = frame[frame["cell"].isin(self.picked)].reset_index(drop=True)
-        modality = [self._modality(name) for name in frame["cell"]]
+        planned = self.store.manifest.cells
+        modality = [printable_line(planned[name].modality) for name in frame["cell"]]
         links = [f"cells/{quote(self.prefix + str(name))}.html" for name in frame["cell"]]
         folder = served.names[number] if served else ""
         own = printable_line(folder or store.address.rstrip("/").rpartition("/")[2])
@@ -183,9 +184,6 @@ class _Run:
             if "prompt_text" in samples:
                 texts |= {str(p): t for p, t in zip(samples["prompt"], samples["prompt_text"], strict=True) if t}
         return texts
-
-    def _modality(self, cell: str) -> str:
-        return printable_line(self.store.manifest.cells[cell].modality)
 
 
 @dataclass(frozen=True)

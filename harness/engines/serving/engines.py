@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from stridebench.harness.core.engine import FAULTS, GONE, Counters, Engine, EngineFault, EngineWeights
@@ -257,9 +256,9 @@ class _Group:
                 try:
                     stack.enter_context(started(server, words, address["url"], log, use.method))
                 except EngineFault as fault:
-                    raise EngineFault(
-                        fault.kind, f"{fault.detail}; its output: {place}{_quoted(use, place)}"
-                    ) from fault
+                    text = last_lines(place, ServerKey(str(use.options.get("key_env", KEY_ENV))))
+                    end = f", which ends: {text}" if text else ""
+                    raise EngineFault(fault.kind, f"{fault.detail}; its output: {place}{end}") from fault
             engine = stack.enter_context(use.make(**address))
             engine.open(self._reference.weights)
             yield engine
@@ -272,12 +271,6 @@ class _Group:
             for prompt in self._plan.prompts[cell.task]
         }
         EngineJudge(self._store, self._reference, cells, ids).judge()
-
-
-def _quoted(use: EngineUse, log: Path) -> str:
-    """The end of a server's output as an error quotes it."""
-    text = last_lines(log, ServerKey(str(use.options.get("key_env", KEY_ENV))))
-    return f", which ends: {text}" if text else ""
 
 
 # A fixed set of probes against a running server: acceptance and latency as one line of a history.

@@ -256,7 +256,9 @@ def _wait(server: Declared, process: subprocess.Popen[bytes], address: str) -> N
     until = time.monotonic() + server.wait_s
     while time.monotonic() < until:
         if process.poll() is not None:
-            raise EngineFault("no_server", _never_answered(server, process.returncode))
+            code = process.returncode
+            remedy = f"; {server.remedies[_name(code)]}" if _name(code) in server.remedies else ""
+            raise EngineFault("no_server", f"{ending(server, code)} before it answered{remedy}")
         try:
             if httpx.get(address, timeout=5, trust_env=False).is_success:
                 return
@@ -269,12 +271,6 @@ def _wait(server: Declared, process: subprocess.Popen[bytes], address: str) -> N
 def ending(server: Declared, code: int) -> str:
     """How a server ended, as `subprocess.Popen.returncode` tells it."""
     return f"{server.engine} ended with {_name(code)}"
-
-
-def _never_answered(server: Declared, code: int) -> str:
-    """Say how a server ended that never answered, and which remedy its file has."""
-    remedy = f"; {server.remedies[_name(code)]}" if _name(code) in server.remedies else ""
-    return f"{ending(server, code)} before it answered{remedy}"
 
 
 def _name(code: int) -> str:
