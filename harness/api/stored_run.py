@@ -116,7 +116,7 @@ def open_runs(*paths: str | Path) -> list[StoredRun]:
         The runs. Those of one folder are sorted by name, so by time if the names are the default ones.
 
     Raises:
-        StoreError: a folder neither is nor holds a run. UsageError: there is no such folder.
+        StoreError: a folder neither is nor holds a run. UsageError: the folder does not exist.
     """
     return [StoredRun(folder) for folder in run_folders(paths)]
 
