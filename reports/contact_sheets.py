@@ -73,7 +73,9 @@ def write(store: Store, outdir: Path) -> list[Path]:
             written.append(path)
         elif any(cell.meta.modality == "speech" for cell in group.cells):
             path = outdir / f"transcripts-{group.slug}.md"
-            path.write_text(_transcripts(group), encoding="utf-8")
+            titles = ["prompt", *(cell.meta.label for cell in group.cells)]
+            lines = [f"# {group.title}", "", *markdown_lines(titles, list(_lines(group))), ""]
+            path.write_text("\n".join(lines), encoding="utf-8")
             written.append(path)
     return written
 
@@ -155,11 +157,6 @@ def tile(store: Store, figure: Figure, place: tuple[int, int, int], sample: pd.S
         reason = "no sample" if sample is None else str(sample["error"] or "no output")
         axes.text(0.5, 0.5, fill(reason[:90], 16), fontsize=5, ha="center", va="center", transform=axes.transAxes)
     return axes
-
-
-def _transcripts(group: Group) -> str:
-    titles = ["prompt", *(cell.meta.label for cell in group.cells)]
-    return "\n".join([f"# {group.title}", "", *markdown_lines(titles, list(_lines(group))), ""])
 
 
 def _lines(group: Group) -> Iterator[Sequence[str]]:

@@ -21,7 +21,6 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from stridebench.harness.record import stats
-from stridebench.harness.record.request_store import RequestStore
 from stridebench.harness.record.stats import FloatArray
 from stridebench.harness.record.store import Store
 from stridebench.reports import engines
@@ -113,7 +112,6 @@ class CrossoverComparison:
 
 def compared(store: Store) -> dict[str, CrossoverComparison]:
     """Return, by title, each entry that was measured at two concurrencies or more, with its plain decode."""
-    cells = RequestStore.of(store.path, store.manifest)
     frame = engines.summarise(store)
     if frame.empty:
         return {}
@@ -130,7 +128,7 @@ def compared(store: Store) -> dict[str, CrossoverComparison]:
         }
         if len(both) > 1:
             plainly, own = (
-                {level: in_turn(cells.cell(str(pair[side]["cell"])).requests, level) for level, pair in both.items()}
+                {level: in_turn(store.cell(str(pair[side]["cell"])).requests, level) for level, pair in both.items()}
                 for side in (0, 1)
             )
             out[f"{label} over {plain}, T = {setting[1]:g}, {setting[2]}"] = CrossoverComparison(

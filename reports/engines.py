@@ -10,13 +10,13 @@ import pandas as pd
 from rich.console import Console
 
 from stridebench.harness.record.entries import CellMeta, StoredCounters
-from stridebench.harness.record.request_store import RequestStore
 from stridebench.harness.record.requests import measures
 from stridebench.harness.record.store import Store
 from stridebench.reports.text_table import (
     Column,
     TextTable,
     counts,
+    described,
     e_value,
     markdown_lines,
     number,
@@ -50,7 +50,7 @@ def _same(row: CellRow) -> str:
     return number(row.get("same"), 3) + (f" ({share})" if share != "-" else "")
 
 
-COLUMNS = (
+COLUMNS = described(
     Column("label", "engine", rank=0, formatter=word("label")),
     Column("load", "load", rank=1, formatter=word("load")),
     Column("verdict", "verdict", rank=1, formatter=word("verdict")),
@@ -70,6 +70,24 @@ COLUMNS = (
     Column("same", "same as plain (visible share)", rank=3, formatter=_same),
     Column("floor", "plain again", 3, rank=7),
     Column("audit", "e (visible TV)", rank=3, formatter=e_value),
+    tokens_per_second="output tokens over the wall time from the first sending to the last answer",
+    speedup="tokens/s over those of its plain decode at the same setting and load",
+    length_per_draft_pooled="1 + accepted / passes with a draft, over all requests",
+    length_per_pass_pooled="output tokens / passes of the target, over all requests",
+    length_per_draft_mean="the mean over requests of the length a draft",
+    length_per_pass_mean="the mean over requests of the length a pass",
+    told_length_mean="the mean acceptance length that the engine tells",
+    acceptance="accepted over drafted tokens",
+    ttft="from sending a request to the first part of its output",
+    tpot="from the first to the last part of an output, over the tokens after the first part",
+    itl="between two parts of an output; a part may hold several tokens",
+    goodput="requests a second that kept the suite's objective",
+    same="share of outputs that equal the plain decode's with the same seed; in brackets the share of differing "
+    "ones that would be seen in 9 of 10 such runs",
+    floor="share of outputs in which the plain decode, made again in another order and batch, equals itself",
+    audit="evidence against tokens drawn from the backbone's distribution; in brackets the bias that it would see",
+    load="requests under way at once, or requests a second",
+    samples="requests that were answered, and that failed",
 )
 
 
@@ -79,27 +97,26 @@ AUDITED = ("log_e", "visible_tv", "tokens", "best", "verdict")
 
 def summarise(store: Store) -> pd.DataFrame:
     """One row a cell of an engine; cells that are not finished have the status "unfinished"."""
-    cells = RequestStore.of(store.path, store.manifest)
     objective = (store.manifest.suite.load or {}).get("objective") or {}
-    rows = [_row(cells, name, objective) for name in cells.planned]
+    rows = [_row(store, name, objective) for name in store.manifest.engines]
     frame = pd.DataFrame(rows)
     if len(frame):
         frame["speedup"] = _speedups(frame)
     return frame
 
 
-def _row(cells: RequestStore, name: str, objective: Mapping[str, Any]) -> dict[str, Any]:
-    planned = cells.planned[name]
+def _row(store: Store, name: str, objective: Mapping[str, Any]) -> dict[str, Any]:
+    planned = store.manifest.engines[name]
     facts = {**planned.stored(), **planned.sampling.stored(), "status": "unfinished", "verdict": ""}
-    if not cells.sealed(name):
-        requests = cells.requests(name)
+    if not store.sealed(name):
+        requests = store.requests(name)
         faults = [row.error for row in requests if row.status != "ok"]
         return {
             **facts,
             "n_ok": len([row for row in requests if row.status == "ok" and not row.warmup]),
             "note": faults[-1] if faults else "",
         }
-    cell = cells.cell(name)
+    cell = store.cell(name)
     verdict = cell.meta.judged
     counted = cell.requests[~cell.requests["warmup"]]
     return {
@@ -123,7 +140,9 @@ def notes_of(requests: pd.DataFrame, meta: CellMeta) -> Iterator[str]:
     for fault, rows in failed.groupby("fault"):
         yield f"{len(rows)} x {fault}: {rows['error'].iloc[0]}"
     verdict, counters = meta.judged, meta.counters or StoredCounters()
-    if meta.role == "speculative" and _drafted(requests, counters) == 0:
+    told = requests["drafted"].dropna()
+    drafted = float(told.sum()) if len(told) else meta.growth.get("drafted")
+    if meta.role == "speculative" and drafted == 0:
         yield "nothing was drafted, so this was a plain decode"
     if counters.problem:
         yield f"counters: {counters.problem}"
@@ -133,12 +152,6 @@ def notes_of(requests: pd.DataFrame, meta: CellMeta) -> Iterator[str]:
     if margins:
         outputs = "1 output differs" if len(margins) == 1 else f"{len(margins)} outputs differ"
         yield (f"{outputs} first where the reference's logits are {min(margins):.2g} to {max(margins):.2g} apart")
-
-
-def _drafted(requests: pd.DataFrame, counters: StoredCounters) -> float | None:
-    """Return the drafted tokens that the requests tell, else the server's counters, or None if neither tells them."""
-    told = requests["drafted"].dropna()
-    return float(told.sum()) if len(told) else counters.growth.get("drafted")
 
 
 def _speedups(frame: pd.DataFrame) -> list[float | None]:

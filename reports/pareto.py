@@ -220,7 +220,8 @@ def draw(frame: pd.DataFrame) -> Figure | None:
         figure.draw_without_rendering()
         figure.set_layout_engine("none")
         for axes, panel in zip(figure.axes, drawn, strict=True):
-            _show_only(figure, axes)  # textalloc draws the figure once a call
+            for other in figure.axes:
+                other.set_visible(other is axes)  # textalloc draws the figure once a call
             _label(axes, panel)
         for axes in figure.axes:
             axes.set_visible(True)
@@ -290,11 +291,6 @@ def _names(cells: pd.DataFrame) -> list[str]:
         for i, value in zip(sweep.rows[1:], sweep.values[1:], strict=True):
             names[i] = f"{sweep.parameter}={value:g}"
     return names
-
-
-def _show_only(figure: Figure, axes: Axes) -> None:
-    for other in figure.axes:
-        other.set_visible(other is axes)
 
 
 def _label(axes: Axes, panel: Panel) -> None:

@@ -29,12 +29,9 @@ def run_folders(paths: Iterable[str | Path]) -> list[str | Path]:
             continue
         if not path.is_dir():
             raise UsageError(f"the folder {path} does not exist; name a run folder, or a folder that holds some")
-        runs = [path] if (path / "manifest.json").exists() else _runs_in(path)
+        below = sorted(file.parent for file in path.glob("*/manifest.json"))
+        runs = [path] if (path / "manifest.json").exists() else below
         if not runs:
             raise StoreError(f"{path} holds no run (no manifest.json in it or in its folders); check the path")
         folders |= {run.resolve(): run for run in runs if run.resolve() not in folders}
     return list(folders.values())
-
-
-def _runs_in(path: Path) -> list[Path]:
-    return sorted(file.parent for file in path.glob("*/manifest.json"))

@@ -18,7 +18,6 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from stridebench.harness.record import stats
-from stridebench.harness.record.request_store import RequestStore
 from stridebench.harness.record.requests import counted
 from stridebench.harness.record.store import Store
 from stridebench.reports import engines
@@ -74,10 +73,9 @@ def rows(store: Store) -> pd.DataFrame:
 
 
 def _engines(store: Store) -> Iterator[dict[str, Any]]:
-    cells = RequestStore.of(store.path, store.manifest)
     frame = engines.summarise(store)
     frame = frame[(frame["status"] == "done") & (frame["role"] != "floor") & (frame["concurrency"] == 1)]
-    tables = {str(row["cell"]): of_requests(cells.cell(str(row["cell"])).requests) for _, row in frame.iterrows()}
+    tables = {str(row["cell"]): of_requests(store.cell(str(row["cell"])).requests) for _, row in frame.iterrows()}
     keys = ["backbone", "temperature", "task"]
     plain = {(row["label"], *row[keys]): tables[str(row["cell"])] for _, row in frame.iterrows() if not row["plain"]}
     for _, row in frame.iterrows():

@@ -77,6 +77,7 @@ _OF_TIME = (
     "drafter_c",
 )
 """Columns that hold seconds, or energy that other work has a part in, as have those that end in _ms."""
+ADAPTED = "its adapter was trained for full weights and is added to"
 _FLAGS_OF_TIME = ("disturbed", "mismatch")
 
 Row = dict[str, Any]
@@ -190,7 +191,12 @@ def set_interval(row: Row, name: str, interval: stats.Interval | None) -> None:
 def measure(finished: FinishedCell, base: FinishedCell | None, floor: FinishedCell | None) -> Row:
     """Return the row of a finished cell, compared with its baseline and the second autoregressive set of its run."""
     cell, frame = finished.cell, finished.totals
-    row = _identity(cell.name, cell.meta) | _numbers_of_samples(cell) | {"nfe": float(frame["nfe"].sum())}
+    status = cell.samples.loc[~cell.samples["warmup"], "status"]
+    ok, failed = int((status == "ok").sum()), int((status != "ok").sum())
+    skipped = 0 if cell.meta.expected is None else cell.meta.expected - ok - failed
+    row = _identity(cell.name, cell.meta)
+    row |= {"n_ok": ok, "n_failed": failed, "n_run": ok + failed, "n_skipped": skipped}
+    row |= {"nfe": float(frame["nfe"].sum())}
     for name in INTERVALS:
         set_interval(row, name, metric_interval(name, frame))
     row |= {name: value(METRICS[name], frame) for name in PLAIN}
@@ -200,14 +206,15 @@ def measure(finished: FinishedCell, base: FinishedCell | None, floor: FinishedCe
     drawn = finished.temperature > 0 and finished.role == "method" and row["audit_log_e"] is None
     if drawn and base is not None and floor is not None:
         row |= _two_sample(finished, base, floor)
-    row["unmeasured"] = _unmeasured(cell.meta)
+    scores = cell.meta.set_scores.items()
+    row["unmeasured"] = [f"{name} not measured: {score.reason}" for name, score in scores if score.value is None]
     if finished.unscored:
         row["unmeasured"].append(f"scores not measured: the task's scorer failed on {finished.unscored} outputs")
     row |= {
         "flags": "; ".join(
             [
                 *_flags(row, cell.samples, frame),
-                *_adapter_flags(cell.meta),
+                *([f"{ADAPTED} {_plain(cell.meta.adapter_on)} ones"] if cell.meta.adapter_on else []),
                 *cell.meta.backbone_notes,
                 *(_disturbed_flags(row, base, floor) or _mismatch(row)),
             ]
@@ -248,13 +255,6 @@ def _identity(name: str, meta: CellMeta) -> Row:
 def _plain(value: Any) -> Any:
     """Text in one line that a terminal, a table and a plot can show; other values as they are."""
     return printable_line(value) if isinstance(value, str) else value
-
-
-def _numbers_of_samples(cell: SealedCell) -> Row:
-    status = cell.samples.loc[~cell.samples["warmup"], "status"]
-    ok, failed = int((status == "ok").sum()), int((status != "ok").sum())
-    expected = ok + failed if cell.meta.expected is None else cell.meta.expected
-    return {"n_ok": ok, "n_failed": failed, "n_run": ok + failed, "n_skipped": expected - ok - failed}
 
 
 def _latency(steps: pd.DataFrame, frame: pd.DataFrame) -> Row:
@@ -358,11 +358,6 @@ def _set_scores(meta: CellMeta) -> Row:
     return row
 
 
-def _unmeasured(meta: CellMeta) -> list[str]:
-    scores = meta.set_scores.items()
-    return [f"{name} not measured: {score.reason}" for name, score in scores if score.value is None]
-
-
 def _two_sample(finished: FinishedCell, base: FinishedCell, floor: FinishedCell) -> Row:
     """Test whether tokens and log-probabilities follow that of autoregressive decoding, for a cell without an audit.
 
@@ -419,12 +414,6 @@ def _unread_flags(samples: pd.DataFrame) -> list[str]:
         return []
     first = cut.iloc[0]
     return [f"{len(cut)} of {len(counted)} prompts were read in part: {first['unread']} ({first['prompt']})"]
-
-
-def _adapter_flags(meta: CellMeta) -> list[str]:
-    """Return the flag of an adapter that is added to rounded weights."""
-    form = _plain(meta.adapter_on)
-    return [f"its adapter was trained for full weights and is added to {form} ones"] if form else []
 
 
 def _drafter_flags(row: Row) -> list[str]:

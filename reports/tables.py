@@ -19,6 +19,7 @@ from stridebench.reports.text_table import (
     Column,
     TextTable,
     counts,
+    described,
     e_value,
     escape_markdown,
     markdown_lines,
@@ -95,7 +96,7 @@ def _drafter(row: CellRow) -> str:
     return f"{row['drafter_tv']:.2g} ({row['drafter_acceptance_anew'] - row['drafter_acceptance']:.3f})"
 
 
-COLUMNS = (
+COLUMNS = described(
     Column("label", "cell", rank=0, formatter=_label),
     Column("batch", "B", 0, rank=1),
     Column("verdict", "verdict", rank=1, formatter=_verdict),
@@ -104,7 +105,7 @@ COLUMNS = (
     Column("predicted", "predicted", rank=2),
     Column("scr", "SCR", rank=6, narrow=3),
     Column("tau", "tau", rank=3, narrow=6),
-    Column("acceptance", "accept/path", rank=5),
+    Column("acceptance", "accept/path", rank=5, page="acceptance"),
     Column("acceptance_per_node", "accept/node", rank=9),
     Column("nfe", "NFE", 0, rank=8),
     Column("drafter_c", "c", rank=9),
@@ -115,13 +116,23 @@ COLUMNS = (
     Column("agreement", "agreement", 3, rank=2),
     Column("logprob", "log-prob", 3, rank=7),
     Column("logprob_std", "log-prob sd", rank=10),
-    Column("logprob_diff", "log-prob - AR", 3, rank=4),
-    Column("audit", "e (visible TV)", rank=3, formatter=e_value, whole=True),
+    Column("logprob_diff", "log-prob - AR", 3, rank=4, page="log-prob − AR"),
+    Column("audit", "e (visible TV)", rank=3, formatter=e_value, whole=True, page="e-value"),
     Column("test", "TV to AR (floor), p", rank=8, formatter=_test, whole=True),
     Column("drafter", "drafter TV (acceptance lost)", rank=8, formatter=_drafter),
     Column("peak_mb", "peak MB", 0, rank=9),
     Column("cpu_joules_per_token", "CPU J/token", 2, rank=9),
     Column("gpu_joules_per_token", "GPU J/token", 2, rank=9),
+    speedup="median over pairs of prompt and seed of the baseline's ms/token over this cell's, with its interval",
+    predicted="tau times the mean step of the baseline over the mean step of the cell",
+    scr="output tokens a target pass",
+    tau="output tokens a step",
+    drafter_c="time of a drafter's pass over that of the target's; rounded weights are a drafter, noise is not",
+    acceptance="accepted over tested, along the tested path",
+    ms_per_token="wall time of start and steps an output token",
+    agreement="common prefix with the baseline's output over the longer length, at T = 0",
+    logprob_diff="mean log-probability of a token under the target, less the baseline's, in nats",
+    audit="evidence against tokens drawn from the target's distribution; in brackets the bias that it would see",
 )
 COLUMN = {column.key: column for column in COLUMNS}
 

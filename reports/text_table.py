@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +40,8 @@ class Column:
         narrow: the rank below `NARROW` columns of the terminal, or None if it is the same.
         formatter: returns the text of a row; without one, the figure of ``key`` is shown with its interval.
         whole: the part of a cell in brackets stays if the terminal is narrow.
+        help: its meaning, for pages and legends.
+        page: the heading on a page, or "" if it is the same.
     """
 
     key: str
@@ -49,6 +51,8 @@ class Column:
     narrow: int | None = None
     formatter: Callable[[CellRow], str] | None = None
     whole: bool = False
+    help: str = ""
+    page: str = ""
 
     def text(self, row: CellRow) -> str:
         """Return the text of a row's cell; "-" if it has no figure."""
@@ -61,6 +65,11 @@ class Column:
     def rank_at(self, width: int) -> int:
         """Its rank on a terminal of this width."""
         return self.rank if self.narrow is None or width >= NARROW else self.narrow
+
+
+def described(*columns: Column, **meanings: str) -> tuple[Column, ...]:
+    """Return the columns, each with the meaning of its key, if one is given."""
+    return tuple(replace(column, help=meanings.get(column.key, "")) for column in columns)
 
 
 @dataclass(frozen=True)

@@ -129,7 +129,7 @@ def _refuse(plan: Plan, request: RunRequest) -> Any:
     """Check that a plan can run, before anything is loaded; return the options of the executor.
 
     Raises:
-        UsageError: every cell is skipped, there is no such device, or the executor cannot be used.
+        UsageError: every cell is skipped, the device does not exist, or the executor cannot be used.
     """
     if not plan.runnable and not plan.runnable_engines:
         skips = [*((c.skip, c.label) for c in plan.cells), *((c.skip, c.label) for c in plan.engines)]

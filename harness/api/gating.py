@@ -37,7 +37,7 @@ def gate(
         cells, ``notes``, and the ``exit_code`` of the command.
 
     Raises:
-        UsageError: there is no such baseline, or it is of another suite. StoreError: the run or the baseline is
+        UsageError: the baseline does not exist, or it is of another suite. StoreError: the run or the baseline is
             damaged.
     """
     return decision.gate(_store(run), read_baseline(Path(baseline)), margin, min_prompts)
@@ -85,7 +85,7 @@ def read_baseline(path: Path) -> dict[str, Any]:
     """Return the document of a baseline's file.
 
     Raises:
-        UsageError: there is no such file, or it does not hold a JSON object.
+        UsageError: the file does not exist, or it does not hold a JSON object.
     """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))

@@ -13,7 +13,6 @@ import pandas as pd
 
 from stridebench.harness.errors import printable_line
 from stridebench.harness.machine.extras import optional
-from stridebench.harness.record.request_store import RequestStore
 from stridebench.harness.record.store import SealedCell, Store
 from stridebench.reports import engines
 from stridebench.reports.query.schema import NamedRun
@@ -73,8 +72,8 @@ class StoredRun:
     @cached_property
     def requests(self) -> pd.DataFrame:
         """Return one row a request to an engine (columns: `harness.record.requests`); ``cell`` is the cell's id."""
-        store = RequestStore.of(self._store.path, self._store.manifest)
-        return _joined([store.cell(name).requests.assign(cell=name) for name in store.cells()])
+        cells = self._store.engine_cells()
+        return _joined([self._store.cell(name).requests.assign(cell=name) for name in cells])
 
     def query(self, sql: str) -> pd.DataFrame:
         """Answer one SQL query over the views of this run; see `query`."""
@@ -117,7 +116,7 @@ def open_runs(*paths: str | Path) -> list[StoredRun]:
         The runs. Those of one folder are sorted by name, so by time if the names are the default ones.
 
     Raises:
-        StoreError: a folder neither is nor holds a run. UsageError: there is no such folder.
+        StoreError: a folder neither is nor holds a run. UsageError: the folder does not exist.
     """
     return [StoredRun(folder) for folder in run_folders(paths)]
 

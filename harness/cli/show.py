@@ -26,7 +26,6 @@ from stridebench.harness.record.outputs import (
     json_values,
     origins,
 )
-from stridebench.harness.record.request_store import RequestStore, SealedEngineCell
 from stridebench.harness.record.store import SealedCell, Store
 from stridebench.reports import engines
 from stridebench.reports.html.engine_facts import EngineFacts, engine_facts
@@ -272,7 +271,7 @@ def _pieces(sample: pd.Series[Any]) -> list[str]:
 
 def engine_cells(store: Store) -> list[str]:
     """Return the ids of finished cells of engines."""
-    return RequestStore.of(store.path, store.manifest).cells()
+    return store.engine_cells()
 
 
 def show_engine(store: Store, name: str, prompt: str | None, as_json: bool) -> None:
@@ -281,7 +280,7 @@ def show_engine(store: Store, name: str, prompt: str | None, as_json: bool) -> N
     Raises:
         UnknownNameError: the cell has no such prompt. UsageError: it has several; they are listed.
     """
-    cell = RequestStore.of(store.path, store.manifest).cell(name)
+    cell = store.cell(name)
     if prompt is not None:
         _show_requests(cell, prompt, as_json)
         return
@@ -308,7 +307,7 @@ def _print_engine(facts: EngineFacts) -> None:
         console.print(f"- {note}")
 
 
-def _show_requests(cell: SealedEngineCell, prompt: str, as_json: bool) -> None:
+def _show_requests(cell: SealedCell, prompt: str, as_json: bool) -> None:
     rows = cell.requests[~cell.requests["warmup"]]
     found = match_prompt(list(dict.fromkeys(rows["prompt"])), printable_line(prompt))
     rows = rows[rows["prompt"] == found]

@@ -93,7 +93,9 @@ class EngineCell:
 
     def meta(self, expected: int) -> CellMeta:
         """Return the facts of the cell that the manifest has before it runs."""
-        return CellMeta(cell=self.id, load=self.load, expected=expected, **{**self.config, "label": self.label})
+        return CellMeta(
+            cell=self.id, status="planned", load=self.load, expected=expected, **{**self.config, "label": self.label}
+        )
 
 
 def engine_cells(resolved: Resolved, absent: Mapping[TaskUse, str]) -> tuple[EngineCell, ...]:

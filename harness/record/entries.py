@@ -331,13 +331,6 @@ class SealedBody(Entries):
     meta: SealedMeta
 
 
-class EngineBody(Entries):
-    """The file of a sealed cell of an engine."""
-
-    files: dict[str, str]
-    meta: CellMeta
-
-
 class Mark(Entries):
     """Why a cell that a worker process began is not started again."""
 

@@ -257,7 +257,7 @@ class RemoteRun:
         """Write a sealed cell of the copy as one object."""
         data = io.BytesIO()
         with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
-            for file in sorted(file for folder in _folders(copy, cell) for file in folder.rglob("*")):
+            for file in sorted(file for part in ("cells", *_PARTS) for file in (copy / part / cell).rglob("*")):
                 if file.is_file():
                     archive.writestr(file.relative_to(copy).as_posix(), file.read_bytes())
         with self._access():
@@ -432,10 +432,6 @@ def _file_system(url: str) -> tuple[Any, str]:
 
         inner, path = FileSystem.from_uri(url)
         return ArrowFSWrapper(inner), path
-
-
-def _folders(copy: Path, cell: str) -> list[Path]:
-    return [copy / part / cell for part in ("cells", *_PARTS)]
 
 
 def _inside(name: str, folders: Iterable[str]) -> bool:

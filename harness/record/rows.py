@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from stridebench.harness.record.columns import CONSUMPTION, STARTS, Record, Sample, Step
+from stridebench.harness.record.requests import REQUESTS, Request
 
 _TEXT, _INT, _REAL = pa.string(), pa.int64(), pa.float64()
 SAMPLE_KEY = {"prompt": _TEXT, "repetition": _INT, "warmup": pa.bool_()}
@@ -45,8 +46,16 @@ _STEP = {f.name: _KINDS.get(str(f.type), _INT) for f in fields(Step)}
 STEPS = pa.schema(SAMPLE_KEY | {"step": _INT} | _STEP)
 
 
-_NULLABLE = frozenset(field.name for kind in (Sample, Step) for field in fields(kind) if "None" in str(field.type))
-"""Columns that may hold nothing in a row."""
+TABLES: Mapping[str, Mapping[str, pa.Schema]] = {
+    "cells": {"samples.parquet": SAMPLES, "steps.parquet": STEPS},
+    "engines": {"requests.parquet": REQUESTS},
+}
+"""The tables of a cell of a method, and of an engine, by the folder of such cells."""
+_NULLABLE = {
+    file: frozenset(field.name for field in fields(kind) if "None" in str(field.type))
+    for file, kind in {"samples.parquet": Sample, "steps.parquet": Step, "requests.parquet": Request}.items()
+}
+"""Columns of each table that may hold nothing in a row."""
 _UNIQUE = ("prompt", "repetition", "warmup", "step")
 """Columns that no two rows of a table share."""
 _WORDS = {"status": pa.array(["ok", "failed"])}
@@ -109,20 +118,21 @@ def parquet_table(data: bytes) -> pa.Table:
     return pq.ParquetFile(pa.BufferReader(copy.getvalue())).read(use_threads=False)
 
 
-def problem_of_rows(table: pa.Table, schema: pa.Schema) -> str | None:
+def problem_of_rows(table: pa.Table, file: str, schema: pa.Schema) -> str | None:
     """Return the first problem of the columns of a cell's table, or None if they are valid.
 
     Args:
         table: as read.
+        file: its name.
         schema: the types of its columns; a column that holds nothing may be of the type null.
     """
     for name in schema.names:
         if name not in table.column_names:
             return f"lacks the column {name}"
         column, kind = table.column(name), schema.field(name).type
-        if column.type != kind and not (pa.types.is_null(column.type) and (name in _NULLABLE or not len(column))):
+        if column.type != kind and not (pa.types.is_null(column.type) and (name in _NULLABLE[file] or not len(column))):
             return f"has the column {name} in the type {column.type} instead of {kind}"
-        if name not in _NULLABLE and column.null_count:
+        if name not in _NULLABLE[file] and column.null_count:
             return f"has a row without {name}"
         if fault := _problem_of_values(column, name):
             return f"has a row whose {name} {fault}"

@@ -8,6 +8,8 @@
     RUN/started/CELL.json                   the decode that a worker process began in a cell
     RUN/passes/BACKBONE-DTYPE.json          what passes of a backbone took, and the threads chosen by that
     RUN/workers/BACKBONE-DTYPE-N.log        output of the N-th worker process of a backbone
+    RUN/requests/CELL/PROMPT-HASH--REP.json one finished request to an engine each
+    RUN/engines/CELL/                       a sealed cell of an engine: requests.parquet, cell.json
 
 A file gets its name by a rename, after its bytes are on the disk. So does the folder of a sealed cell; its records are
 removed after that. Whatever a kill leaves behind ends in ``~partial``.
@@ -25,7 +27,7 @@ import warnings
 import wave
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -58,10 +60,13 @@ from stridebench.harness.record.files import (
     unlock,
 )
 from stridebench.harness.record.outputs import Output, file_name, save
+from stridebench.harness.record.requests import REQUESTS, Request
+from stridebench.harness.record.requests import table as requests_table
 from stridebench.harness.record.rows import (
     SAMPLE_KEY,
     SAMPLES,
     STEPS,
+    TABLES,
     parquet,
     parquet_table,
     problem_of_rows,
@@ -78,9 +83,6 @@ _CELL_NAME = re.compile(r"[\w=+,@-][\w=+,@.-]{0,199}", re.ASCII)
 SOUNDS = 32
 """Prompts of a cell whose sound is kept."""
 
-_TABLES: Mapping[str, pa.Schema] = {"samples.parquet": SAMPLES, "steps.parquet": STEPS}
-"""The tables of a cell."""
-
 
 class SealedError(StoreError):
     """A cell takes no more records: it is sealed, maybe just now by another worker."""
@@ -88,12 +90,21 @@ class SealedError(StoreError):
 
 @dataclass(frozen=True)
 class SealedCell:
-    """A sealed cell: the runner's facts about it, and its two tables (columns ``SAMPLES`` and ``STEPS``)."""
+    """A sealed cell: the facts about it, and its tables; those of the other kind of cells are empty.
+
+    Args:
+        name: its id.
+        meta: its facts.
+        samples: of a method (columns ``SAMPLES``).
+        steps: of a method (columns ``STEPS``).
+        requests: of an engine (columns ``REQUESTS``).
+    """
 
     name: str
     meta: CellMeta
     samples: pd.DataFrame
     steps: pd.DataFrame
+    requests: pd.DataFrame
 
 
 @dataclass(frozen=True)
@@ -215,6 +226,29 @@ class Store:
                 self._refuse_sealed(cell)
                 raise
 
+    def write_request(self, cell: str, request: Request) -> None:
+        """Store one request of an engine's cell; durable when this returns. A later one of the same key replaces it.
+
+        Raises:
+            RunIncomplete: the disk is full or read-only, or the run folder was removed.
+            SealedError: the cell is sealed. UnknownNameError: the manifest lacks the cell.
+        """
+        self._refuse_sealed(cell)
+        folder = self.path / "requests" / cell
+        with self._room():
+            make(folder)
+            put(folder / _file_name(request), encode({"schema": SCHEMA, "payload": asdict(request)}))
+
+    def requests(self, cell: str) -> list[Request]:
+        """Return the requests of a cell that is not sealed. One that is damaged is set aside, with a warning."""
+        found = []
+        for path in sorted((self.path / "requests" / cell).glob("*.json")):
+            try:
+                found.append(Request.of(load(path, "Run again with --resume.")["payload"]))
+            except (DamagedError, KeyError, TypeError) as error:
+                self._set_aside(path, error)
+        return found
+
     def done(self, cell: str) -> frozenset[tuple[str, int, bool]]:
         """(prompt, repetition, warmup) of each decode that is stored, failed ones included.
 
@@ -314,7 +348,7 @@ class Store:
 
     def _refuse_missing(self, cell: str, stored: int) -> None:
         self._refuse_removed()
-        expected = self.manifest.cells[cell].expected or 0
+        expected = self._planned(cell).expected or 0
         if stored < expected and not self.sealed(cell):
             raise RunIncomplete(
                 f"the cell {cell!r} of {self.path} has {stored} of {expected} decodes: something removed records while "
@@ -329,34 +363,49 @@ class Store:
             )
 
     def seal(self, cell: str, meta: CellMeta) -> None:
-        """Turn the cell's records, if any, into its two tables, sorted by (warmup, prompt, repetition).
+        """Turn the cell's records or requests, if any, into its tables, sorted by (warmup, prompt, repetition).
 
         Raises:
             SealedError: the cell is sealed already. StoreError: a record is damaged.
             ContractError: a record breaks an identity of `columns.check`.
             RunIncomplete: the disk is full or read-only, and every record is kept; or a planned decode is missing.
         """
-        records = list(self._unsealed(cell) or self._refuse_sealed(cell))
-        if meta.status != "skipped":
-            self._refuse_missing(cell, sum(not record.sample.warmup for record in records))
-        records.sort(key=lambda r: (r.sample.warmup, r.sample.prompt, r.sample.repetition))
-        for record in records:
-            _check(cell, record)
-        samples, steps = samples_table(records), steps_table(records)
-        files = {"samples.parquet": parquet(samples), "steps.parquet": parquet(steps)}
+        is_engine = cell in self.manifest.engines
+        tables = self._tables_of_engine(cell) if is_engine else self._tables_of_method(cell, meta.status != "skipped")
+        files = {name: parquet(table) for name, table in tables.items()}
         body = {
             "schema": SCHEMA,
             "cell": cell,
-            "counts": {"samples": samples.num_rows, "steps": steps.num_rows},
+            "counts": {name.partition(".")[0]: table.num_rows for name, table in tables.items()},
             "files": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()},
             "meta": meta.stored(),
         }
         with self._room():
             put_folder(self._folder(cell), {**files, "cell.json": encode(body, indent=1)})
-            if self.remote is not None:
-                self.remote.send(self.path, cell)
-            drop(self.path / "records" / cell)
+            self._send(cell)
+            drop(self.path / ("requests" if is_engine else "records") / cell)
             drop(self._mark(cell))
+
+    def _tables_of_method(self, cell: str, complete: bool) -> dict[str, pa.Table]:
+        records = list(self._unsealed(cell) or self._refuse_sealed(cell))
+        if complete:
+            self._refuse_missing(cell, sum(not record.sample.warmup for record in records))
+        records.sort(key=lambda r: (r.sample.warmup, r.sample.prompt, r.sample.repetition))
+        for record in records:
+            _check(cell, record)
+        return {"samples.parquet": samples_table(records), "steps.parquet": steps_table(records)}
+
+    def _tables_of_engine(self, cell: str) -> dict[str, pa.Table]:
+        self._refuse_sealed(cell)
+        rows = sorted(self.requests(cell), key=lambda row: (row.warmup, row.prompt, row.repetition))
+        self._refuse_missing(cell, sum(not row.warmup for row in rows))
+        return {"requests.parquet": requests_table(rows)}
+
+    def _send(self, cell: str) -> None:
+        if self.remote is not None and cell in self.manifest.engines:
+            self.remote.publish(self.path, f"engines/{cell}")
+        elif self.remote is not None:
+            self.remote.send(self.path, cell)
 
     def fetch(self, cells: Iterable[str]) -> None:
         """Bring cells that others sealed to the working copy of a run at a URL; a run folder has them already.
@@ -466,8 +515,12 @@ class Store:
         return self._folder(cell).is_dir()
 
     def cells(self) -> list[str]:
-        """All sealed cells, in the manifest's order."""
+        """Return the sealed cells of methods, in the manifest's order."""
         return [cell for cell in self.manifest.cells if self.sealed(cell)]
+
+    def engine_cells(self) -> list[str]:
+        """Return the sealed cells of engines, in the manifest's order."""
+        return [cell for cell in self.manifest.engines if self.sealed(cell)]
 
     def cell(self, name: str) -> SealedCell:
         """Read a sealed cell; every byte is checked.
@@ -478,9 +531,11 @@ class Store:
         """
         body = self._body(name)
         tables = {file: self._table(name, file, digest) for file, digest in body.files.items()}
-        frames = {file: table.to_pandas(use_threads=False) for file, table in tables.items()}
-        samples = frames["samples.parquet"].astype({"diverged_at": "Int64"})
-        return SealedCell(name, body.meta, samples, frames["steps.parquet"])
+        samples, steps, requests = (
+            tables.get(f"{kind}.parquet", schema.empty_table()).to_pandas(use_threads=False)
+            for kind, schema in (("samples", SAMPLES), ("steps", STEPS), ("requests", REQUESTS))
+        )
+        return SealedCell(name, body.meta, samples.astype({"diverged_at": "Int64"}), steps, requests)
 
     def arrow(self, name: str, file: str) -> pa.Table | None:
         """A table of a sealed cell as it is stored, such as steps.parquet, or None if the cell lacks it.
@@ -511,13 +566,17 @@ class Store:
         del body["sha256"]
         with self._room():
             put(self._folder(cell) / "cell.json", encode(body, indent=1))
-            if self.remote is not None:
-                self.remote.send(self.path, cell)
+            self._send(cell)
 
     def _folder(self, cell: str) -> Path:
-        if cell not in self.manifest.cells:
-            raise UnknownNameError("cell", cell, self.manifest.cells)
-        return self.path / "cells" / cell
+        self._planned(cell)
+        return self.path / ("engines" if cell in self.manifest.engines else "cells") / cell
+
+    def _planned(self, cell: str) -> CellMeta:
+        planned = {**self.manifest.cells, **self.manifest.engines}
+        if cell not in planned:
+            raise UnknownNameError("cell", cell, planned)
+        return planned[cell]
 
     def _mark(self, cell: str) -> Path:
         return self.path / "started" / f"{cell}.json"
@@ -549,7 +608,7 @@ class Store:
                 damaged(path, error)
         return None if self.sealed(cell) else records
 
-    def _set_aside(self, path: Path, error: DamagedError) -> None:
+    def _set_aside(self, path: Path, error: Exception) -> None:
         warnings.warn(str(error), stacklevel=4)
         with self._room(), suppress(FileNotFoundError):  # another process has done so
             os.replace(path, path.with_name(f"{path.name}.corrupt"))
@@ -569,7 +628,7 @@ class Store:
             raise StoreError(f"the cell {cell!r} of {self.path} is not finished. Run again with --resume.")
         path = self._folder(cell) / "cell.json"
         body = _read(SealedBody, path, self._remedy(cell))
-        if set(body.files) != set(_TABLES):
+        if set(body.files) != set(TABLES[path.parent.parent.name]):
             raise DamagedError(f"{path} names the files {body.files!r:.80}. {self._remedy(cell)}")
         return body
 
@@ -582,7 +641,7 @@ class Store:
             table = parquet_table(data)
         except (pa.ArrowException, OSError) as error:
             raise DamagedError(f"{path} is no table: {error}. {self._remedy(cell)}") from error
-        if problem := problem_of_rows(table, _TABLES[file]):
+        if problem := problem_of_rows(table, file, TABLES[path.parent.parent.name][file]):
             raise DamagedError(f"{path} {problem}. {self._remedy(cell)}")
         return table
 
@@ -590,13 +649,16 @@ class Store:
         return f"Restore {self._folder(cell)} from a copy, or delete that folder and run again with --resume."
 
     def _clear(self) -> None:
-        for pattern in ("*", "cells/*", "cells/*/*", "records/*/*", "conditions/*/*", "started/*"):
+        places = "* cells/* cells/*/* records/*/* conditions/*/* started/* engines/* engines/*/* requests/*/*"
+        for pattern in places.split():
             for path in filter(is_abandoned, self.path.glob(pattern + PARTIAL)):
                 drop(path)
         for cell in self.cells():
             if (self.path / "records" / cell).exists():
                 self.cell(cell)  # the records go only if what replaces them is whole
                 drop(self.path / "records" / cell)
+        for cell in self.engine_cells():
+            drop(self.path / "requests" / cell)
 
     @contextmanager
     def _room(self) -> Iterator[None]:
@@ -656,7 +718,7 @@ def _show(value: Any) -> str:
     return "absent" if value is _ABSENT else json.dumps(value)
 
 
-def _file_name(sample: Sample) -> str:
+def _file_name(sample: Sample | Request) -> str:
     """A readable prefix and a hash, which is unique also where case, length or Unicode forms are not distinguished."""
     prompt_hash = hashlib.sha256(sample.prompt.encode()).hexdigest()[:16]
     warmup = "-warmup" if sample.warmup else ""

@@ -121,7 +121,10 @@ def ab(rounds: Sequence[tuple[Store, Store]]) -> VersionComparison:
         UsageError: the suites differ, or no cell was finished on both sides.
     """
     notes = [note for pair in rounds[:1] for note in check_suites(*pair)]
-    sides = [[_by_configuration(pair[side]) for pair in rounds] for side in (0, 1)]
+    sides = [
+        [{configuration(cell): cell for cell in map(pair[side].cell, pair[side].cells())} for pair in rounds]
+        for side in (0, 1)
+    ]
     known = [set.intersection(*(set(cells) for cells in side)) for side in sides]
     names = [{key: cell.meta.label or cell.name for key, cell in side[0].items()} for side in sides]
     shared = [key for key in sides[0][0] if key in known[0] & known[1]]
@@ -153,10 +156,6 @@ def table(comparison: VersionComparison) -> TextTable:
         *(f"only in b: {name}" for name in comparison.only_b),
     ]
     return TextTable("A/B", tuple(Column(title, title, rank=rank) for title, rank in titles), rows, notes)
-
-
-def _by_configuration(store: Store) -> dict[str, SealedCell]:
-    return {configuration(cell): cell for cell in map(store.cell, store.cells())}
 
 
 def _cell(a: Sequence[SealedCell], b: Sequence[SealedCell]) -> Iterator[Difference]:

@@ -132,7 +132,8 @@ def figures_of(store: Store, cell: SealedCell) -> pd.DataFrame:
     measured = counted["logprobs"].map(len).eq(counted["tokens"].map(len))
     times = sums["wall_ms"] / sums["output"]
     baseline = str(cell.meta.baseline)
-    reference = totals(*_tables(store.cell(baseline))) if _timed(store, cell, baseline) else None
+    plain = store.cell(baseline) if _timed(store, cell, baseline) else None
+    reference = totals(plain.samples, plain.steps) if plain is not None else None
     speedup = (reference["wall_ms"] / reference["output"] / times) if reference is not None else np.nan
     free = {name: sums[f"{FREE}{name}"] for name in (*COUNTS, "expected") if f"{FREE}{name}" in sums}
     sums = sums.assign(logprob=sums["logprob"].astype(float).where(measured), speedup=speedup, **free)
@@ -149,10 +150,6 @@ def _timed(store: Store, cell: SealedCell, baseline: str) -> bool:
     if baseline not in store.cells():
         return False
     return all(disturbed_share(one.steps) <= WAITING_STEPS for one in (cell, store.cell(baseline)))
-
-
-def _tables(cell: SealedCell) -> tuple[pd.DataFrame, pd.DataFrame]:
-    return cell.samples, cell.steps
 
 
 def make_baseline(store: Store, again: Sequence[Store] = ()) -> dict[str, Any]:

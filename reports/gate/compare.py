@@ -16,8 +16,8 @@ from stridebench.harness.errors import printable_line
 from stridebench.harness.record.entries import CellMeta
 from stridebench.harness.record.metrics import METRICS
 from stridebench.reports.gate import engine_cells
-from stridebench.reports.gate.gaps import evidence as evidence
-from stridebench.reports.gate.gaps import row_of
+from stridebench.reports.gate.engine_cells import evidence as evidence
+from stridebench.reports.gate.engine_cells import row_of
 from stridebench.reports.summary import CONSUMED, FinishedCell
 from stridebench.reports.text_table import Column, TextTable, markdown_lines, number, print_table
 
@@ -314,22 +314,10 @@ def _remarks(comparison: Comparison, names: Sequence[str] = ()) -> list[str]:
         *(f"{letter}: {name}" for letter, name in zip(("a", *comparison.runs), names, strict=False)),
         *_chance(comparison),
         *comparison.notes,
-        *(f"only in a{_of_other(comparison, name)}" for name in comparison.only_a),
-        *(_only_in_other(comparison, name) for name in comparison.only_b),
+        *(f"only in a{f', not in {name}' if comparison.several else f': {name}'}" for name in comparison.only_a),
+        *(f"only in {name if comparison.several else f'b: {name}'}" for name in comparison.only_b),
     ]
     return [printable_line(line) for line in lines]
-
-
-def _of_other(comparison: Comparison, name: str) -> str:
-    """Return the end of a remark on a cell of a: ", not in c: NAME" if there are several runs."""
-    if not comparison.several:
-        return f": {name}"
-    letter, _, text = name.partition(": ")
-    return f", not in {letter}: {text}"
-
-
-def _only_in_other(comparison: Comparison, name: str) -> str:
-    return f"only in {name}" if comparison.several else f"only in b: {name}"
 
 
 def _chance(comparison: Comparison) -> list[str]:

@@ -149,7 +149,7 @@ def gate(
     rows: list[TestRow] = []
     for name, cell in baseline["cells"].items():
         planned = {**store.manifest.cells, **store.manifest.engines}
-        if name not in planned and _other_methods(store, baseline):
+        if name not in planned and store.manifest.key.methods != baseline["key"].get("methods", []):
             removed.append(cell["label"])
             continue
         before = frame_of(cell)
@@ -187,10 +187,6 @@ def worst(rows: Sequence[TestRow]) -> str:
     """The worst verdict of the rows."""
     verdicts = {row.verdict for row in rows}
     return next(word for word in ("error", "fail", "inconclusive", "pass") if word in verdicts)
-
-
-def _other_methods(store: Store, baseline: Mapping[str, Any]) -> bool:
-    return bool(store.manifest.key.methods != baseline["key"].get("methods", []))
 
 
 def _verdict_rows(store: Store, baseline: Mapping[str, Any]) -> Iterator[TestRow]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,25 +16,59 @@ import numpy as np
 import pandas as pd
 
 from stridebench.harness.errors import UsageError
+from stridebench.harness.record import stats
 from stridebench.harness.record.entries import CellMeta
-from stridebench.harness.record.request_store import RequestStore, SealedEngineCell
 from stridebench.harness.record.requests import counted, timings
-from stridebench.reports.gate.gaps import row_of
+from stridebench.harness.record.store import SealedCell
 
 if TYPE_CHECKING:
     from stridebench.harness.record.store import Store
 
 
+# One row of a comparison: a ratio in two runs, and how far it differs.
+
+
+def row_of(
+    metric: str, before: pd.DataFrame, after: pd.DataFrame, ratio: tuple[str, str], minus: float = 0.0
+) -> dict[str, Any] | None:
+    """Return metric, a, b, difference with its bounds, prompts and evidence, or None if the runs share no value.
+
+    Args:
+        before: of run a, by (prompt, repetition).
+        after: of the other run.
+        ratio: the columns of numerator and denominator.
+        minus: subtracted from the metric's level.
+    """
+    gap = stats.difference(before, after, *ratio)
+    if gap is None:
+        return None
+    sides = {"a": stats.ratio(before, *ratio, minus), "b": stats.ratio(after, *ratio, minus)}
+    levels = {side: interval.estimate if interval else None for side, interval in sides.items()}
+    bounds = {"difference": gap.estimate, "low": gap.low, "high": gap.high, "prompts": gap.n}
+    return {"metric": metric, **levels, **bounds, "evidence": evidence(gap)}
+
+
+def evidence(gap: stats.Interval) -> float | None:
+    """Return how many standard errors the difference is from zero, by its 95 % interval, or None if it lacks one.
+
+    A difference that is the same for every prompt has standard error zero, and is infinitely far from zero.
+    """
+    if gap.low is None or gap.high is None:
+        return None
+    error = (gap.high - gap.low) / (2 * 1.96)
+    if error == 0:
+        return math.inf if gap.estimate else 0.0
+    return abs(gap.estimate) / error
+
+
 def names(store: Store) -> list[str]:
     """Finished cells of speculative engines."""
-    cells = RequestStore.of(store.path, store.manifest)
-    return [name for name in cells.cells() if cells.planned[name].role == "speculative"]
+    return [name for name in store.engine_cells() if store.manifest.engines[name].role == "speculative"]
 
 
 def broken(store: Store) -> list[str]:
     """Return the cells whose tokens were refuted while the plain decode's were not."""
-    cells = RequestStore.of(store.path, store.manifest)
-    return [name for name in names(store) if cells.cell(name).meta.judged.verdict == "broken"]
+    return [name for name in names(store) if store.meta(name).judged.verdict == "broken"]
 
 
 def label(store: Store, name: str) -> str:
@@ -44,7 +79,7 @@ def label(store: Store, name: str) -> str:
 
 def figures(store: Store, name: str) -> pd.DataFrame:
     """The columns of `stridebench.reports.gate.baseline.figures_of`; those that no engine tells are missing."""
-    rows = counted(RequestStore.of(store.path, store.manifest).cell(name).requests).set_index(["prompt", "repetition"])
+    rows = counted(store.cell(name).requests).set_index(["prompt", "repetition"])
     rows = rows[rows[["draft_steps", "drafted", "accepted"]].notna().all(axis=1)].sort_index()
     steps, drafted, accepted = (rows[column].astype(int) for column in ("draft_steps", "drafted", "accepted"))
     texts = [
@@ -59,7 +94,7 @@ def figures(store: Store, name: str) -> pd.DataFrame:
 
 def failures(store: Store, name: str) -> pd.DataFrame:
     """Requests that failed."""
-    rows = RequestStore.of(store.path, store.manifest).cell(name).requests
+    rows = store.cell(name).requests
     return rows[(rows["status"] != "ok") & ~rows["warmup"]]
 
 
@@ -88,14 +123,11 @@ COUNTS = {
 """Numerator and denominator of each metric; what an engine does not tell gives no row."""
 
 
-def finished(store: Store) -> dict[str, SealedEngineCell]:
+def finished(store: Store) -> dict[str, SealedCell]:
     """Finished cells of engines by their configuration; a plain decode that was made again is none."""
-    cells = RequestStore.of(store.path, store.manifest)
-    return {
-        configuration(cells.planned[name]): cells.cell(name)
-        for name in cells.cells()
-        if cells.planned[name].role != "floor"
-    }
+    planned = store.manifest.engines
+    cells = [name for name in store.engine_cells() if planned[name].role != "floor"]
+    return {configuration(planned[name]): store.cell(name) for name in cells}
 
 
 def configuration(planned: CellMeta, but: Sequence[str] = ("cell",)) -> str:
@@ -103,18 +135,18 @@ def configuration(planned: CellMeta, but: Sequence[str] = ("cell",)) -> str:
     return json.dumps({key: value for key, value in planned.stored().items() if key not in but}, sort_keys=True)
 
 
-def name_of(cell: SealedEngineCell) -> str:
+def name_of(cell: SealedCell) -> str:
     """Return its label with its backbone and temperature."""
     meta = cell.meta
     return f"{meta.label}, load {meta.load} ({meta.backbone}, T = {meta.sampling.temperature:g})"
 
 
-def alone(run: Mapping[str, SealedEngineCell], other: Mapping[str, SealedEngineCell]) -> list[str]:
+def alone(run: Mapping[str, SealedCell], other: Mapping[str, SealedCell]) -> list[str]:
     """The names of the cells that the other run lacks."""
     return [name_of(cell) for key, cell in run.items() if key not in other]
 
 
-def rows(a: SealedEngineCell, b: SealedEngineCell, seconds: bool) -> Iterator[dict[str, Any]]:
+def rows(a: SealedCell, b: SealedCell, seconds: bool) -> Iterator[dict[str, Any]]:
     """A row a metric, over the requests that both answered.
 
     Args:
@@ -141,7 +173,7 @@ def rows(a: SealedEngineCell, b: SealedEngineCell, seconds: bool) -> Iterator[di
             yield {**common, **row}
 
 
-def _values(cell: SealedEngineCell) -> pd.DataFrame:
+def _values(cell: SealedCell) -> pd.DataFrame:
     """Return the terms of the metrics, and each output as a text, by (prompt, repetition)."""
     requests = counted(cell.requests)
     frame = requests[["output_tokens", "accepted", "drafted", "draft_steps", "target_passes"]].astype(float)

@@ -127,17 +127,14 @@ def _evidence(row: pd.Series[Any], meta: CellMeta) -> list[tuple[str, str]]:
     ]
     for key, title in (("audit_log_e", "e-value of the audit"), ("audit_reason", "no audit")):
         if row.get(key) is not None and not pd.isna(row[key]):
-            limit = meta.audit_threshold or REFUTED
-            pairs.append((title, _evidence_of(float(row[key]), limit) if key == "audit_log_e" else str(row[key])))
+            limit = f"{meta.audit_threshold or REFUTED:,.0f}"
+            refuting = f"; broken from {limit} on, where a correct sampler gets once in {limit} audits"
+            pairs.append((title, e_value(float(row[key])) + refuting if key == "audit_log_e" else str(row[key])))
     if row.get("audit_log_e") is not None and not pd.isna(row["audit_log_e"]):
         pairs.append(("audited tokens", figure_of(row.get("audit_tokens"), 0)))
         pairs.append(("strongest bet", str(row.get("audit_best") or "")))
         pairs.append(("bias that 9 of 10 audits refute", visible(row.get("audit_visible_tv"))))
     return [(name, printable_line(text)) for name, text in pairs if text]
-
-
-def _evidence_of(log_e: float, limit: float) -> str:
-    return f"{e_value(log_e)}; broken from {limit:,.0f} on, where a correct sampler gets once in {limit:,.0f} audits"
 
 
 def _pairs(values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:

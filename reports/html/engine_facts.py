@@ -11,7 +11,7 @@ import pandas as pd
 
 from stridebench.harness.errors import printable_line
 from stridebench.harness.record.entries import CellMeta, StoredVerdict
-from stridebench.harness.record.request_store import SealedEngineCell
+from stridebench.harness.record.store import SealedCell
 from stridebench.reports.engines import COLUMNS, SETTING, notes_of
 from stridebench.reports.html.text import e_value, figure_of, signed, visible
 from stridebench.reports.text_table import number
@@ -54,27 +54,6 @@ WORDS = {
 }
 """Verdicts of an engine: the colour, and the meaning of the word."""
 PLAIN = "A plain greedy decode. Decodes with drafts are compared with it."
-HELP = {
-    "tokens_per_second": "output tokens over the wall time from the first sending to the last answer",
-    "speedup": "tokens/s over those of its plain decode at the same setting and load",
-    "length_per_draft_pooled": "1 + accepted / passes with a draft, over all requests",
-    "length_per_pass_pooled": "output tokens / passes of the target, over all requests",
-    "length_per_draft_mean": "the mean over requests of the length a draft",
-    "length_per_pass_mean": "the mean over requests of the length a pass",
-    "told_length_mean": "the mean acceptance length that the engine tells",
-    "acceptance": "accepted over drafted tokens",
-    "ttft": "from sending a request to the first part of its output",
-    "tpot": "from the first to the last part of an output, over the tokens after the first part",
-    "itl": "between two parts of an output; a part may hold several tokens",
-    "goodput": "requests a second that kept the suite's objective",
-    "same": "share of outputs that equal the plain decode's with the same seed; in brackets the share of differing "
-    "ones that would be seen in 9 of 10 such runs",
-    "floor": "share of outputs in which the plain decode, made again in another order and batch, equals itself",
-    "audit": "evidence against tokens drawn from the backbone's distribution; in brackets the bias that it would see",
-    "load": "requests under way at once, or requests a second",
-    "samples": "requests that were answered, and that failed",
-}
-"""Meaning of the columns of the engines' tables."""
 TILES = ("tokens_per_second", "speedup", "length_per_draft_pooled", "length_per_pass_pooled", "ttft", "tpot", "audit")
 DIFFERENCES = 20
 """First differences that a page lists."""
@@ -111,7 +90,7 @@ class EngineFacts:
     notes: tuple[str, ...]
 
 
-def engine_facts(row: pd.Series[Any], cell: SealedEngineCell, paired: str) -> EngineFacts:
+def engine_facts(row: pd.Series[Any], cell: SealedCell, paired: str) -> EngineFacts:
     """Return the facts of a finished cell.
 
     Args:
@@ -124,7 +103,8 @@ def engine_facts(row: pd.Series[Any], cell: SealedEngineCell, paired: str) -> En
     kind, meaning = WORDS.get(word, ("unverified", PLAIN if meta.verdict else "The run has not judged it yet."))
     shown = {column: column.text(row) for column in COLUMNS if column.key not in ("label", "verdict", "load")}
     titles = {column.key: (column.title, signed(text)) for column, text in shown.items() if text != "-"}
-    measures = [(title, text, HELP.get(key, "")) for key, (title, text) in titles.items()]
+    helps = {column.key: column.help for column in COLUMNS}
+    measures = [(title, text, helps[key]) for key, (title, text) in titles.items()]
     if paired:
         measures.append(("x plain, paired", paired, "plain seconds a token over this cell's, over the same requests"))
     return EngineFacts(

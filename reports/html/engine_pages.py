@@ -15,10 +15,10 @@ import pandas as pd
 
 from stridebench.harness.errors import printable_line
 from stridebench.harness.record.entries import CellMeta
-from stridebench.harness.record.request_store import RequestStore
 from stridebench.harness.record.requests import counted, per_position, timings
+from stridebench.harness.record.store import Store
 from stridebench.reports import engines
-from stridebench.reports.html.engine_facts import HELP, engine_facts
+from stridebench.reports.html.engine_facts import engine_facts
 from stridebench.reports.html.figures import GREY, PALETTE, Chart, bar_or_line, spec_of
 from stridebench.reports.html.samples import write_table
 from stridebench.reports.html.text import DASH, excerpt, figure_of, plain_list
@@ -196,12 +196,11 @@ class Engines:
 
     def __init__(self, store: Store, prefix: str) -> None:
         self._store, self._prefix = store, prefix
-        self._cells = RequestStore.of(store.path, store.manifest)
 
     @cached_property
     def frame(self) -> pd.DataFrame:
         """One row a cell."""
-        return engines.summarise(self._store) if self._cells.planned else pd.DataFrame()
+        return engines.summarise(self._store) if self._store.manifest.engines else pd.DataFrame()
 
     def page_of(self, cell: str) -> str:
         """The page of a cell, below the folder of the pages."""
@@ -211,7 +210,7 @@ class Engines:
         """The tables with the links of their rows."""
         for (title, rows), table in zip(engines.groups(self.frame), engines.text_tables(self.frame), strict=True):
             shown = [i for i, column in enumerate(table.columns) if column.rank < MEANS and column.key != "itl"]
-            columns = [(c.title, HELP.get(c.key, ""), c.key) for c in (table.columns[index] for index in shown)]
+            columns = [(c.title, c.help, c.key) for c in (table.columns[index] for index in shown)]
             links = [quote(self.page_of(str(cell))) for cell in engines.finished(rows)["cell"]]
             texts = [[row[shown[0]], *(DASH if row[i] == "-" else row[i] for i in shown[1:])] for row in table.rows]
             yield EngineTable(
@@ -237,9 +236,9 @@ class Engines:
     def _page(
         self, templates: Environment, run: RunFacts, row: pd.Series[Any], folder: Path, prompts: Mapping[str, str]
     ) -> str:
-        cell, data = self._cells.cell(str(row["cell"])), f"data/{self._prefix}engine-{row['cell']}"
+        cell, data = self._store.cell(str(row["cell"])), f"data/{self._prefix}engine-{row['cell']}"
         partner = self._plain(row)
-        plain = None if partner is None else self._cells.cell(partner).requests
+        plain = None if partner is None else self._store.cell(partner).requests
         shown = cell.requests[~cell.requests["warmup"]].reset_index(drop=True)
         documents = (_document(request, prompts) for _, request in shown.iterrows())
         facts = engine_facts(row, cell, _paired(plain, cell.requests))

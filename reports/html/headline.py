@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
@@ -10,32 +10,10 @@ import pandas as pd
 from stridebench.reports.html.text import figure_of, signed
 from stridebench.reports.pareto import is_quality, title_of
 from stridebench.reports.tables import COLUMN
-from stridebench.reports.text_table import Column, e_value, number
+from stridebench.reports.text_table import Column, number
 
-COLUMNS = (
-    Column("speedup", "speed-up"),
-    Column("predicted", "predicted"),
-    Column("scr", "SCR"),
-    Column("tau", "tau"),
-    Column("drafter_c", "c"),
-    Column("acceptance", "acceptance"),
-    Column("ms_per_token", "ms/token", 1),
-    Column("agreement", "agreement", 3),
-    Column("logprob_diff", "log-prob − AR", 3),
-    Column("audit", "e-value", formatter=e_value),
-)
-HELP = {
-    "speedup": "median over pairs of prompt and seed of the baseline's ms/token over this cell's, with its interval",
-    "predicted": "tau times the mean step of the baseline over the mean step of the cell",
-    "scr": "output tokens a target pass",
-    "tau": "output tokens a step",
-    "drafter_c": "time of a drafter's pass over that of the target's; rounded weights are a drafter, noise is not",
-    "acceptance": "accepted over tested, along the tested path",
-    "ms_per_token": "wall time of start and steps an output token",
-    "agreement": "common prefix with the baseline's output over the longer length, at T = 0",
-    "logprob_diff": "mean log-probability of a token under the target, less the baseline's, in nats",
-    "audit": "evidence against tokens drawn from the target's distribution; in brackets the bias that it would see",
-}
+KEYS = ("speedup", "predicted", "scr", "tau", "drafter_c", "acceptance", "ms_per_token", "agreement", "logprob_diff")
+COLUMNS = tuple(replace(COLUMN[key], title=COLUMN[key].page or COLUMN[key].title) for key in (*KEYS, "audit"))
 SCORES = 3
 """Columns of scores that the table has at most; the page of a cell has all."""
 FACETS = ("run", "modality", "backbone", "task", "temperature", "verdict")
@@ -83,10 +61,9 @@ class HeadlineRow:
 
 @dataclass(frozen=True)
 class Headline:
-    """The table: its columns, the help of each, its rows, and the facets with at least two values."""
+    """The table: its columns, its rows, and the facets with at least two values."""
 
     columns: tuple[Column, ...]
-    help: dict[str, str]
     rows: tuple[HeadlineRow, ...]
     choices: dict[str, tuple[str, ...]]
 
@@ -108,7 +85,7 @@ def headline(frame: pd.DataFrame) -> Headline:
         for index, (_, row) in enumerate(done.iterrows())
     )
     choices = {facet: tuple(dict.fromkeys(row.facets[facet] for row in rows)) for facet in FACETS}
-    return Headline(columns, HELP, rows, {facet: values for facet, values in choices.items() if len(values) > 1})
+    return Headline(columns, rows, {facet: values for facet, values in choices.items() if len(values) > 1})
 
 
 def entry(row: pd.Series[Any], column: Column) -> HeadlineEntry:

@@ -19,7 +19,6 @@ from stridebench.reports import tables
 from stridebench.reports.engines import COLUMNS
 from stridebench.reports.html import figures, samples, text
 from stridebench.reports.html.cell_facts import RunFacts, cell_facts
-from stridebench.reports.html.engine_facts import HELP
 from stridebench.reports.html.engine_facts import WORDS as WORDS_OF_ENGINES
 from stridebench.reports.html.engine_pages import Engines
 from stridebench.reports.html.figures import Chart, TargetPasses
@@ -161,7 +160,8 @@ class _Run:
         frame = summarise(store, self.read)
         if self.picked:
             frame = frame[frame["cell"].isin(self.picked)].reset_index(drop=True)
-        modality = [self._modality(name) for name in frame["cell"]]
+        planned = self.store.manifest.cells
+        modality = [printable_line(planned[name].modality) for name in frame["cell"]]
         links = [f"cells/{quote(self.prefix + str(name))}.html" for name in frame["cell"]]
         folder = served.names[number] if served else ""
         own = printable_line(folder or store.address.rstrip("/").rpartition("/")[2])
@@ -184,9 +184,6 @@ class _Run:
             if "prompt_text" in samples:
                 texts |= {str(p): t for p, t in zip(samples["prompt"], samples["prompt_text"], strict=True) if t}
         return texts
-
-    def _modality(self, cell: str) -> str:
-        return printable_line(self.store.manifest.cells[cell].modality)
 
 
 @dataclass(frozen=True)
@@ -240,7 +237,7 @@ def write(stores: Sequence[Store], folder: Path, curve: Curve | None = None, ser
         first=picked[0].row["label"] if picked else "",
         engines=[table for run in runs if not run.picked for table in run.engines.tables()],
         engine_words=WORDS_OF_ENGINES,
-        engine_legend=[(column.title, HELP[column.key]) for column in COLUMNS if column.key in HELP],
+        engine_legend=[(column.title, column.help) for column in COLUMNS if column.help],
         methods=any(run.store.manifest.cells for run in runs),
         pareto=list(figures.pareto_charts(drawn)),
         speed=list(figures.speed_charts(drawn, passes)),

@@ -152,7 +152,8 @@ def write_samples(finished: FinishedCell, run: Path, folder: Path, data: str) ->
     names = list(dict.fromkeys(name for row in scores for name in row))
     columns_of = [str(name) for name in counted]
     samples = [dict(zip(columns_of, row, strict=True)) for row in counted.itertuples(index=False, name=None)]
-    totals = dict(_totals(finished))
+    frame = finished.totals[["output", "nfe", "wall_ms"]]
+    totals = dict(zip(frame.index, frame.to_dict("records"), strict=True))
     rows = [
         _row(index, sample, totals.get((sample["prompt"], sample["repetition"])), [row.get(name) for name in names])
         for index, (sample, row) in enumerate(zip(samples, scores, strict=True))
@@ -233,19 +234,16 @@ def documents(
         numbers = {name: values[index].tolist() for name, values in columns.items()}
         document = _texts(sample) | _tokens(sample, numbers) | media_of(dict(sample), *places)
         if finished.cell.meta.modality == "image" and sample["status"] == "ok" and not sample.get("output"):
-            document["lost"] = _unfinished(len(sample["tokens"]), finished.cell.meta.max_new_tokens)
+            tokens = len(sample["tokens"])
+            cut = ", which is all that the run allows: give --max-new-tokens more"
+            end = cut if tokens == finished.cell.meta.max_new_tokens else ""
+            document["lost"] = f"The picture is missing: the output ends after {tokens} tokens{end}."
         if heard:
             document |= sound_of(sound_file(places[0], baseline, str(sample["prompt"])), *places)
         document["steps"] = {name: _folded(values) for name, values in numbers.items()}
         document["count"] = len(index)
         document["scores"] = {printable_line(name): value for name, value in score.items()}
         yield document
-
-
-def _unfinished(tokens: int, budget: Any) -> str:
-    """Return why an output is not a picture."""
-    cut = ", which is all that the run allows: give --max-new-tokens more" if tokens == budget else ""
-    return f"The picture is missing: the output ends after {tokens} tokens{cut}."
 
 
 def _texts(sample: Mapping[str, Any]) -> dict[str, Any]:
@@ -282,11 +280,6 @@ def _tokens(sample: Mapping[str, Any], numbers: Mapping[str, list[int]]) -> dict
 def _folded(values: list[Any]) -> Any:
     """A list of equal numbers as that number."""
     return values[0] if values and values.count(values[0]) == len(values) else values
-
-
-def _totals(finished: FinishedCell) -> Iterator[tuple[Any, dict[str, Any]]]:
-    frame = finished.totals[["output", "nfe", "wall_ms"]]
-    yield from zip(frame.index, frame.to_dict("records"), strict=True)
 
 
 def _row(index: int, sample: Mapping[str, Any], totals: Mapping[str, Any] | None, scores: list[Any]) -> list[Any]:

@@ -15,7 +15,6 @@ from pathlib import Path
 from urllib.parse import parse_qs, quote, unquote, urlencode, urlsplit
 
 from stridebench.harness.errors import StoreError, StrideError
-from stridebench.harness.record.request_store import RequestStore
 from stridebench.harness.record.store import Store
 from stridebench.reports.html import page, text
 from stridebench.reports.html.cell_facts import RunFacts
@@ -138,11 +137,10 @@ def _entry(name: str, path: Path) -> ListedRun:
 
 def _finished(store: Store) -> tuple[int, int]:
     """How many cells are finished, and how many will be; an engine's cell is finished when it is judged."""
-    engines = RequestStore.of(store.path, store.manifest)
     cells = store.manifest.cells
     runnable = [name for name, cell in cells.items() if cell.status != "skipped" or store.sealed(name)]
-    judged = sum(engines.meta(name).verdict is not None for name in engines.cells())
-    return len(store.cells()) + judged, len(runnable) + len(engines.planned)
+    judged = sum(store.meta(name).verdict is not None for name in store.engine_cells())
+    return len(store.cells()) + judged, len(runnable) + len(store.manifest.engines)
 
 
 class Handler(SimpleHTTPRequestHandler):

@@ -10,9 +10,8 @@ import pandas as pd
 import yaml
 
 from stridebench.harness.errors import UsageError
-from stridebench.harness.record.request_store import RequestStore, SealedEngineCell
 from stridebench.harness.record.requests import acceptance, counted
-from stridebench.harness.record.store import Store
+from stridebench.harness.record.store import SealedCell, Store
 
 
 def aiperf(store: Store) -> str:
@@ -27,7 +26,7 @@ def aiperf(store: Store) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _records(cell: SealedEngineCell) -> Iterator[dict[str, Any]]:
+def _records(cell: SealedCell) -> Iterator[dict[str, Any]]:
     for row in counted(cell.requests).to_dict("records"):
         if row["histogram"] is None or pd.isna(row["draft_steps"]) or not row["drafted"]:
             continue
@@ -69,10 +68,9 @@ def golden(store: Store, drafts: int) -> str:
     return head + yaml.safe_dump(curves, sort_keys=False)
 
 
-def _cells(store: Store) -> Iterator[SealedEngineCell]:
-    requests = RequestStore.of(store.path, store.manifest)
-    for name in requests.cells():
-        cell = requests.cell(name)
+def _cells(store: Store) -> Iterator[SealedCell]:
+    for name in store.engine_cells():
+        cell = store.cell(name)
         if cell.meta.role == "speculative":
             yield cell
 

@@ -20,9 +20,9 @@ from stridebench.harness.errors import printable_line
 from stridebench.harness.record.columns import Sample, Step
 from stridebench.harness.record.entries import CellMeta
 from stridebench.harness.record.metrics import METRICS
-from stridebench.harness.record.request_store import RequestStore
 from stridebench.harness.record.requests import REQUESTS, Request
 from stridebench.harness.record.rows import SAMPLES, STEPS
+from stridebench.harness.record.store import Store
 from stridebench.reports.summary import INTERVALS, PLAIN, reader, summarise
 
 if TYPE_CHECKING:
@@ -388,9 +388,8 @@ def requests_rows(runs: Sequence[NamedRun]) -> pa.Table:
     """
     rows = []
     for run in runs:
-        store = RequestStore.of(run.store.path, run.store.manifest)
-        for name in store.cells():
-            cell = store.cell(name)
+        for name in run.store.engine_cells():
+            cell = run.store.cell(name)
             facts = facts_of(run, name, cell.meta)
             for request in cell.requests.to_dict("records"):
                 rows.append({**{str(key): value for key, value in request.items()}, **facts})

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from stridebench.harness.errors import UsageError
+from stridebench.harness.record.entries import Manifest
 from stridebench.harness.record.store import Store
 from stridebench.reports import engine_results, results
 from tests.support.cli import stride
@@ -45,8 +46,8 @@ def test_runs_of_two_commits_are_not_one_file_and_a_command_has_no_folder() -> N
         machine = {"cores": 2, "cpu": "a", "threads": 1}
         provenance = {"argv": words, "machine": machine, "versions": {"torch": "2"}, "git": {"commit": commit}}
         suite = {"tasks": [{"name": "humaneval", "limit": 8}], "max_new_tokens": 4, "description": "where it ends"}
-        manifest = {"provenance": provenance, "suite": suite, "created": "2026-11-25T00", "cells": {}}
-        return cast("Store", SimpleNamespace(path=Path("none"), manifest=manifest))
+        manifest = {"provenance": provenance, "suite": suite, "created": "2026-11-25T00", "key": {}, "cells": {}}
+        return cast("Store", SimpleNamespace(path=Path("none"), manifest=Manifest.read(manifest), engine_cells=list))
 
     written = engine_results.document([run("a" * 40)])
     assert written["command"] == "stride run crossover --limit 8" and written["title"] == "where it ends"

@@ -57,6 +57,10 @@ class FakeStore:
         """All sealed cells."""
         return list(self.sealed_cells)
 
+    def engine_cells(self) -> list[str]:
+        """No cell of an engine."""
+        return []
+
     def cell(self, name: str) -> FakeCell:
         """One of them."""
         return self.sealed_cells[name]

@@ -12,7 +12,6 @@ import numpy as np
 from stridebench.harness.record.columns import Record
 from stridebench.harness.record.entries import CellMeta
 from stridebench.harness.record.outputs import Mesh, Output, Picture
-from stridebench.harness.record.request_store import RequestStore
 from stridebench.harness.record.requests import Request
 from stridebench.harness.record.store import Store
 from tests.support.fake_store import GREEDY, FakeStore, empty, meta, record, step, suite
@@ -107,17 +106,17 @@ def with_engines(folder: Path, text: str = "", sealed: bool = True) -> Store:
     if text:
         fake.body["suite"] = {"name": text}
     store = Store.create(folder, {**fake.body, "engines": cells})
-    requests = RequestStore.of(store.path, store.manifest)
     for name, one in (("plain", 10), ("drafts", 5)):
         for number in range(3):
-            requests.write(name, _request(f"p{number}{text}", number, one, text, drafted=name == "drafts"))
+            store.write_request(name, _request(f"p{number}{text}", number, one, text, drafted=name == "drafts"))
         if name == "plain" or sealed:
             audit = {"verdict": "not refuted", "log_e": 0.4, "tokens": 16, "visible_tv": 0.2, "best": text or "p^0.9"}
             verdict = {"verdict": "not refuted", "audit": audit, "broken_identities": [text] if text else []}
             if name == "drafts":
                 verdict |= {"same": 0.5, "pairs": 2, "plain_audit": audit}
                 verdict["differences"] = [{"prompt": text or "p1", "at": 3, "margin": -0.5}]
-            requests.seal(name, CellMeta.read({"told": {text or "version": text or "1"}, "verdict": verdict}))
+            told = {"status": "done", "told": {text or "version": text or "1"}, "verdict": verdict}
+            store.seal(name, CellMeta.read(cells[name] | told))
     return store
 
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from stridebench.harness.core.engine import FAULTS, GONE, Counters, Engine, EngineFault, EngineWeights
@@ -23,7 +22,6 @@ from stridebench.harness.plan.engine_cells import EngineCell
 from stridebench.harness.plan.entries import EngineUse, TaskUse
 from stridebench.harness.plan.suite import EngineSuite
 from stridebench.harness.record.entries import CellMeta, StoredCounters
-from stridebench.harness.record.request_store import RequestStore
 from stridebench.harness.record.requests import Request, measures, table
 from stridebench.harness.record.store import Store
 from stridebench.harness.run.engine_runner import StoppedEngine
@@ -51,7 +49,7 @@ class CellRun:
         self,
         engine: Engine,
         cell: EngineCell,
-        store: RequestStore,
+        store: Store,
         reference: Reference,
         prompts: Sequence[Prompt],
         repetitions: int,
@@ -79,10 +77,10 @@ class CellRun:
         drive.run(todo, self._cell.concurrency)
         if drive.gone is not None:
             raise _fault(drive.gone)
-        facts = CellMeta(told=dict(self._engine.told()))
+        meta = self._store.manifest.engines[self._cell.id]
         if before is not None:
-            facts = facts.merged(CellMeta(counters=self._growth(before, rows)))
-        self._store.seal(self._cell.id, facts)
+            meta = meta.merged(CellMeta(counters=self._growth(before, rows)))
+        self._store.seal(self._cell.id, meta.merged(CellMeta(status="done", told=dict(self._engine.told()))))
 
     def _todo(self) -> list[PlannedRequest]:
         keys = [(prompt, repetition) for repetition in range(self._repetitions) for prompt in self._prompts]
@@ -111,10 +109,12 @@ class CellRun:
             one, other = (row.tokens if row.tokens is not None else row.text for row in pair)
             if all(row.status == "ok" for row in pair) and one != other:
                 detail = f"{FAULTS['seed_ignored']}: one request, made twice with seed {asked.seed}, has two outputs"
-                self._store.write(self._cell.id, replace(pair[1], status="failed", fault="seed_ignored", error=detail))
+                self._store.write_request(
+                    self._cell.id, replace(pair[1], status="failed", fault="seed_ignored", error=detail)
+                )
 
     def _check_gone(self, row: Request) -> Request:
-        self._store.write(self._cell.id, row)
+        self._store.write_request(self._cell.id, row)
         if row.fault in GONE:
             raise _fault(row)
         return row
@@ -124,7 +124,7 @@ class CellRun:
 
     def _keep(self, rows: list[Request], row: Request) -> None:
         rows.append(row)
-        self._store.write(self._cell.id, row)
+        self._store.write_request(self._cell.id, row)
 
     def _counters(self) -> Counters | EngineFault | None:
         """The counters of now, or why they cannot be read, which no request hangs on.
@@ -191,37 +191,29 @@ def run_engines(plan: Plan, store: Store, options: Options) -> list[StoppedEngin
     """
     suite = plan.suite.suite
     assert isinstance(suite, EngineSuite), "a plan with engines is of such a suite"
-    requests = RequestStore.of(store.path, store.manifest)
-    requests.clear()
     stopped: list[StoppedEngine] = []
     for name, dtype in dict.fromkeys((cell.backbone, cell.dtype) for cell in plan.runnable_engines):
         cells = [cell for cell in plan.runnable_engines if (cell.backbone, cell.dtype) == (name, dtype)]
-        if all(requests.sealed(cell.id) for cell in cells) and _judged(requests, cells):
+        if all(store.sealed(cell.id) and store.meta(cell.id).verdict is not None for cell in cells):
             continue
         options.progress.say(f"loading {name} as the engines' reference")
         reference = Reference.load(name, dtype, options.device, options.fetch, suite.reference)
-        group = _Group(plan, requests, reference, store, options)
+        group = _Group(plan, reference, store, options)
         for use in dict.fromkeys(cell.use for cell in cells):
-            own = [cell for cell in cells if cell.use == use and not requests.sealed(cell.id)]
+            own = [cell for cell in cells if cell.use == use and not store.sealed(cell.id)]
             fault = group.run(use, own) if own else None
             if fault is not None:
                 stopped.append(StoppedEngine(use.label, fault))
         options.progress.say("judging the engines' tokens")
-        group.judge([cell for cell in cells if requests.sealed(cell.id)])
+        group.judge([cell for cell in cells if store.sealed(cell.id)])
     return stopped
-
-
-def _judged(requests: RequestStore, cells: Sequence[EngineCell]) -> bool:
-    return all(requests.meta(cell.id).verdict is not None for cell in cells)
 
 
 class _Group:
     """The engines of one backbone."""
 
-    def __init__(
-        self, plan: Plan, requests: RequestStore, reference: Reference, store: Store, options: Options
-    ) -> None:
-        self._plan, self._requests, self._reference = plan, requests, reference
+    def __init__(self, plan: Plan, reference: Reference, store: Store, options: Options) -> None:
+        self._plan, self._reference = plan, reference
         self._store, self._options = store, options
 
     def run(self, use: EngineUse, cells: Sequence[EngineCell]) -> EngineFault | None:
@@ -232,10 +224,7 @@ class _Group:
                 for cell in cells:
                     self._options.progress.say(f"{cell.label}, T = {cell.sampling.temperature:g}, load {cell.load}")
                     prompts = self._plan.prompts[cell.task]
-                    CellRun(
-                        engine, cell, self._requests, self._reference, prompts, suite.repetitions, suite.warmup
-                    ).run()
-                    self._store.publish(f"engines/{cell.id}")
+                    CellRun(engine, cell, self._store, self._reference, prompts, suite.repetitions, suite.warmup).run()
         except StrideError as error:
             if not isinstance(error, EngineFault):
                 raise
@@ -266,9 +255,9 @@ class _Group:
                 try:
                     stack.enter_context(started(server, words, address["url"], log, use.method))
                 except EngineFault as fault:
-                    raise EngineFault(
-                        fault.kind, f"{fault.detail}; its output: {place}{_quoted(use, place)}"
-                    ) from fault
+                    text = last_lines(place, ServerKey(str(use.options.get("key_env", KEY_ENV))))
+                    end = f", which ends: {text}" if text else ""
+                    raise EngineFault(fault.kind, f"{fault.detail}; its output: {place}{end}") from fault
             engine = stack.enter_context(use.make(**address))
             engine.open(self._reference.weights)
             yield engine
@@ -280,15 +269,7 @@ class _Group:
             for cell in cells
             for prompt in self._plan.prompts[cell.task]
         }
-        EngineJudge(self._requests, self._reference, cells, ids).judge()
-        for cell in cells:
-            self._store.publish(f"engines/{cell.id}")
-
-
-def _quoted(use: EngineUse, log: Path) -> str:
-    """The end of a server's output as an error quotes it."""
-    text = last_lines(log, ServerKey(str(use.options.get("key_env", KEY_ENV))))
-    return f", which ends: {text}" if text else ""
+        EngineJudge(self._store, self._reference, cells, ids).judge()
 
 
 # A fixed set of probes against a running server: acceptance and latency as one line of a history.

@@ -83,7 +83,7 @@ class Declared(BaseModel):
             method: a name of ``ways``; of the synthetic one with ``=LENGTH``, the mean acceptance length.
 
         Raises:
-            UsageError: there is no such method, its length is not valid, or the command needs a model.
+            UsageError: the method does not exist, its length is not valid, or the command needs a model.
         """
         name, length = self._way(method)
         words = [*self.command, *self.methods.get(name, ())]
@@ -132,7 +132,7 @@ def declared(name: str) -> Declared:
     """A server by name, or by the path of its file.
 
     Raises:
-        UsageError: there is no such server, or its file is wrong.
+        UsageError: the server is not known, or its file is wrong.
     """
     path = Path(name) if name.endswith((".yaml", ".yml")) else SHIPPED / f"{name}.yaml"
     if not path.is_file():
@@ -156,7 +156,7 @@ def obstacle(use: EngineUse) -> str | None:
     Its modules are looked up, not imported. A program is looked up on the path, and a server is tried at its address.
 
     Raises:
-        UsageError: there is no such server, or it has no such way to speculate.
+        UsageError: the server or its way to speculate is not known.
     """
     missing = [name for name in use.kind.needs if find_spec(name) is None]
     if missing:
@@ -235,7 +235,7 @@ def kept(words: list[str], environment: Mapping[str, str], log: IO[Any] | int) -
         The keeper (`keeper`): it ends as the command ended.
 
     Raises:
-        EngineFault: there is no such program.
+        EngineFault: the program does not exist.
     """
     if shutil.which(words[0], path=environment.get("PATH")) is None:
         raise EngineFault(
@@ -256,7 +256,9 @@ def _wait(server: Declared, process: subprocess.Popen[bytes], address: str) -> N
     until = time.monotonic() + server.wait_s
     while time.monotonic() < until:
         if process.poll() is not None:
-            raise EngineFault("no_server", _never_answered(server, process.returncode))
+            code = process.returncode
+            remedy = f"; {server.remedies[_name(code)]}" if _name(code) in server.remedies else ""
+            raise EngineFault("no_server", f"{ending(server, code)} before it answered{remedy}")
         try:
             if httpx.get(address, timeout=5, trust_env=False).is_success:
                 return
@@ -269,12 +271,6 @@ def _wait(server: Declared, process: subprocess.Popen[bytes], address: str) -> N
 def ending(server: Declared, code: int) -> str:
     """How a server ended, as `subprocess.Popen.returncode` tells it."""
     return f"{server.engine} ended with {_name(code)}"
-
-
-def _never_answered(server: Declared, code: int) -> str:
-    """Say how a server ended that never answered, and which remedy its file has."""
-    remedy = f"; {server.remedies[_name(code)]}" if _name(code) in server.remedies else ""
-    return f"{ending(server, code)} before it answered{remedy}"
 
 
 def _name(code: int) -> str:

@@ -31,8 +31,8 @@ from stridebench.harness.errors import WeightsError
 from stridebench.harness.plan import presets
 from stridebench.harness.plan.engine_cells import EngineCell
 from stridebench.harness.record.entries import CellMeta, StoredAudit, StoredDifference, StoredVerdict
-from stridebench.harness.record.request_store import RequestStore
 from stridebench.harness.record.requests import Request, counted, identities
+from stridebench.harness.record.store import Store
 
 # The backbone that an engine's tokens are held against: its tokenizer and its distributions.
 
@@ -127,7 +127,7 @@ class EngineJudge:
 
     def __init__(
         self,
-        store: RequestStore,
+        store: Store,
         reference: Reference,
         cells: Sequence[EngineCell],
         ids: Mapping[tuple[str, str], tuple[int, ...]],

@@ -70,8 +70,9 @@ def run_on(pool: Pool, plan: Plan, store: Store, options: Options, retries: int)
     waiting = [unit for unit in units_of(plan) if not all(_finished(store, cell) for cell in unit.cells)]
     for name in (name for unit in waiting for name in unit.cells):
         store.reopen(name)  # before any worker reads sealed cells
-    options.progress.expect(sum(_decodes(plan, unit) for unit in waiting))
-    for cell in (cell for unit in waiting for cell in _cells(plan, unit)):
+    cells = [cell for unit in waiting for cell in _cells(plan, unit)]
+    options.progress.expect(sum(len(plan.prompts[cell.task]) for cell in cells) * plan.suite.suite.repetitions)
+    for cell in cells:
         options.progress.expect_of(cell, len(plan.prompts[cell.task]) * plan.suite.suite.repetitions)
     unfinished = {cell for unit in waiting for cell in unit.cells}
     running = 0
@@ -154,10 +155,6 @@ def _finished(store: Store, cell: str) -> bool:
 
 def _cells(plan: Plan, unit: Unit) -> list[Cell]:
     return [plan.by_id[cell] for cell in unit.cells]
-
-
-def _decodes(plan: Plan, unit: Unit) -> int:
-    return sum(len(plan.prompts[cell.task]) for cell in _cells(plan, unit)) * plan.suite.suite.repetitions
 
 
 def _named(unit: Unit) -> str:

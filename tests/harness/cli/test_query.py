@@ -13,7 +13,6 @@ import pytest
 
 import stridebench as stridebench
 from stridebench.harness.record.entries import CellMeta
-from stridebench.harness.record.request_store import RequestStore
 from stridebench.harness.record.requests import Request
 from stridebench.harness.record.store import Store
 from stridebench.reports.query.schema import VIEWS
@@ -97,12 +96,11 @@ def test_requests_are_empty_where_there_is_no_engine(runs):
 
 
 def test_requests_of_engines(tmp_path):
-    planned = {"engine": "vllm", "label": "vllm ngram", "backbone": "toy", "task": "toy"}
+    planned = {"engine": "vllm", "label": "vllm ngram", "backbone": "toy", "dtype": "fp32", "task": "toy"}
     store = Store.create(tmp_path / "run", {**fake_store.empty().body, "engines": {"e": planned}})
-    requests = RequestStore.of(store.path, store.manifest)
     for repetition, accepted in enumerate((3, None)):
-        requests.write("e", Request("p", repetition, False, "ok", tokens=(1, 2), accepted=accepted))
-    requests.seal("e", CellMeta(status="done"))
+        store.write_request("e", Request("p", repetition, False, "ok", tokens=(1, 2), accepted=accepted))
+    store.seal("e", CellMeta.read({**planned, "status": "done"}))
     rows = asked("select run, method, label, repetition, tokens, accepted from requests", tmp_path / "run")
     fixed = {"run": str(tmp_path / "run"), "method": "vllm", "label": "vllm ngram", "tokens": [1, 2]}
     assert rows == [{**fixed, "repetition": 0, "accepted": 3}, {**fixed, "repetition": 1, "accepted": None}]

@@ -9,8 +9,8 @@ import pytest
 
 from stridebench.harness.errors import StoreError, UnknownNameError
 from stridebench.harness.record.entries import CellMeta, StoredVerdict
-from stridebench.harness.record.request_store import RequestStore
 from stridebench.harness.record.requests import REQUESTS, Request, identities, measures, per_position, table
+from stridebench.harness.record.store import Store
 
 MS = 1_000_000
 ONE = Request(
@@ -105,17 +105,17 @@ def test_times_of_two_sessions_are_not_compared() -> None:
 
 def test_a_request_comes_back_from_its_file_and_from_its_table(tmp_path: Path) -> None:
     assert Request.of(asdict(ONE)) == ONE
-    (tmp_path / "manifest.json").touch()
-    store = RequestStore(tmp_path, {"cell": CellMeta(label="x")})
+    planned = CellMeta(status="done", label="x", backbone="b", dtype="fp32", task="t")
+    store = Store.create(tmp_path, {"key": {}, "cells": {}, "engines": {"cell": planned.stored()}})
     for request in (TWO, ONE):
-        store.write("cell", request)
+        store.write_request("cell", request)
     assert store.requests("cell") == [ONE, TWO]
-    store.seal("cell", CellMeta())
+    store.seal("cell", planned)
     cell = store.cell("cell")
     assert cell.requests["prompt"].tolist() == ["a", "b"] and cell.meta.label == "x"
     assert list(cell.requests) == REQUESTS.names
     with pytest.raises(StoreError, match="sealed"):
-        store.write("cell", ONE)
+        store.write_request("cell", ONE)
     with pytest.raises(UnknownNameError):
         store.sealed("other")
     store.update("cell", CellMeta(verdict=StoredVerdict(verdict="same tokens")))
@@ -123,10 +123,9 @@ def test_a_request_comes_back_from_its_file_and_from_its_table(tmp_path: Path) -
 
 
 def test_a_damaged_request_is_set_aside_and_made_again(tmp_path: Path) -> None:
-    (tmp_path / "manifest.json").touch()
-    store = RequestStore(tmp_path, {"cell": CellMeta()})
-    store.write("cell", ONE)
+    store = Store.create(tmp_path, {"key": {}, "cells": {}, "engines": {"cell": {}}})
+    store.write_request("cell", ONE)
     (file,) = (tmp_path / "requests" / "cell").glob("*.json")
     file.write_bytes(file.read_bytes()[:-9])
-    with pytest.warns(UserWarning, match="set aside"):
+    with pytest.warns(UserWarning, match="not a store's file"):
         assert store.requests("cell") == []

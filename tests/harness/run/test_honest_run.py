@@ -132,7 +132,7 @@ def test_a_large_margin_breaks_a_claim_in_bf16_too(margin: float | None, word: s
     cell = SimpleNamespace(sampling=Sampling(0.0), dtype="bf16")
     sample = SimpleNamespace(diverged_at=3, margin=margin, prompt="a")
     verdict = verdicts.timed_verdict(cell, [sample])  # type: ignore[arg-type]
-    assert verdict.word == word
+    assert verdict.stored().get("word") == word
     assert word is None or "in bf16, by more than it rounds" in verdict.note
 
 

@@ -14,7 +14,6 @@ import yaml
 
 from stridebench.harness.core.engine import Counters, EngineFault, Reply
 from stridebench.harness.errors import RunIncomplete
-from stridebench.harness.record.request_store import RequestStore
 from stridebench.harness.record.store import Store
 from stridebench.running import run as facade_run
 from stridebench.stored_run import StoredRun
@@ -55,13 +54,13 @@ def rows(path: Path) -> dict[str, dict[str, Any]]:
     return {f"{row['label']} T{row['temperature']:g}": row for row in document["engines"]}
 
 
-def cells(path: Path) -> RequestStore:
+def cells(path: Path) -> Store:
     store = Store.open(path.parent / "run")
-    return RequestStore.of(store.path, store.manifest)
+    return store
 
 
 def only(path: Path) -> pd.DataFrame:
-    (name,) = cells(path).cells()
+    (name,) = cells(path).engine_cells()
     return cells(path).cell(name).requests
 
 
@@ -97,7 +96,7 @@ def test_a_server_that_dies_keeps_what_was_finished_and_resumes_there(tmp_path: 
     assert stopped.code == 3 and "stopped answering" in stopped.err and "--resume" in stopped.err
     assert stopped.err.splitlines()[-1].count("stopped answering in the middle of a request") == 1
     assert "not finished: plain" in stopped.out
-    (name,) = cells(path).planned
+    (name,) = cells(path).manifest.engines
     kept = {row.prompt: row.tokens for row in cells(path).requests(name) if row.status == "ok"}
     assert len(kept) == 2
     REQUESTS.clear()
@@ -174,8 +173,10 @@ def test_the_plain_decode_is_made_again_in_another_batch_and_the_power_of_each_c
     path = suite(tmp_path, PLAIN, {"label": "lookup", "plain": "plain"}, temperature=[0.0])
     assert run(path).code == 0
     store = cells(path)
-    assert {meta.load for meta in store.planned.values() if meta.role == "floor"} == {"4"}
-    (verdict,) = [store.cell(name).meta.verdict for name in store.cells() if store.planned[name].label == "lookup"]
+    assert {meta.load for meta in store.manifest.engines.values() if meta.role == "floor"} == {"4"}
+    (verdict,) = [
+        store.cell(name).meta.verdict for name in store.engine_cells() if store.manifest.engines[name].label == "lookup"
+    ]
     assert verdict.pairs == 2 and verdict.visible_share == pytest.approx(1 - 0.1**0.5)
     assert verdict.identities_checked == 2 and verdict.floor == 1
     assert rows(path)["lookup T0"]["visible_share"] == verdict.visible_share
@@ -197,7 +198,9 @@ def test_an_id_outside_the_vocabulary_is_another_tokenizer(tmp_path: Path, monke
 def test_closed_and_open_loops_keep_what_they_promise(tmp_path: Path) -> None:
     path = suite(tmp_path, PLAIN, tasks=[{"name": "tabular", "limit": 4}], load={"concurrency": [1, 2], "rate": 200.0})
     assert run(path).code == 0
-    by_load = {cells(path).planned[name].load: cells(path).cell(name).requests for name in cells(path).cells()}
+    by_load = {
+        cells(path).manifest.engines[name].load: cells(path).cell(name).requests for name in cells(path).engine_cells()
+    }
     counted = {load: table[~table["warmup"]] for load, table in by_load.items()}
     assert set(counted) == {"1", "2", "200/s"}
     one = counted["1"].sort_values("sent_ns")
@@ -254,7 +257,7 @@ def test_other_weights_are_no_broken_speculation(tmp_path: Path) -> None:
 
 def rows_of_finished(path: Path) -> dict[str, str]:
     store = cells(path)
-    metas = [store.cell(name).meta for name in store.cells()]
+    metas = [store.cell(name).meta for name in store.engine_cells()]
     return {meta.label: meta.verdict.verdict for meta in metas if meta.role != "floor"}
 
 
@@ -350,7 +353,7 @@ def test_a_cell_of_an_engine_is_shown_with_its_evidence_and_its_requests(tmp_pat
 
 
 def only_prompt(path: Path) -> str:
-    return str(cells(path).cell(cells(path).cells()[0]).requests["prompt"].iloc[0])
+    return str(cells(path).cell(cells(path).engine_cells()[0]).requests["prompt"].iloc[0])
 
 
 def test_methods_and_engines_share_one_run(tmp_path: Path) -> None:
@@ -433,7 +436,7 @@ def test_synthetic_acceptance_is_timed_and_not_audited(tmp_path: Path) -> None:
     path = suite(tmp_path, PLAIN, {"label": "by chance", "plain": "plain", "method": "synthetic=2", "bias": 0.5})
     assert run(path).code == 0
     store = cells(path)
-    verdicts = {store.cell(name).meta.label: store.cell(name).meta.verdict for name in store.cells()}
+    verdicts = {store.cell(name).meta.label: store.cell(name).meta.verdict for name in store.engine_cells()}
     assert verdicts["by chance"].verdict == "synthetic acceptance" and verdicts["by chance"].audit is None
 
 

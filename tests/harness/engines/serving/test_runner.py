@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import yaml
 
-from stridebench.harness.record.request_store import RequestStore
 from stridebench.harness.record.store import Store
 from tests.support.answer_server import Answers, answer_server
 from tests.support.cli import Outcome, refused, stride
@@ -118,10 +117,9 @@ def test_a_run_whose_folder_or_requests_are_removed_ends_with_its_reason(
 
     monkeypatch.setattr(TableEngine, "generate", removing)
     ended = run(path)
-    reason = {"folder": "holds no run any more", "requests": "has 1 of 3 requests"}[removed]
+    reason = {"folder": "holds no run any more", "requests": "has 1 of 3 decodes"}[removed]
     assert ended.code == 3 and reason in ended.err
     if removed == "requests":
         assert run(path, "--resume").code == 0
         store = Store.open(tmp_path / "run")
-        cells = RequestStore.of(store.path, store.manifest)
-        assert len(cells.cell(cells.cells()[0]).requests) == 3
+        assert len(store.cell(store.engine_cells()[0]).requests) == 3

@@ -19,7 +19,6 @@ import yaml
 
 from stridebench.harness.engines.serving.keeper import descendants
 from stridebench.harness.engines.serving.launch import kept, stop
-from stridebench.harness.record.request_store import RequestStore
 from stridebench.harness.record.store import Store
 
 PROMPTS, KILLED_AFTER = 8, 3
@@ -100,9 +99,8 @@ def test_a_server_that_is_killed_costs_the_requests_under_way_alone(tmp_path: Pa
         _, err = command.communicate(timeout=300)
     assert command.returncode == 0, err
     store = Store.open(run)
-    requests = RequestStore.of(store.path, store.manifest)
-    (name,) = requests.cells()
-    table = requests.cell(name).requests.set_index("prompt")
+    (name,) = store.engine_cells()
+    table = store.cell(name).requests.set_index("prompt")
     assert len(table) == PROMPTS and (table["status"] == "ok").all() and (table["accepted"] == 2).all()
     assert {prompt for prompt, session in table["session"].items() if session == 0} == set(before)
     for prompt, row in before.items():
