@@ -14,9 +14,10 @@ from pydantic import TypeAdapter, ValidationError
 
 from stridebench.harness.backbones.tiny import PREFIX
 from stridebench.harness.core.capabilities import Requirement
-from stridebench.harness.discover import load_recipes
+from stridebench.harness.discover import load_recipes, shipped
 from stridebench.harness.errors import UsageError, did_you_mean
 from stridebench.harness.plan import presets
+from stridebench.harness.plan.yaml_lines import load
 from stridebench.harness.registry import GENERAL_RECIPES
 from stridebench.harness.train.data import TaskPlan
 from stridebench.harness.train.loop import Recipe
@@ -116,6 +117,12 @@ def general(name: str, backbone: str, plan: TaskPlan | PicturePlan, settings: Ma
     checked = _checked(recipe, "", settled(name, recipe, plan, own), FIXED)
     changed: Recipe = replace(recipe, backbone=backbone, plan=plan, **device, **checked)
     return changed
+
+
+def shipped_settings() -> dict[str, dict[str, Any]]:
+    """Return the settings of the trainings of shipped components, with the name of a recipe and of its data."""
+    settings: dict[str, dict[str, Any]] = load(shipped("recipes.yaml").read_text(encoding="utf-8"))
+    return settings
 
 
 def _check_backbone(name: str, kind: str, backbone: str) -> None:

@@ -208,8 +208,8 @@ def _draw_printed(axes: Axes, chart: PaperChart, data: ChartData, key: str, face
                 yield from x
     if data.printed is not None:
         series = data.printed[data.printed["key"].isin([key, facet])].groupby("label", sort=False)
-        for shade, (label, points) in zip(cycle(("0.45", "0.6", "0.75")), series, strict=False):
-            axes.plot(points["x"], points["y"], "o", ms=4, color=shade, label=str(label))
+        for shade, (name, points) in zip(cycle(("0.45", "0.6", "0.75")), series, strict=False):
+            axes.plot(points["x"], points["y"], "o", ms=4, color=shade, label=str(name))
 
 
 def _cells(chart: PaperChart, run: MeasuredRun) -> Iterator[ChartData]:

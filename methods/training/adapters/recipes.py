@@ -9,10 +9,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from stridebench.harness.errors import UsageError
-from stridebench.harness.registry import GENERAL_RECIPES, RECIPES
+from stridebench.harness.registry import GENERAL_RECIPES
 from stridebench.harness.synthetic import speech
 from stridebench.harness.train.gated_lora import FrozenModel, GatedLora, ModelDevice, Streams
 from stridebench.harness.train.loop import Recipe, autocast, round_to_bf16
@@ -354,43 +354,9 @@ class TrainAdapter(Recipe):
         return development_figures(model)
 
 
-PLACEHOLDERS: dict[str, Any] = {"width": 8, "hop": 4, "least": 1.0}
-"""Settings of adapters for ``redraft=placeholders``: few slots, whose rows read random ids."""
 GENERAL_RECIPES.register("cross-regression")(
     TrainAdapter(
         summary="adapter of a language model or a Whisper, as in Algorithm 3", backbone="", plan=PassagePlan("text")
-    )
-)
-RECIPES.register("cross-regression-embedded-code")(
-    TrainAdapter(
-        summary="adapter of embedded-code for cross_regression",
-        backbone="embedded-code",
-        plan=PassagePlan("code", train=8, development=2, new=96),
-        **PLACEHOLDERS,
-        rate=1e-3,
-        steps=800,
-    )
-)
-RECIPES.register("cross-regression-smollm2-135m")(
-    TrainAdapter(
-        summary="adapter of smollm2-135m for cross_regression",
-        backbone="smollm2-135m",
-        plan=PassagePlan("text", train=12, development=1),
-        **PLACEHOLDERS,
-        batch=1,
-        steps=600,
-        hours=2.0,
-    )
-)
-RECIPES.register("cross-regression-whisper-base")(
-    TrainAdapter(
-        summary="adapter of whisper-base for cross_regression",
-        backbone="whisper-base",
-        plan=Recordings(),
-        **PLACEHOLDERS,
-        source="recordings that $STRIDE_RECORDINGS names, in LibriSpeech's folders, as the backbone writes them down",
-        steps=600,
-        hours=2.0,
     )
 )
 
@@ -404,15 +370,3 @@ RANGES = {
     "smollm2-135m": ((0, 7), (8, 14), (15, 22), (23, 29), (0, 14), (8, 22), (15, 29), (0, 22), (8, 29)),
 }
 """First and last layer of each range; the backbones have 5 and 30 layers."""
-
-for _backbone, _ranges in RANGES.items():
-    _all_layers = RECIPES.get(f"cross-regression-{_backbone}")
-    assert isinstance(_all_layers, TrainAdapter)
-    for _first, _last in _ranges:
-        RECIPES.register(f"cross-regression-l{_first}-{_last}-{_backbone}")(
-            replace(
-                _all_layers,
-                summary=f"adapter of layers {_first} to {_last} of {_backbone} for cross_regression",
-                layers=(_first, _last),
-            )
-        )

@@ -136,6 +136,9 @@ RECIPES.register("mulo-2x")(
 )
 RECIPES.register("mulo-2x-gan")(
     MuLoSamplers(
-        summary="the same with LPIPS and a discriminator, as published; needs lpips", lpips=1.0, gan=0.25, hours=1.5
+        summary="the same with LPIPS and a discriminator, as published; needs the extra image",
+        lpips=1.0,
+        gan=0.25,
+        hours=1.5,
     )
 )

@@ -126,15 +126,17 @@ def new_critic() -> nn.Module:
 
 
 def perceptual() -> Callable[[Tensor, Tensor], Tensor]:
-    """LPIPS on AlexNet, for pixels in [-1, 1].
+    """LPIPS on AlexNet by torchmetrics, for pixels in [-1, 1].
 
     Raises:
-        UsageError: the package lpips or its weights are not installed.
+        UsageError: torchmetrics, torchvision or AlexNet's weights are not installed.
     """
     try:
-        lpips = importlib.import_module("lpips").LPIPS(net="alex", verbose=False)
+        lpips = importlib.import_module("torchmetrics.functional.image.lpips")._LPIPS(net="alex")
     except ImportError as error:
-        raise UsageError(f"the LPIPS term needs the package lpips ({error}); install it, or set lpips to 0") from error
+        raise UsageError(
+            f"the LPIPS term needs torchmetrics ({error}); install stridebench[image], or set lpips to 0"
+        ) from error
     except OSError as error:
         raise UsageError(f"the LPIPS term needs AlexNet's weights ({error}); fetch them, or set lpips to 0") from error
     return cast(Callable[[Tensor, Tensor], Tensor], lpips.eval().requires_grad_(False))
@@ -196,7 +198,7 @@ class SamplersRecipe(Recipe):
         blocks: of the nets.
         pixel: weight of the squared error of pixels; the squared error of vectors has weight 1.
         commit: weight of the commitment.
-        lpips: weight of LPIPS, which needs the package ``lpips``.
+        lpips: weight of LPIPS, which needs the extra ``image``.
         gan: weight of the GAN term.
         gan_from: share of the steps before the GAN term starts.
     """

@@ -26,8 +26,7 @@ from stridebench.harness.train.general import general
 from stridebench.harness.train.loop import train
 from stridebench.methods.drafters.heads.net import read_config
 from stridebench.methods.multi_head import MultiHead
-from stridebench.methods.training.heads.xspecmesh import MeshTraining, joint_loss, tuned_passes
-from stridebench.methods.training.heads.xspecmesh_any import printed_loss
+from stridebench.methods.training.heads.xspecmesh import MeshTraining, joint_loss, printed_loss, tuned_passes
 
 BPT = "tiny:bpt"
 PLAN = TaskPlan("point_clouds", {"folder": str(discover.SAMPLES / "point_clouds")}, limit=2, new=12, dtype="fp32")
