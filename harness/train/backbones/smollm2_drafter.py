@@ -20,8 +20,7 @@ from stridebench.harness.kernels import int8
 from stridebench.harness.plan import presets
 from stridebench.harness.registry import RECIPES
 from stridebench.harness.train.loop import Recipe
-from stridebench.harness.train.ngram_control import NGram
-from stridebench.harness.train.passages import TextBatch, TextPlan, Texts, texts_of
+from stridebench.harness.train.passages import NGram, TextBatch, TextPlan, Texts, texts_of
 
 
 @dataclass(frozen=True)

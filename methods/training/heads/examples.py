@@ -19,11 +19,10 @@ from torch.nn import functional
 from stridebench.harness.core.draws import SeededDraws
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.synthetic import shapes
-from stridebench.harness.synthetic.shape_data import DATA
+from stridebench.harness.synthetic.furniture import DATA
 from stridebench.harness.train.backbones.shapes_mesh import POINTS, SAMPLING
 from stridebench.harness.train.loop import autocast
-from stridebench.harness.train.ngram_control import NGram
-from stridebench.harness.train.passages import AnyPlan, Passages, continued
+from stridebench.harness.train.passages import AnyPlan, NGram, Passages, continued
 from stridebench.harness.train.teacher import Passage, Teacher
 from stridebench.methods.drafters.heads.net import ConditionKV, Heads
 
@@ -221,7 +220,7 @@ BATCH = 16
 
 @dataclass(frozen=True)
 class ShapePlan:
-    """Number of shapes of each side, the most tokens of a passage, and a name of `harness.synthetic.shape_data`."""
+    """Number of shapes of each side, the most tokens of a passage, and a name of `harness.synthetic.furniture`."""
 
     train: int = 512
     development: int = 48

@@ -20,8 +20,8 @@ from torch.nn import functional
 
 from stridebench.harness.errors import UsageError
 from stridebench.harness.registry import GENERAL_RECIPES
-from stridebench.harness.train.data import TaskPlan
 from stridebench.harness.train.finetuning import FinetunedBPT, FinetunedMesh, Tuning, finetuned, load_backbone
+from stridebench.harness.train.general import TaskPlan
 from stridebench.harness.train.loop import Recipe, autocast
 from stridebench.harness.train.passages import AnyPlan
 from stridebench.harness.train.teacher import Passage, Teacher

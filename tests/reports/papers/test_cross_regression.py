@@ -25,9 +25,9 @@ from stridebench.harness.plan import presets, suite
 from stridebench.harness.plan.cells import expand
 from stridebench.harness.record.store import Store
 from stridebench.harness.registry import RECIPES
+from stridebench.reports.papers import cross_regression as papers_cross_energies
 from stridebench.reports.papers import report
-from stridebench.reports.papers.cross_regression import facts as papers_cross_energies
-from stridebench.reports.papers.cross_regression.facts import beside, energies, layers_of, options, parameters
+from stridebench.reports.papers.cross_regression import beside, energies, layers_of, options, parameters
 from stridebench.reports.papers.drawing import FIGURES, SHEETS
 from stridebench.reports.papers.engine import lines_of, with_options
 from stridebench.reports.papers.paper_files import papers, printed
@@ -90,7 +90,7 @@ SCORES = {"gsm8k": "exact_match_flexible", "humaneval": "pass@1"}
 def sheets(store: FakeStore, name: str) -> list[Any]:
     """Return a frame, indexed by the first two columns, and the table with title and notes, for each table."""
     frames = []
-    for sheet in report.table(name, run_of(store)):
+    for sheet in report.printed_table(name, run_of(store)):
         frame = pd.DataFrame(sheet.rows, columns=[column.title for column in sheet.columns])
         frames.append((frame.set_index(["row", "figure"]).sort_index(), sheet))
     return frames
@@ -456,5 +456,5 @@ def test_the_tables_equal_those_of_version_0_1(name: str, build: Callable[[], Fa
     run = run_of(store)
     sheets = []
     for table in report.contents_of(store).sheets:  # type: ignore[arg-type]  # what reports read of a store
-        sheets += SHEETS[table](run) if table in SHEETS else report.table(table, run)
+        sheets += SHEETS[table](run) if table in SHEETS else report.printed_table(table, run)
     assert report.markdown(sheets, []) == golden.read_text(encoding="utf-8")

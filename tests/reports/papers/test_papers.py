@@ -43,7 +43,7 @@ from tests.support.paper_runs import (
 
 def cells(store: FakeStore, table: str) -> pd.DataFrame:
     """The table of the run's only group, by its labels."""
-    (sheet,) = report.table(table, run_of(store))
+    (sheet,) = report.printed_table(table, run_of(store))
     return frame_of(sheet, len(paper_files.printed(table).layout.labels))
 
 
@@ -127,8 +127,8 @@ def test_a_published_model_fills_its_own_rows_alone() -> None:
 
 def test_a_benchmark_fills_its_own_table_alone() -> None:
     run = run_of(paper_run("papers/sjdpp", task="coco"))
-    assert len(report.table("sjdpp_table1", run)) == 1
-    assert report.table("sjdpp_table2", run) == []
+    assert len(report.printed_table("sjdpp_table1", run)) == 1
+    assert report.printed_table("sjdpp_table2", run) == []
 
 
 def test_log_probabilities_are_of_the_tokens() -> None:
@@ -161,7 +161,7 @@ def test_windows_are_matched_by_their_size() -> None:
 
 @pytest.mark.slow
 def test_a_top_k_is_paired_with_the_one_it_stands_for_and_a_note_says_so() -> None:
-    (sheet,) = report.table("sjdpp_table6", run_of(top_ks(prompts=2)))
+    (sheet,) = report.printed_table("sjdpp_table6", run_of(top_ks(prompts=2)))
     assert "the paper's Top-2000 stands beside top-k 250 here" in sheet.notes
     assert [row[:2] for row in sheet.rows[:4]] == [["Auto-regression", f"Top-{k}"] for k in (1, 10, 100, 2000)]
 
@@ -385,7 +385,7 @@ def test_resolutions_follow_the_papers_rows(tmp_path: Path) -> None:
         **{("SJD++", "512"): UNMEASURED, ("SJD++", "768"): "4.00 (n=2)", ("SJD++", "1024"): UNMEASURED},
         ("embedded-image-8x8, embedded-image-8x8", "32"): "2.00 (n=2)",
     }
-    (sheet,) = report.table("sjdpp_table7", run_of(store))
+    (sheet,) = report.printed_table("sjdpp_table7", run_of(store))
     assert sheet.rows[1][:4] == ["Auto-regression", "768", "32.00", UNMEASURED] and len(sheet.rows) == 10
 
 

@@ -203,7 +203,7 @@ def sheet(store: FakeStore, table: str) -> pd.DataFrame:
 
 
 def sheet_of(run: MeasuredRun, table: str) -> pd.DataFrame:
-    (table_of_report,) = report.table(table, run)
+    (table_of_report,) = report.printed_table(table, run)
     return pd.DataFrame(table_of_report.rows, columns=[column.title for column in table_of_report.columns])
 
 
@@ -253,13 +253,13 @@ def index_of(prompts: int) -> pd.MultiIndex:
 
 
 def test_scores_of_another_detector_are_noted() -> None:
-    (sheet,) = report.table("sjdpp_table2", run_of(paper_run()))
+    (sheet,) = report.printed_table("sjdpp_table2", run_of(paper_run()))
     note = "measured Overall Score, Counting: of emoji_scenes by a detector of its own, not the benchmark's"
     assert note in sheet.notes
     real = paper_run(task="geneval")
     for cell in real.sealed_cells.values():
         cell.meta["set_scores"] = {"geneval_overall": {"value": 0.7, "low": 0.6, "high": 0.8, "n": 5, "reason": ""}}
-    (sheet,) = report.table("sjdpp_table2", run_of(real))
+    (sheet,) = report.printed_table("sjdpp_table2", run_of(real))
     assert not any("detector" in note for note in sheet.notes)
 
 
@@ -316,7 +316,7 @@ def test_one_prompt_has_intervals_over_its_seeds_and_says_so(tmp_path: Path) -> 
 
 
 def test_several_prompts_have_no_note_on_seeds() -> None:
-    (sheet,) = report.table("sjdpp_table8", run_of(paper_run()))
+    (sheet,) = report.printed_table("sjdpp_table8", run_of(paper_run()))
     assert not any("seeds" in note for note in sheet.notes)
 
 

@@ -20,9 +20,8 @@ from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import UsageError, WeightsError
 from stridebench.harness.plan import presets
 from stridebench.harness.train import loop
-from stridebench.harness.train.data import TaskPlan
 from stridebench.harness.train.finetuning import FinetunedBPT, Tuning, finetuned
-from stridebench.harness.train.general import general
+from stridebench.harness.train.general import TaskPlan, general
 from stridebench.harness.train.loop import train
 from stridebench.methods.drafters.heads.net import read_config
 from stridebench.methods.multi_head import MultiHead

@@ -17,10 +17,9 @@ from stridebench.harness.registry import RECIPES
 from stridebench.harness.synthetic import emoji
 from stridebench.harness.train.loop import train
 from stridebench.methods.drafters.scales.net import Pair, Samplers, SamplerShape, nearest_code
-from stridebench.methods.training.scales import recipes as recipe
 from stridebench.methods.training.scales import samplers_recipe
-from stridebench.methods.training.scales.recipes import figures
-from stridebench.methods.training.scales.samplers_recipe import resample
+from stridebench.methods.training.scales import samplers_recipe as recipe
+from stridebench.methods.training.scales.samplers_recipe import figures, resample
 
 VQ = shipped("emoji-vq")
 PAIR = shipped("mulo-2x")
