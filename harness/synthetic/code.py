@@ -30,9 +30,6 @@ class Sketch:
     """A function before it is written out.
 
     Args:
-        name: of the function.
-        names: of its parameters.
-        summary: the sentence of its docstring.
         lines: its body, without the indent.
         arguments: draws the arguments of one call.
     """
@@ -211,9 +208,7 @@ class Program:
     """One function and its test.
 
     Args:
-        name: of the function.
         head: its first line and docstring, which a completion continues.
-        body: the other lines.
         test: a function without arguments that asserts the examples of the docstring, and more.
     """
 

@@ -53,7 +53,6 @@ def measure(backbone: Backbone, adapter: Any, prompts: Sequence[Prompt], new: in
 
     Args:
         backbone: meets ``NEEDS``.
-        adapter: as the backbone read it.
         new: tokens a prompt; fewer if the text ends before.
 
     Returns:

@@ -165,7 +165,6 @@ class FinetunedBPT(nn.Module):
 
     Args:
         name: of a backbone of the adapter point_mesh.
-        tuning: of rank 1 or more.
 
     Raises:
         WeightsError: its weights cannot be had.
@@ -303,7 +302,6 @@ class FinetunedText(nn.Module):
         """One pass, with gradients.
 
         Args:
-            tokens: the texts.
             places: positions; 0 to N - 1 if None.
             mask: added to the attention scores; causal if None.
         """

@@ -45,10 +45,7 @@ class WindowedTokens(NamedTuple):
     """The input of a pass of a frozen model.
 
     Args:
-        ids: of a text and its windows.
-        windows: what each row sees.
         places: positions.
-        condition: of the passage.
     """
 
     ids: Int[Tensor, " N"]
@@ -66,8 +63,6 @@ class FrozenModel(ABC):
     """The model.
 
     Attributes:
-        backbone: the adapter is tied to its fingerprint.
-        model: of transformers.
         linears: layers that may have low-rank matrices, by name.
         task: peft's name of the model's task.
         hears: samples of the longest recording that it reads; 0: it reads none.
@@ -94,14 +89,7 @@ class FrozenModel(ABC):
 
 @final
 class FrozenText(FrozenModel):
-    """A language model, through the forward of transformers.
-
-    Args:
-        name: of a preset.
-        params: of its adapter.
-        device: of the model.
-        dtype: its type.
-    """
+    """A language model, through the forward of transformers."""
 
     task = "CAUSAL_LM"
     hears = 0
@@ -143,8 +131,6 @@ class FrozenSpeech(FrozenModel):
     """A Whisper: in fp32 for the adapter, and in bf16 to encode and transcribe recordings.
 
     Args:
-        name: of a preset.
-        params: of its adapter.
         device: cpu.
         dtype: fp32.
 
@@ -240,7 +226,6 @@ class GatedLora(nn.Module):
 
     Args:
         name: of a backbone of the adapter hf_causal or whisper.
-        rank: of the matrices.
         alpha: their product is scaled by alpha / rank.
         layers: first and last layer with matrices; all if None.
         place: of the frozen model. The matrices are in fp32.
@@ -291,7 +276,6 @@ class GatedLora(nn.Module):
         """One pass over a text and its windows.
 
         Args:
-            text: its tokens.
             windows: tokens that each window reads. The first is the text's token at the root, which is read again.
             roots: position of the first token of each window.
             condition: the recording that the text was transcribed from.

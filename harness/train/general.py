@@ -45,17 +45,13 @@ class TaskPlan(AnyPlan):
 
     Args:
         task: its registered name; ``prompts`` for a file.
-        params: of the task.
         limit: prompts used; 0: all.
         rows: passages of a batch.
         new: tokens added at most; a picture has a fixed number.
-        seed: of the draws.
         temperature: by default 0, 0.7 and 1 in turn for texts, and 1 for all others.
         prefixes: of each prompt with its reference answer, cut at so many tokens drawn by the seed; the backbone
             continues each of them. 0: the prompt alone is continued.
         longest: tokens of a prefix and its continuation; 0: the context.
-        device: of the backbone.
-        dtype: of the backbone.
     """
 
     task: str
@@ -177,10 +173,8 @@ def settled(name: str, recipe: Recipe, plan: TaskPlan | PicturePlan, settings: M
     """Settings with epochs and shares replaced by ``steps`` and ``warmup``.
 
     Args:
-        name: of the recipe.
         recipe: with its default settings.
         plan: of the passages, which are counted and not made.
-        settings: of the command line.
 
     Raises:
         UsageError: the steps of the recipe do not count passages.
@@ -222,9 +216,7 @@ def general(name: str, backbone: str, plan: TaskPlan | PicturePlan, settings: Ma
     """A recipe for a backbone.
 
     Args:
-        name: of ``GENERAL_RECIPES``.
         backbone: a preset, folder, hub or tiny name.
-        plan: of its passages.
         settings: fields of the recipe, and of the plan behind ``data.``; see also `harness.train.general`.
 
     Raises:

@@ -176,11 +176,7 @@ def train(
     ``card.json`` (figures, loss curve, hours, hashes).
 
     Args:
-        name: of the recipe.
-        recipe: what to train.
-        folder: of the checkpoint and the result.
         requirements: the folder of each recipe in ``recipe.requires``.
-        seed: of weights and data.
         minutes: after which the training stops unfinished, or None for no limit.
         watch: called after every step.
 

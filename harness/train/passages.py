@@ -62,7 +62,6 @@ class PassagePlan:
         development: batches of the development side.
         rows: passages of a batch.
         new: tokens added at most; a picture has a fixed number.
-        seed: of prompts and draws.
         temperature: by default ``TEMPERATURES`` for text, and 1 for pictures.
     """
 
@@ -162,11 +161,8 @@ class TextPlan:
     Args:
         rows: texts of a training batch.
         few: texts of a held-out batch.
-        new: tokens that the teacher adds.
-        most: tokens of the longest prefix.
         top: probabilities kept at a position.
         procedural: prefixes that are heads of synthetic programs.
-        seed: of prefixes and draws.
         batches: training batches.
         checks: held-out batches.
     """
@@ -197,7 +193,6 @@ class TextBatch:
         tokens: prefixes and the teacher's continuation.
         start: length of the prefixes.
         ids: the K most probable tokens at each position.
-        probs: their probabilities.
     """
 
     tokens: Int[Tensor, "B N"]
@@ -218,7 +213,6 @@ def texts_of(name: str, source: Any, plan: TextPlan) -> Texts:
     """Return a language model's texts, generated if the cache does not hold them.
 
     Args:
-        name: of the teacher.
         source: of its weights, as in a preset.
 
     Raises:
@@ -340,7 +334,6 @@ class NGram:
         """Count rows of tokens. Of equally frequent tokens the one that occurred first goes first.
 
         Args:
-            batches: the rows.
             ahead: number of tokens between the context and the guessed token.
         """
         counts: dict[tuple[int, ...], Counter[int]] = defaultdict(Counter)

@@ -56,7 +56,6 @@ class ChartData:
         across: rows of references by their label, which are lines across; one with the x of the chart is a point too.
         others: rows of other methods, which are coloured lines across.
         printed: the paper's values: ``label``, ``key`` of the panel, ``x`` and ``y``.
-        fields: of the chart's texts.
     """
 
     title: str

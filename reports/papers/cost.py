@@ -68,7 +68,6 @@ class Card(_CostData):
     """Size and data of one training.
 
     Args:
-        name: as shown in tables.
         paradigm: the kind of training, in words.
         source: where the figures come from.
         trained: P, or P_aux if a base model is frozen.
@@ -76,9 +75,6 @@ class Card(_CostData):
         frozen: P_base, used in forward passes only; 0 if nothing is frozen.
         batch: B, or None if the source has none.
         epochs: passes over the tokens that D does not count.
-        framework: a key of `Book.frameworks`.
-        note: a remark shown below the table.
-        printed: the printed values of each table.
     """
 
     name: str
@@ -200,7 +196,6 @@ def rows(book: Book, utilisation: float) -> list[dict[str, Any]]:
     ``flags`` lists the printed values that the card's formula does not give.
 
     Args:
-        book: the cards.
         utilisation: U of the computed hours. Printed hours are checked with the book's U.
     """
     return [_row(key, card, book.utilisation, utilisation) for key, card in book.cards.items()]
@@ -245,7 +240,6 @@ def framework_table(book: Book, claims: Mapping[str, str]) -> TextTable:
     """Return Table 2 with the trainings of the cards, and notes on what the methods here claim.
 
     Args:
-        book: the cards and frameworks.
         claims: the claim of each registered method. Methods that are not registered are left out.
     """
     frameworks = book.frameworks

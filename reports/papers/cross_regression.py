@@ -79,7 +79,6 @@ def beside(rows: pd.DataFrame, label: Range) -> Range | None:
 
     Args:
         rows: cells of one backbone. The last layer that an adapter changes gives its number of layers.
-        label: the printed range.
     """
     ranges = {params["layers"] for params in rows["options"] if params.get("layers")}
     if not ranges:

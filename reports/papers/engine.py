@@ -42,15 +42,7 @@ class SheetLine:
 
 @dataclass(frozen=True)
 class SheetScene:
-    """What one sheet shows: a printed table and cells of a run.
-
-    Args:
-        table: the printed table.
-        run: the run.
-        lines: the table's rows.
-        cells: the cells of this sheet.
-        every: the cells of all sheets of the table.
-    """
+    """What one sheet shows: a printed table and cells of a run."""
 
     table: Printed
     run: MeasuredRun
@@ -97,8 +89,6 @@ class PaperFacts:
         options: maps the options of a cell's method to those that the layouts use.
         applies: whether a sheet is filled.
         lines: of a sheet, from those of the layout.
-        fields: of the heading.
-        notes: of a sheet.
         measures: functions that format quantities, by name.
     """
 

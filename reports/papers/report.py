@@ -77,7 +77,6 @@ class PaperReport:
         """Read a run.
 
         Args:
-            store: the run.
             read: of ``summary.reader``, if the caller has read cells already.
             frame: of ``summary.summarise``, if the caller has it already.
         """

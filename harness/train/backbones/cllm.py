@@ -81,9 +81,7 @@ class TrajectoryPlan:
 
     Args:
         prompts: number of heads of programs.
-        new: tokens at most.
         block: n.
-        seed: of programs and guesses.
     """
 
     prompts: int = 96
@@ -140,8 +138,6 @@ def trajectories(teacher: Teacher, plan: TrajectoryPlan, held_out: bool) -> list
     Reports its progress on standard error.
 
     Args:
-        teacher: the backbone.
-        plan: the prompts to decode.
         held_out: whether the heads are those that no training sees.
     """
     backbone, side = teacher.backbone, "held-out" if held_out else "train"
@@ -173,8 +169,6 @@ class TrainCllm(Recipe):
     """L_consistency + 10 L_AR: predictions on a state approach those on the fixed point, and the text stays likely.
 
     Args:
-        backbone: a preset that writes programs.
-        plan: of its trajectories.
         checks: number of held-out prompts.
         fixed: weight of L_AR, which is taken on all rows of a text.
         together: texts of a step, each with one state of every block.
@@ -247,10 +241,7 @@ class Consistent(nn.Module):
     """A model in training.
 
     Attributes:
-        tuned: the backbone that learns.
         trajectories: those with a state that is not a fixed point.
-        base: the backbone as it was.
-        exported: the backbone as it was exported.
     """
 
     def __init__(self, tuned: FinetunedText, trajectories: Sequence[Trajectory]) -> None:
@@ -323,8 +314,6 @@ def losses(logits: Float[Tensor, "B N V"], batch: TrajectoryBatch, base: Float[T
     """Both terms of the loss.
 
     Args:
-        logits: of the model that learns.
-        batch: its input.
         base: logits of the base model on the texts.
     """
     is_text = batch.is_text[:, : base.shape[1]]

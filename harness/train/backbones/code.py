@@ -32,11 +32,7 @@ class Code(Recipe):
 
     Args:
         vocabulary: byte pairs.
-        width: of the model.
-        layers: of the model.
-        heads: of attention.
         inner: width of the gated product.
-        length: tokens of a row.
         batch: rows of a step.
     """
 

@@ -39,14 +39,10 @@ class PictureRecipe(Recipe):
     """A decoder of captions and pictures.
 
     Args:
-        width: of the decoder.
         inner: width of the gated product.
-        layers: of the decoder.
-        heads: of attention.
         context: positions of the decoder.
         batch: pictures of a step.
         empty: share of captions that are left out, for guidance.
-        dropout: of the decoder.
         compiled: whether layers are compiled for training, which pays off after about a hundred steps.
     """
 

@@ -177,7 +177,6 @@ class ShapesMesh(Recipe):
     Args:
         sizes: of the model. With a window, only pieces of that length are trained on.
         together: sequences of a pass, all of one level, which needs little padding.
-        passes: of a step.
         data: a name of `stridebench.harness.synthetic.furniture`.
         plain: share of the steps, at the start, on plain boxes: they teach how points become corners.
         requires: a recipe whose weights the training starts from, if any.

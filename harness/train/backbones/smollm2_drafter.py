@@ -32,7 +32,6 @@ class DistilledDrafter(Recipe):
         layers: the teacher's layers that the drafter starts from.
         kept: number of ids that the drafter proposes, the most probable ones under the teacher.
         rows: texts of a step.
-        plan: of the texts.
     """
 
     teacher: str = "smollm2-135m"
@@ -105,9 +104,7 @@ class DistilledStudent(nn.Module):
     """The drafter, its frozen embedding and its training data.
 
     Attributes:
-        body: its layers.
         tied_embeddings: the frozen embedding, and its rows of the proposed ids.
-        ids: the K ids that are proposed.
         column: for each id of the vocabulary its place among the proposed ids; -1: it is not proposed.
     """
 

@@ -166,7 +166,6 @@ class Denoising(nn.Module):
     """An adapter, the passages of both sides, and the replay buffer with the last guesses of each window.
 
     Args:
-        adapted: the adapter with its frozen model.
         train_on: passages of the loss.
         check_on: passages of the figures.
         width: W.
@@ -280,9 +279,7 @@ class TrainAdapter(Recipe):
     """Denoise windows of the backbone's passages; only the low-rank matrices learn.
 
     Args:
-        backbone: a preset.
         plan: of its passages, or of recordings that it transcribes.
-        rank: of the matrices.
         alpha: their product is scaled by alpha / rank.
         width: w, the tokens of a window.
         hop: see `Denoising`.

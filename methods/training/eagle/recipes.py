@@ -47,7 +47,6 @@ class Hits(NamedTuple):
     Args:
         first: hits of the first token.
         three: hits among three tokens.
-        counted: tokens that were compared.
     """
 
     first: Float[Tensor, " P"]
@@ -199,9 +198,7 @@ class FeatureRecipe(Recipe):
     """A drafter for one backbone, trained on texts that the backbone wrote.
 
     Args:
-        backbone: a preset.
         eagle: eagle1 or eagle3.
-        plan: of the passages.
         heads: attention heads of its layer; 0: of 128 numbers each, or as few as fit.
         kv_heads: heads of keys and values; 0: as many.
         inner: width of the gated product; 0: 8 thirds of the backbone's width.

@@ -37,7 +37,6 @@ class Examples(NamedTuple):
     """Rows from which the backbone drew a token.
 
     Args:
-        rows: the input of the backbone's head.
         after: the token that each head should guess; -1 if there is none, or if the grid allows only one.
         passage: number of the passage that a row is of.
     """
@@ -93,7 +92,6 @@ def hits(heads: Heads, examples: Examples, condition: ConditionKV | None = None)
     """Return which of the best tokens of each head was right; none if there was no token to guess.
 
     Args:
-        heads: to be measured.
         examples: rows and the tokens to guess.
         condition: what conditioned heads attend to; all rows are of one passage then.
     """
@@ -146,7 +144,6 @@ class HeadTraining(nn.Module):
     """Heads, and their training data.
 
     Attributes:
-        heads: to be trained.
         train_on: examples of the loss.
         check_on: examples of the figures.
         ngram_hits: hits of n-grams on ``check_on``, or None without that control.

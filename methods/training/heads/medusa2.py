@@ -41,10 +41,8 @@ class Joint(nn.Module):
 
     Attributes:
         heads: with their examples.
-        tuned: the backbone that learns.
         passages: with the backbone as it was.
         chosen: training passages that have rows.
-        merged: the backbone as it was exported.
     """
 
     def __init__(self, heads: HeadTraining, tuned: FinetunedText, passages: Passages) -> None:

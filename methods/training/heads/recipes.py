@@ -85,8 +85,6 @@ class MedusaRecipe(Recipe):
     """Settings of Medusa-1 and Medusa-2.
 
     Args:
-        backbone: a preset.
-        plan: of its passages.
         device: that the heads learn on.
     """
 

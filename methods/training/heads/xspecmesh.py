@@ -50,13 +50,9 @@ class MeshTraining(nn.Module):
     """Heads, the backbone if it learns with them, and what both are trained on.
 
     Attributes:
-        heads: to be trained.
         tuned: the backbone that learns, or None.
         train_on: meshes of the loss.
         check_on: meshes of the figures.
-        column: as of `HeadTraining`.
-        base: the backbone as it was.
-        merged: the backbone as it was exported.
     """
 
     def __init__(self, heads: Heads, train_on: Meshes, check_on: Meshes, tuned: Tuned | None = None) -> None:
@@ -198,7 +194,6 @@ class TrainMeshHeads(MeshHeadsRecipe):
         inner: of a block; see `stridebench.methods.drafters.heads.net.Config`.
         own: whether each head has a separate unembedding.
         heads: D.
-        attention: attention heads of each.
     """
 
     backbone: str = NAME
@@ -277,7 +272,6 @@ class TuneMeshHeads(MeshHeadsRecipe):
     products added; a backbone of ours is a preset of ``adapter: mesh`` and ``source: {folder: OUT/backbone}``.
 
     Args:
-        backbone: a name.
         requires: the recipe of the heads; of our shipped backbone that of the backbone stands before it.
         rank: of the matrices; 0: all weights learn (of our shipped decoders).
         alpha: their product is scaled by alpha / rank; the paper's W + AB leaves that out.

@@ -148,7 +148,6 @@ class AnySamplers(SamplersRecipe):
         more: see `SamplerShape`; the 4x samplers have 30 M parameters and the 2x ones 20 M.
         device: that the samplers learn on.
         requires: the samplers to start from, if any.
-        paper: the paper's schedule.
         Others: see `SamplersRecipe`.
     """
 

@@ -44,7 +44,6 @@ class Scale(NamedTuple):
         """The part of the pictures that some rows of the small scale's tokens cover.
 
         Args:
-            rows: of the small scale's tokens.
             times: rows of this scale for one of these.
         """
         cell = self.pixels.shape[2] // self.ids.shape[1]
@@ -93,9 +92,6 @@ def equation_9(
     """Squared error + LPIPS + commitment + GAN, and the loss of the discriminator.
 
     Args:
-        weights: of the terms.
-        book: the vectors of the codes.
-        resampled: a sampler's output.
         lpips: or None without that term. Bands of a picture are left out: its net cannot read a few rows.
         critic: or None without that term.
     """
@@ -159,7 +155,6 @@ class SamplerTraining(nn.Module):
     """Both samplers, and the discriminators if there are any.
 
     Args:
-        pair: the samplers to train and export.
         critics: the discriminators, one for each direction, which are trained too.
         frozen: kept out of the weights.
     """
@@ -196,8 +191,6 @@ class SamplersRecipe(Recipe):
 
     Args:
         batch: pictures of a step.
-        width: of the nets.
-        blocks: of the nets.
         pixel: weight of the squared error of pixels; the squared error of vectors has weight 1.
         commit: weight of the commitment.
         lpips: weight of LPIPS, which needs the extra ``image``.
@@ -235,10 +228,7 @@ class SamplersRecipe(Recipe):
         """The loss of both directions on some rows of the small scale's tokens.
 
         Args:
-            model: to be trained.
             scales: pictures at the size that each direction produces.
-            rows: of the small scale's tokens.
-            step: of the training.
         """
         parts = {"up": scales["up"].band(rows, model.pair.shape.factor), "down": scales["down"].band(rows, 1)}
         total = torch.zeros((), device=model.pair.codebook.device)

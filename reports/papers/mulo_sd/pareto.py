@@ -37,8 +37,6 @@ class SweepLine:
     """Cells joined by a curve.
 
     Args:
-        label: of the curve.
-        rows: the cells.
         marks: texts at the points.
         swept: whether they are MuLo-SD's.
     """
@@ -179,10 +177,7 @@ def picture_sheet(
     """Draw one row a prompt: AR's picture, then one column a cell; nothing if AR has no picture on a known grid.
 
     Args:
-        store: the run.
-        group: its cells.
         columns: cells by the titles of their columns.
-        title: of the sheet.
         most: number of prompts.
     """
     base = next(iter(group.cells(role="baseline")), None)

@@ -81,7 +81,6 @@ def break_even(batches: Sequence[int], speedups: Sequence[float]) -> float | Non
     """Return the B from which on nothing is gained: the speed-up last falls to 1 there, interpolated over log2 B.
 
     Args:
-        batches: ascending.
         speedups: one a batch.
 
     Returns:
