@@ -160,12 +160,10 @@ class FrozenSpeech(FrozenModel):
             encoder_hidden_states=states[None],
             use_cache=False,
         ).last_hidden_state[0]
-        return self._suppressed(self.model.proj_out(rows), inputs.places)
-
-    def _suppressed(self, logits: Float[Tensor, "N V"], places: Int[Tensor, " N"]) -> Float[Tensor, "N V"]:
+        logits: Tensor = self.model.proj_out(rows)
         setup = self._setup
         silent: Bool[Tensor, "N V"] = torch.zeros(logits.shape, dtype=torch.bool)
-        silent[:, setup.first] = (places == len(setup.prompt) - 1)[:, None]
+        silent[:, setup.first] = (inputs.places == len(setup.prompt) - 1)[:, None]
         silent[:, setup.never] = True
         return logits.masked_fill(silent, FLOOR)
 

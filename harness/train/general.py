@@ -127,13 +127,11 @@ class TaskPlan(AnyPlan):
             temperature = TEMPERATURES[number % len(TEMPERATURES)] if warm else self.temperature
             sampling = Sampling(1.0 if temperature is None else temperature)
             draws = SeededDraws(self.seed, "distilled", side, number, self.device)
-            path = teacher.home / f"{self._digest(batch)}-{side}-{number:03}.json"
+            settings = [self.task, self.rows, self.new, self.seed, self.temperature, self.dtype]
+            digest = hashlib.sha256(json.dumps(settings).encode() + _contents(batch)).hexdigest()[:12]
+            path = teacher.home / f"{digest}-{side}-{number:03}.json"
             passages += continued(teacher, path, batch, self.new, sampling, draws)
         return passages
-
-    def _digest(self, prompts: Sequence[Prompt]) -> str:
-        settings = [self.task, self.rows, self.new, self.seed, self.temperature, self.dtype]
-        return hashlib.sha256(json.dumps(settings).encode() + _contents(prompts)).hexdigest()[:12]
 
 
 def _contents(prompts: Sequence[Prompt]) -> bytes:

@@ -63,11 +63,6 @@ def options(params: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"redraft": "none", **params, "layers": (int(layers[1]), int(layers[2])) if layers else None}
 
 
-def with_layers(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the cells with these ``options``."""
-    return with_options(rows, options)
-
-
 def layers_of(row: str) -> Range | None:
     """Parse a label of Table 16; None means all layers."""
     layers = re.match(r"Layers (\d+)-(\d+)", row)
@@ -251,6 +246,8 @@ def _line(store: Store, group: CellGroup, name: str) -> dict[str, str] | None:
         return None
     possible = drafts[drafts["energy"] > IMPOSSIBLE]
     mu, sigma = _moments(possible)
+    by_output = possible.assign(one=1.0).groupby(KEYS)[["energy", "one"]].sum()
+    mean = stats.ratio(by_output, "energy", "one") if len(by_output) else None
     neighbours = possible[possible["following"] > IMPOSSIBLE]
     frame = FinishedCell.of(store.cell(name)).totals
     ratio, c = _gain(store, group, name, frame)
@@ -258,7 +255,7 @@ def _line(store: Store, group: CellGroup, name: str) -> dict[str, str] | None:
         "decoding": group.label(name),
         "drafts tested": str(len(drafts)),
         "impossible": f"{1 - len(possible) / len(drafts):.1%}",
-        "mu, nat": estimate_text(_mean(possible), 3),
+        "mu, nat": estimate_text(mean, 3),
         "sigma, nat": number(sigma, 3),
         "sigma / |mu|": number(sigma / abs(mu), 2) if mu else "-",
         "neighbours' correlation": (
@@ -273,12 +270,6 @@ def _line(store: Store, group: CellGroup, name: str) -> dict[str, str] | None:
 def _moments(possible: pd.DataFrame) -> tuple[float, float]:
     values = possible["energy"].to_numpy(dtype=np.float64)
     return (float(values.mean()), float(values.std())) if len(values) else (0.0, 0.0)
-
-
-def _mean(possible: pd.DataFrame) -> stats.Interval | None:
-    """Return the mean energy with an interval over prompts."""
-    by_output = possible.assign(one=1.0).groupby(KEYS)[["energy", "one"]].sum()
-    return stats.ratio(by_output, "energy", "one") if len(by_output) else None
 
 
 def _gain(store: Store, group: CellGroup, name: str, frame: pd.DataFrame) -> tuple[str, str]:

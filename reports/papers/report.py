@@ -114,7 +114,10 @@ class PaperReport:
         if not self.run.groups or not (self.contents.sheets or self.contents.figures):
             return []
         outdir.mkdir(parents=True, exist_ok=True)
-        tables = [_csv(name, i, sheet, outdir) for name, i, sheet in self.sheets]
+        tables = []
+        for name, i, sheet in self.sheets:
+            tables.append(outdir / f"papers-{name}{f'-{i + 1}' if i else ''}.csv")
+            pd.DataFrame(sheet.rows, columns=[column.title for column in sheet.columns]).to_csv(tables[-1], index=False)
         figures = [path for name in self.contents.figures for path in _draw(name, self.run, outdir)]
         if self.sheets:
             page = outdir / "papers.md"
@@ -168,12 +171,6 @@ def contents_of(store: Store) -> Contents:
 def printed_table(name: str, run: MeasuredRun) -> list[TextTable]:
     """Fill a printed table with the run's figures."""
     return fill(name, run, FACTS.get(printed(name).key, PaperFacts()))
-
-
-def _csv(name: str, i: int, sheet: TextTable, outdir: Path) -> Path:
-    path = outdir / f"papers-{name}{f'-{i + 1}' if i else ''}.csv"
-    pd.DataFrame(sheet.rows, columns=[column.title for column in sheet.columns]).to_csv(path, index=False)
-    return path
 
 
 def _draw(name: str, run: MeasuredRun, outdir: Path) -> Iterator[Path]:

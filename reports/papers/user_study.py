@@ -223,14 +223,14 @@ def _read_answers(path: Path, key: StudyKey) -> tuple[str, dict[int, str]]:
     if study != key.study:
         raise UsageError(f"{path} answers the study {study}, and the key is of {key.study}; count them apart")
     cases = {str(number): case for number, case in enumerate(key.cases, 1)}
-    wrong = [f"{number}: {letter!r}" for number, letter in letters.items() if letter not in _choices(cases, number)]
+    wrong = [
+        f"{number}: {letter!r}"
+        for number, letter in letters.items()
+        if number not in cases or letter not in cases[number].cells
+    ]
     if wrong:
         raise UsageError(f"{path} has answers that the questionnaire does not offer: {', '.join(wrong)}")
     return participant, {int(number): cases[number].cells[letter] for number, letter in letters.items()}
-
-
-def _choices(cases: Mapping[str, StudyCase], number: str) -> Mapping[str, str]:
-    return cases[number].cells if number in cases else {}
 
 
 def table(tally: VoteTally) -> TextTable:

@@ -144,10 +144,10 @@ def trajectories(teacher: Teacher, plan: TrajectoryPlan, held_out: bool) -> list
 
     def content() -> bytes:
         print(f"{backbone.name}: {plan.prompts} Jacobi trajectories ({side})", file=sys.stderr, flush=True)
-        decoded = [
-            trajectory(backbone, backbone.encode(program.head), plan.new, plan.block, _draws(plan, side, index))
-            for index, program in enumerate(first_programs(plan.seed, held_out, plan.prompts))
-        ]
+        decoded = []
+        for index, program in enumerate(first_programs(plan.seed, held_out, plan.prompts)):
+            draws = SeededDraws(plan.seed, "jacobi", f"{side}/{index}", 0)
+            decoded.append(trajectory(backbone, backbone.encode(program.head), plan.new, plan.block, draws))
         return json.dumps(decoded).encode()
 
     path = cached(teacher.home / f"jacobi-{plan.digest}-{side}.json", content)
@@ -158,10 +158,6 @@ def trajectories(teacher: Teacher, plan: TrajectoryPlan, held_out: bool) -> list
         for tokens, start, blocks in json.loads(path.read_text(encoding="utf-8"))
     ]
     return [row for row in decoded if not repeats(row.tokens[row.start :])]
-
-
-def _draws(plan: TrajectoryPlan, side: str, index: int) -> SeededDraws:
-    return SeededDraws(plan.seed, "jacobi", f"{side}/{index}", 0)
 
 
 @dataclass(frozen=True, kw_only=True)

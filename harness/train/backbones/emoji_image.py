@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, Int8, UInt8
+from jaxtyping import Float, Int, Int8
 from torch import Tensor, nn
 
 from stridebench.harness.backbones.image.adapter import PictureLayout
@@ -332,7 +332,8 @@ class EmojiVQ(Recipe):
         for size, count in BATCH.items():
             drawn = [emoji.scene(random, "train") for _ in range(count)]
             weight = _weights(drawn, size // 4)
-            error, spread = _error(model, to_signed(_pictures(drawn, size)), weight)
+            pictures = torch.from_numpy(np.stack([emoji.render(scene, size) for scene in drawn]))
+            error, spread = _error(model, to_signed(pictures), weight)
             total = total + error / len(BATCH)
             encodings.append(spread.flatten(0, 2))
             weights.append(weight.flatten())
@@ -350,10 +351,6 @@ class EmojiVQ(Recipe):
     def load(self, folder: Path) -> VQ:
         """A finished tokenizer, for recipes that require this one."""
         return VQ.load(folder)
-
-
-def _pictures(drawn: Sequence[emoji.EmojiScene], size: int) -> UInt8[Tensor, "B size size 3"]:
-    return torch.from_numpy(np.stack([emoji.render(s, size) for s in drawn]))
 
 
 def _weights(drawn: Sequence[emoji.EmojiScene], cells: int) -> Float[Tensor, "B h w"]:

@@ -126,7 +126,10 @@ def figures(model: MeshTraining, checked: Meshes) -> dict[str, float]:
     """How often the best token of each head is right, for the heads and their controls; see `compared`."""
     heads = {"": model.heads, **model.controls()}
     numbers = [number for number, _ in checked.numbered()]
-    right = {key: torch.cat([_hits(trained, checked, n) for n in numbers]) for key, trained in heads.items()}
+    right = {
+        key: torch.cat([hits(net, checked.of(n), net.look(checked.conditions[n].to(net.shared))) for n in numbers])
+        for key, net in heads.items()
+    }
     return compared(right, checked.rows)
 
 
@@ -143,10 +146,6 @@ def divergence(base: Float[Tensor, "N V"], tuned: Float[Tensor, "N V"]) -> Float
     """KL(base || tuned) of the distributions of two sets of logits."""
     p, q = base.double().log_softmax(-1), tuned.double().log_softmax(-1)
     return (p.exp() * (p - q)).masked_fill(p == -torch.inf, 0).sum(-1)  # of ids that are never drawn
-
-
-def _hits(heads: Heads, checked: Meshes, number: int) -> Tensor:
-    return hits(heads, checked.of(number), heads.look(checked.conditions[number].to(heads.shared)))
 
 
 NAME = "embedded-mesh"
