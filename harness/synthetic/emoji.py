@@ -128,7 +128,7 @@ def scene(random: np.random.Generator, split: str, family: str | None = None) ->
     in both splits, whatever the generators' seeds.
 
     Raises:
-        UsageError: there is no such split or family.
+        UsageError: the split or the family is unknown.
     """
     if split not in SPLITS or family not in (None, *FAMILIES):
         raise UsageError(

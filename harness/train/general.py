@@ -108,7 +108,7 @@ class TaskPlan(AnyPlan):
         for prompt in prompts:
             answer = next((str(prompt.data[key]) for key in REFERENCES if prompt.data.get(key)), "")
             if prompt.text is None:
-                raise UsageError(f"the prompt {prompt.id!r} of {self.task} is not a text, so it has no prefixes")
+                raise UsageError(f"the prompt {prompt.id!r} of {self.task} is not a text, so it cannot be cut")
             ids = teacher.backbone.encode(f"{prompt.text} {answer}" if answer else prompt.text)
             last = min(len(ids), room - self.new)
             if last < 1:
@@ -154,7 +154,7 @@ def expanded(name: str, recipe: Recipe, settings: Mapping[str, Any]) -> dict[str
     """Return settings with a schedule replaced by the settings that it stands for.
 
     Raises:
-        UsageError: there is no such schedule.
+        UsageError: the schedule is unknown.
     """
     own = dict(settings)
     if (schedule := own.pop("schedule", None)) is None:

@@ -111,7 +111,7 @@ def passages_of(backbone: str, plan: PassagePlan | AnyPlan) -> Passages:
     """Return the passages of a plan, generated if the cache does not hold them; progress goes to standard error.
 
     Raises:
-        UsageError: there is no such backbone, or the plan asks for more prompts than there are.
+        UsageError: the backbone is unknown, or the plan asks for more prompts than there are.
         WeightsError: the backbone's weights cannot be had.
     """
     if not isinstance(plan, PassagePlan):
