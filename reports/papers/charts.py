@@ -317,11 +317,11 @@ ColouredLine = tuple[str, pd.DataFrame, str]
 def _curves(axes: Axes, lines: Iterable[ColouredLine], key: str) -> None:
     """Draw points joined by lines, with intervals; a line with ``alone`` is a diamond if it has one point."""
     for label, rows, colour in lines:
-        rows = rows[rows[key].notna()]
-        if rows.empty:
-            continue
         if len(rows) == 1 and rows.get("alone", pd.Series(False, rows.index)).iloc[0]:
             axes.plot(rows["at"], rows[key], "D", ms=7, color=colour, label=label)
+            continue
+        rows = rows[rows[key].notna()]
+        if rows.empty:
             continue
         curve(axes, rows["at"], rows, key, label, colour)
         for mark, x, y in zip(rows.get("mark", ()), rows["at"], rows[key], strict=False):
