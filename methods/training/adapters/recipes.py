@@ -171,7 +171,7 @@ class Denoising(nn.Module):
         width: W.
         hop: distance between the starts of windows. 0: the generated part of a passage is cut into whole windows. More:
             windows overlap or leave gaps, and slots past the end of the passage are not counted.
-        least: see `passage_windows.noised`.
+        least: see `noised`.
     """
 
     replay: Tensor
@@ -283,7 +283,7 @@ class TrainAdapter(Recipe):
         alpha: their product is scaled by alpha / rank.
         width: w, the tokens of a window.
         hop: see `Denoising`.
-        least: see `passage_windows.noised`.
+        least: see `noised`.
         layers: first and last layer with matrices (Table 16); all if None.
         batch: passages of a step.
         device: that the adapter of a language model learns on; its frozen model is in the type of the plan there.
@@ -346,7 +346,7 @@ class TrainAdapter(Recipe):
         model.adapted.export(folder)
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """See `controls.development_figures`."""
+        """See `development_figures`."""
         assert isinstance(model, Denoising)
         return development_figures(model)
 

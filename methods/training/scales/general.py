@@ -197,7 +197,7 @@ class AnySamplers(SamplersRecipe):
         return self.both(model, both, rows, step)
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """See `pictures_in_training.same_tokens`."""
+        """See `same_tokens`."""
         assert isinstance(model, PictureTraining)
         return same_tokens(model)
 
