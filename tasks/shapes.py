@@ -18,7 +18,7 @@ from stridebench.harness.errors import UsageError
 from stridebench.harness.record.outputs import Mesh, Output, as_mesh
 from stridebench.harness.registry import TASKS
 from stridebench.harness.synthetic import shapes
-from stridebench.harness.synthetic.shape_data import DATA
+from stridebench.harness.synthetic.furniture import DATA
 from stridebench.tasks.metrics.mesh import METRICS, Distances, Protocol, Surface, distances, sample, scores
 
 LEVELS = (1, 2, 0, 2, 1)

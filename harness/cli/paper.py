@@ -175,7 +175,7 @@ def cost(
             writer.writeheader()
             writer.writerows({**row, "flags": "; ".join(row["flags"])} for row in rows)
     if as_json:
-        emit({"cost": rows, "frameworks": [vars(framework) for framework in book.frameworks.values()]})
+        emit({"cost": rows, "frameworks": [framework.summary() for framework in book.frameworks.values()]})
         return
     text_table.print_table(sheets[0], Console())
     for sheet in sheets[1:]:

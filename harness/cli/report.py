@@ -142,13 +142,13 @@ def _check(asked: Mapping[str, Any], pages: Path | None, as_json: bool) -> None:
         UsageError: an option belongs to no output, or two outputs are asked for.
     """
     if asked["paper"] and not asked["table"]:
-        from stridebench.reports.papers.one_table import tables_of
+        from stridebench.reports.papers.report import tables_of
 
         tables_of(asked["paper"])  # an unknown paper is an error first
         numbers = ", ".join(map(str, sorted(tables_of(asked["paper"]))))
         raise UsageError(f"--paper {asked['paper']} needs --table; its tables are {numbers}")
     if asked["table"] and not asked["paper"]:
-        from stridebench.reports.papers.one_table import keys
+        from stridebench.reports.papers.report import keys
 
         raise UsageError(f"--table needs --paper, one of {', '.join(keys())}")
     if bool(asked["figure"]) != bool(asked["pdf"]):
@@ -165,7 +165,7 @@ def _check(asked: Mapping[str, Any], pages: Path | None, as_json: bool) -> None:
 
 
 def _paper_table(store: Store, paper: str, number: str, form: str, out: Path | None) -> None:
-    from stridebench.reports.papers.one_table import one_table
+    from stridebench.reports.papers.report import one_table
 
     tables = one_table(store, paper, number)
     texts = {

@@ -21,9 +21,8 @@ from stridebench.harness.plan.lookup import build
 from stridebench.harness.plan.yaml_lines import option_settings, option_value
 from stridebench.harness.registry import DATASETS, RECIPES, TASKS
 from stridebench.harness.train import loop as training
-from stridebench.harness.train.data import TaskPlan
 from stridebench.harness.train.distributed import Workers
-from stridebench.harness.train.general import general
+from stridebench.harness.train.general import TaskPlan, general
 from stridebench.harness.train.pictures import PicturePlan
 
 EVERY_S = 30.0

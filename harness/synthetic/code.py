@@ -30,9 +30,6 @@ class Sketch:
     """A function before it is written out.
 
     Args:
-        name: of the function.
-        names: of its parameters.
-        summary: the sentence of its docstring.
         lines: its body, without the indent.
         arguments: draws the arguments of one call.
     """
@@ -211,9 +208,7 @@ class Program:
     """One function and its test.
 
     Args:
-        name: of the function.
         head: its first line and docstring, which a completion continues.
-        body: the other lines.
         test: a function without arguments that asserts the examples of the docstring, and more.
     """
 
@@ -240,7 +235,9 @@ def program(random: np.random.Generator) -> Program:
     calls = [sketch.arguments(random) for _ in range(3)]
     body = "".join(f"    {line}\n" for line in sketch.lines)
     first = f"def {sketch.name}({', '.join(sketch.names)}):\n"
-    values = [_run(first + body, sketch.name, arguments) for arguments in calls]
+    scope: dict[str, Any] = {}
+    exec(first + body, scope)  # of this grammar; no other code is run here
+    values = [scope[sketch.name](*arguments) for arguments in calls]
     texts = [f"{sketch.name}({', '.join(map(repr, arguments))})" for arguments in calls]
     head = f'{first}    """{sketch.summary}\n\n    >>> {texts[0]}\n    {values[0]!r}\n    """\n'
     asserts = "".join(f"    assert {call} == {value!r}\n" for call, value in zip(texts, values, strict=True))
@@ -253,10 +250,3 @@ def programs(random: np.random.Generator, held_out: bool) -> Iterator[Program]:
         drawn = program(random)
         if drawn.held_out == held_out:
             yield drawn
-
-
-def _run(source: str, name: str, arguments: tuple[Any, ...]) -> Any:
-    """The result of a function of this grammar; no other code is run here."""
-    scope: dict[str, Any] = {}
-    exec(source, scope)
-    return scope[name](*arguments)

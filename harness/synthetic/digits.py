@@ -47,7 +47,7 @@ def load(split: str) -> Digits:
     """Return the real digits of a split, always in the same order.
 
     Raises:
-        UsageError: there is no such split.
+        UsageError: the split is unknown.
     """
     if split not in SPLITS:
         raise UsageError(f"there is no split {split!r} of the digits; choose one of {', '.join(SPLITS)}")

@@ -92,7 +92,6 @@ class Thing:
         kind: one of ``KINDS``.
         colour: one of ``COLOURS``.
         row: of its upper left corner, in lattice steps of 8 pixels.
-        column: of the same corner.
     """
 
     kind: str
@@ -113,7 +112,6 @@ class EmojiScene:
     Args:
         family: one of ``FAMILIES``.
         things: objects that do not overlap.
-        ground: the background.
         relation: how the first of two different objects stands to the second; "" for equal objects.
     """
 
@@ -130,7 +128,7 @@ def scene(random: np.random.Generator, split: str, family: str | None = None) ->
     in both splits, whatever the generators' seeds.
 
     Raises:
-        UsageError: there is no such split or family.
+        UsageError: the split or the family is unknown.
     """
     if split not in SPLITS or family not in (None, *FAMILIES):
         raise UsageError(
@@ -274,7 +272,6 @@ def regions(drawn: EmojiScene, cells: int = 16) -> Int8[np.ndarray, "cells cells
     """Return the region of each token's cell: OBJECT if a quarter of it is covered, else SMOOTH or TEXTURED.
 
     Args:
-        drawn: the scene.
         cells: 16 for pictures of 64 pixels, 8 for those of 32.
     """
     region = np.full((cells, cells), TEXTURED if drawn.ground.textured else SMOOTH, dtype=np.int8)

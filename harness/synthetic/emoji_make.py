@@ -49,7 +49,7 @@ def make(font: Path) -> dict[str, Any]:
     missing = [name for name, code in CODES.items() if codes.get(code) not in strike]
     if missing:
         raise UsageError(
-            f"{font} has no picture of {len(missing)} sprites, such as {missing[0]}; take Debian 12's NotoColorEmoji"
+            f"{font} lacks pictures of {len(missing)} sprites, such as {missing[0]}; take Debian 12's NotoColorEmoji"
         )
     pictures = [Image.open(io.BytesIO(strike[codes[code]].imageData)) for code in CODES.values()]
     arrays = {f"rgba{side}": np.stack([_fit(picture, side) for picture in pictures]) for side in SIZES}

@@ -126,7 +126,6 @@ class Ground:
         near: index of its first colour in ``PALETTE``.
         far: index of its second colour.
         direction: 0 to 7, in eighths of a turn; stripes lie or stand.
-        seed: of the texture's draws.
     """
 
     pattern: str

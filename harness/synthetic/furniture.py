@@ -14,6 +14,7 @@ import numpy as np
 
 from stridebench.harness.errors import UsageError
 from stridebench.harness.record.outputs import Mesh
+from stridebench.harness.synthetic import shapes
 from stridebench.harness.synthetic.shapes import LEVELS, ProceduralShape
 from stridebench.harness.synthetic.shapes_parts import BOX, joined, loft
 
@@ -307,3 +308,11 @@ def build(kind: str, level: int, dice: FurnitureDice) -> Mesh:
 def _in_grid(mesh: Mesh) -> Mesh:
     """Cells 0 to 63 as coordinates in the middle of even steps, in [-1, 1]."""
     return Mesh((2 * mesh.vertices + 0.5) / CELLS - 1, mesh.faces)
+
+
+# The data of shapes by name: each draws a shape of a split ("train" or "test") and a level (0 to 2; drawn if None).
+
+
+DATA: Mapping[str, Callable[[np.random.Generator, str, int | None], shapes.ProceduralShape]] = MappingProxyType(
+    {"furniture": shape, "shapes": shapes.shape}
+)

@@ -382,7 +382,7 @@ def points(mesh: Mesh, n: int, random: np.random.Generator) -> npt.NDArray[np.fl
     """Return ``n`` points of the surface, uniform by area, each with the unit normal of its face: float32 [n, 6].
 
     Raises:
-        UsageError: the mesh has no area.
+        UsageError: the area of the mesh is 0.
     """
     corners = mesh.vertices[mesh.faces].astype(np.float64)
     along, across = corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0]

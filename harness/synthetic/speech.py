@@ -73,7 +73,7 @@ def utterances(root: Path) -> list[Utterance]:
     """Return all utterances, by speaker, chapter and number.
 
     Raises:
-        UsageError: there is no transcript below ``root``, a line is malformed, or a recording is missing.
+        UsageError: ``root`` lacks transcripts, a line is malformed, or a recording is missing.
     """
     files = sorted(root.glob("*/*/*.trans.txt"))
     if not files:
@@ -98,7 +98,7 @@ def _chapter(file: Path) -> list[Utterance]:
             raise _fault(file, number, f"a line is SPEAKER-CHAPTER-NUMBER and the words; found {line.strip()[:60]!r}")
         sounds = [path for kind in KINDS if (path := file.with_name(name + kind)).is_file()]
         if not sounds:
-            raise _fault(file, number, f"there is no {name}{KINDS[0]} or {KINDS[1]} beside it")
+            raise _fault(file, number, f"there is no {name}{KINDS[0]} or {KINDS[1]} next to it")
         utterances.append(Utterance(name, name.split("-")[0], text, sounds[0]))
     if not utterances:
         raise UsageError(f"{file} is empty. It should be a transcript, from {ORIGIN}")
@@ -115,7 +115,7 @@ def recordings_folder() -> Path:
     They are in $STRIDE_RECORDINGS, else in LibriSpeech/train-clean-100 in the data folder.
 
     Raises:
-        DataMissing: there is no such folder.
+        DataMissing: the folder is missing.
     """
     cache = os.environ.get("STRIDE_CACHE") or Path.home() / ".cache" / "stridebench"
     folder = os.environ.get(NAMED)
@@ -124,7 +124,7 @@ def recordings_folder() -> Path:
         raise DataMissing(
             f"recordings to train on: {root} is not there. Put a part of LibriSpeech such as train-clean-100 there "
             f"(from {ORIGIN}, unpacked), or name a folder in ${NAMED} that holds SPEAKER/CHAPTER/SPEAKER-CHAPTER"
-            f".trans.txt, each line SPEAKER-CHAPTER-NUMBER and the words, and beside it "
+            f".trans.txt, each line SPEAKER-CHAPTER-NUMBER and the words, and next to it "
             f"SPEAKER-CHAPTER-NUMBER.flac or .wav, mono at {RATE} Hz"
         )
     return root

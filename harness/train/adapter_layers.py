@@ -2,7 +2,7 @@
 
 Source: Abulkhanov et al., Cross-Regression, Fig. 3, "per-layer output from vanilla Llama-2-7B-chat (left) and
 LoRA-tuned (right)", averaged over generations from 50 prompts of GSM8K. The paper does not say which quantity it
-draws, nor what the tuned rows attend to. Three are measured here: the L2 norm of a row, its cosine to the row of the
+draws, nor which entries the tuned rows read. Three are measured: the L2 norm of a row, its cosine to the row of the
 layer before, and the cosine of an entry's two rows. How often a layer's row already predicts the last layer's token is
 not measured: the head reads normed rows, and no backbone exposes its last norm.
 Layer 0 is the embedding, layer l what enters layer l. Layer L is the normed row that the head reads, so its norm has
@@ -36,8 +36,8 @@ MEASURES = ("norm_vanilla", "norm_adapter", "before_vanilla", "before_adapter", 
 """Norms; cosines to the layer before, NaN at layer 0; cosine of the two rows of an entry."""
 
 Reading = Literal["beside", "alone"]
-"""What a row with the adapter on attends to. beside: the text's entries without the adapter, and itself, as row 0 of a
-decode's predictive stream does. alone: entries with the adapter on, from the first: the tuned model itself."""
+"""Entries that a row with the adapter on attends to. beside: the text's entries without the adapter, and itself, as row
+0 of a decode's predictive stream does. alone: entries with the adapter on, from the first: the tuned model itself."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +53,6 @@ def measure(backbone: Backbone, adapter: Any, prompts: Sequence[Prompt], new: in
 
     Args:
         backbone: meets ``NEEDS``.
-        adapter: as the backbone read it.
         new: tokens a prompt; fewer if the text ends before.
 
     Returns:

@@ -30,8 +30,6 @@ class Workers:
 
     Args:
         rank: of this one, from 0.
-        count: of all.
-        local: of this one on its machine.
     """
 
     rank: int = 0

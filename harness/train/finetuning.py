@@ -132,7 +132,9 @@ class FinetunedMesh(nn.Module):
     def export(self, folder: Path) -> None:
         """A backbone's folder: its matrices and the name of the base model, or all weights where all learned."""
         if self.tuning.rank:
-            tie = {"backbone": _name(self.folder), "fingerprint": sources.digest(self.folder)}
+            place, shipped = self.folder.resolve(), sources.SHIPPED.resolve()
+            name = str(place.relative_to(shipped)) if place.is_relative_to(shipped) else str(place)
+            tie = {"backbone": name, "fingerprint": sources.digest(self.folder)}
             lora.write(folder, low_rank_of(self._mesh), self.tuning.alpha, "FEATURE_EXTRACTION", tie)
             return
         folder.mkdir(parents=True, exist_ok=True)
@@ -143,13 +145,6 @@ class FinetunedMesh(nn.Module):
 def load_backbone(name: str, folder: Path) -> MeshBackbone:
     """A recipe's folder, loaded as a run loads it."""
     return MeshBackbone.load(name, {"source": {"folder": str(folder)}}, "fp32", "cpu")
-
-
-def _name(folder: Path) -> str:
-    """An adapter's name of its base model: the folder's name for shipped weights, else the path."""
-    place = folder.resolve()
-    shipped = sources.SHIPPED.resolve()
-    return str(place.relative_to(shipped)) if place.is_relative_to(shipped) else str(place)
 
 
 # Decoders of meshes that learn further by low-rank matrices: the shipped ones, and BPT in its published layout.
@@ -165,7 +160,6 @@ class FinetunedBPT(nn.Module):
 
     Args:
         name: of a backbone of the adapter point_mesh.
-        tuning: of rank 1 or more.
 
     Raises:
         WeightsError: its weights cannot be had.
@@ -303,7 +297,6 @@ class FinetunedText(nn.Module):
         """One pass, with gradients.
 
         Args:
-            tokens: the texts.
             places: positions; 0 to N - 1 if None.
             mask: added to the attention scores; causal if None.
         """

@@ -44,10 +44,7 @@ class WindowedTokens(NamedTuple):
     """The input of a pass of a frozen model.
 
     Args:
-        ids: of a text and its windows.
-        windows: what each row sees.
         places: positions.
-        condition: of the passage.
     """
 
     ids: Int[Tensor, " N"]
@@ -65,8 +62,6 @@ class FrozenModel(ABC):
     """The model.
 
     Attributes:
-        backbone: the adapter is tied to its fingerprint.
-        model: of transformers.
         linears: layers that may have low-rank matrices, by name.
         task: peft's name of the model's task.
         hears: samples of the longest recording that it reads; 0: it reads none.
@@ -93,14 +88,7 @@ class FrozenModel(ABC):
 
 @final
 class FrozenText(FrozenModel):
-    """A language model, through the forward of transformers.
-
-    Args:
-        name: of a preset.
-        params: of its adapter.
-        device: of the model.
-        dtype: its type.
-    """
+    """A language model, through the forward of transformers."""
 
     task = "CAUSAL_LM"
     hears = 0
@@ -142,8 +130,6 @@ class FrozenSpeech(FrozenModel):
     """A Whisper: in fp32 for the adapter, and in bf16 to encode and transcribe recordings.
 
     Args:
-        name: of a preset.
-        params: of its adapter.
         device: cpu.
         dtype: fp32.
 
@@ -173,12 +159,10 @@ class FrozenSpeech(FrozenModel):
             encoder_hidden_states=states[None],
             use_cache=False,
         ).last_hidden_state[0]
-        return self._suppressed(self.model.proj_out(rows), inputs.places)
-
-    def _suppressed(self, logits: Float[Tensor, "N V"], places: Int[Tensor, " N"]) -> Float[Tensor, "N V"]:
+        logits: Tensor = self.model.proj_out(rows)
         setup = self._setup
         silent: Bool[Tensor, "N V"] = torch.zeros(logits.shape, dtype=torch.bool)
-        silent[:, setup.first] = (places == len(setup.prompt) - 1)[:, None]
+        silent[:, setup.first] = (inputs.places == len(setup.prompt) - 1)[:, None]
         silent[:, setup.never] = True
         return logits.masked_fill(silent, FLOOR)
 
@@ -239,7 +223,6 @@ class GatedLora(nn.Module):
 
     Args:
         name: of a backbone of the adapter hf_causal or whisper.
-        rank: of the matrices.
         alpha: their product is scaled by alpha / rank.
         layers: first and last layer with matrices; all if None.
         place: of the frozen model. The matrices are in fp32.
@@ -290,7 +273,6 @@ class GatedLora(nn.Module):
         """One pass over a text and its windows.
 
         Args:
-            text: its tokens.
             windows: tokens that each window reads. The first is the text's token at the root, which is read again.
             roots: position of the first token of each window.
             condition: the recording that the text was transcribed from.

@@ -113,9 +113,9 @@ class Recipe(ABC):
         ]
 
     def settings(self) -> dict[str, Any]:
-        """Return what the result depends on apart from the seed, as JSON values; data and their hash behind ``data.``.
+        """Return the settings that decide the result as JSON values; data and their hash stand behind ``data.``.
 
-        Left out are the device, limits of time, and the place of the data.
+        Left out are the seed, the device, limits of time, and the place of the data.
         """
         stated = _flat(self)
         if (plan := getattr(self, "plan", None)) is not None and hasattr(plan, "sha256"):
@@ -176,11 +176,7 @@ def train(
     ``card.json`` (figures, loss curve, hours, hashes).
 
     Args:
-        name: of the recipe.
-        recipe: what to train.
-        folder: of the checkpoint and the result.
         requirements: the folder of each recipe in ``recipe.requires``.
-        seed: of weights and data.
         minutes: after which the training stops unfinished, or None for no limit.
         watch: called after every step.
 

@@ -15,7 +15,8 @@ import json
 import logging
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -61,7 +62,6 @@ class PassagePlan:
         development: batches of the development side.
         rows: passages of a batch.
         new: tokens added at most; a picture has a fixed number.
-        seed: of prompts and draws.
         temperature: by default ``TEMPERATURES`` for text, and 1 for pictures.
     """
 
@@ -96,7 +96,7 @@ class Passages:
 
 
 class AnyPlan(ABC):
-    """A plan that generates its passages itself, as `stridebench.harness.train.data.TaskPlan`."""
+    """A plan that generates its passages itself, as `stridebench.harness.train.general.TaskPlan`."""
 
     @abstractmethod
     def passages(self, backbone: str) -> Passages:
@@ -111,7 +111,7 @@ def passages_of(backbone: str, plan: PassagePlan | AnyPlan) -> Passages:
     """Return the passages of a plan, generated if the cache does not hold them; progress goes to standard error.
 
     Raises:
-        UsageError: there is no such backbone, or the plan asks for more prompts than there are.
+        UsageError: the backbone is unknown, or the plan asks for more prompts than there are.
         WeightsError: the backbone's weights cannot be had.
     """
     if not isinstance(plan, PassagePlan):
@@ -161,11 +161,8 @@ class TextPlan:
     Args:
         rows: texts of a training batch.
         few: texts of a held-out batch.
-        new: tokens that the teacher adds.
-        most: tokens of the longest prefix.
         top: probabilities kept at a position.
         procedural: prefixes that are heads of synthetic programs.
-        seed: of prefixes and draws.
         batches: training batches.
         checks: held-out batches.
     """
@@ -196,7 +193,6 @@ class TextBatch:
         tokens: prefixes and the teacher's continuation.
         start: length of the prefixes.
         ids: the K most probable tokens at each position.
-        probs: their probabilities.
     """
 
     tokens: Int[Tensor, "B N"]
@@ -217,7 +213,6 @@ def texts_of(name: str, source: Any, plan: TextPlan) -> Texts:
     """Return a language model's texts, generated if the cache does not hold them.
 
     Args:
-        name: of the teacher.
         source: of its weights, as in a preset.
 
     Raises:
@@ -315,3 +310,53 @@ def _read(path: Path) -> TextBatch:
     with np.load(path) as arrays:
         tokens, ids = (torch.from_numpy(arrays[key]).long() for key in ("tokens", "ids"))
         return TextBatch(tokens, int(arrays["start"]), ids, torch.from_numpy(arrays["probs"]).float())
+
+
+# Counts of token sequences: the control that a trained drafter must beat.
+
+
+MOST = 3
+"""Most frequent tokens that are kept for a context."""
+
+
+@dataclass(frozen=True)
+class NGram:
+    """Guesses from the last two tokens; from the last one if the two never occurred; else from frequencies alone.
+
+    Args:
+        after: for each context of two, one or no tokens the most frequent next ones, at most three, in order.
+    """
+
+    after: dict[tuple[int, ...], tuple[int, ...]]
+
+    @classmethod
+    def of(cls, batches: Iterable[Int[Tensor, "B N"]], ahead: int = 0) -> NGram:
+        """Count rows of tokens. Of equally frequent tokens the one that occurred first goes first.
+
+        Args:
+            ahead: number of tokens between the context and the guessed token.
+        """
+        counts: dict[tuple[int, ...], Counter[int]] = defaultdict(Counter)
+        for batch in batches:
+            for row in batch.tolist():
+                for place in range(len(row) - ahead):
+                    for size in range(min(place, 2) + 1):
+                        counts[tuple(row[place - size : place])][row[place + ahead]] += 1
+        return cls({context: tuple(t for t, _ in count.most_common(MOST)) for context, count in counts.items()})
+
+    def guess(self, tokens: Int[Tensor, "B N"]) -> Int[Tensor, "B N"]:
+        """The best guess after each token."""
+        return self.guesses(tokens)[:, :, 0]
+
+    def guesses(self, tokens: Int[Tensor, "B N"]) -> Int[Tensor, "B N 3"]:
+        """Three guesses after each token, different if enough occurred; guesses of a longer context go first."""
+        return torch.tensor(
+            [[self._next(row[: place + 1][-2:]) for place in range(len(row))] for row in tokens.tolist()]
+        )
+
+    def _next(self, last: list[int]) -> list[int]:
+        guesses: dict[int, None] = {}
+        for size in range(len(last), -1, -1):
+            guesses |= dict.fromkeys(self.after.get(tuple(last[len(last) - size :]), ()))
+        best = [*guesses][:MOST] or [0]
+        return best + best[-1:] * (MOST - len(best))

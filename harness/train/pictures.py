@@ -45,8 +45,6 @@ class PicturePlan(AnyPlan):
     Args:
         folder: see the module.
         limit: pictures used; 0: all.
-        device: of the backbone.
-        dtype: of the backbone.
     """
 
     folder: Path

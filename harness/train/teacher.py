@@ -32,7 +32,6 @@ class Passage(NamedTuple):
     Args:
         tokens: ids of both.
         start: length of the prompt.
-        condition: of the prompt.
         text: of the prompt, for backbones that read nothing else.
     """
 
@@ -79,7 +78,6 @@ class Teacher:
         """Prompts with their continuations, all extended by one token in each pass.
 
         Args:
-            prompts: what to continue.
             new: tokens at most; a text ends with its end-of-text token, a picture when it is complete.
             sampling: how a token is drawn.
             draws: asked for one categorical token of each row in a pass.
@@ -113,7 +111,6 @@ class Teacher:
         """One pass over a whole passage.
 
         Args:
-            passage: what to read.
             taps: layers whose hidden rows are returned.
             logits: whether the logits of every entry are returned too. On a guided backbone those of the prompt are of
                 the conditional branch alone.

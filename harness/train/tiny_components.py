@@ -12,8 +12,7 @@ from stridebench.harness.backbones.tiny import PREFIX
 from stridebench.harness.plan import presets
 from stridebench.harness.plan.cells import Cell, Plan
 from stridebench.harness.train import loop
-from stridebench.harness.train.data import TaskPlan
-from stridebench.harness.train.general import general
+from stridebench.harness.train.general import TaskPlan, general
 
 DATA = {
     "text": TaskPlan("humaneval", limit=3, rows=2, new=40),

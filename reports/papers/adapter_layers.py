@@ -34,7 +34,6 @@ def table(frame: pd.DataFrame, title: str) -> TextTable:
 
     Args:
         frame: column ``layer``, and for each key in ``COLUMNS`` a mean with ``_low``, ``_high`` and ``_n``.
-        title: above the table.
     """
     rows = [[column.text(row) for column in COLUMNS] for _, row in frame.iterrows()]
     return TextTable(title, COLUMNS, rows, NOTES)
@@ -44,11 +43,6 @@ def draw(frame: pd.DataFrame, title: str, path: Path) -> None:
     """Write the plot: norms above, cosines below; vanilla left, adapter right.
 
     The vanilla norm is drawn behind the adapter's too.
-
-    Args:
-        frame: as `table` takes it.
-        title: above the plot.
-        path: the PNG to write.
     """
     norms = frame[["norm_vanilla", "norm_adapter"]]
     scale = "log" if norms.min().min() > 0 and norms.max().max() > SPREAD * norms.min().min() else "linear"

@@ -56,7 +56,6 @@ class ChartData:
         across: rows of references by their label, which are lines across; one with the x of the chart is a point too.
         others: rows of other methods, which are coloured lines across.
         printed: the paper's values: ``label``, ``key`` of the panel, ``x`` and ``y``.
-        fields: of the chart's texts.
     """
 
     title: str
@@ -208,8 +207,8 @@ def _draw_printed(axes: Axes, chart: PaperChart, data: ChartData, key: str, face
                 yield from x
     if data.printed is not None:
         series = data.printed[data.printed["key"].isin([key, facet])].groupby("label", sort=False)
-        for shade, (label, points) in zip(cycle(("0.45", "0.6", "0.75")), series, strict=False):
-            axes.plot(points["x"], points["y"], "o", ms=4, color=shade, label=str(label))
+        for shade, (name, points) in zip(cycle(("0.45", "0.6", "0.75")), series, strict=False):
+            axes.plot(points["x"], points["y"], "o", ms=4, color=shade, label=str(name))
 
 
 def _cells(chart: PaperChart, run: MeasuredRun) -> Iterator[ChartData]:
@@ -318,11 +317,11 @@ ColouredLine = tuple[str, pd.DataFrame, str]
 def _curves(axes: Axes, lines: Iterable[ColouredLine], key: str) -> None:
     """Draw points joined by lines, with intervals; a line with ``alone`` is a diamond if it has one point."""
     for label, rows, colour in lines:
-        rows = rows[rows[key].notna()]
-        if rows.empty:
-            continue
         if len(rows) == 1 and rows.get("alone", pd.Series(False, rows.index)).iloc[0]:
             axes.plot(rows["at"], rows[key], "D", ms=7, color=colour, label=label)
+            continue
+        rows = rows[rows[key].notna()]
+        if rows.empty:
             continue
         curve(axes, rows["at"], rows, key, label, colour)
         for mark, x, y in zip(rows.get("mark", ()), rows["at"], rows[key], strict=False):

@@ -8,12 +8,13 @@ Symbols: P parameters, D tokens, B tokens of a batch, U sustained FLOP/s of a GP
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from decimal import Decimal, InvalidOperation
+from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from stridebench.harness.errors import UsageError
 from stridebench.harness.plan.yaml_lines import load as load_yaml
@@ -40,12 +41,33 @@ COLUMNS = (
 )
 
 
-@dataclass(frozen=True)
-class Card:
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Printed = Annotated[Decimal, BeforeValidator(str)]
+"""A printed number with its digits."""
+
+
+class _CostData(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class PrintedCost(_CostData):
+    """The values that a paper prints of a training in one place."""
+
+    tflop: Printed | None = None
+    hours: Printed | None = None
+    steps: Printed | None = None
+    tokens: Printed | None = None
+
+    @property
+    def values(self) -> dict[str, Decimal]:
+        """Return the values that are printed."""
+        return self.model_dump(exclude_none=True)
+
+
+class Card(_CostData):
     """Size and data of one training.
 
     Args:
-        name: as shown in tables.
         paradigm: the kind of training, in words.
         source: where the figures come from.
         trained: P, or P_aux if a base model is frozen.
@@ -53,46 +75,58 @@ class Card:
         frozen: P_base, used in forward passes only; 0 if nothing is frozen.
         batch: B, or None if the source has none.
         epochs: passes over the tokens that D does not count.
-        framework: a key of `Book.frameworks`.
-        note: a remark shown below the table.
-        printed: the printed values of each table: tflop, hours, steps, tokens.
     """
 
     name: str
     paradigm: str
     source: str
-    trained: float
-    tokens: float
-    frozen: float = 0.0
-    batch: float | None = None
-    epochs: float = 1.0
+    trained: Positive
+    tokens: Positive
+    frozen: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    batch: Positive | None = None
+    epochs: Positive = 1.0
     framework: str = ""
     note: str = ""
-    printed: Mapping[str, Mapping[str, Decimal]] = field(default_factory=dict)
+    printed: dict[str, PrintedCost] = {}
 
 
-@dataclass(frozen=True)
-class Framework:
-    """A way to decode in parallel.
+class Offer(_CostData):
+    """A capability of a framework: whether it is offered, and in words."""
 
-    Args:
-        name: as shown in tables.
-        methods: names of the methods here that follow it.
-        capabilities: in words.
-    """
+    offered: bool | None = None
+    text: str = ""
+
+    def __str__(self) -> str:
+        marks = {True: "yes", False: "no", None: ""}
+        return ": ".join(words for words in (marks[self.offered], self.text) if words)
+
+
+class Framework(_CostData):
+    """A way to decode in parallel: its name, the methods here that follow it, and its capabilities."""
 
     name: str
-    methods: Sequence[str]
-    capabilities: Mapping[str, str]
+    methods: tuple[str, ...]
+    offers: dict[str, Offer]
+
+    def summary(self) -> dict[str, Any]:
+        """Return the framework as JSON values, its capabilities in words."""
+        words = {what: str(offer) for what, offer in self.offers.items()}
+        return {"name": self.name, "methods": list(self.methods), "capabilities": words}
 
 
-@dataclass(frozen=True)
-class Book:
+class Book(_CostData):
     """Cards and frameworks by key, and U in FLOP/s."""
 
-    utilisation: float
-    cards: Mapping[str, Card]
-    frameworks: Mapping[str, Framework]
+    utilisation: Positive
+    cards: dict[str, Card]
+    frameworks: dict[str, Framework] = {}
+
+    @model_validator(mode="after")
+    def _known(self) -> Book:
+        for key, card in self.cards.items():
+            if card.framework and card.framework not in self.frameworks:
+                raise ValueError(f"card {key!r}: there is no framework {card.framework!r} below `frameworks`")
+        return self
 
 
 @dataclass(frozen=True)
@@ -124,8 +158,8 @@ def checks(card: Card, utilisation: float) -> Iterator[str]:
     total = cost(card, utilisation)
     computed = {"tflop": total.flop / TERA, "hours": total.hours, "steps": total.steps, "tokens": total.tokens}
     units = {"tflop": " TFLOP", "hours": " h", "steps": " steps", "tokens": " tokens"}
-    for where, values in card.printed.items():
-        for key, value in values.items():
+    for where, printed in card.printed.items():
+        for key, value in printed.values.items():
             expected = computed[key]
             if expected is None:
                 yield f"{card.name}, {where}: {float(value):.6g}{units[key]} printed; no batch to count them by"
@@ -148,64 +182,12 @@ def read(file: Path = CARDS) -> Book:
         UsageError: the file cannot be read, a field is missing, unknown or not a number, or a framework has no entry.
     """
     try:
-        document: Any = load_yaml(file.read_text(encoding="utf-8"))
+        return Book.model_validate(load_yaml(file.read_text(encoding="utf-8")))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise UsageError(f"cannot read the cards {file}: {error}. {CARDS} is an example") from error
-    if not isinstance(document, dict) or not isinstance(document.get("cards"), dict):
-        raise UsageError(f"{file} holds no `cards`, a map of a key to its fields; {CARDS} is an example")
-    try:
-        frameworks = {key: _framework(entry) for key, entry in (document.get("frameworks") or {}).items()}
-    except (AttributeError, KeyError, TypeError) as error:
-        raise UsageError(f"{file}: `frameworks` needs name, methods and offers in each entry ({error!r})") from error
-    cards = {str(key): _card(f"{file}: card {key!r}", entry) for key, entry in document["cards"].items()}
-    for key, card in cards.items():
-        if card.framework and card.framework not in frameworks:
-            raise UsageError(f"{file}: card {key!r}: there is no framework {card.framework!r} below `frameworks`")
-    return Book(_positive(f"{file}: utilisation", document.get("utilisation")), cards, frameworks)
-
-
-def _card(where: str, entry: Any) -> Card:
-    names, numbers = [f.name for f in fields(Card)], ("trained", "tokens", "frozen", "batch", "epochs")
-    if not isinstance(entry, dict):
-        raise UsageError(f"{where} is {entry!r}; give {', '.join(names)}")
-    wrong = [key for key in entry if key not in names]
-    lacking = [key for key in names[:5] if key not in entry]
-    if wrong or lacking:
-        problem = f"has no field {lacking[0]!r}" if lacking else f"has a field {wrong[0]!r}"
-        raise UsageError(f"{where} {problem}; a card has {', '.join(names)}")
-    values: dict[str, Any] = {k: _positive(f"{where}: {k}", entry[k]) for k in numbers if k in entry}
-    values |= {k: str(v) for k, v in entry.items() if k not in (*numbers, "printed")}
-    return Card(**values, printed=_printed(where, entry.get("printed") or {}))
-
-
-def _printed(where: str, entry: Any) -> dict[str, dict[str, Decimal]]:
-    try:
-        printed = {str(table): {str(k): Decimal(str(v)) for k, v in row.items()} for table, row in entry.items()}
-    except (AttributeError, InvalidOperation) as error:
-        raise UsageError(f"{where}: printed is {entry!r}; give numbers by place, {{Table 5: {{hours: 18}}}}") from error
-    wrong = [key for row in printed.values() for key in row if key not in ("tflop", "hours", "steps", "tokens")]
-    if wrong:
-        raise UsageError(f"{where}: printed has {wrong[0]!r}; a place has tflop, hours, steps and tokens")
-    return printed
-
-
-def _positive(where: str, value: Any) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = -1.0
-    if not 0 < number < float("inf"):
-        raise UsageError(f"{where} is {value!r}; give a number above 0")
-    return number
-
-
-def _framework(entry: Mapping[str, Any]) -> Framework:
-    marks = {True: "yes", False: "no", None: ""}
-    capabilities = {
-        what: ": ".join(words for words in (marks[offer.get("offered")], offer.get("text", "")) if words)
-        for what, offer in entry["offers"].items()
-    }
-    return Framework(str(entry["name"]), tuple(entry["methods"]), capabilities)
+    except ValidationError as error:
+        faults = [f"{file}: {' '.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors()]
+        raise UsageError("\n".join([*faults, f"{CARDS} is an example"])) from error
 
 
 def rows(book: Book, utilisation: float) -> list[dict[str, Any]]:
@@ -214,7 +196,6 @@ def rows(book: Book, utilisation: float) -> list[dict[str, Any]]:
     ``flags`` lists the printed values that the card's formula does not give.
 
     Args:
-        book: the cards.
         utilisation: U of the computed hours. Printed hours are checked with the book's U.
     """
     return [_row(key, card, book.utilisation, utilisation) for key, card in book.cards.items()]
@@ -222,7 +203,7 @@ def rows(book: Book, utilisation: float) -> list[dict[str, Any]]:
 
 def _row(key: str, card: Card, printed_utilisation: float, utilisation: float) -> dict[str, Any]:
     computed, flags = cost(card, utilisation), list(checks(card, printed_utilisation))
-    printed = {where: {k: float(v) for k, v in values.items()} for where, values in card.printed.items()}
+    printed = {where: {k: float(v) for k, v in one.values.items()} for where, one in card.printed.items()}
     table_5, table_1 = printed.get("Table 5", {}), printed.get("Table 1", {})
     return {
         "key": key,
@@ -259,13 +240,12 @@ def framework_table(book: Book, claims: Mapping[str, str]) -> TextTable:
     """Return Table 2 with the trainings of the cards, and notes on what the methods here claim.
 
     Args:
-        book: the cards and frameworks.
         claims: the claim of each registered method. Methods that are not registered are left out.
     """
     frameworks = book.frameworks
     columns = (Column("what", "", rank=0), *(Column(key, f.name, rank=1) for key, f in frameworks.items()))
-    capabilities = list(dict.fromkeys(what for f in frameworks.values() for what in f.capabilities))
-    cells = [[what, *(f.capabilities.get(what, "-") for f in frameworks.values())] for what in capabilities]
+    capabilities = list(dict.fromkeys(what for f in frameworks.values() for what in f.offers))
+    cells = [[what, *(str(f.offers.get(what, "-")) for f in frameworks.values())] for what in capabilities]
     trained = [[c.name for c in book.cards.values() if c.framework == key] for key in frameworks]
     cells += [["trained", *(", ".join(names) or "-" for names in trained)]]
     notes = []

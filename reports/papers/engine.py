@@ -42,15 +42,7 @@ class SheetLine:
 
 @dataclass(frozen=True)
 class SheetScene:
-    """What one sheet shows: a printed table and cells of a run.
-
-    Args:
-        table: the printed table.
-        run: the run.
-        lines: the table's rows.
-        cells: the cells of this sheet.
-        every: the cells of all sheets of the table.
-    """
+    """What one sheet shows: a printed table and cells of a run."""
 
     table: Printed
     run: MeasuredRun
@@ -97,8 +89,6 @@ class PaperFacts:
         options: maps the options of a cell's method to those that the layouts use.
         applies: whether a sheet is filled.
         lines: of a sheet, from those of the layout.
-        fields: of the heading.
-        notes: of a sheet.
         measures: functions that format quantities, by name.
     """
 
@@ -254,7 +244,10 @@ def _sheet(scene: SheetScene, facts: PaperFacts) -> TextTable:
         for line, match in zip(lines, matches, strict=True)
     ]
     title = scene.heading(**facts.fields(scene))
-    return TextTable(title, _columns(scene.layout, quantities, body), body, _notes(scene, facts))
+    layout, paper, said = scene.layout, scene.table.paper, dict.fromkeys(scene.table.rows.get("notes", ()))
+    remarks = _remarks_of_rows(scene.table) if paper.remarks else [f"printed: {note}" for note in said if note]
+    notes = [f"{layout.where}: {layout.caption}", *facts.notes(scene), *layout.first_notes, *paper.notes]
+    return TextTable(title, _columns(layout, quantities, body), body, [*notes, *remarks, *layout.last_notes])
 
 
 def _matches(scene: SheetScene, line: SheetLine) -> pd.DataFrame:
@@ -336,17 +329,6 @@ def _measured_first(
     for i, (title, side, _) in enumerate(headed):
         if side == "measured" and any(line[labels + i] != UNMEASURED for line in body):
             yield title
-
-
-def _notes(scene: SheetScene, facts: PaperFacts) -> list[str]:
-    layout, paper = scene.layout, scene.table.paper
-    notes = [f"{layout.where}: {layout.caption}", *facts.notes(scene), *layout.first_notes, *paper.notes]
-    remarks = _remarks_of_rows(scene.table) if paper.remarks else _remarks(scene.table)
-    return [*notes, *remarks, *layout.last_notes]
-
-
-def _remarks(table: Printed) -> list[str]:
-    return [f"printed: {note}" for note in dict.fromkeys(table.rows.get("notes", ())) if note]
 
 
 def _remarks_of_rows(table: Printed) -> list[str]:

@@ -101,7 +101,6 @@ def measured(
     """Return a group for each backbone, type, temperature and task, in the order of the run.
 
     Args:
-        store: the run.
         read: of ``summary.reader``, if the caller has read cells already.
         frame: of ``summary.summarise``, if the caller has it already.
     """
@@ -199,8 +198,6 @@ def plain(
     """Return a table of lines by heading; a narrow terminal drops the last columns first. No lines, no table.
 
     Args:
-        title: of the table.
-        lines: its rows.
         notes: below the table.
         labels: number of columns that name a row.
     """

@@ -55,7 +55,6 @@ class Quantity(_Data):
     """A column of a table, printed and measured.
 
     Args:
-        title: as printed.
         keys: of the summary; the first measured one is shown.
         digits: decimals.
         measure: name of a function that formats it, in place of keys; see ``engine.MEASURES``.
@@ -88,7 +87,6 @@ class Others(_Data):
     """Cells that match no printed row.
 
     Args:
-        rows: the selection of these cells.
         also: labels of a line before theirs, by the key (of the summary) that it shows.
     """
 
@@ -120,7 +118,6 @@ class TableLayout(_Data):
         sheet_by: columns of the summary; one sheet for each of their values.
         reference: preset whose rows are shown next to a backbone that the paper lacks. "": rows name models.
         labels: columns that name a row, printed ones unless there are ``texts``.
-        texts: of the labels.
         rows: selection of a printed row: columns of the summary, options of the method, and ``named`` (a column whose
             value ``Paper.names`` explains), ``role`` (of the suite) or ``of`` (a model, as printed).
         lines: one entry for each line of a printed row. An entry has values for ``texts``, the printed column of each
@@ -128,7 +125,6 @@ class TableLayout(_Data):
         columns: quantities.
         if_measured: quantities of tasks of no paper, shown if the run has them.
         temperatures: every quantity has a column for each of them.
-        more: additional rows at the end.
         others: labels of cells that match no row, from columns of the summary; none: these cells are left out.
         other_rows: selections of such cells.
         keep: titles in the order in which a narrow terminal keeps them; measured ones first if None.
@@ -182,11 +178,9 @@ class XAxis(_Data):
 
     Args:
         key: a column of the source, or of the summary, or an option of the chart's method.
-        label: of the axis.
         scale: "places" puts equal distances between the numbers, "names" between texts.
         zero: text of the value 0, which is drawn last; only for places.
         factor: from the option to the axis.
-        ticks: at each value.
         rotate: names, in degrees.
     """
 
@@ -206,11 +200,7 @@ class ChartPanel(_Data):
         keys: of the summary, of which the first measured one is drawn; "quality": the first of ``drawing.QUALITIES``;
             "qualities" is a panel for each measured one.
         label: of the values' axis, if ``charts.LABELS`` has another one.
-        note: above the panel.
         x: if it is not the chart's.
-        scale: of the values.
-        limits: of the values' axis.
-        level: a thin line across.
         ends: whether the ends of the source's lines are dashed lines.
     """
 
@@ -235,7 +225,6 @@ class PrintedCurve(_Data):
         key: the figure of the panel that they are drawn on.
         tables: names of printed tables by task; "default" is for the others.
         x: a column of the table; none: ``at``.
-        y: a column of the table.
         label: ``{model}`` is the table's, ``{by}`` the value that the rows share.
         rows: texts that rows have in their columns.
         by: a column; one curve for each of its values.
@@ -256,16 +245,13 @@ class PaperChart(_Data):
 
     Args:
         title: of the figure; it and other texts may name fields of the source.
-        x: what varies.
         panels: side by side; a text is the key of a panel.
         source: name of the function that yields the points; none: the cells of each group.
         rows: texts that the source's rows have in their columns.
         mark: how values are drawn; a key of ``charts.MARKS``.
         facets: a column of the source; one panel for each of its values.
-        legend: its place.
         method: whose cells are drawn; for an ``x`` that is an option.
         published: whether its other options are as published, which gives one curve.
-        line: the label of that curve.
         lines: options that name a curve; without any, labels of cells do.
         others: whether the other methods are lines across.
         printed: values of the paper.
@@ -309,7 +295,6 @@ class PaperSheet(_Data):
 
     Args:
         title: of the table; ``{cells}`` are those of the figure.
-        source: as of a chart.
         columns: one a figure; the key "qualities" is a column for each measured one.
         notes: below the table.
         labels: number of columns that name a row.
@@ -340,15 +325,11 @@ class Paper(_Data):
     """A paper's tables.
 
     Args:
-        title: of the paper.
-        source: of the paper.
-        heading: of its sheets.
         benchmarks: its tasks, which stand in for no other task.
         alone: tasks that appear only in tables of these tasks.
         published: options of a method in the paper.
         models: presets by their printed names.
         names: selections by printed name, as in ``TableLayout.rows``.
-        notes: of every table.
         remarks: whether a remark on printed rows names them.
         columns: shared parts, for YAML's anchors.
         decodings: shared parts, for YAML's anchors.
@@ -408,9 +389,7 @@ class Printed:
     """A table of a paper.
 
     Args:
-        name: of its file.
         key: of the paper, the name of its file.
-        paper: the paper.
         layout: how the table is filled.
         rows: as printed; every value is a text, or "" if there is none.
     """
@@ -480,7 +459,6 @@ class Cells(_ItemsData):
     """A method with options on some models.
 
     Args:
-        method: a name of the registry.
         options: of the method, if its default does not fit the models.
         models: presets of the paper's models.
     """
@@ -497,7 +475,6 @@ class Item(_ItemsData):
         item: "Table 1", "Figure 2".
         made_by: a sheet or a figure of the reports, ``contact sheets`` of a run, or a verb.
         suite: fills it from models that are here, too.
-        cells: of the paper.
         models: whose number of token ids it shows, without a cell.
         why: it cannot be made, or there is nothing to make.
     """

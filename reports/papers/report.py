@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -12,25 +13,24 @@ import pandas as pd
 from matplotlib import rc_context
 from rich.console import Console
 
-from stridebench.harness.errors import UnknownNameError
+from stridebench.harness.errors import UnknownNameError, UsageError, did_you_mean
 from stridebench.harness.record.entries import ReportEntry
 from stridebench.harness.registry import REPORTS
-from stridebench.reports.papers import (
-    adt_tree,
-    cross_regression,
-    masked,
-    mulo_sd,
-    sjdpp,
-    user_questions,
-    xspecmesh,
-)
+from stridebench.reports.papers import cost, cross_regression, user_questions
+from stridebench.reports.papers.adt_tree import figures as adt_tree_figures
+from stridebench.reports.papers.adt_tree import tables as adt_tree
 from stridebench.reports.papers.charts import draw_chart, fill_sheet
 from stridebench.reports.papers.drawing import FIGURES, SHEETS
 from stridebench.reports.papers.engine import PICTURES, PaperFacts, fill
 from stridebench.reports.papers.measured import MeasuredRun, measured
-from stridebench.reports.papers.paper_files import Contents, papers, printed, reports
+from stridebench.reports.papers.mulo_sd import pareto, stages
+from stridebench.reports.papers.paper_files import Contents, Item, items, papers, printed, reports
+from stridebench.reports.papers.sjdpp import figures as sjdpp_figures
+from stridebench.reports.papers.sjdpp import maps
+from stridebench.reports.papers.xspecmesh import facts as xspecmesh
+from stridebench.reports.papers.xspecmesh import figures as xspecmesh_figures
 from stridebench.reports.pareto import STYLE
-from stridebench.reports.text_table import TextTable, markdown_lines, print_table
+from stridebench.reports.text_table import UNMEASURED, TextTable, markdown_lines, print_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from stridebench.harness.record.store import Store
     from stridebench.reports.summary import FinishedCell
 
-SHOWN = (sjdpp, mulo_sd, adt_tree, xspecmesh, cross_regression, masked, user_questions)
+
+SHOWN = (sjdpp_figures, maps, pareto, stages, adt_tree_figures, xspecmesh_figures, user_questions)
 """Modules whose import registers their tables and figures."""
 for paper in papers().values():
     FIGURES.update({name: partial(draw_chart, chart) for name, chart in paper.charts.items()})
@@ -46,9 +47,9 @@ for paper in papers().values():
 FACTS = {
     "sjdpp": PICTURES,
     "mulo_sd": PICTURES,
-    "adt_tree": adt_tree.tables.FACTS,
-    "xspecmesh": xspecmesh.facts.FACTS,
-    "cross_regression": cross_regression.facts.FACTS,
+    "adt_tree": adt_tree.FACTS,
+    "xspecmesh": xspecmesh.FACTS,
+    "cross_regression": cross_regression.FACTS,
 }
 LEGEND = (
     "measured: [low, high] is a 95 % interval over prompts, of one prompt alone over its repetitions (the seeds); "
@@ -77,7 +78,6 @@ class PaperReport:
         """Read a run.
 
         Args:
-            store: the run.
             read: of ``summary.reader``, if the caller has read cells already.
             frame: of ``summary.summarise``, if the caller has it already.
         """
@@ -103,7 +103,7 @@ class PaperReport:
         return [
             (name, i, sheet)
             for name in self.contents.sheets
-            for i, sheet in enumerate(SHEETS[name](self.run) if name in SHEETS else table(name, self.run))
+            for i, sheet in enumerate(SHEETS[name](self.run) if name in SHEETS else printed_table(name, self.run))
         ]
 
     def write(self, outdir: Path) -> list[Path]:
@@ -115,7 +115,10 @@ class PaperReport:
         if not self.run.groups or not (self.contents.sheets or self.contents.figures):
             return []
         outdir.mkdir(parents=True, exist_ok=True)
-        tables = [_csv(name, i, sheet, outdir) for name, i, sheet in self.sheets]
+        tables = []
+        for name, i, sheet in self.sheets:
+            tables.append(outdir / f"papers-{name}{f'-{i + 1}' if i else ''}.csv")
+            pd.DataFrame(sheet.rows, columns=[column.title for column in sheet.columns]).to_csv(tables[-1], index=False)
         figures = [path for name in self.contents.figures for path in _draw(name, self.run, outdir)]
         if self.sheets:
             page = outdir / "papers.md"
@@ -166,15 +169,9 @@ def contents_of(store: Store) -> Contents:
     return contents.model_copy(update={"roles": entry.roles or contents.roles})
 
 
-def table(name: str, run: MeasuredRun) -> list[TextTable]:
+def printed_table(name: str, run: MeasuredRun) -> list[TextTable]:
     """Fill a printed table with the run's figures."""
     return fill(name, run, FACTS.get(printed(name).key, PaperFacts()))
-
-
-def _csv(name: str, i: int, sheet: TextTable, outdir: Path) -> Path:
-    path = outdir / f"papers-{name}{f'-{i + 1}' if i else ''}.csv"
-    pd.DataFrame(sheet.rows, columns=[column.title for column in sheet.columns]).to_csv(path, index=False)
-    return path
 
 
 def _draw(name: str, run: MeasuredRun, outdir: Path) -> Iterator[Path]:
@@ -185,3 +182,97 @@ def _draw(name: str, run: MeasuredRun, outdir: Path) -> Iterator[Path]:
             path = outdir / f"papers-{stem}{f'-{i + 1}' if i else ''}.png"
             figure.savefig(path, metadata={"Software": None})
             yield path
+
+
+# One table of a paper, printed and measured, by the paper's name and the table's number.
+
+
+FRAMEWORKS = 2
+"""The table of Cross-Regression that compares frameworks; its other tables of training are costs."""
+ROMAN = {"i": 1, "ii": 2, "iii": 3, "iv": 4, "v": 5}
+
+
+def keys() -> Mapping[str, str]:
+    """Return the papers' titles by the names that a command line uses, such as sjdpp for SJD++."""
+    return {title.lower().replace("++", "pp").replace("-", "_"): title for title in items()}
+
+
+def tables_of(paper: str) -> dict[int, Item]:
+    """Return the tables of a paper by their numbers.
+
+    Args:
+        paper: as a command line names it, or its title.
+
+    Raises:
+        UsageError: the paper is unknown.
+    """
+    known = keys()
+    key = paper.lower().replace("++", "pp").replace("-", "_")
+    if key not in known:
+        choices = "; ".join(f"{name}: {_listed(tables_of(name))}" for name in known)
+        raise UsageError(f"there is no paper {paper!r}{did_you_mean(key, known) or '.'} Papers and tables: {choices}.")
+    listed = [item for item in items()[known[key]] if item.item.startswith("Table ")]
+    return {_number(item.item): item for item in listed}
+
+
+def one_table(store: Store, paper: str, table: str) -> list[TextTable]:
+    """Return a printed table filled by a run: one for each backbone, dtype, temperature and task that fits.
+
+    Args:
+        store: the run; tables of the cost of training need nothing of it.
+        paper: its name, such as sjdpp.
+        table: its number, such as 1 or IV.
+
+    Raises:
+        UsageError: the paper or the table is unknown, the table does not come from a run, or no cell of the run is of
+            the table's tasks or of those that its suite has in their place.
+    """
+    tables = tables_of(paper)
+    number = _number(table)
+    if number not in tables:
+        raise UsageError(f"{paper} has no table {table!r}; it has {_listed(tables)}.")
+    item = tables[number]
+    if item.made_by == "stride paper cost":
+        book = cost.read(cost.CARDS)
+        return [cost.framework_table(book, {}) if number == FRAMEWORKS else cost.cost_table(book, book.utilisation)]
+    if not item.suite:
+        why = f"{item.made_by} makes it" if item.made_by else item.why
+        raise UsageError(f"{item.item} of {paper} is no report of a run: {why}.")
+    name, contents, groups = item.made_by, contents_of(store), measured(store)
+    if name not in contents.sheets:  # only suites that make the table choose tasks that stand in for the paper's
+        of = printed(name)
+        groups = [group for group in groups if group.task in (of.layout.tasks or of.paper.benchmarks)]
+    run = MeasuredRun(store, groups, contents.roles)
+    by_cells = printed_table(name, run) if run.groups and name not in SHEETS else ()
+    sheets = SHEETS[name](run) if name in SHEETS else by_cells  # one of them lists vocabularies, which needs no cell
+    filled = [table for table in sheets if _measures(table)]
+    if not filled:
+        raise UsageError(f"no finished cell of {store.path} fits {item.item} of {paper}; {_how(item)}.")
+    return filled
+
+
+def _how(item: Item) -> str:
+    """Say which suite fills a table: first one on models that ship, then the one on the paper's models."""
+    if item.suite.endswith("real"):
+        for paper, file in papers().items():
+            for name, contents in file.reports.items():
+                if item.made_by in contents.sheets and not name.endswith("_real"):
+                    variant = f" --only {name.removeprefix(f'{paper}_')}" if name != paper else ""
+                    return f"stride run papers/{paper}{variant} makes it, and {item.suite} on the paper's own models"
+    return f"stride run {item.suite} makes it"
+
+
+def _measures(table: TextTable) -> bool:
+    """Return whether a measured column holds a figure; a table without such columns lists measurements."""
+    columns = [i for i, column in enumerate(table.columns) if column.title.endswith("measured")]
+    return not columns or any(row[i] not in (UNMEASURED, "-", "") for row in table.rows for i in columns)
+
+
+def _number(text: str) -> int:
+    """Return the number of a table that is written 4, IV or Table IV, or 0 if it is not a number."""
+    word = re.sub(r"^table[ _]*", "", text.strip().lower())
+    return int(word) if word.isascii() and word.isdecimal() else ROMAN.get(word, 0)
+
+
+def _listed(tables: Mapping[int, Item]) -> str:
+    return f"table{'s' if len(tables) > 1 else ''} {', '.join(map(str, sorted(tables)))}"

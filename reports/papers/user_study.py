@@ -43,7 +43,6 @@ class StudyCase:
     """A shape of the questionnaire.
 
     Args:
-        prompt: the shape.
         cells: the cell that made the mesh of each letter.
     """
 
@@ -57,7 +56,6 @@ class StudyKey:
 
     Args:
         study: digest of the rest, which the answers name.
-        seed: of the order of cases and choices.
         labels: labels of the cells, as in tables.
         left_out: number of shapes that are not asked about, because a cell made no mesh of them.
         cases: in the order of the questionnaire.
@@ -74,11 +72,8 @@ def export(store: Store, cells: Sequence[str], folder: Path, cases: int = 20, se
     """Write questionnaire.html, which contains its pictures, and key.json. The same seed gives the same order.
 
     Args:
-        store: the run.
-        cells: the cells to compare.
         folder: where both files go.
         cases: number of shapes to ask about.
-        seed: of the order.
 
     Raises:
         UsageError: fewer than two cells, too many, or one of them twice; or too few shapes that all cells made a mesh
@@ -160,7 +155,6 @@ class Votes:
         label: the cell, as in tables.
         votes: number of answers that chose it.
         share: its share of all answers, with an interval over participants.
-        cell: its id.
     """
 
     label: str
@@ -229,14 +223,14 @@ def _read_answers(path: Path, key: StudyKey) -> tuple[str, dict[int, str]]:
     if study != key.study:
         raise UsageError(f"{path} answers the study {study}, and the key is of {key.study}; count them apart")
     cases = {str(number): case for number, case in enumerate(key.cases, 1)}
-    wrong = [f"{number}: {letter!r}" for number, letter in letters.items() if letter not in _choices(cases, number)]
+    wrong = [
+        f"{number}: {letter!r}"
+        for number, letter in letters.items()
+        if number not in cases or letter not in cases[number].cells
+    ]
     if wrong:
         raise UsageError(f"{path} has answers that the questionnaire does not offer: {', '.join(wrong)}")
     return participant, {int(number): cases[number].cells[letter] for number, letter in letters.items()}
-
-
-def _choices(cases: Mapping[str, StudyCase], number: str) -> Mapping[str, str]:
-    return cases[number].cells if number in cases else {}
 
 
 def table(tally: VoteTally) -> TextTable:

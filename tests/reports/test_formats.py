@@ -18,7 +18,7 @@ from stridebench.harness.cli.query import csv_of
 from stridebench.harness.record.outputs import json_values
 from stridebench.reports import tables
 from stridebench.reports.gate import baseline, compare, decision, rendering
-from stridebench.reports.papers.one_table import one_table
+from stridebench.reports.papers.report import one_table
 from stridebench.reports.query.database import Answer
 from stridebench.reports.query.schema import VIEWS
 from stridebench.reports.summary import summarise

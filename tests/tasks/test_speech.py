@@ -237,7 +237,7 @@ def test_a_missing_folder_says_where_the_data_comes_from(tmp_path: Path, monkeyp
     [
         ("61-70968-0002", r"trans\.txt:3: a line is SPEAKER-CHAPTER-NUMBER and the words"),
         ("1089-134686-0000 HE SAID", r"trans\.txt:3: a line is SPEAKER-CHAPTER-NUMBER and the words"),
-        ("61-70968-0009 HE SAID", r"trans\.txt:3: there is no 61-70968-0009\.flac or \.wav beside it"),
+        ("61-70968-0009 HE SAID", r"trans\.txt:3: there is no 61-70968-0009\.flac or \.wav next to it"),
     ],
 )
 def test_malformed_lines_and_missing_recordings_say_which(libri: Path, line: str, says: str) -> None:

@@ -81,9 +81,7 @@ class TrajectoryPlan:
 
     Args:
         prompts: number of heads of programs.
-        new: tokens at most.
         block: n.
-        seed: of programs and guesses.
     """
 
     prompts: int = 96
@@ -139,18 +137,16 @@ def trajectories(teacher: Teacher, plan: TrajectoryPlan, held_out: bool) -> list
     Reports its progress on standard error.
 
     Args:
-        teacher: the backbone.
-        plan: the prompts to decode.
         held_out: whether the heads are those that no training sees.
     """
     backbone, side = teacher.backbone, "held-out" if held_out else "train"
 
     def content() -> bytes:
         print(f"{backbone.name}: {plan.prompts} Jacobi trajectories ({side})", file=sys.stderr, flush=True)
-        decoded = [
-            trajectory(backbone, backbone.encode(program.head), plan.new, plan.block, _draws(plan, side, index))
-            for index, program in enumerate(first_programs(plan.seed, held_out, plan.prompts))
-        ]
+        decoded = []
+        for index, program in enumerate(first_programs(plan.seed, held_out, plan.prompts)):
+            draws = SeededDraws(plan.seed, "jacobi", f"{side}/{index}", 0)
+            decoded.append(trajectory(backbone, backbone.encode(program.head), plan.new, plan.block, draws))
         return json.dumps(decoded).encode()
 
     path = cached(teacher.home / f"jacobi-{plan.digest}-{side}.json", content)
@@ -163,17 +159,11 @@ def trajectories(teacher: Teacher, plan: TrajectoryPlan, held_out: bool) -> list
     return [row for row in decoded if not repeats(row.tokens[row.start :])]
 
 
-def _draws(plan: TrajectoryPlan, side: str, index: int) -> SeededDraws:
-    return SeededDraws(plan.seed, "jacobi", f"{side}/{index}", 0)
-
-
 @dataclass(frozen=True, kw_only=True)
 class TrainCllm(Recipe):
     """L_consistency + 10 L_AR: predictions on a state approach those on the fixed point, and the text stays likely.
 
     Args:
-        backbone: a preset that writes programs.
-        plan: of its trajectories.
         checks: number of held-out prompts.
         fixed: weight of L_AR, which is taken on all rows of a text.
         together: texts of a step, each with one state of every block.
@@ -246,10 +236,7 @@ class Consistent(nn.Module):
     """A model in training.
 
     Attributes:
-        tuned: the backbone that learns.
         trajectories: those with a state that is not a fixed point.
-        base: the backbone as it was.
-        exported: the backbone as it was exported.
     """
 
     def __init__(self, tuned: FinetunedText, trajectories: Sequence[Trajectory]) -> None:
@@ -322,8 +309,6 @@ def losses(logits: Float[Tensor, "B N V"], batch: TrajectoryBatch, base: Float[T
     """Both terms of the loss.
 
     Args:
-        logits: of the model that learns.
-        batch: its input.
         base: logits of the base model on the texts.
     """
     is_text = batch.is_text[:, : base.shape[1]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -32,11 +32,7 @@ class Code(Recipe):
 
     Args:
         vocabulary: byte pairs.
-        width: of the model.
-        layers: of the model.
-        heads: of attention.
         inner: width of the gated product.
-        length: tokens of a row.
         batch: rows of a step.
     """
 
@@ -113,14 +109,9 @@ class Code(Recipe):
 
     def _rows(self, random: np.random.Generator, count: int, held_out: bool) -> Int[Tensor, "B N+1"]:
         """Programs with their ends, concatenated and cut into rows."""
-        stream = self._stream(random, held_out)
+        stream = (t for program in programs(random, held_out) for t in (0, *self.tokenizer.encode(program.text).ids))
         size = count * (self.length + 1)
         return torch.tensor(list(islice(stream, size))).view(count, self.length + 1)
-
-    def _stream(self, random: np.random.Generator, held_out: bool) -> Iterator[int]:
-        for program in programs(random, held_out):
-            yield 0
-            yield from self.tokenizer.encode(program.text).ids
 
 
 class _Untied(nn.Module):

@@ -25,7 +25,7 @@ from stridebench.harness.core.sampling import Sampling, warp
 from stridebench.harness.errors import OutputError
 from stridebench.harness.registry import RECIPES
 from stridebench.harness.synthetic import furniture, shapes
-from stridebench.harness.synthetic.shape_data import DATA
+from stridebench.harness.synthetic.furniture import DATA
 from stridebench.harness.train.loop import PRODUCTS, Recipe, autocast, save_bf16
 
 # Shapes as batches for a mesh model, and the figures on held-out ones.
@@ -177,8 +177,7 @@ class ShapesMesh(Recipe):
     Args:
         sizes: of the model. With a window, only pieces of that length are trained on.
         together: sequences of a pass, all of one level, which needs little padding.
-        passes: of a step.
-        data: a name of `stridebench.harness.synthetic.shape_data`.
+        data: a name of `stridebench.harness.synthetic.furniture`.
         plain: share of the steps, at the start, on plain boxes: they teach how points become corners.
         requires: a recipe whose weights the training starts from, if any.
     """

@@ -20,8 +20,7 @@ from stridebench.harness.kernels import int8
 from stridebench.harness.plan import presets
 from stridebench.harness.registry import RECIPES
 from stridebench.harness.train.loop import Recipe
-from stridebench.harness.train.ngram_control import NGram
-from stridebench.harness.train.passages import TextBatch, TextPlan, Texts, texts_of
+from stridebench.harness.train.passages import NGram, TextBatch, TextPlan, Texts, texts_of
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,6 @@ class DistilledDrafter(Recipe):
         layers: the teacher's layers that the drafter starts from.
         kept: number of ids that the drafter proposes, the most probable ones under the teacher.
         rows: texts of a step.
-        plan: of the texts.
     """
 
     teacher: str = "smollm2-135m"
@@ -106,9 +104,7 @@ class DistilledStudent(nn.Module):
     """The drafter, its frozen embedding and its training data.
 
     Attributes:
-        body: its layers.
         tied_embeddings: the frozen embedding, and its rows of the proposed ids.
-        ids: the K ids that are proposed.
         column: for each id of the vocabulary its place among the proposed ids; -1: it is not proposed.
     """
 

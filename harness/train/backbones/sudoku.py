@@ -79,9 +79,6 @@ class Sudoku(Recipe):
     Args:
         schedule: of the noise, or None for the autoregressive twin, which attends to the left and predicts the next
             token.
-        width: of the model.
-        layers: of the model.
-        heads: of attention.
         inner: width of the gated product.
         batch: puzzles of a step.
     """

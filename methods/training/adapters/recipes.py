@@ -9,10 +9,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from stridebench.harness.errors import UsageError
-from stridebench.harness.registry import GENERAL_RECIPES, RECIPES
+from stridebench.harness.registry import GENERAL_RECIPES
 from stridebench.harness.synthetic import speech
 from stridebench.harness.train.gated_lora import FrozenModel, GatedLora, ModelDevice, Streams
 from stridebench.harness.train.loop import Recipe, autocast, round_to_bf16
@@ -166,13 +166,12 @@ class Denoising(nn.Module):
     """An adapter, the passages of both sides, and the replay buffer with the last guesses of each window.
 
     Args:
-        adapted: the adapter with its frozen model.
         train_on: passages of the loss.
         check_on: passages of the figures.
         width: W.
         hop: distance between the starts of windows. 0: the generated part of a passage is cut into whole windows. More:
             windows overlap or leave gaps, and slots past the end of the passage are not counted.
-        least: see `passage_windows.noised`.
+        least: see `noised`.
     """
 
     replay: Tensor
@@ -280,13 +279,11 @@ class TrainAdapter(Recipe):
     """Denoise windows of the backbone's passages; only the low-rank matrices learn.
 
     Args:
-        backbone: a preset.
         plan: of its passages, or of recordings that it transcribes.
-        rank: of the matrices.
         alpha: their product is scaled by alpha / rank.
         width: w, the tokens of a window.
         hop: see `Denoising`.
-        least: see `passage_windows.noised`.
+        least: see `noised`.
         layers: first and last layer with matrices (Table 16); all if None.
         batch: passages of a step.
         device: that the adapter of a language model learns on; its frozen model is in the type of the plan there.
@@ -349,48 +346,14 @@ class TrainAdapter(Recipe):
         model.adapted.export(folder)
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """See `controls.development_figures`."""
+        """See `development_figures`."""
         assert isinstance(model, Denoising)
         return development_figures(model)
 
 
-PLACEHOLDERS: dict[str, Any] = {"width": 8, "hop": 4, "least": 1.0}
-"""Settings of adapters for ``redraft=placeholders``: few slots, whose rows read random ids."""
 GENERAL_RECIPES.register("cross-regression")(
     TrainAdapter(
         summary="adapter of a language model or a Whisper, as in Algorithm 3", backbone="", plan=PassagePlan("text")
-    )
-)
-RECIPES.register("cross-regression-embedded-code")(
-    TrainAdapter(
-        summary="adapter of embedded-code for cross_regression",
-        backbone="embedded-code",
-        plan=PassagePlan("code", train=8, development=2, new=96),
-        **PLACEHOLDERS,
-        rate=1e-3,
-        steps=800,
-    )
-)
-RECIPES.register("cross-regression-smollm2-135m")(
-    TrainAdapter(
-        summary="adapter of smollm2-135m for cross_regression",
-        backbone="smollm2-135m",
-        plan=PassagePlan("text", train=12, development=1),
-        **PLACEHOLDERS,
-        batch=1,
-        steps=600,
-        hours=2.0,
-    )
-)
-RECIPES.register("cross-regression-whisper-base")(
-    TrainAdapter(
-        summary="adapter of whisper-base for cross_regression",
-        backbone="whisper-base",
-        plan=Recordings(),
-        **PLACEHOLDERS,
-        source="recordings that $STRIDE_RECORDINGS names, in LibriSpeech's folders, as the backbone writes them down",
-        steps=600,
-        hours=2.0,
     )
 )
 
@@ -404,15 +367,3 @@ RANGES = {
     "smollm2-135m": ((0, 7), (8, 14), (15, 22), (23, 29), (0, 14), (8, 22), (15, 29), (0, 22), (8, 29)),
 }
 """First and last layer of each range; the backbones have 5 and 30 layers."""
-
-for _backbone, _ranges in RANGES.items():
-    _all_layers = RECIPES.get(f"cross-regression-{_backbone}")
-    assert isinstance(_all_layers, TrainAdapter)
-    for _first, _last in _ranges:
-        RECIPES.register(f"cross-regression-l{_first}-{_last}-{_backbone}")(
-            replace(
-                _all_layers,
-                summary=f"adapter of layers {_first} to {_last} of {_backbone} for cross_regression",
-                layers=(_first, _last),
-            )
-        )

@@ -187,11 +187,9 @@ def unroll(
     """Return the output of each round. The last i entries of round i are meaningless.
 
     Args:
-        net: the drafter.
         tokens: embeddings of token t + 1.
         features: true rows t of the taps.
         visible: entries that each entry attends to.
-        rounds: their number.
     """
     memory, outputs = _RoundKV(visible), []
     places = torch.arange(tokens.shape[1], device=tokens.device)

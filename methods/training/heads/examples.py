@@ -5,8 +5,9 @@ Symbols: N rows, D heads, G branches of guidance, E width, R best tokens that ar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -15,9 +16,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.synthetic import shapes
+from stridebench.harness.synthetic.furniture import DATA
+from stridebench.harness.train.backbones.shapes_mesh import POINTS, SAMPLING
 from stridebench.harness.train.loop import autocast
-from stridebench.harness.train.ngram_control import NGram
-from stridebench.harness.train.passages import Passages
+from stridebench.harness.train.passages import AnyPlan, NGram, Passages, continued
 from stridebench.harness.train.teacher import Passage, Teacher
 from stridebench.methods.drafters.heads.net import ConditionKV, Heads
 
@@ -32,7 +37,6 @@ class Examples(NamedTuple):
     """Rows from which the backbone drew a token.
 
     Args:
-        rows: the input of the backbone's head.
         after: the token that each head should guess; -1 if there is none, or if the grid allows only one.
         passage: number of the passage that a row is of.
     """
@@ -88,7 +92,6 @@ def hits(heads: Heads, examples: Examples, condition: ConditionKV | None = None)
     """Return which of the best tokens of each head was right; none if there was no token to guess.
 
     Args:
-        heads: to be measured.
         examples: rows and the tokens to guess.
         condition: what conditioned heads attend to; all rows are of one passage then.
     """
@@ -141,7 +144,6 @@ class HeadTraining(nn.Module):
     """Heads, and their training data.
 
     Attributes:
-        heads: to be trained.
         train_on: examples of the loss.
         check_on: examples of the figures.
         ngram_hits: hits of n-grams on ``check_on``, or None without that control.
@@ -202,3 +204,80 @@ def frequent(passages: Sequence[Passage], count: int) -> Int[Tensor, " K"]:
     ids, times = np.unique([token for passage in passages for token in passage.tokens], return_counts=True)
     most = ids[np.argsort(-times, kind="stable")[:count]]
     return torch.from_numpy(np.sort(most))
+
+
+# Meshes that a backbone generates from point clouds, to train heads on; see `stridebench.harness.train.passages`.
+# Both sides draw shapes of the training split, with different seeds. The test split belongs to the benchmark.
+# Symbols: D heads, M rows of a condition, C its width.
+
+
+BATCH = 16
+"""Passages of a file of the cache."""
+
+
+@dataclass(frozen=True)
+class ShapePlan:
+    """Number of shapes of each side, the most tokens of a passage, and a name of `harness.synthetic.furniture`."""
+
+    train: int = 512
+    development: int = 48
+    new: int = 383
+    data: str = "furniture"
+
+
+def drawn(teacher: Teacher, side: str, count: int, new: int, data: str = "furniture") -> list[Passage]:
+    """Passages of the first shapes of a side. A larger number reuses the files of a smaller one."""
+    passages: list[Passage] = []
+    for number in range(-(-count // BATCH)):
+        prompts = [_prompt(side, number * BATCH + index, data) for index in range(BATCH)]
+        path = teacher.home / f"{data}-{new}-{side}-{number:04}.json"
+        if not path.is_file():
+            first = number * BATCH
+            print(f"{teacher.backbone.name}: {side} shapes from {first} of {count}", file=sys.stderr, flush=True)
+        draws = SeededDraws(0, "distilled", side, number, teacher.backbone.device)
+        passages += continued(teacher, path, prompts, new, SAMPLING, draws)
+    return passages[:count]
+
+
+def _prompt(side: str, index: int, data: str) -> Prompt:
+    random = np.random.default_rng([*side.encode(), index])
+    shape = DATA[data](random, "train", None)
+    return Prompt(f"{side}/{index}", condition=shapes.points(shape.mesh, POINTS, random))
+
+
+class Meshes(NamedTuple):
+    """Passages, their hidden rows, and the latents of each one's points."""
+
+    passages: Sequence[Passage]
+    rows: Examples
+    conditions: Float[Tensor, "P M C"]
+
+    @staticmethod
+    def read(teacher: Teacher, passages: Sequence[Passage], heads: int) -> Meshes:
+        """One pass a passage."""
+        conditions = torch.stack([teacher.condition(passage) for passage in passages]).float()
+        return Meshes(passages, examples(teacher, passages, heads), conditions)
+
+    def of(self, number: int) -> Examples:
+        """Return the rows of one passage; none if the passage is too short."""
+        begin, end = torch.searchsorted(self.rows.passage, torch.tensor([number, number + 1])).tolist()
+        return Examples(*(column[begin:end] for column in self.rows))
+
+    def numbered(self) -> Iterator[tuple[int, Examples]]:
+        """Number and rows of every passage that has rows."""
+        for number in range(len(self.passages)):
+            if len((examples := self.of(number)).rows):
+                yield number, examples
+
+
+def meshes_of(
+    teacher: Teacher, plan: ShapePlan | AnyPlan, passages: Passages | None, heads: int
+) -> tuple[Meshes, Meshes]:
+    """Meshes to train on and to measure on, of the passages or else of the plan's shapes, with the tokens to guess."""
+    if passages is not None:
+        return Meshes.read(teacher, passages.train, heads), Meshes.read(teacher, passages.development, heads)
+    assert isinstance(plan, ShapePlan)
+    counts = (("train", plan.train), ("development", plan.development))
+    written = (drawn(teacher, side, count, plan.new, plan.data) for side, count in counts)
+    train, check = (Meshes.read(teacher, chosen, heads) for chosen in written)
+    return train, check

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from stridebench.harness.registry import RECIPES
 from stridebench.harness.train.finetuning import FinetunedText, Tuning
 from stridebench.harness.train.finetuning import load_text_backbone as load_backbone
 from stridebench.harness.train.loop import autocast
@@ -24,7 +23,7 @@ from stridebench.harness.train.passages import Passages, passages_of
 from stridebench.harness.train.teacher import Teacher
 from stridebench.methods.drafters.heads.net import Heads
 from stridebench.methods.training.heads.examples import HeadTraining, examples, head_losses
-from stridebench.methods.training.heads.recipes import MEDUSA, MedusaRecipe, figures, save
+from stridebench.methods.training.heads.recipes import MedusaRecipe, figures, save
 from stridebench.methods.training.heads.xspecmesh import divergence, drift
 
 # The losses of Medusa-2: of the backbone that learns, and of the heads on its rows.
@@ -42,10 +41,8 @@ class Joint(nn.Module):
 
     Attributes:
         heads: with their examples.
-        tuned: the backbone that learns.
         passages: with the backbone as it was.
         chosen: training passages that have rows.
-        merged: the backbone as it was exported.
     """
 
     def __init__(self, heads: HeadTraining, tuned: FinetunedText, passages: Passages) -> None:
@@ -133,16 +130,3 @@ class TuneHeads(MedusaRecipe):
         assert isinstance(model, Joint) and model.merged is not None
         moved = drift(model.passages.teacher, model.merged, model.passages.development)
         return figures(model.heads) | {"divergence": moved}
-
-
-for _name, _steps, _hours in (("embedded-code", 120, 0.35), ("smollm2-135m", 100, 3.0)):
-    RECIPES.register(f"medusa2-{_name}")(
-        TuneHeads(
-            summary=f"medusa heads of {_name}, the backbone learning with them by LoRA",
-            backbone=_name,
-            plan=MEDUSA[_name].plan,
-            requires=(f"medusa-{_name}",),
-            steps=_steps,
-            hours=_hours,
-        )
-    )

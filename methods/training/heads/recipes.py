@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from stridebench.harness.registry import GENERAL_RECIPES, RECIPES
+from stridebench.harness.registry import GENERAL_RECIPES
 from stridebench.harness.train.loop import Recipe, autocast, round_to_bf16, save_bf16
 from stridebench.harness.train.passages import AnyPlan, PassagePlan, passages_of
 from stridebench.methods.drafters.heads.net import Config, Heads
@@ -85,8 +85,6 @@ class MedusaRecipe(Recipe):
     """Settings of Medusa-1 and Medusa-2.
 
     Args:
-        backbone: a preset.
-        plan: of its passages.
         device: that the heads learn on.
     """
 
@@ -170,39 +168,7 @@ class TrainHeads(MedusaRecipe):
         return figures(model)
 
 
-MEDUSA = {
-    recipe.backbone: recipe
-    for recipe in (
-        TrainHeads(
-            summary="medusa heads of embedded-code",
-            backbone="embedded-code",
-            plan=PassagePlan("code", train=8, development=2, new=96),
-        ),
-        TrainHeads(
-            summary="medusa heads of embedded-image",
-            backbone="embedded-image",
-            plan=PassagePlan("scenes", train=4, development=1, new=272),
-            layers=2,
-            own=True,
-            steps=600,
-            rate=1e-3,
-        ),
-        TrainHeads(
-            summary="medusa heads of smollm2-135m",
-            backbone="smollm2-135m",
-            plan=PassagePlan("text", train=5, development=1),
-            kept=8192,
-        ),
-    )
-}
-"""The recipe of Medusa's heads for each backbone."""
-
 for _kind, _inner in (("medusa", 0), ("blockwise", 512)):
     GENERAL_RECIPES.register(_kind)(
         TrainHeads(summary=f"{_kind} heads of any backbone", backbone="", plan=PassagePlan("text"), inner=_inner)
-    )
-for _name, _recipe in MEDUSA.items():
-    RECIPES.register(f"medusa-{_name}")(_recipe)
-    RECIPES.register(f"blockwise-{_name}")(
-        replace(_recipe, summary=f"blockwise heads of {_name}", layers=1, inner=512, own=False)
     )

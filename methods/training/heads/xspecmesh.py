@@ -1,18 +1,16 @@
 """XSpecMesh's heads for a mesh backbone: `stride train heads xspecmesh-cross`.
 
-Source: Chen et al., XSpecMesh, sections 4.3, 5.1, 5.4 (Table 3, rows B and D) and 7.1. The cosine ends at a
-hundredth of the peak rate; the paper's ends at a tenth, as it does with `--set schedule=paper`.
+Source: Chen et al., XSpecMesh, sections 4.3, 5.1, 5.4 (Table 3, rows B and D) and 7.1.
 Symbols: D heads. Head d, from 0, guesses the token d + 2 positions after the row that it reads; w = 0.8^(d + 1).
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Literal
 
 import numpy as np
 import torch
@@ -20,90 +18,25 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from stridebench.harness.core.draws import SeededDraws
-from stridebench.harness.core.task import Prompt
-from stridebench.harness.registry import GENERAL_RECIPES, RECIPES
-from stridebench.harness.synthetic import shapes
-from stridebench.harness.synthetic.shape_data import DATA
-from stridebench.harness.train.backbones.shapes_mesh import POINTS, SAMPLING
-from stridebench.harness.train.finetuning import FinetunedBPT, FinetunedMesh, Tuning, load_backbone
+from stridebench.harness.errors import UsageError
+from stridebench.harness.registry import GENERAL_RECIPES
+from stridebench.harness.train.finetuning import FinetunedBPT, FinetunedMesh, Tuning, finetuned, load_backbone
+from stridebench.harness.train.general import TaskPlan
 from stridebench.harness.train.loop import Recipe, autocast
-from stridebench.harness.train.passages import AnyPlan, continued
+from stridebench.harness.train.passages import AnyPlan
 from stridebench.harness.train.teacher import Passage, Teacher
 from stridebench.methods.drafters.heads.net import Config, Heads
-from stridebench.methods.training.heads.examples import Examples, HeadTraining, examples, frequent, head_losses, hits
+from stridebench.methods.training.heads.examples import (
+    FADING,
+    HeadTraining,
+    Meshes,
+    ShapePlan,
+    frequent,
+    head_losses,
+    hits,
+    meshes_of,
+)
 from stridebench.methods.training.heads.recipes import compared, save_heads
-
-# Meshes that a backbone generates from point clouds, to train heads on; see `stridebench.harness.train.passages`.
-# Both sides draw shapes of the training split, with different seeds. The test split belongs to the benchmark.
-# Symbols: D heads, M rows of a condition, C its width.
-
-
-BATCH = 16
-"""Passages of a file of the cache."""
-
-
-@dataclass(frozen=True)
-class ShapePlan:
-    """Number of shapes of each side, the most tokens of a passage, and a name of `harness.synthetic.shape_data`."""
-
-    train: int = 512
-    development: int = 48
-    new: int = 383
-    data: str = "furniture"
-
-    def sides(self, teacher: Teacher, heads: int) -> tuple[Meshes, Meshes]:
-        """Meshes to train on and meshes to measure on, with the tokens that D heads are to guess."""
-        counts = (("train", self.train), ("development", self.development))
-        passages = (drawn(teacher, side, count, self.new, self.data) for side, count in counts)
-        train, check = (Meshes.read(teacher, chosen, heads) for chosen in passages)
-        return train, check
-
-
-def drawn(teacher: Teacher, side: str, count: int, new: int, data: str = "furniture") -> list[Passage]:
-    """Passages of the first shapes of a side. A larger number reuses the files of a smaller one."""
-    passages: list[Passage] = []
-    for number in range(-(-count // BATCH)):
-        prompts = [_prompt(side, number * BATCH + index, data) for index in range(BATCH)]
-        path = teacher.home / f"{data}-{new}-{side}-{number:04}.json"
-        if not path.is_file():
-            first = number * BATCH
-            print(f"{teacher.backbone.name}: {side} shapes from {first} of {count}", file=sys.stderr, flush=True)
-        draws = SeededDraws(0, "distilled", side, number, teacher.backbone.device)
-        passages += continued(teacher, path, prompts, new, SAMPLING, draws)
-    return passages[:count]
-
-
-def _prompt(side: str, index: int, data: str) -> Prompt:
-    random = np.random.default_rng([*side.encode(), index])
-    shape = DATA[data](random, "train", None)
-    return Prompt(f"{side}/{index}", condition=shapes.points(shape.mesh, POINTS, random))
-
-
-class Meshes(NamedTuple):
-    """Passages, their hidden rows, and the latents of each one's points."""
-
-    passages: Sequence[Passage]
-    rows: Examples
-    conditions: Float[Tensor, "P M C"]
-
-    @staticmethod
-    def read(teacher: Teacher, passages: Sequence[Passage], heads: int) -> Meshes:
-        """One pass a passage."""
-        conditions = torch.stack([teacher.condition(passage) for passage in passages]).float()
-        return Meshes(passages, examples(teacher, passages, heads), conditions)
-
-    def of(self, number: int) -> Examples:
-        """Return the rows of one passage; none if the passage is too short."""
-        begin, end = torch.searchsorted(self.rows.passage, torch.tensor([number, number + 1])).tolist()
-        return Examples(*(column[begin:end] for column in self.rows))
-
-    def numbered(self) -> Iterator[tuple[int, Examples]]:
-        """Number and rows of every passage that has rows."""
-        for number in range(len(self.passages)):
-            if len((examples := self.of(number)).rows):
-                yield number, examples
-
 
 # XSpecMesh's heads in training: their meshes, their losses, and their figures on held-out shapes.
 # Source: Chen et al., XSpecMesh, eqs. 5-7. Symbols: D heads, N rows of a passage.
@@ -117,13 +50,9 @@ class MeshTraining(nn.Module):
     """Heads, the backbone if it learns with them, and what both are trained on.
 
     Attributes:
-        heads: to be trained.
         tuned: the backbone that learns, or None.
         train_on: meshes of the loss.
         check_on: meshes of the figures.
-        column: as of `HeadTraining`.
-        base: the backbone as it was.
-        merged: the backbone as it was exported.
     """
 
     def __init__(self, heads: Heads, train_on: Meshes, check_on: Meshes, tuned: Tuned | None = None) -> None:
@@ -197,7 +126,10 @@ def figures(model: MeshTraining, checked: Meshes) -> dict[str, float]:
     """How often the best token of each head is right, for the heads and their controls; see `compared`."""
     heads = {"": model.heads, **model.controls()}
     numbers = [number for number, _ in checked.numbered()]
-    right = {key: torch.cat([_hits(trained, checked, n) for n in numbers]) for key, trained in heads.items()}
+    right = {
+        key: torch.cat([hits(net, checked.of(n), net.look(checked.conditions[n].to(net.shared))) for n in numbers])
+        for key, net in heads.items()
+    }
     return compared(right, checked.rows)
 
 
@@ -216,11 +148,6 @@ def divergence(base: Float[Tensor, "N V"], tuned: Float[Tensor, "N V"]) -> Float
     return (p.exp() * (p - q)).masked_fill(p == -torch.inf, 0).sum(-1)  # of ids that are never drawn
 
 
-def _hits(heads: Heads, checked: Meshes, number: int) -> Tensor:
-    return hits(heads, checked.of(number), heads.look(checked.conditions[number].to(heads.shared)))
-
-
-BASE = "shapes-mesh"
 NAME = "embedded-mesh"
 
 
@@ -260,18 +187,15 @@ class TrainMeshHeads(MeshHeadsRecipe):
     was right in 12 % with it, and in 8 % with a separate unembedding.
 
     Args:
-        backbone: a preset; "": ours, from the folder of the first recipe in `requires`.
-        target: the name of ours.
+        backbone: a name; of shapes, ours from the folder of the first recipe in `requires`.
         cross: whether the heads attend to the latents of the points.
         blocks: residual blocks of each head, behind the attention.
         inner: of a block; see `stridebench.methods.drafters.heads.net.Config`.
         own: whether each head has a separate unembedding.
         heads: D.
-        attention: attention heads of each.
     """
 
-    backbone: str = ""
-    target: str = NAME
+    backbone: str = NAME
     cross: bool
     blocks: int = 2
     inner: int = 256
@@ -282,21 +206,20 @@ class TrainMeshHeads(MeshHeadsRecipe):
     steps: int = 2200
     hours: float = 1.5
 
-    requires: tuple[str, ...] = (BASE,)
+    requires: tuple[str, ...] = ("shapes-mesh",)
 
     paper = MappingProxyType({"epochs": 30, "rate": 5e-4, "warmup": 1, "floor": 0.1, "hours": 1e4})
 
     def build(self, requirements: Mapping[str, Path]) -> nn.Module:
         """Return new heads. Generates the backbone's meshes first if the cache holds none."""
         if isinstance(self.plan, ShapePlan):
-            teacher = Teacher(load_backbone(self.target, requirements[self.requires[0]]))
-            sides = self.plan.sides(teacher, self.heads)
+            teacher = Teacher(load_backbone(self.backbone, requirements[self.requires[0]]))
+            sides = meshes_of(teacher, self.plan, None, self.heads)
             ids = frequent(sides[0].passages, teacher.capabilities.vocabulary)
         else:
             passages = self.plan.passages(self.backbone)
             teacher = passages.teacher
-            train, check = passages.train, passages.development
-            sides = Meshes.read(teacher, train, self.heads), Meshes.read(teacher, check, self.heads)
+            sides = meshes_of(teacher, self.plan, passages, self.heads)
             ids = None
         target = teacher.backbone
         capabilities, kept = target.capabilities, 0 if ids is None else len(ids)
@@ -320,10 +243,8 @@ class TrainMeshHeads(MeshHeadsRecipe):
         return figures(model, model.check_on)
 
 
-for _block, _row, _cross in (("mlp", "B", False), ("cross", "D", True)):
-    _name = f"xspecmesh-{_block}"
-    RECIPES.register(_name)(TrainMeshHeads(summary=f"Table 3, row {_row}: {_block} heads of {NAME}", cross=_cross))
-    GENERAL_RECIPES.register(_name)(
+for _block, _cross in (("mlp", False), ("cross", True)):
+    GENERAL_RECIPES.register(f"xspecmesh-{_block}")(
         TrainMeshHeads(
             summary=f"XSpecMesh's {_block} heads of any model of points",
             cross=_cross,
@@ -337,57 +258,86 @@ for _block, _row, _cross in (("mlp", "B", False), ("cross", "D", True)):
     )
 
 
-# XSpecMesh's heads and the backbone tuned together: `stride train heads xspecmesh-cross-lora`.
-# Source: Chen et al., XSpecMesh, sections 5.4 (Table 3, rows C and E) and 7.6.
+# XSpecMesh's heads and the backbone tuned together: `stride train xspecmesh-cross-lora --backbone bpt`.
+# Source: Chen et al., XSpecMesh, sections 4.3 (eqs. 5-7), 5.4 (Table 3, rows C and E), 7.1 and 7.6.
+# Symbols: D heads, lambda the weight of the backbone's loss; y the tokens that the base model generated.
 
 
 @dataclass(frozen=True, kw_only=True)
 class TuneMeshHeads(MeshHeadsRecipe):
-    """Stage 2: heads of stage 1 and the backbone together; exports heads, and the tuned backbone in ``backbone``.
+    """Heads of stage 1 and a decoder of points together; exports heads, and the tuned decoder in ``backbone``.
 
-    A preset of that folder makes it a target: ``adapter: mesh`` and ``source: {folder: OUT/backbone}``. After LoRA the
-    folder holds the low-rank matrices, which are added to the weights of the base model when it is read.
+    The folder holds low-rank matrices, or all weights if the rank is 0. ``bpt:lora=OUT/backbone`` is BPT with their
+    products added; a backbone of ours is a preset of ``adapter: mesh`` and ``source: {folder: OUT/backbone}``.
 
     Args:
-        requires: the recipes of the backbone and of the heads.
-        tuning: how the backbone learns.
+        requires: the recipe of the heads; of our shipped backbone that of the backbone stands before it.
+        rank: of the matrices; 0: all weights learn (of our shipped decoders).
+        alpha: their product is scaled by alpha / rank; the paper's W + AB leaves that out.
         fixed: lambda.
-        target: the name of the backbone.
+        labels: for the backbone's loss. probs: the base model's distributions, see `joint_loss`.
+            tokens: y, in sums over rows, as eq. 7 is printed.
     """
 
+    backbone: str = NAME
     requires: tuple[str, ...]
-    tuning: Tuning = field(default_factory=Tuning)
-    fixed: float = 20.0
-    target: str = NAME
+    rank: int = 16
+    alpha: int = 32
+    fixed: float = 50.0
+    labels: Literal["probs", "tokens"] = "probs"
     together: int = 2
-    rate: float = 2e-3
-    steps: int = 1500
+    rate: float = 5e-4
+    steps: int = 800
     hours: float = 2.0
 
+    tunes = True
+    paper = MappingProxyType({"epochs": 10, "rate": 1e-4, "warmup": 1, "floor": 0.1, "hours": 1e4})
+
     def build(self, requirements: Mapping[str, Path]) -> nn.Module:
-        """The heads of stage 1 and the backbone, with the meshes of stage 1."""
-        base, stage_1 = (requirements[name] for name in self.requires)
-        target = load_backbone(self.target, base)
-        heads = Heads.load(stage_1, target.tied_embeddings).float().requires_grad_()
-        assert isinstance(self.plan, ShapePlan), "stage 2 is for our shipped backbone"
-        sides = self.plan.sides(Teacher(target), heads.config.heads)
-        model = MeshTraining(heads, *sides, FinetunedMesh(base, self.tuning))
-        model.base = Teacher(target)
+        """The heads of stage 1 and the decoder, with meshes that the decoder generates.
+
+        Raises:
+            WeightsError: the weights cannot be had, or the heads are of another backbone.
+            UsageError: it is not a decoder of points that can learn, or peft is not installed.
+        """
+        *bases, stage_1 = (requirements[name] for name in self.requires)
+        tuning, passages = Tuning(self.rank, self.alpha), None
+        if isinstance(self.plan, ShapePlan):
+            teacher = Teacher(load_backbone(self.backbone, bases[0]))
+            tuned: Tuned = FinetunedMesh(bases[0], tuning)
+        elif isinstance(self.plan, TaskPlan):
+            tuned = finetuned(self.backbone, tuning, self.device)
+            passages = self.plan.passages(self.backbone)
+            teacher = passages.teacher
+        else:
+            raise UsageError(
+                "heads of a mesh decoder learn from point clouds; give a task such as point_clouds as --data"
+            )
+        heads = Heads.load(stage_1, teacher.backbone.tied_embeddings).float().requires_grad_()
+        if heads.config.fingerprint != teacher.backbone.fingerprint:
+            raise UsageError(
+                f"the heads in {stage_1} were trained for {heads.config.backbone} with other weights than those of "
+                f"{self.backbone}: train them with stride train {self.requires[-1]} --backbone {self.backbone}"
+            )
+        model = MeshTraining(heads, *meshes_of(teacher, self.plan, passages, heads.config.heads), tuned)
+        model.base = teacher
         return model
 
     def loss(self, model: nn.Module, step: int, random: np.random.Generator) -> Tensor:
         assert isinstance(model, MeshTraining)
-        chosen = random.integers(len(model.train_on.passages), size=self.together).tolist()
-        return joint_loss(model, chosen, self.fixed)
+        numbers = [number for number, _ in model.train_on.numbered()]
+        chosen = [numbers[place] for place in random.integers(len(numbers), size=self.together)]
+        return (printed_loss if self.labels == "tokens" else joint_loss)(model, chosen, self.fixed)
 
     def export(self, model: nn.Module, folder: Path) -> None:
         """Write the tuned backbone, and heads that are tied to it."""
         assert isinstance(model, MeshTraining) and model.tuned is not None
         model.tuned.export(folder / "backbone")
-        merged = load_backbone(f"{self.target} merged", folder / "backbone")
+        merged = model.tuned.merged(f"{self.backbone} merged", folder / "backbone")
         model.heads.config = replace(model.heads.config, backbone=merged.name, fingerprint=merged.fingerprint)
         model.merged = Teacher(merged)
-        model.heads.shared = merged.tied_embeddings().unembed.float()[model.heads.ids]
+        if model.heads.own is None:
+            model.heads.shared = merged.tied_embeddings().unembed.float()[model.heads.ids]
         save_heads(model.heads, folder)
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
@@ -398,14 +348,26 @@ class TuneMeshHeads(MeshHeadsRecipe):
         return figures(model, checked) | {"divergence": drift(model.base, model.merged, passages)}
 
 
+def printed_loss(model: MeshTraining, chosen: Sequence[int], fixed: float) -> Tensor:
+    """lambda L_backbone + L_mhd as eqs. 5-7 are printed, a mean over passages.
+
+    L_backbone is the sum over rows s of -log p_{s+1}(y_{s+1}), and L_mhd = sum_d 0.8^d sum_s -log p_{s+d+1}(y_{s+d+1}).
+    """
+    total = torch.zeros(())
+    for number, (own, heads, after) in zip(chosen, tuned_passes(model, chosen), strict=True):
+        passage = model.train_on.passages[number]
+        labels = torch.tensor(passage.tokens[passage.start :], device=own.device)
+        total = total + fixed * functional.cross_entropy(own, labels, reduction="sum")
+        for depth, (logits, tokens) in enumerate(zip(heads, after.T, strict=True), 1):
+            lost = functional.cross_entropy(logits, tokens, ignore_index=-1, reduction="sum")
+            total = total + FADING**depth * lost
+    return total / len(chosen)
+
+
 for _block, _row in (("mlp", "C"), ("cross", "E")):
-    _name = f"xspecmesh-{_block}"
-    _summary = f"Table 3, row {_row}: {_name}, the backbone learning by LoRA"
-    RECIPES.register(f"{_name}-lora")(TuneMeshHeads(summary=_summary, requires=(BASE, _name)))
-RECIPES.register("xspecmesh-cross-full")(
-    TuneMeshHeads(
-        summary="section 7.6: row E with all weights of the decoder",
-        requires=(BASE, "xspecmesh-cross"),
-        tuning=Tuning(0),
+    GENERAL_RECIPES.register(f"xspecmesh-{_block}-lora")(
+        TuneMeshHeads(
+            summary=f"Table 3, row {_row}: any decoder of points learns together with its xspecmesh-{_block} heads",
+            requires=(f"xspecmesh-{_block}",),
+        )
     )
-)

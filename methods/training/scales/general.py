@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -80,23 +81,18 @@ def picture_sides(backbone: str, plan: PassagePlan | AnyPlan) -> tuple[Teacher, 
     if isinstance(plan, PicturePlan):
         teacher = Teacher.load(backbone, plan.dtype, plan.device)
         side = side_of_pictures(teacher)
-        files = [[_file(picture.file, side) for picture in pictures] for pictures in plan.sides()]
+        files = [[partial(square, picture.file, side) for picture in pictures] for pictures in plan.sides()]
         return teacher, PictureSides(*files)
     passages = passages_of(backbone, plan)
     drawn = [
-        [_drawn(passages.teacher, passage.tokens[passage.start :]) for passage in side]
+        [partial(_pixels, passages.teacher.backbone, passage.tokens[passage.start :]) for passage in side]
         for side in (passages.train, passages.development)
     ]
     return passages.teacher, PictureSides(*drawn)
 
 
-def _file(path: Path, side: int) -> Draw:
-    return lambda: square(path, side)
-
-
-def _drawn(teacher: Teacher, tokens: Sequence[int]) -> Draw:
-    backbone: Any = teacher.backbone
-    return lambda: np.asarray(backbone.decode(tokens).pixels)
+def _pixels(backbone: Any, tokens: Sequence[int]) -> UInt8[np.ndarray, "S S 3"]:
+    return np.asarray(backbone.decode(tokens).pixels)
 
 
 def scales(model: PictureTraining, pictures: list[UInt8[np.ndarray, "S S 3"]]) -> dict[str, Scale]:
@@ -148,7 +144,6 @@ class AnySamplers(SamplersRecipe):
         more: see `SamplerShape`; the 4x samplers have 30 M parameters and the 2x ones 20 M.
         device: that the samplers learn on.
         requires: the samplers to start from, if any.
-        paper: the paper's schedule.
         Others: see `SamplersRecipe`.
     """
 
@@ -202,7 +197,7 @@ class AnySamplers(SamplersRecipe):
         return self.both(model, both, rows, step)
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """See `pictures_in_training.same_tokens`."""
+        """See `same_tokens`."""
         assert isinstance(model, PictureTraining)
         return same_tokens(model)
 

@@ -110,9 +110,7 @@ class TreeCost(NamedTuple):
         N: nodes.
         candidates: by eq. 5.
         nodes: read by the target.
-        passes: of the drafter.
         targets: passes of the target.
-        draft_ms: of the drafter in a cycle.
     """
 
     d: int
@@ -183,8 +181,6 @@ def gains(store: Store, group: CellGroup, name: str) -> pd.DataFrame | None:
     fixed tree is the fastest of EAGLE-2, or of LANTERN if ADT-Tree accepts by LANTERN's rule.
 
     Args:
-        store: the run.
-        group: its cells.
         name: a cell of ADT-Tree.
     """
     relaxed = cast("dict[str, Any]", group.row(name)["options"]).get("acceptance") == "lantern"

@@ -9,7 +9,6 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from stridebench.reports.papers.charts import ChartData, qualities, source
@@ -37,8 +36,6 @@ class SweepLine:
     """Cells joined by a curve.
 
     Args:
-        label: of the curve.
-        rows: the cells.
         marks: texts at the points.
         swept: whether they are MuLo-SD's.
     """
@@ -179,10 +176,7 @@ def picture_sheet(
     """Draw one row a prompt: AR's picture, then one column a cell; nothing if AR has no picture on a known grid.
 
     Args:
-        store: the run.
-        group: its cells.
         columns: cells by the titles of their columns.
-        title: of the sheet.
         most: number of prompts.
     """
     base = next(iter(group.cells(role="baseline")), None)
@@ -199,7 +193,9 @@ def picture_sheet(
         for row, (prompt, repetition) in enumerate(prompts.items()):
             axes = drawn.axes[row * len(cells) + column]
             if cell.meta.grid and show_output(axes, store, cell, prompt, repetition) and column:
-                _stamp(axes, stamps.get((prompt, repetition), math.nan))
+                speedup = stamps.get((prompt, repetition))
+                text = f"{speedup:.2f}x" if speedup is not None else "not timed"
+                axes.text(0.04, 0.05, text, transform=axes.transAxes, color="white", fontsize=7, bbox=STAMP)
             if not row:
                 axes.set_title(fill(name, 24), fontsize=6)
             if not column:
@@ -221,8 +217,3 @@ def ratios(base: SealedCell, cell: SealedCell) -> dict[tuple[str, int], float]:
     paired = (token_ms(FinishedCell.of(base).totals) / token_ms(FinishedCell.of(cell).totals)).dropna()
     keys = ((str(prompt), int(repetition)) for prompt, repetition in paired.index)
     return dict(zip(keys, paired.astype(float), strict=True))
-
-
-def _stamp(axes: Axes, speedup: float) -> None:
-    text = f"{speedup:.2f}x" if math.isfinite(speedup) else "not timed"
-    axes.text(0.04, 0.05, text, transform=axes.transAxes, color="white", fontsize=7, bbox=STAMP)

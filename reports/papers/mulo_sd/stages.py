@@ -181,9 +181,6 @@ class Swept:
     """The cells that a row is measured on.
 
     Args:
-        run: the run.
-        group: its cells.
-        factor: of the row.
         line: MuLo-SD over tau as published, at the row's factor, with trained samplers, or None if it was not run.
         base: the autoregressive cell, or None if it was not run.
     """

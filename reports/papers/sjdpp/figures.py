@@ -81,7 +81,6 @@ def break_even(batches: Sequence[int], speedups: Sequence[float]) -> float | Non
     """Return the B from which on nothing is gained: the speed-up last falls to 1 there, interpolated over log2 B.
 
     Args:
-        batches: ascending.
         speedups: one a batch.
 
     Returns:
@@ -146,7 +145,7 @@ def exact_table(run: MeasuredRun) -> Iterator[TextTable]:
         "less SJD: the difference to SJD, / SJD: the ratio (median), both paired by prompt and seed, with a 95 % "
         "interval; each of its bounds alone is one-sided at 97.5 %",
         "total variation: of the run's own proof, the worst enumerated model; no sampling noise",
-        "histogram TV: between the token histograms of the method and of AR, beside that of AR with other seeds",
+        "histogram TV: between the token histograms of the method and of AR, next to that of AR with other seeds",
     )
     for group in run.groups:
         names = _compared(group)

@@ -37,8 +37,6 @@ class Setting:
     """Finished cells of all backbones of one type, temperature and task.
 
     Args:
-        store: the run.
-        rows: as in ``Measured``.
         roles: a backbone each, and heads unless it is decoded autoregressively.
     """
 

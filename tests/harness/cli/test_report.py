@@ -10,7 +10,7 @@ import pytest
 
 from stridebench.harness.record.store import Store
 from stridebench.reports import pareto
-from stridebench.reports.papers.one_table import keys, tables_of
+from stridebench.reports.papers.report import keys, tables_of
 from tests.support.cli import refused, stride
 from tests.support.fake_store import FakeStore
 from tests.support.paper_runs import paper_run

@@ -9,8 +9,7 @@ import pytest
 from stridebench.harness import discover
 from stridebench.harness.errors import UsageError
 from stridebench.harness.registry import GENERAL_RECIPES
-from stridebench.harness.train.data import TaskPlan
-from stridebench.harness.train.general import general
+from stridebench.harness.train.general import TaskPlan, general
 
 PLAN = TaskPlan("humaneval")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from stridebench.harness.train.ngram_control import NGram
+from stridebench.harness.train.passages import NGram
 
 
 def test_counts_back_off_to_shorter_contexts() -> None:

@@ -20,7 +20,7 @@ from stridebench.harness.plan.cells import expand
 from stridebench.harness.record.entries import CellMeta, GridEntry
 from stridebench.harness.record.store import Store
 from stridebench.reports.papers import report
-from stridebench.reports.papers.adt_tree import figures, laws, tables
+from stridebench.reports.papers.adt_tree import figures, tables
 from stridebench.reports.papers.measured import MeasuredRun, fits, measured
 from stridebench.reports.papers.paper_files import papers, printed
 from stridebench.reports.text_table import UNMEASURED, TextTable
@@ -72,7 +72,7 @@ def filled(store: FakeStore, fill: Callable[[MeasuredRun], Iterable[TextTable]],
 
 
 def table(name: str) -> Callable[[MeasuredRun], list[TextTable]]:
-    return lambda run: report.table(name, run)
+    return lambda run: report.printed_table(name, run)
 
 
 def test_printed_numbers_are_the_papers() -> None:
@@ -226,7 +226,7 @@ def grounds(deep: int, pictures: int = 5) -> FakeStore:
 @pytest.mark.parametrize(("deep", "variation", "sure"), [(3, "1.000", True), (1, "0.000", False)])
 def test_depths_are_compared_by_ground(deep: int, variation: str, sure: bool) -> None:
     store = grounds(deep)
-    sheet = next(iter(laws.region_table(run_of(store))))
+    sheet = next(iter(figures.region_table(run_of(store))))
     rows = lines(sheet, 2)
     assert rows.loc[("located", "smooth"), "mean depth"].startswith(f"{deep}.00")
     assert rows.loc[("located", "smooth"), "cycles"] == "40"
@@ -237,9 +237,9 @@ def test_depths_are_compared_by_ground(deep: int, variation: str, sure: bool) ->
 
 
 def test_pictures_of_one_ground_cannot_be_compared() -> None:
-    steps = laws.located(grounds(3).cell("located"))  # type: ignore[arg-type]
-    assert laws.difference(steps[steps["region"] == "smooth"]) == "pictures of one ground only"
-    assert "too few" in laws.difference(steps[steps["prompt"].isin(["smooth0", "textured0"])])
+    steps = figures.located(grounds(3).cell("located"))  # type: ignore[arg-type]
+    assert figures.difference(steps[steps["region"] == "smooth"]) == "pictures of one ground only"
+    assert "too few" in figures.difference(steps[steps["prompt"].isin(["smooth0", "textured0"])])
 
 
 def test_levels_of_tokens_and_trees_lie_on_the_grid() -> None:
@@ -262,13 +262,13 @@ def with_laws(store: FakeStore, folder: Path) -> FakeStore:
 
 def test_the_most_and_least_certain_cells_are_found(tmp_path: Path) -> None:
     store = with_laws(paper_run(), tmp_path)
-    pictures = list(laws.pictures(store.cell("ar1")))  # type: ignore[arg-type]
+    pictures = list(figures.pictures(store.cell("ar1")))  # type: ignore[arg-type]
     assert pictures[0].sureness(GridEntry(**GRID))[1].tolist() == pytest.approx([0.7, 0.65, 0.6, 0.55])
-    least, _, most = laws.extremes(pictures, GridEntry(**GRID))
+    least, _, most = figures.extremes(pictures, GridEntry(**GRID))
     assert (least.row, least.column, most.row, most.column) == (3, 3, 0, 0)
     assert most.probs.tolist() == [0.9, 0.05]
-    assert list(laws.pictures(store.cell("adt1"))) == []  # type: ignore[arg-type]
-    (sheet,) = laws.table(run_of(store))
+    assert list(figures.pictures(store.cell("adt1"))) == []  # type: ignore[arg-type]
+    (sheet,) = figures.certainty_table(run_of(store))
     assert lines(sheet, 2).loc[("embedded-image, T = 1", "smooth"), "median"] == "0.725"
 
 

@@ -25,9 +25,9 @@ from stridebench.harness.plan import presets, suite
 from stridebench.harness.plan.cells import expand
 from stridebench.harness.record.store import Store
 from stridebench.harness.registry import RECIPES
+from stridebench.reports.papers import cross_regression as papers_cross_energies
 from stridebench.reports.papers import report
-from stridebench.reports.papers.cross_regression import facts as papers_cross_energies
-from stridebench.reports.papers.cross_regression.facts import beside, energies, layers_of, options, parameters
+from stridebench.reports.papers.cross_regression import beside, energies, layers_of, options, parameters
 from stridebench.reports.papers.drawing import FIGURES, SHEETS
 from stridebench.reports.papers.engine import lines_of, with_options
 from stridebench.reports.papers.paper_files import papers, printed
@@ -90,7 +90,7 @@ SCORES = {"gsm8k": "exact_match_flexible", "humaneval": "pass@1"}
 def sheets(store: FakeStore, name: str) -> list[Any]:
     """Return a frame, indexed by the first two columns, and the table with title and notes, for each table."""
     frames = []
-    for sheet in report.table(name, run_of(store)):
+    for sheet in report.printed_table(name, run_of(store)):
         frame = pd.DataFrame(sheet.rows, columns=[column.title for column in sheet.columns])
         frames.append((frame.set_index(["row", "figure"]).sort_index(), sheet))
     return frames
@@ -162,41 +162,6 @@ def test_whisper_is_in_table_4_alone() -> None:
     assert sheets(store, "cross_regression_table17") == []
 
 
-def test_table_3_has_every_framework_and_scores_as_shares() -> None:
-    store = run()
-    add(store, "llama3-8b", "gsm8k", outputs((3,) * 3, 12.0, score="exact_match_flexible", right=3))
-    relaxed: dict[str, Any] = {"mode": "det", "clip": True, "tau": -14.0, "beta": 0.05}
-    add(store, "llama3-8b", "gsm8k", outputs((5,) * 2, 12.0, score="exact_match_flexible", right=2), **relaxed)
-    add(store, "llama3-8b", "gsm8k", outputs((0, 1) * 4, 12.0), "prompt_lookup")
-    diffusion = meta("d", backbone="llada-8b", method="masked_diffusion", params={"steps": 128}, task="gsm8k")
-    store.add(
-        {**diffusion, "sampling": {"temperature": 0.6}},
-        completed(outputs((2,) * 4, 10.0, score="exact_match_flexible", right=1)),
-    )
-    ((frame, sheet),) = sheets(store, "cross_regression_table3")
-    assert "of llama3-8b | measured on llama3-8b" in sheet.title and len(frame) == 20
-    for row, tokens, score in (
-        *(("Lossless", "4.00", "0.500"), ("Lossy (dE<= 14)", "6.00", "0.333")),
-        *(("PLD", "1.50", UNMEASURED), ("LLaDA (T=128)", "3.00", "0.167"), ("Baseline", "1.00", "0.500")),
-    ):
-        row_figures = frame.loc[(row, "GSM8K")]
-        assert row_figures["tokens, measured"].startswith(tokens) and row_figures["score, measured"].startswith(score)
-        assert frame.loc[(row, "HumanEval"), "tokens, measured"] == UNMEASURED
-    assert frame.loc[("Lossy (dE<= 14)", "GSM8K"), ["tokens, printed", "score, printed"]].tolist() == ["5.03", "0.66"]
-    assert any("another law" in note for note in sheet.notes)
-
-
-def test_an_answer_without_worked_examples_is_scored_by_the_flexible_rule() -> None:
-    """'The answer is 18.' is right, and has no '#### 18'."""
-    store = run()
-    add(store, "llama3-8b", "gsm8k", outputs((3,) * 3, 12.0))
-    base = store.sealed_cells["llama3-8b-gsm8k-0.6"]
-    base.samples["scores"] = json.dumps({"exact_match": 0.0, "exact_match_flexible": 1.0})
-    ((frame, sheet),) = sheets(store, "cross_regression_table3")
-    assert frame.loc[("Baseline", "GSM8K"), "score, measured"].startswith("1.000")
-    assert any(note.startswith("score of gsm8k: exact_match_flexible") for note in sheet.notes)
-
-
 def test_tokens_of_a_masked_model_are_those_of_its_completion() -> None:
     """12 positions in 4 passes, of which 4 to 9 come before the end of text, its id included."""
     store = run()
@@ -212,33 +177,12 @@ def test_tokens_of_a_masked_model_are_those_of_its_completion() -> None:
     assert any("completion / steps" in note for note in sheet.notes)
 
 
-def test_scores_are_per_cent_where_they_are_printed_so() -> None:
-    store = run(t=0.0)
-    add(store, "llama3-8b", "gsm8k", outputs((3,) * 3, 12.0, score="exact_match_flexible", right=3))
-    ((frame, _),) = sheets(store, "cross_regression_table7")
-    row = frame.loc[("LLaMA-3 8B", "T = 0")]
-    assert row["score, printed"] == "60.0" and row["score, measured"].startswith("50.0 [")
-
-
 def grid(task: str = "continuation", backbone: str = "embedded-code") -> FakeStore:
     store = run("cross_regression_thresholds", t=0.1)
     for tau, accepted in ((0.0, (1,) * 6), (-4.0, (2,) * 4), (-8.0, (3,) * 3)):
         for beta in (0.05, 0.2):
             add(store, backbone, task, outputs(accepted, 12.0), mode="det", clip=True, tau=tau, beta=beta)
     return store
-
-
-@pytest.mark.slow
-def test_the_measured_grid_is_shown_next_to_llama_3s() -> None:
-    ((twelve, sheet),) = sheets(grid(), "cross_regression_table12")
-    assert "printed of llama3-8b | measured on embedded-code" in sheet.title
-    assert twelve.loc[("threshold 4, smoothing 0.2", ""), "tokens, printed"] == "4.32"
-    assert twelve.loc[("threshold 4, smoothing 0.2", ""), "tokens, measured"].startswith("3.00")
-    assert twelve.loc[("threshold 12, smoothing 0.05", ""), "tokens, measured"] == UNMEASURED
-    assert (twelve["tokens, printed"] == "-").sum() == 1, "threshold 0 at smoothing 0.2 is printed in no row"
-    assert any("4.4" in note and "falls" in note for note in sheet.notes)
-    ((thirteen, _),) = sheets(grid(), "cross_regression_table13")
-    assert thirteen.loc[("threshold 0, smoothing 0.5", ""), "tokens, printed"] == "3.01"
 
 
 def test_a_published_model_has_its_own_rows() -> None:
@@ -456,5 +400,5 @@ def test_the_tables_equal_those_of_version_0_1(name: str, build: Callable[[], Fa
     run = run_of(store)
     sheets = []
     for table in report.contents_of(store).sheets:  # type: ignore[arg-type]  # what reports read of a store
-        sheets += SHEETS[table](run) if table in SHEETS else report.table(table, run)
+        sheets += SHEETS[table](run) if table in SHEETS else report.printed_table(table, run)
     assert report.markdown(sheets, []) == golden.read_text(encoding="utf-8")

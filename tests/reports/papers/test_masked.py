@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from stridebench.harness.record.columns import Record
-from stridebench.reports.papers import masked, report
+from stridebench.reports.papers import report, user_questions
 from stridebench.reports.papers.drawing import FIGURES
 from stridebench.reports.papers.measured import measured
 from tests.support.fake_store import GREEDY, FakeStore, empty, meta, record, step
@@ -68,7 +68,7 @@ def store() -> FakeStore:
 
 
 def test_the_table_equals_the_one_by_hand(store: FakeStore) -> None:
-    (sheet,) = masked.table(run_of(store))
+    (sheet,) = user_questions.step_table(run_of(store))
     titles = [column.title for column in sheet.columns]
     assert titles[:4] == ["cell", "passes", "canvas / passes", "completion / steps"]
     assert titles[4:7] == ["speed-up over the twin", "solved", "solved less the twin's"]
@@ -96,7 +96,7 @@ def test_prefill_is_in_the_speed_up_of_whole_outputs(store: FakeStore) -> None:
                 for one in cell_records
             ]
         with_prefill.add(stored.facts, cell_records)
-    (sheet,) = masked.table(run_of(with_prefill))
+    (sheet,) = user_questions.step_table(run_of(with_prefill))
     assert [row[2][:4] for row in sheet.rows if row[0].endswith("order=random steps=4")] == ["4.00"]
 
 
@@ -107,7 +107,7 @@ def test_settings_without_a_twin_have_no_sheet(store: FakeStore) -> None:
             alone.add(stored.facts, store.records[name])
     warm = {**GREEDY, "temperature": 1.0}
     cell(alone, "t-warm", records(16, 8, 5), 1.1, backbone="twin", baseline="t-warm", role="baseline", sampling=warm)
-    assert list(masked.pairs(measured(alone))) == [], "the twin ran at another temperature"
+    assert list(user_questions.pairs(measured(alone))) == [], "the twin ran at another temperature"
 
 
 @pytest.mark.slow

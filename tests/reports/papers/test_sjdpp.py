@@ -17,11 +17,8 @@ from matplotlib.figure import Figure
 from stridebench.harness.errors import UsageError
 from stridebench.harness.plan import suite
 from stridebench.harness.plan.cells import expand
-from stridebench.harness.plan.entries import TaskUse
 from stridebench.harness.record import stats
-from stridebench.harness.record.provenance import digest
-from stridebench.harness.registry import TASKS
-from stridebench.reports.papers import drawing, engine, paper_files, report
+from stridebench.reports.papers import drawing, paper_files, report
 from stridebench.reports.papers.measured import MeasuredRun
 from stridebench.reports.papers.sjdpp import figures as diversity
 from stridebench.reports.papers.sjdpp import maps
@@ -169,20 +166,6 @@ def test_diversity_is_reported_with_its_interval_and_counts(tmp_path: Path) -> N
     np.testing.assert_allclose([end[1] for end in interval], [0.29, 0.31])
 
 
-@pytest.mark.slow
-def test_a_run_without_the_scorer_has_sheets_alone(tmp_path: Path) -> None:
-    store: Any = seeded(tmp_path, prompts=1, scored=False)
-    assert (
-        list(diversity.diversity_table(run_of(store))) == []
-        and list(drawing.FIGURES["sjdpp_diversity"](run_of(store))) == []
-    )
-
-
-def test_one_seed_has_no_sheet(tmp_path: Path) -> None:
-    store: Any = with_pictures(paper_run("papers/sjdpp_diversity", prompts=1), tmp_path)
-    assert list(diversity.same_seed(run_of(store))) == []
-
-
 # scores of the run's own task
 
 
@@ -203,7 +186,7 @@ def sheet(store: FakeStore, table: str) -> pd.DataFrame:
 
 
 def sheet_of(run: MeasuredRun, table: str) -> pd.DataFrame:
-    (table_of_report,) = report.table(table, run)
+    (table_of_report,) = report.printed_table(table, run)
     return pd.DataFrame(table_of_report.rows, columns=[column.title for column in table_of_report.columns])
 
 
@@ -253,13 +236,13 @@ def index_of(prompts: int) -> pd.MultiIndex:
 
 
 def test_scores_of_another_detector_are_noted() -> None:
-    (sheet,) = report.table("sjdpp_table2", run_of(paper_run()))
+    (sheet,) = report.printed_table("sjdpp_table2", run_of(paper_run()))
     note = "measured Overall Score, Counting: of emoji_scenes by a detector of its own, not the benchmark's"
     assert note in sheet.notes
     real = paper_run(task="geneval")
     for cell in real.sealed_cells.values():
         cell.facts["set_scores"] = {"geneval_overall": {"value": 0.7, "low": 0.6, "high": 0.8, "n": 5, "reason": ""}}
-    (sheet,) = report.table("sjdpp_table2", run_of(real))
+    (sheet,) = report.printed_table("sjdpp_table2", run_of(real))
     assert not any("detector" in note for note in sheet.notes)
 
 
@@ -315,11 +298,6 @@ def test_one_prompt_has_intervals_over_its_seeds_and_says_so(tmp_path: Path) -> 
     np.testing.assert_allclose(spans[1], [ratio.low, ratio.high])
 
 
-def test_several_prompts_have_no_note_on_seeds() -> None:
-    (sheet,) = report.table("sjdpp_table8", run_of(paper_run()))
-    assert not any("seeds" in note for note in sheet.notes)
-
-
 # figures read back
 
 
@@ -349,13 +327,6 @@ def resolutions() -> FakeStore:
         records = [record(f"p{i}", [step(accepted, accepted)] * 4) for i in range(2)]
         store.add(meta(backbone, **settings, task="emoji_scenes"), records)
     return store
-
-
-def test_sheets_and_diversity_are_drawn(tmp_path: Path) -> None:
-    written = report.write(seeded(tmp_path, prompts=1), tmp_path / "out")  # type: ignore[arg-type]
-    names = [path.name for path in written if path.suffix == ".png"]
-    assert names == ["papers-diversity.png", "papers-fig10.png"]
-    assert matplotlib.image.imread(tmp_path / "out" / names[1]).std() > 0.01
 
 
 def test_fig_6_has_lines_alone_and_a_colour_for_each_of_many_methods(tmp_path: Path) -> None:
@@ -456,21 +427,8 @@ def test_table_10_is_drawn_beside_the_printed_values(tmp_path: Path) -> None:
 # suites
 
 
-def test_the_suite_has_every_rival_of_table_5() -> None:
-    plan = expand(suite.load("papers/sjdpp"))
-    lines = engine.lines_of(paper_files.printed("sjdpp_table5"))
-    methods = {line.selection["method"] for line in lines if line.selection}
-    assert methods <= {cell.name for cell in plan.runnable}
-
-
 def rows_of(table: str) -> list[dict[str, str]]:
     return [{str(k): str(v) for k, v in row.items()} for row in paper_files.printed(table).rows.to_dict("records")]
-
-
-def test_diversity_is_asked_for_over_seeds_and_at_each_k() -> None:
-    resolved = suite.of_command("papers/sjdpp --only diversity")
-    assert resolved.suite.repetitions > 1 and resolved.tasks[0].params["scorers"] == "diversity"
-    assert set(resolved.suite.top_ks) == {1, 10, 100, 250}
 
 
 WINDOWS = {"lumina-mgpt-7b-768": 96, "emu3-gen": 96, "simplear-0.5b": 32, "llamagen-t2i-xl": 32, "janus-pro-1b": 250}
@@ -504,10 +462,3 @@ def test_the_suite_of_published_models_has_the_papers_setting(tmp_path: Path, mo
     (tmp_path / "data" / "captions_val2017.json").write_text("{")
     with pytest.raises(UsageError, match=r"captions_val2017\.json"):
         expand(suite.of_command("papers/sjdpp --only real"))
-
-
-@pytest.mark.parametrize("name", ["coco", "geneval", "partiprompts", "t2i_compbench", "dpg_bench"])
-def test_parameters_of_a_benchmark_can_be_kept(name: str) -> None:
-    """Scorers of the class are not parameters, which identify a run."""
-    params = TaskUse(name, TASKS.get(name)(), None).params
-    assert digest(params) and "own" not in params

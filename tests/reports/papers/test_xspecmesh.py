@@ -116,7 +116,7 @@ def grouped(store: FakeStore) -> MeasuredRun:
 
 
 def table(name: str) -> Any:
-    return lambda run: report.table(name, run)
+    return lambda run: report.printed_table(name, run)
 
 
 def only(store: FakeStore, fill: Any, labels: int = 1) -> Any:
@@ -141,14 +141,14 @@ def test_a_row_that_did_not_run_says_why() -> None:
     store = mesh_run()
     planned = meta("t", backbone="embedded-mesh-truncated", role="baseline", task="shapes")
     store.skip(planned, "WeightsError: they do not come with this version")
-    (sheet,) = report.table("xspecmesh_table2", grouped(store))
+    (sheet,) = report.printed_table("xspecmesh_table2", grouped(store))
     rows = lines(sheet)
     column = rows["CD (lower better), measured"]
     assert column["DeepMesh*"] == UNMEASURED and column["Ours"].startswith("0.1985") and len(column) == 4
     assert rows.loc["BPT", "Avg. Lat. [s] (lower better), measured"].startswith("0.12")  # 12 x 10 ms and 5 ms
     reason = "skipped: WeightsError: they do not come with this version"
     assert f"DeepMesh* not measured: {reason}" in sheet.notes
-    (sheet,) = report.table("xspecmesh_table3", grouped(store))
+    (sheet,) = report.printed_table("xspecmesh_table3", grouped(store))
     assert "C, full, C-tuned, full-tuned not measured: not in this run" in sheet.notes
 
 
@@ -349,5 +349,5 @@ def test_a_real_backbone_fills_the_table_where_the_suite_gives_it_a_role() -> No
     rows = only(store, table("xspecmesh_table3"))
     assert rows["SCR [tokens/step], measured"][["A", "E"]].str[:5].tolist() == ["1.000", "3.000"]
     assert rows["SCR [tokens/step], measured"]["D"] == UNMEASURED
-    (sheet,) = report.table("xspecmesh_table3", grouped(store))
+    (sheet,) = report.printed_table("xspecmesh_table3", grouped(store))
     assert "measured on bpt bf16" in sheet.title or "measured on bpt fp32" in sheet.title

@@ -8,8 +8,8 @@ import torch
 
 from stridebench.harness.backbones.image.vq import CODES, VQ, WIDTH
 from stridebench.harness.synthetic import emoji
-from stridebench.harness.train.backbones import emoji_vq as recipe
-from stridebench.harness.train.backbones.emoji_vq import agreement, psnr
+from stridebench.harness.train.backbones import emoji_image as recipe
+from stridebench.harness.train.backbones.emoji_image import agreement, psnr
 from stridebench.harness.train.loop import train
 
 

@@ -20,8 +20,7 @@ from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.plan import presets
 from stridebench.harness.registry import METHODS, RECIPES
-from stridebench.harness.train.data import TaskPlan
-from stridebench.harness.train.general import general
+from stridebench.harness.train.general import TaskPlan, general
 from stridebench.harness.train.loop import train
 from stridebench.harness.train.passages import PassagePlan, Passages
 from stridebench.harness.train.teacher import Teacher

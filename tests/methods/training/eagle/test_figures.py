@@ -13,7 +13,7 @@ from torch import Tensor
 
 from stridebench.harness.discover import shipped
 from stridebench.harness.registry import RECIPES
-from stridebench.harness.train.ngram_control import NGram
+from stridebench.harness.train.passages import NGram
 from stridebench.methods.drafters.eagle.net import FeatureDrafterNet
 from stridebench.methods.training.eagle.recipes import FeatureRecipe, figures, measured, measured_ngram, shuffled
 from stridebench.methods.training.eagle.student import Example, FeatureStudent, collate

@@ -15,8 +15,7 @@ from stridebench.harness.core.loop import decode
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.plan import presets
 from stridebench.harness.registry import RECIPES
-from stridebench.harness.train.data import TaskPlan
-from stridebench.harness.train.general import general
+from stridebench.harness.train.general import TaskPlan, general
 from stridebench.harness.train.loop import train
 from stridebench.methods.eagle1 import Eagle1
 from stridebench.methods.eagle3 import Eagle3

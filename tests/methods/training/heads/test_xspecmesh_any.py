@@ -20,14 +20,12 @@ from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import UsageError, WeightsError
 from stridebench.harness.plan import presets
 from stridebench.harness.train import loop
-from stridebench.harness.train.data import TaskPlan
 from stridebench.harness.train.finetuning import FinetunedBPT, Tuning, finetuned
-from stridebench.harness.train.general import general
+from stridebench.harness.train.general import TaskPlan, general
 from stridebench.harness.train.loop import train
 from stridebench.methods.drafters.heads.net import read_config
 from stridebench.methods.multi_head import MultiHead
-from stridebench.methods.training.heads.xspecmesh import MeshTraining, joint_loss, tuned_passes
-from stridebench.methods.training.heads.xspecmesh_any import printed_loss
+from stridebench.methods.training.heads.xspecmesh import MeshTraining, joint_loss, printed_loss, tuned_passes
 
 BPT = "tiny:bpt"
 PLAN = TaskPlan("point_clouds", {"folder": str(discover.SAMPLES / "point_clouds")}, limit=2, new=12, dtype="fp32")

@@ -84,18 +84,18 @@ def test_samplers_at_factor_4_start_from_those_at_factor_2(folder: Path, tmp_pat
 
 
 def test_equation_9_whole_reaches_every_net(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a stand-in of the package lpips, whose weights are not here."""
+    """With a stand-in of LPIPS, whose weights are not here."""
     seen = []
 
     class LPIPS(torch.nn.Module):
-        def __init__(self, net: str, verbose: bool) -> None:
+        def __init__(self, net: str) -> None:
             super().__init__()
 
         def forward(self, painted: torch.Tensor, pixels: torch.Tensor) -> torch.Tensor:
             seen.append(painted.shape)
             return (painted - pixels).abs().mean((1, 2, 3))
 
-    monkeypatch.setitem(sys.modules, "lpips", types.SimpleNamespace(LPIPS=LPIPS))
+    monkeypatch.setitem(sys.modules, "torchmetrics.functional.image.lpips", types.SimpleNamespace(_LPIPS=LPIPS))
     recipe = built(TAR, folder, lpips=1.0, gan=0.25, gan_from=0.0)
     torch.manual_seed(0)
     model = recipe.build({})

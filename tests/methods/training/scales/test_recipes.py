@@ -17,10 +17,9 @@ from stridebench.harness.registry import RECIPES
 from stridebench.harness.synthetic import emoji
 from stridebench.harness.train.loop import train
 from stridebench.methods.drafters.scales import Pair, Samplers, SamplerShape, nearest_code
-from stridebench.methods.training.scales import recipes as recipe
 from stridebench.methods.training.scales import samplers_recipe
-from stridebench.methods.training.scales.recipes import figures
-from stridebench.methods.training.scales.samplers_recipe import resample
+from stridebench.methods.training.scales import samplers_recipe as recipe
+from stridebench.methods.training.scales.samplers_recipe import figures, resample
 
 VQ = shipped("emoji-vq")
 PAIR = shipped("mulo-2x")
@@ -93,19 +92,19 @@ class TestTraining:
 @needs_vq
 class TestOptionalTerms:
     def test_lpips_without_its_package_is_refused(self, monkeypatch):
-        monkeypatch.setitem(sys.modules, "lpips", None)
-        with pytest.raises(UsageError, match="needs the package lpips"):
+        monkeypatch.setitem(sys.modules, "torchmetrics.functional.image.lpips", None)
+        with pytest.raises(UsageError, match="needs torchmetrics"):
             built(lpips=1.0)
 
     def test_lpips_counts_by_its_weight_and_on_whole_pictures_only(self, monkeypatch):
         class Half(nn.Module):
-            def __init__(self, net, verbose):
+            def __init__(self, net):
                 super().__init__()
 
             def forward(self, resampled, real):
                 return resampled.new_full((len(resampled), 1, 1, 1), 0.5)
 
-        monkeypatch.setitem(sys.modules, "lpips", types.SimpleNamespace(LPIPS=Half))
+        monkeypatch.setitem(sys.modules, "torchmetrics.functional.image.lpips", types.SimpleNamespace(_LPIPS=Half))
         model, plain = built(lpips=3.0), built()
         real = recipe.encoded(plain.frozen.tokenizer, emoji.scenes(0, "train", 2))
         for rows, term in ((slice(0, 8), 1.5), (slice(0, 4), 0.0)):

@@ -5,6 +5,7 @@ Source: Abulkhanov et al., Cross-Regression, Tables 3, 4 and 7-17.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -62,11 +63,6 @@ def options(params: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"redraft": "none", **params, "layers": (int(layers[1]), int(layers[2])) if layers else None}
 
 
-def with_layers(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the cells with these ``options``."""
-    return with_options(rows, options)
-
-
 def layers_of(row: str) -> Range | None:
     """Parse a label of Table 16; None means all layers."""
     layers = re.match(r"Layers (\d+)-(\d+)", row)
@@ -78,7 +74,6 @@ def beside(rows: pd.DataFrame, label: Range) -> Range | None:
 
     Args:
         rows: cells of one backbone. The last layer that an adapter changes gives its number of layers.
-        label: the printed range.
     """
     ranges = {params["layers"] for params in rows["options"] if params.get("layers")}
     if not ranges:
@@ -251,6 +246,8 @@ def _line(store: Store, group: CellGroup, name: str) -> dict[str, str] | None:
         return None
     possible = drafts[drafts["energy"] > IMPOSSIBLE]
     mu, sigma = _moments(possible)
+    by_output = possible.assign(one=1.0).groupby(KEYS)[["energy", "one"]].sum()
+    mean = stats.ratio(by_output, "energy", "one") if len(by_output) else None
     neighbours = possible[possible["following"] > IMPOSSIBLE]
     frame = FinishedCell.of(store.cell(name)).totals
     ratio, c = _gain(store, group, name, frame)
@@ -258,7 +255,7 @@ def _line(store: Store, group: CellGroup, name: str) -> dict[str, str] | None:
         "decoding": group.label(name),
         "drafts tested": str(len(drafts)),
         "impossible": f"{1 - len(possible) / len(drafts):.1%}",
-        "mu, nat": estimate_text(_mean(possible), 3),
+        "mu, nat": estimate_text(mean, 3),
         "sigma, nat": number(sigma, 3),
         "sigma / |mu|": number(sigma / abs(mu), 2) if mu else "-",
         "neighbours' correlation": (
@@ -273,12 +270,6 @@ def _line(store: Store, group: CellGroup, name: str) -> dict[str, str] | None:
 def _moments(possible: pd.DataFrame) -> tuple[float, float]:
     values = possible["energy"].to_numpy(dtype=np.float64)
     return (float(values.mean()), float(values.std())) if len(values) else (0.0, 0.0)
-
-
-def _mean(possible: pd.DataFrame) -> stats.Interval | None:
-    """Return the mean energy with an interval over prompts."""
-    by_output = possible.assign(one=1.0).groupby(KEYS)[["energy", "one"]].sum()
-    return stats.ratio(by_output, "energy", "one") if len(by_output) else None
 
 
 def _gain(store: Store, group: CellGroup, name: str, frame: pd.DataFrame) -> tuple[str, str]:
@@ -317,3 +308,65 @@ def by_place(run: MeasuredRun) -> Iterator[ChartData]:
             parts.append(pd.DataFrame(columns).assign(line=group.label(name)).rename_axis("place").reset_index())
         if parts:
             yield ChartData(group.title, pd.concat(parts))
+
+
+# Rows of the figures of Cross-Regression: layers that an adapter changes, and Fig. 1 over model sizes.
+# Source: Abulkhanov et al., Cross-Regression, Fig. 1, Tables 16 and 17.
+
+
+SERIES = ("GSM8K tau", "HumanEval tau", "MT-bench tau")
+"""Columns of Table 17."""
+
+
+@source("cross_regression_layers")
+def layers(run: MeasuredRun) -> Iterator[ChartData]:
+    """Yield Table 16: for each layout, tokens a step of the first cell near each printed range of layers."""
+    table = printed("cross_regression_table16").rows
+    for group in run.groups:
+        rows = fits(with_options(group.rows, options), method=METHOD, mode="std", beta=0.0)
+        if not any(params.get("layers") for params in rows["options"]):
+            continue
+        cells, values = [], []
+        for layout, column in (("sequential", "tau_Seq"), ("joint", "tau_Joint")):
+            of_layout = fits(rows, layout=layout)
+            for place, (label, value) in enumerate(zip(table["Layer Range"], table[column], strict=True)):
+                wanted = layers_of(label)
+                near = beside(of_layout, wanted) if wanted else None
+                cell = fits(of_layout, layers=near).iloc[:1] if near or not wanted else of_layout.iloc[:0]
+                shown = cell if len(cell) else pd.DataFrame({"tau": [math.nan]})
+                cells.append(shown.assign(layout=layout, layers=label.removeprefix("Layers "), line="measured"))
+                values.append(("printed, Llama-2-7B-chat", layout, place, float(value)))
+        frame = pd.DataFrame(values, columns=["label", "key", "x", "y"])
+        yield ChartData(group.title, pd.concat(cells), printed=frame)
+
+
+@source("cross_regression_sizes")
+def scaling(run: MeasuredRun) -> Iterator[ChartData]:
+    """Yield Fig. 1: the lossless joint decoding by parameters, with Table 17's values and the two in the text.
+
+    The paper prints no values of the figure.
+    """
+    if not run.groups:
+        return
+    rows = with_options(pd.concat([group.rows for group in run.groups]), options)
+    rows = fits(rows, **papers()[METHOD].named("Lossless"))
+    rows = rows[~rows[["backbone", "task", "temperature", "dtype"]].duplicated()]
+    sizes = [parameters(run.store, str(name)) or math.nan for name in rows["backbone"]]
+    rows = rows.assign(size=sizes).dropna(subset=["size"]).sort_values(["task", "temperature", "dtype", "size"])
+    lines = [f"{row['task']} {row['dtype']}, T = {row['temperature']:g}" for _, row in rows.iterrows()]
+    marks = rows["backbone"].where(~rows["backbone"].duplicated(), "")
+    yield ChartData("", rows.copy().assign(line=lines, mark=marks), printed=_printed_sizes(run))
+
+
+def _printed_sizes(run: MeasuredRun) -> pd.DataFrame:
+    table = printed("cross_regression_table17")
+    points = []
+    for column in SERIES:
+        for _, row in table.rows[table.rows["Temperature"] == "0"].iterrows():
+            size = parameters(run.store, table.paper.preset(f"{row['Model Series']} {row['Size']}"))
+            label = f"printed, {column.removesuffix(' tau')}, T = 0"
+            points += [(label, "scr", size, float(row[column]))] if size else []
+    for _, row in printed("cross_regression_fig1").rows.iterrows():
+        size = float(row["Size"].removesuffix("B")) * 1e9
+        points.append(("said of Fig. 1, GSM8K", "scr", size, float(row["GSM8K speed-up"])))
+    return pd.DataFrame(points, columns=["label", "key", "x", "y"])
