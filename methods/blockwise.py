@@ -2,7 +2,7 @@
 
 Source: Stern et al. 2018, arXiv:1811.03115, sections 3-5.
 Symbols: x proposed tokens, p the target's distributions, z its logits.
-Predict and verify are merged as in section 4, so that a step is one pass. The base model's own token of a block is the
+Predict and verify are merged as in section 4, so that a step is one pass. The base model's token of a block is the
 bonus or correction token of the step before.
 """
 
@@ -92,7 +92,7 @@ class Blockwise(Method[None]):
     def accept_probs(
         self, x: Int[Tensor, " K"], z: Float[Tensor, "K+1 V"], p: Float[Tensor, "K+1 V"]
     ) -> Float[Tensor, " K"]:
-        """The acceptance probability of each proposal, once those before it are accepted."""
+        """Return the acceptance probability of each proposal, once those before it are accepted."""
         zx = z[: len(x)].gather(1, x[:, None])
         if self.rule == "exact":
             accept_probs = acceptance_probs(x, None, p)

@@ -1,4 +1,4 @@
-"""EAGLE: a drafter of the target's own hidden rows grows a static tree of sampled tokens.
+"""EAGLE: a drafter of the target's hidden rows grows a static tree of sampled tokens.
 
 Source: Li et al. 2024, EAGLE, arXiv:2401.15077, section 3.
 Symbols: x drafted tokens, q the distribution each was drawn from given its earlier siblings, p the target's.

@@ -24,7 +24,7 @@ from stridebench.methods.verifiers.typical import threshold, verify_typical
 @METHODS.register("hydra")
 @dataclass(frozen=True)
 class Hydra(Method[None]):
-    """Draft a static tree with the heads, each level from the tokens above it; keep what the rule of acceptance keeps.
+    """Draft a static tree with the heads, each level from the tokens above it; keep the nodes that the rule accepts.
 
     Args:
         heads: a folder as published, such as that of ankner/hydra-vicuna-7b-v1.3.

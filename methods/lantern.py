@@ -32,14 +32,14 @@ class LanternState:
 @METHODS.register("lantern")
 @dataclass(frozen=True)
 class Lantern(Method[LanternState]):
-    """Draft as EAGLE-2; accept a token by its own probability and its nearest neighbours'.
+    """Draft as EAGLE-2; accept a token by its probability and its nearest neighbours'.
 
     Args:
         features, depth, width, nodes: as EAGLE-2. Published depth, width and nodes: 4, 10, 59.
         k: neighbours. 0: the share of the codebook that 1,000 of 16,384 codes are.
         delta: as above; 0 is EAGLE-2. Released 0.1; in ADT-Tree's tables 0.4.
-        resid: what a rejection leaves (see `Relaxed`). The released code leaves so little of p that its pictures drift
-            to where fewer drafts are accepted than without neighbours.
+        resid: the residual after a rejection (see `Relaxed`). The released code leaves so little of p that its pictures
+            drift to where fewer drafts are accepted than without neighbours.
     """
 
     features: str = "eagle1"

@@ -31,7 +31,7 @@ class LanternPlusPlusState:
 @METHODS.register("lanternpp")
 @dataclass(frozen=True)
 class LanternPlusPlus(Method[LanternPlusPlusState]):
-    """Draft as EAGLE; accept a token by its own probability and its nearest neighbours'.
+    """Draft as EAGLE; accept a token by its probability and its nearest neighbours'.
 
     Args:
         features, tree, widths: as EAGLE; the published tree is ``naive_extend_57``.

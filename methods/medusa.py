@@ -27,7 +27,7 @@ Rule = Literal["exact", "typical", "nucleus"]
 @METHODS.register("medusa")
 @dataclass(frozen=True)
 class Medusa(Method[None]):
-    """Draft a static tree with the heads; keep what the rule of acceptance keeps.
+    """Draft a static tree with the heads; keep the nodes that the rule of acceptance accepts.
 
     Args:
         heads: shipped for the backbone at hand (NAME-BACKBONE), or a folder.

@@ -44,7 +44,7 @@ class NgramDrafter:
     read: dict[int, int] = field(default_factory=dict)
 
     def propose(self, run: Run) -> Draft:
-        """Point masses on the copied tokens; empty where nothing matches or no room is left."""
+        """Return point masses on the copied tokens; none if nothing matches or no room is left."""
         tokens = run.target.tokens
         self._learn(tokens)
         room = min(self.length, run.room - 1)

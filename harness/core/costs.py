@@ -50,10 +50,10 @@ class Passes:
 
     @classmethod
     def of(cls, body: Any) -> Passes:
-        """From JSON.
+        """Read JSON.
 
         Raises:
-            ValueError, KeyError, TypeError: it is none.
+            ValueError, KeyError, TypeError: it is something else.
         """
         drafters = {str(name): _table(rows) for name, rows in dict(body["drafters"]).items()}
         by_threads, rows = _table(body["by_threads"]), _table(body["rows"])
@@ -80,7 +80,7 @@ class Costs:
 
     @staticmethod
     def at(rows: int, table: Sequence[tuple[int, float]]) -> float:
-        """Milliseconds of a pass: on the straight line through the nearest two known sizes."""
+        """Return milliseconds of a pass, on the straight line through the nearest two known sizes."""
         after = next((i for i, (size, _) in enumerate(table) if size >= rows), len(table) - 1)
         (low, first), (high, last) = table[max(after, 1) - 1], table[max(after, 1)]
         return first + (last - first) * (rows - low) / (high - low)
@@ -91,7 +91,7 @@ TOY = Costs(((1, 1.0), (65, 3.0)), ((1, 0.1), (65, 0.3)))
 
 
 def measured(backbone: Backbone, drafter: str) -> Costs:
-    """The costs of a backbone and a drafter on this machine.
+    """Return the costs of a backbone and a drafter on this machine.
 
     Raises:
         UsageError: they were not measured; says how to.
@@ -109,12 +109,12 @@ def measured(backbone: Backbone, drafter: str) -> Costs:
 
 
 def costs_file(backbone: Backbone, drafter: str) -> Path:
-    """The file of a backbone and a drafter on this machine, with the threads that torch has now."""
+    """Return the file of a backbone and a drafter on this machine, with the threads that torch has now."""
     return _file(backbone, Path(drafter).name)
 
 
 def passes_file(backbone: Backbone, choice: bool) -> Path:
-    """The file of a backbone's `Passes`.
+    """Return the file of a backbone's `Passes`.
 
     Args:
         choice: torch may take fewer threads than it has now; else it takes these.
@@ -155,7 +155,7 @@ def _read(path: Path) -> Costs:
         body = json.loads(path.read_bytes())
         target, draft = (_table(body[side]) for side in ("target", "draft"))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"{path} is no table of costs ({error!r}): delete it; a run measures them anew") from error
+        raise UsageError(f"{path} is not a table of costs ({error!r}): delete it; a run measures them anew") from error
     return Costs(target, draft)
 
 

@@ -66,16 +66,16 @@ class Method(ABC, Generic[S]):
     @property
     @abstractmethod
     def claim(self) -> Claim:
-        """A class attribute in most methods; a property if it depends on a parameter."""
+        """Return the claim; a class attribute in most methods, a property if it depends on a parameter."""
 
     @property
     def requirements(self) -> frozenset[Requirement]:
-        """Requirements of the backbone; a class attribute if they are always the same."""
+        """Return the requirements of the backbone; a class attribute if they are always the same."""
         return frozenset()
 
     @property
     def taps(self) -> tuple[Tap, ...]:
-        """Layers whose hidden rows it reads, as ``run.target.hidden``; a class attribute where always the same."""
+        """Return the layers whose hidden rows it reads as ``run.target.hidden``; a class attribute if always equal."""
         return ()
 
     @property
@@ -94,7 +94,7 @@ class Method(ABC, Generic[S]):
         return (name,) if isinstance(name, str) and name else ()
 
     def probes(self) -> Mapping[str, Sequence[tuple[int, Method[Any]]]]:
-        """Drafters by the price of whose passes it sizes its drafts (`Run.costs`).
+        """Return the drafters by the price of whose passes it sizes its drafts (`Run.costs`).
 
         Each has settings whose decodes show that price, with the rows that a pass of the drafter reads there.
         """
@@ -102,7 +102,7 @@ class Method(ABC, Generic[S]):
 
     @property
     def drafter_shrink(self) -> int:
-        """How many times smaller a drafter's pictures are than the target's, along each side; 1: as large."""
+        """Return how many times smaller a drafter's pictures are than the target's, along each side; 1 if as large."""
         return 1
 
     @abstractmethod
@@ -115,12 +115,12 @@ class Method(ABC, Generic[S]):
 
     @classmethod
     def variants(cls) -> Sequence[Self]:
-        """The settings that `stride verify` proves; by default the default one."""
+        """Return the settings that `stride verify` proves; by default the default one."""
         return (cls(),)
 
 
 def parameters(method: Method[Any]) -> dict[str, Any]:
-    """Name and value of each parameter."""
+    """Return name and value of each parameter."""
     return {f.name: getattr(method, f.name) for f in fields(method)}  # type: ignore[arg-type]  # a dataclass
 
 

@@ -39,7 +39,7 @@ class Piece:
 
 
 def pieces(settings: Settings, whole: bool, bugs: bool, outputs: int | None = None) -> list[Piece]:
-    """All enumerations in the order of the rows.
+    """Return all enumerations in the order of the rows.
 
     Args:
         whole: published settings too.
@@ -70,7 +70,7 @@ def published(variants: Sequence[Method[Any]]) -> Method[Any] | None:
 
 
 def compute(piece: Piece, settings: Settings, outputs: int | None) -> dict[str, Any]:
-    """The row of a piece.
+    """Return the row of a piece.
 
     Args:
         outputs: largest number of outputs of a model, or None if any.
@@ -103,7 +103,7 @@ def compute(piece: Piece, settings: Settings, outputs: int | None) -> dict[str, 
 
 
 def joined(row: dict[str, Any], dear: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The row of a setting from those of its two pieces."""
+    """Return the row of a setting from those of its two pieces."""
     if dear is None:
         return row
     seconds = {"seconds": row["seconds"] + dear["seconds"]}
@@ -122,7 +122,7 @@ def proof_of(
     later: Sequence[Case] = (),
     part: str = "",
 ) -> dict[str, Any]:
-    """One row of the table: the verdict of a setting, its total variation, and its injected bugs (see `prove`)."""
+    """Return one row of the table: the verdict of a setting, its total variation, and its injected bugs (`prove`)."""
     begin = time.monotonic()
     try:
         plain = prove(method, cases, mutants, effort, later, part).plain(name)
@@ -132,7 +132,7 @@ def proof_of(
 
 
 def unverified(name: str, method: Any, reason: str) -> dict[str, Any]:
-    """The row of a setting that could not be enumerated."""
+    """Return the row of a setting that could not be enumerated."""
     return {
         "method": name,
         "label": label(method),

@@ -122,7 +122,7 @@ def folder() -> Path:
 
 @contextmanager
 def keeping(keeper: LawKeeper) -> Iterator[LawKeeper]:
-    """While inside, laws are read from the keeper's folder and written there."""
+    """Read laws from the keeper's folder and write them there while inside."""
     global _keeper
     before, _keeper = _keeper, keeper
     try:
@@ -133,7 +133,7 @@ def keeping(keeper: LawKeeper) -> Iterator[LawKeeper]:
 
 @contextmanager
 def sheet(method: Method[Any], mutant: Mutant | None = None, part: str = "") -> Iterator[None]:
-    """While inside, look up laws for this setting, this bug and this part of the cases.
+    """Look up laws for this setting, this bug and this part of the cases while inside.
 
     Processes that enumerate at the same time have separate sheets.
     """

@@ -42,7 +42,7 @@ class TriedMutant:
 
 
 def try_mutants(kind: type[Method[Any]], settings: Sequence[Method[Any]]) -> list[TriedMutant]:
-    """Each mutant of a method, on the first of its exact settings that catches it.
+    """Try each mutant of a method on the first of its exact settings that catches it.
 
     A method without an exact setting is tried on all settings; there a mutant must change their total variation.
     """
@@ -51,12 +51,12 @@ def try_mutants(kind: type[Method[Any]], settings: Sequence[Method[Any]]) -> lis
 
 
 def try_one(mutant: Mutant, settings: Sequence[Method[Any]]) -> TriedMutant:
-    """As `try_mutants`, for one of them."""
+    """Try one mutant as `try_mutants` does."""
     return _best_try(mutant, _clean(settings))
 
 
 def _clean(settings: Sequence[Method[Any]]) -> list[tuple[Method[Any], dict[str, float]]]:
-    """The settings that mutants are tried on, with their total variation by case; none of exact ones, which is 0."""
+    """Return the settings that mutants are tried on, with their total variation by case, which is 0 for exact ones."""
     exact = [method for method in settings if method.claim is not Claim.APPROXIMATE]
     return [(method, {}) for method in exact] or [(method, _distances(method)) for method in settings]
 
@@ -100,7 +100,7 @@ def try_mutant(
 
 @contextmanager
 def injected(mutant: Mutant) -> Iterator[None]:
-    """While inside, the real function runs with one line changed.
+    """Run the real function with one line changed while inside.
 
     The function's code object is swapped, so every module that imported the function sees the bug.
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from stridebench.harness.audit.alternatives import EXPLICIT, copied, counted, outcomes_of
-from stridebench.harness.audit.laws import laws_of
+from stridebench.harness.audit.laws import EXPLICIT, copied, counted, laws_of, outcomes_of
 from stridebench.harness.core.sampling import Sampling
 
 

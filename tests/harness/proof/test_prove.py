@@ -206,7 +206,7 @@ class OwnReference(OneByOne):
 class TestReferenceOf:
     @pytest.mark.parametrize("other", ["", "autoregressive", "masked_diffusion"])
     def test_a_method_does_not_choose_what_it_is_held_against(self, other: str) -> None:
-        with pytest.raises(ContractError, match=r"names the reference .* does not choose what it is held against"):
+        with pytest.raises(ContractError, match=r"names the reference .* does not choose its reference"):
             prove(OwnReference(other), SMALL, mutants=False)
 
     def test_a_masked_model_has_one_token_a_step_as_its_reference(self) -> None:
