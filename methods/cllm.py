@@ -1,7 +1,7 @@
 """CLLM: Jacobi decoding in blocks, on a model that was tuned to map any state of a block to its fixed point.
 
 Source: Kou et al. 2024, CLLMs: consistency large language models, arXiv:2403.00835, sections 3.1 and 3.3.
-Symbols: n tokens of a block, p the target's distributions.
+Symbols: n tokens of a block, L guesses left in it, p the target's distributions.
 The tuned model is the target: `stride train backbone cllm-embedded-code` makes one. Decoding is exact with regard to
 that tuned model, decoded autoregressively. Its card says how far it is from the model that it was tuned from.
 """
@@ -26,10 +26,6 @@ from stridebench.methods.verifiers.rejection import (
     GUESS_JUDGED_BY_NEXT_ROW,
     verify_chain,
 )
-
-# A block of guesses that is read again and again until it is a fixed point; only then the next one follows.
-# Symbols: n tokens of a block, L guesses left in it, p the target's distributions. Source: Kou et al. 2024, CLLMs,
-# arXiv:2403.00835, section 3.1.
 
 
 @dataclass

@@ -125,12 +125,6 @@ REJECTED_DRAFT_CARRIED_OVER = Mutant(
 )
 
 
-# The passes of a step of Cross-Regression: predictive stream and control stream in two passes, in one, or as
-# printed.
-# Symbols: x drafted tokens, q the distribution each was drawn from, p the control stream's distributions, K drafts
-# tested, S slots. Source: Abulkhanov et al., Cross-Regression, Algorithm 1 and Table 15.
-
-
 Redraft = Literal["none", "drafts", "placeholders"]
 
 
@@ -294,14 +288,13 @@ class CrossRegression(Method[PredictiveStream]):
         if self.layout == "alg1_as_printed":
             acceptance = as_printed(run, state, self.horizon, self.rule)
         else:
-            acceptance = verify_energy(*self._tested(run, state), run.draws, self.rule)
+            if self.layout == "joint":
+                tested = joint(run, state, self.horizon, self.redraft)
+            else:
+                tested = sequential(run, state, self.horizon, self.bonus)
+            acceptance = verify_energy(*tested, run.draws, self.rule)
         state.advance(len(acceptance.read().path) + 1, self.carry)
         return acceptance
-
-    def _tested(self, run: Run, state: PredictiveStream) -> TestedDrafts:
-        if self.layout == "joint":
-            return joint(run, state, self.horizon, self.redraft)
-        return sequential(run, state, self.horizon, self.bonus)
 
     @classmethod
     def variants(cls) -> Sequence[CrossRegression]:

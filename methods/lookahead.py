@@ -23,11 +23,8 @@ from stridebench.harness.errors import UsageError
 from stridebench.harness.registry import METHODS
 from stridebench.methods.verifiers.tree import NGRAMS, trie, verify_delta
 
-# Guesses from n-grams that a Jacobi window produces alongside the text.
-# Symbols: N n-gram length, W columns of the window, G guesses a token, c column. Row 0 is guessed text behind the
-# last token. The last token is row 0's column 0 and is not stored. Cell (r, c) is what greedy decoding predicts
-# after (r - 1, c). Source: Fu et al. 2024, lookahead decoding, arXiv:2402.02057, and the released loop
-# ``jacobi_greedy_search_multilevel``.
+# Symbols: c column. Row 0 is guessed text behind the last token, which is row 0's column 0 and is not stored. Cell
+# (r, c) is the greedy token after (r - 1, c), as in the released loop ``jacobi_greedy_search_multilevel``.
 
 
 @dataclass

@@ -26,10 +26,6 @@ from stridebench.harness.core.sampling import Sampling, warp
 from stridebench.harness.errors import ContractError, UsageError
 from stridebench.harness.registry import METHODS
 
-# Which masked positions are filled next: the confidence of a model at each, and how many a schedule fills in a step.
-# Symbols: M masked positions, k of them filled, p their distributions, x drawn tokens.
-
-
 Order = Literal["low_confidence", "random", "origin", "maskgit_plus", "topk_margin", "entropy"]
 LLADA: tuple[Order, ...] = ("low_confidence", "random")
 DREAM: tuple[Order, ...] = ("origin", "maskgit_plus", "topk_margin", "entropy")

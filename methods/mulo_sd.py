@@ -38,14 +38,8 @@ from stridebench.methods.verifiers.codebook import (
     neighbour_count,
 )
 
-# Drafts of whole rows of a picture, from a model of the same pictures at 1/r of the scale.
-# Symbols: x cells of the large picture, y cells of the small one, r linear factor, N positions of a band, C its
-# cells. Source: MuLo-SD, Algorithm 1, steps 7, 1 and 2: D_r, M_q and U_r.
-
-
-# Cells of a picture's rows, drawn one by one or, as ZipAR does, several rows side by side.
-# Symbols: N positions of a band, C its cells. Source: MuLo-SD, Algorithm 1, steps 1 and 6; He et al. 2024,
-# arXiv:2412.04062, section 3.
+# Symbols: x cells of the large picture, y cells of the small one, N positions of a band, C its cells. Steps 7, 1 and 2
+# of Algorithm 1 are D_r, M_q and U_r.
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,6 @@ from stridebench.harness.errors import UsageError
 from stridebench.harness.registry import METHODS
 from stridebench.methods.verifiers.rejection import CORRECTION_FROM_TARGET, verify_chain
 
-# Drafts copied from the text so far: the tokens that followed an earlier occurrence of its last tokens.
-# Source: Saxena 2023, prompt lookup decoding; transformers' prompt lookup.
-
 
 @dataclass
 class NgramDrafter:

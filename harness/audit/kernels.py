@@ -122,11 +122,6 @@ def transformers_kernel(p: Float[Tensor, "K+1 V"], q: Float[Tensor, "K V"], draf
     return [int(token) for token in tokens[0]]
 
 
-# Candidate generators of transformers with the acceptance that `generate` gives them, as kernels of `stride audit`.
-# The library's code drafts and accepts. Only the drafting model is a stand-in, whose distributions are those of
-# the case.
-
-
 PROMPT, HIDDEN = 3, 2
 
 

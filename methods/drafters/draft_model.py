@@ -47,9 +47,6 @@ class ModelDrafter:
         return Draft(torch.cat(tokens), torch.cat(probs)) if tokens else run.nothing
 
 
-# Checks that a trained drafter was made for the current target.
-
-
 @runtime_checkable
 class MadeFor(Protocol):
     """The target of a drafter, by its configuration."""
@@ -117,10 +114,6 @@ OTHER_PROBS_RECORDED = Mutant(
     "probs.append((q + 0.1) / (q + 0.1).sum())",
     "the recorded distribution is not the one that was sampled",
 )
-
-
-# Trees of sampled tokens: each node has a fixed number of children, drawn from one drafter or several.
-# Symbols: q the drafter's distributions, K nodes, n nodes of a level, w children that a drafter draws below each.
 
 
 class Siblings(NamedTuple):

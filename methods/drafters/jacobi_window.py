@@ -24,10 +24,6 @@ from stridebench.harness.core.method import Mutant
 from stridebench.harness.core.run import Run
 from stridebench.harness.errors import UsageError
 
-# How empty positions of a Jacobi window are filled: with random ids, or from a neighbour.
-# Source: Teng et al. 2025, arXiv:2410.01699, token initialisation; SJD++, Table 8.
-
-
 Init = Literal["uniform", "random", "h-repeat", "v-repeat", "h-sample", "v-sample"]
 VERTICAL = ("v-repeat", "v-sample")
 
@@ -88,11 +84,6 @@ class Initialiser:
         """Draw uniform ids, recorded as such or as point masses."""
         tokens = self.ids[run.draws.integers(count, len(self.ids), "init")]
         return Draft(tokens, self.uniform.expand(count, -1) if self.name == "uniform" else None)
-
-
-# The drafts behind a rejection are drawn again or discarded.
-# Symbols: x drafts that stay in the window, q the distributions they were drawn from, p the new distributions.
-# Source: Teng et al. 2025, arXiv:2410.01699, Algorithm 1; SJD++ Fig. 12.
 
 
 class Fresh(NamedTuple):
@@ -237,13 +228,10 @@ class JacobiWindow:
         self.past = torch.cat([self.past.to(probs.dtype), probs])[-reach:] if reach else self.past
 
 
-# How SJD++ carries a draft over to the next pass: keep it or draw it again, and which distribution to record.
-# Source: SJD++ (Teng et al. 2025, the extension of arXiv:2410.01699), section 3, eqs. 2-5. Symbols: x drafts that
-# stay in the window, q the distributions they were drawn from, p the new distributions, K = {v: p(v) > tau q(v)} the
-# tokens that would be kept, m = q(K).
-# Keeping x where p(x) / q(x) > tau selects on the value of x. So recording p all the same ("paper") or q ("frozen")
-# changes the output distribution. Four modes are exact: C and B2 record the distribution that the kept or redrawn
-# token really has, M couples p to q, and G draws old and new from one noise vector a position.
+# SJD++, eqs. 2-5. Symbols: x drafts that stay in the window, K = {v: p(v) > tau q(v)} the tokens that would be kept,
+# m = q(K). Keeping x if p(x) / q(x) > tau selects on the value of x. So recording p all the same ("paper") or q
+# ("frozen") changes the output distribution. Four modes are exact: C and B2 record the distribution that the kept or
+# redrawn token really has, M couples p to q, and G draws old and new from one noise vector a position.
 
 
 Reuse = Literal["paper", "frozen", "C", "B2", "M", "G"]

@@ -23,9 +23,6 @@ from stridebench.harness.errors import ContractError, UsageError, WeightsError
 from stridebench.harness.kernels.residual_block import ResidualBlock
 from stridebench.methods.drafters.checkpoint import check_finite
 
-# Codes of pictures and their vectors, and pictures of another size.
-# Symbols: r linear factor between the scales, V codes of width C.
-
 
 def vectors(codebook: Float[Tensor, "V C"], ids: Int[Tensor, "B h w"]) -> Float[Tensor, "B C h w"]:
     """Return the vectors of ids, channels first."""
@@ -165,11 +162,6 @@ def _zeroed(layer: nn.Conv2d) -> nn.Conv2d:
     nn.init.zeros_(layer.weight)
     nn.init.zeros_(cast(Tensor, layer.bias))
     return layer
-
-
-# From a grid of codes to one of the same picture at r times the scale, and back: U_r and D_r of MuLo-SD.
-# Symbols: r linear factor between the scales, V codes of width C, which both scales share. Source: MuLo-SD,
-# supplement 7, learnable up/down-samplers: residual convolutions and pixel-shuffle.
 
 
 CLOSE = 0.01

@@ -94,11 +94,6 @@ def branching(widths: Sequence[int]) -> TreeShape:
     return template(every)
 
 
-# Static trees: published ones by name, and the best tree of so many nodes for heads whose accuracy is known.
-# Sources: Cai et al. 2024, Medusa, arXiv:2401.10774, section 2.3.3 and appendix; its released choices, by their
-# names.
-
-
 FILE = Path(__file__).with_suffix(".json")
 """Paths of each tree; (0, 2) is the third best token behind the best one."""
 
@@ -111,7 +106,7 @@ def choices() -> dict[str, tuple[tuple[int, ...], ...]]:
 
 
 def published(name: str, levels: int, width: int, vocabulary: int | None = None) -> TreeShape:
-    """Return a published tree.
+    """Return a published tree: of Medusa, arXiv:2401.10774, section 2.3.3 and appendix, or a released choice.
 
     Args:
         levels: how deep the drafter looks.

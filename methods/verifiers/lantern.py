@@ -31,12 +31,6 @@ from stridebench.methods.verifiers.codebook import (
 from stridebench.methods.verifiers.rejection import draft_probs, residual
 from stridebench.methods.verifiers.tree import UNWARPED_NEXT_TOKEN, TreeJudgement, verify_delta, walk
 
-# The rule of LANTERN and LANTERN++: how much mass a code's neighbours add, and the residual of a rejection.
-# Symbols: x drafted tokens, q the distribution each was drawn from, p the target's distributions, p~ the same with
-# the mass of x's neighbours moved to x, I rows, k neighbours of a code. Sources: Jang et al. 2024, LANTERN,
-# arXiv:2410.03355, section 4; Park et al. 2025, LANTERN++, arXiv:2502.06352; their released code.
-
-
 Residual = Literal["relaxed", "p_minus_q", "code"]
 
 

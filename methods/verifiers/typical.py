@@ -83,9 +83,7 @@ def verify_redrawn(draft: Draft, p: Float[Tensor, "R V"], draws: Draws, levels: 
     return Acceptance(Path(padded, stop, (1 - missed).sum()), draws.categorical(probs, "resid")[0])
 
 
-# Acceptance of drafts that the target finds probable enough, whatever they were drawn from: biased above T = 0.
-# Symbols: x drafted tokens, p the target's distributions, delta the threshold. Source: Chen et al., XSpecMesh,
-# section 4.2 and Algorithm 1, lines 6-10; section 5.4 for the best K_a.
+# XSpecMesh, section 4.2 and Algorithm 1, lines 6-10; section 5.4 for the best K_a. delta is the threshold.
 
 
 def above(x: Int[Tensor, " K"], p: Float[Tensor, "K+1 V"], delta: float) -> Float[Tensor, " K"]:

@@ -300,23 +300,6 @@ class TestStreams:
 
 
 class TestParameters:
-    @pytest.mark.parametrize(
-        ("changed", "message"),
-        [
-            ({"beta": 1.0}, r"beta is 1; it is the memory of a running mean, from 0 to below 1"),
-            ({"beta": -0.1}, r"beta is -0\.1"),
-            ({"beta": float("nan")}, r"beta is nan"),
-            ({"mode": "alg2", "tau": 0.5}, r"tau is 0\.5; it bounds energies from below"),
-            ({"mode": "det", "tau": float("-inf")}, r"tau is -inf; .* a number up to 0"),
-            ({"tau": -1.0}, r"tau is -1 and mode std has no threshold"),
-            ({"horizon": 0}, r"horizon is 0 and draft_top 0; give 1 and 0 or more"),
-            ({"carry": False}, r"joint tests drafts of an earlier step; take layout=sequential"),
-        ],
-    )
-    def test_bad_settings_are_refused(self, changed: dict[str, Any], message: str) -> None:
-        with pytest.raises(UsageError, match=message):
-            CrossRegression(**changed)
-
     def test_a_horizon_beyond_the_context_is_refused(self) -> None:
         with pytest.raises(UsageError, match=r"horizon is 16 and the context of tabular 16; take a shorter one"):
             decoded(CrossRegression(), context=16)

@@ -1,6 +1,7 @@
 """The net of a feature drafter: a decoder layer that predicts the target's next hidden row.
 
-Symbols: E width, H heads, D their width, J tapped layers, B branches or sequences, N entries, K ids proposed. Entry i
+Symbols: E width, H heads, D their width, J tapped layers, B or G branches or sequences, N entries, T stored and new
+ones, R rows with logits, V vocabulary, K ids proposed. Entry i
 is the pair of token i + 1 and the target's row i. Its output stands for row i + 1, and gives token i + 2.
 Sources: EAGLE-1, arXiv:2401.15077, section 3.1; EAGLE-3, arXiv:2503.01840, section 3.2; the released ``cnets``.
 """
@@ -28,9 +29,6 @@ from stridebench.harness.kernels.packed_linear import Product, product
 from stridebench.methods.drafters import checkpoint
 from stridebench.methods.drafters.eagle import published
 from stridebench.methods.drafters.eagle.published import FeatureNetShape, N, layers_of
-
-# Layers of a feature drafter's net: products, norms, rotations.
-# Symbols: B branches or sequences, H heads, N entries, D width of a head, I and O of a linear layer.
 
 
 class Packed(nn.Module):
@@ -104,9 +102,6 @@ def rotate_cells(
     cos, sin = ((inside * table).to(x.dtype) for table in (angles.cos(), angles.sin()))
     even, odd = x[..., 0::2], x[..., 1::2]
     return torch.stack([even * cos - odd * sin, odd * cos + even * sin], -1).flatten(-2)
-
-
-# Feature drafters in folders: those that recipes trained, and those that their authors published.
 
 
 EAGLE3_TAPS: tuple[Tap, ...] = (2, "middle", -4)
@@ -274,11 +269,6 @@ class FeatureDrafterNet(nn.Module):
             return torch.tensor(self.shape.rates, device=like.device)
         half = self.shape.depth // 2
         return self.shape.theta ** (-torch.arange(half, device=like.device) / half)
-
-
-# The cache of a feature drafter: keys and values of its one layer, for all branches of guidance at once.
-# Symbols: G branches, N new entries, T stored and new ones, R rows with logits, J tapped layers, E width, V
-# vocabulary.
 
 
 FIRST = 512

@@ -28,9 +28,6 @@ else:
     N = TypeVar("N")  # a verb that only lists things has no nn.Module
 
 
-# Sizes and kind of a feature drafter's net, as our ``config.json`` has them.
-
-
 Kind = Literal["eagle1", "eagle3"]
 
 
@@ -104,9 +101,6 @@ class FeatureNetShape:
     def write(self, folder: Path) -> None:
         """Write ``config.json``, from which `FeatureNet.load` builds the net."""
         (folder / "config.json").write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
-
-
-# Names of tensors in published feature drafters, and own_names; see `published` for their sources.
 
 
 FUSED = {
@@ -187,9 +181,6 @@ def renamed(published: Mapping[str, Tensor], shape: FeatureNetShape) -> tuple[di
     else:
         state["ids"] = torch.zeros(0, dtype=torch.long)
     return state, names | {"ids": "d2t", "embed": "embed_tokens.weight"}
-
-
-# Shapes of published feature drafters, by their configurations and tensors; see `published` for their sources.
 
 
 GRIDS = {"c2i": 24, "t2i": 16, "t2i2": 32}

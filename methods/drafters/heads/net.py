@@ -68,10 +68,8 @@ def read(folder: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     return own, names
 
 
-# Layers between a row of the target and the unembedding of a head: residual blocks, attention to a condition.
-# Sources: Cai et al. 2024, Medusa, arXiv:2401.10774, section 2.1; Stern et al. 2018, arXiv:1811.03115, section 6;
-# Chen et al., XSpecMesh, eq. 4. That paper leaves norm and residual open: here are both, and the output starts at
-# zero. Symbols: D heads, E width, N rows; M rows of a condition, C wide; A heads of an attention, W = E / A.
+# Layers between a row of the target and the unembedding of a head. XSpecMesh, eq. 4, leaves norm and residual open:
+# here are both, and the output starts at zero. Symbols: N rows; A heads of an attention, W = E / A.
 
 
 class Residual(nn.Module):
@@ -135,10 +133,6 @@ class CrossAttention(nn.Module):
 
     def _split(self, x: Float[Tensor, "D n E"]) -> Float[Tensor, "D A n W"]:
         return x.view(*x.shape[:-1], self.attention, -1).transpose(1, 2)
-
-
-# The configuration of heads: their sizes, and the target that they were made for.
-# Symbols: D heads, E width, G branches of guidance, K ids proposed; C the width of a condition.
 
 
 @dataclass(frozen=True)
