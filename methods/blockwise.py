@@ -8,9 +8,9 @@ bonus or correction token of the step before.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -60,6 +60,7 @@ class Blockwise(Method[None]):
     least: int = 1
 
     source = "arXiv:1811.03115, sections 3-5"
+    loads: ClassVar[Mapping[str, str]] = {"heads": "drafter"}
     exact_at = "rule = exact and least = 1"
     requirements = frozenset({Requirement.HIDDEN})
     taps = (-1,)
@@ -75,10 +76,6 @@ class Blockwise(Method[None]):
     @property
     def claim(self) -> Claim:
         return Claim.SAME_LAW if self.rule == "exact" and self.least == 1 else Claim.APPROXIMATE
-
-    @property
-    def components(self) -> Sequence[tuple[str, str]]:
-        return (("drafter", self.heads),)
 
     def start(self, run: Run) -> None:
         self._drafter(run)

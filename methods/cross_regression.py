@@ -9,9 +9,9 @@ p(x) >= q(x), which gives another distribution.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -239,6 +239,7 @@ class CrossRegression(Method[PredictiveStream]):
     draft_top: int = 0
 
     source = "Cross-Regression, Algorithms 1 and 2"
+    loads: ClassVar[Mapping[str, str]] = {"adapter": "adapter"}
     exact_at = "mode std with beta = 0, layouts sequential and joint; any mode of these at T = 0"
     requirements = frozenset({Requirement.TREE_MASK, Requirement.GATE})
     pinned = frozenset({"init"})
@@ -270,10 +271,6 @@ class CrossRegression(Method[PredictiveStream]):
     @property
     def claim(self) -> Claim:
         return Claim.SAME_LAW if self.rule.lossless and self.layout != "alg1_as_printed" else Claim.APPROXIMATE
-
-    @property
-    def components(self) -> Sequence[tuple[str, str]]:
-        return (("adapter", self.adapter),)
 
     def start(self, run: Run) -> PredictiveStream:
         if self.horizon >= run.capabilities.context:

@@ -8,8 +8,9 @@ moves again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from stridebench.harness.core.capabilities import Requirement
 from stridebench.harness.core.draft import Acceptance
@@ -51,6 +52,7 @@ class Lantern(Method[LanternState]):
     resid: Residual = "relaxed"
 
     source = "arXiv:2410.03355, section 4"
+    loads: ClassVar[Mapping[str, str]] = {"features": "drafter"}
     exact_at = "delta = 0"
     requirements = frozenset({Requirement.HIDDEN, Requirement.TREE_MASK, Requirement.GRID, Requirement.CODEBOOK})
     taps = (-1,)
@@ -63,10 +65,6 @@ class Lantern(Method[LanternState]):
     @property
     def claim(self) -> Claim:
         return Claim.SAME_LAW if self.delta == 0 else Claim.APPROXIMATE
-
-    @property
-    def components(self) -> Sequence[tuple[str, str]]:
-        return (("drafter", self.features),)
 
     def start(self, run: Run) -> LanternState:
         device, greedy = run.target.device, run.sampling.temperature == 0

@@ -9,10 +9,10 @@ of a step, and the others are drafted from the same row when the next step begin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -165,6 +165,7 @@ class MultiHead(Method[ConditionKV | None]):
 
     claim = Claim.APPROXIMATE
     source = "XSpecMesh, Algorithm 1"
+    loads: ClassVar[Mapping[str, str]] = {"heads": "heads"}
     exact_at = "T = 0; on the raw distribution with delta >= 0.5 or accept_top = 1"
     requirements = frozenset({Requirement.HIDDEN, Requirement.CONDITION})
     taps = (-1,)
@@ -178,10 +179,6 @@ class MultiHead(Method[ConditionKV | None]):
                 f"multi_head: levels is {self.levels}, accept_top {self.accept_top} and draft_top {self.draft_top}; "
                 f"give 0, 1 and 1 or more"
             )
-
-    @property
-    def components(self) -> Sequence[tuple[str, str]]:
-        return (("heads", self.heads),)
 
     def start(self, run: Run) -> ConditionKV | None:
         if self.accept_top > run.capabilities.vocabulary:

@@ -55,6 +55,7 @@ class Method(ABC, Generic[S]):
         pinned: streams whose draws enter no recorded distribution. The proof that a run does answers them by a few
             seeds; the distribution must be the same for each.
         one_branch: it reads rows of one branch, so that a guided backbone, which has two, cannot run it.
+        loads: kinds of weights that it loads in addition to a drafter, by the field with their name.
     """
 
     source: ClassVar[str] = ""
@@ -62,6 +63,7 @@ class Method(ABC, Generic[S]):
     mutants: ClassVar[tuple[Mutant, ...]] = ()
     pinned: ClassVar[frozenset[Stream]] = frozenset()
     one_branch: ClassVar[bool] = False
+    loads: ClassVar[Mapping[str, str]] = {}
 
     @property
     @abstractmethod
@@ -85,8 +87,8 @@ class Method(ABC, Generic[S]):
 
     @property
     def components(self) -> Sequence[tuple[str, str]]:
-        """Return kinds and names of weights that it loads in addition to a drafter; without them cells are skipped."""
-        return ()
+        """Return kinds and names of the weights of ``loads``; without them cells are skipped."""
+        return [(kind, getattr(self, field)) for field, kind in self.loads.items()]
 
     def drafters(self) -> Sequence[str]:
         """Return the names of the models that it opens as drafters; by default its field ``drafter``, if any."""

@@ -192,14 +192,10 @@ class Models:
             cache = model.open(Prompt("", tokens=self._encoded.tokens[1:])).cache()
         else:
             model, cache = self.backbone, make_cache()
-        return Session(
-            self._metered(cache, name, of_target=False),
-            model.capabilities,
-            tokens,
-            stopwatch=self.stopwatch,
-            device=self.backbone.device,
-            kind="draft",
-        )
+        metered, device = self._metered(cache, name, of_target=False), self.backbone.device
+        session = Session(metered, model.capabilities, tokens, stopwatch=self.stopwatch, device=device, kind="draft")
+        session.tap((-1,))
+        return session
 
     def component(self, kind: str, name: str) -> Path | None:
         """Return the folder of a component's weights, or None if a toy stands in for it."""

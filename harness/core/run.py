@@ -167,8 +167,8 @@ class Run:
     def features(self, name: str, cache: Callable[[], Cache]) -> Session:
         """Return a feature drafter's session; the same one for the same name.
 
-        It has read no entries yet, since that takes features. It covers the target's tokens except the first: entry i
-        is token i + 1 with the target's hidden row i.
+        It has read no entries yet, since that takes features, and keeps its last rows. It covers the target's tokens
+        except the first: entry i is token i + 1 with the target's hidden row i.
 
         Args:
             cache: makes an empty cache of the drafter; not called if a toy stands in for it.

@@ -23,7 +23,6 @@ from torch.nn import functional
 from stridebench.harness.core.backbone import TiedEmbeddings
 from stridebench.harness.core.draft import Draft
 from stridebench.harness.core.run import Run
-from stridebench.harness.core.session import Session
 from stridebench.harness.errors import UsageError, WeightsError
 from stridebench.methods.drafters import checkpoint
 from stridebench.methods.drafters.draft_model import check_shapes
@@ -178,7 +177,7 @@ class HydraDrafter:
     def read_prompt(self, run: Run) -> None:
         """Pass the prompt's rows through the prefix layer, if there is one."""
         if self.net.prefix is not None and len(run.target) > 1:
-            session = self._session(run)
+            session = run.features(self.name, lambda: self._cache(run))
             session.prefill(run.target.hidden[: len(session) - 1])
 
     def propose(self, run: Run) -> Draft:
@@ -204,17 +203,10 @@ class HydraDrafter:
         return torch.cat(tokens)
 
     def _prefixed(self, run: Run) -> Float[Tensor, " E"]:
-        session = self._session(run)
+        session = run.features(self.name, lambda: self._cache(run))
         session.sync(run.target.tokens[1:])
         session.forward(features=run.target.hidden[session.cached : len(session)])
         return session.newest[-1, 0, 0]
-
-    def _session(self, run: Run) -> Session:
-        fresh = self.name not in run.opened
-        session = run.features(self.name, lambda: self._cache(run))
-        if fresh:
-            session.tap((-1,))
-        return session
 
     def _cache(self, run: Run) -> FeatureCache:
         assert self.net.prefix is not None, "only a prefix layer has entries"

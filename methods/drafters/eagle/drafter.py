@@ -11,7 +11,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -57,16 +57,9 @@ class FeatureDrafter:
         """
         drafter = cls(name, kind, len(run.target), _cell_mask(run.capabilities, run.target.device))
         if len(run.target) > 1:
-            session = drafter._session(run)
+            session = run.features(name, lambda: drafter._cache(run))
             session.prefill(run.target.hidden[: len(session) - 1])
         return drafter
-
-    def _session(self, run: Run) -> Session:
-        fresh = self.name not in run.opened
-        session = run.features(self.name, lambda: self._cache(run))
-        if fresh:
-            session.tap((-1,))
-        return session
 
     def _cache(self, run: Run) -> FeatureCache:
         folder = run.component("drafter", self.name)
@@ -84,7 +77,7 @@ class FeatureDrafter:
         """Run a pass over the new pairs; returns None if there is no pair yet."""
         if len(run.target) < 2:
             return None
-        session = self._session(run)
+        session = run.features(self.name, lambda: self._cache(run))
         session.sync(run.target.tokens[1:])
         logits = session.forward(features=run.target.hidden[session.cached : len(session)])
         return Reader(run, session, logits, self.cell_mask)
@@ -294,6 +287,7 @@ class DynamicTreeMethod(Method[DynamicTrees]):
 
     claim = Claim.SAME_LAW
     requirements = frozenset({Requirement.HIDDEN, Requirement.TREE_MASK})
+    loads: ClassVar[Mapping[str, str]] = {"features": "drafter"}
     mutants = POINT_MASSES
 
     def __post_init__(self) -> None:
@@ -308,10 +302,6 @@ class DynamicTreeMethod(Method[DynamicTrees]):
     def sizes_by_cost(self) -> bool:
         """Return whether the size of a tree follows from the costs of passes, if they are known."""
         return self.sizing == "measured" or (self.sizing == "auto" and self.depth is None and self.nodes is None)
-
-    @property
-    def components(self) -> Sequence[tuple[str, str]]:
-        return (("drafter", self.features),)
 
     def probes(self) -> Mapping[str, Sequence[tuple[int, DynamicTreeMethod]]]:
         widths = sorted({1, self.width}) if self.width > 1 else (1, 2)
