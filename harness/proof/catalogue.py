@@ -9,8 +9,9 @@ from typing import Any
 
 from stridebench.harness.core.capabilities import Requirement
 from stridebench.harness.core.method import Claim, Method, label, parameters
-from stridebench.harness.errors import said_by
+from stridebench.harness.errors import UsageError, said_by
 from stridebench.harness.plan import contract
+from stridebench.harness.plan.names import build
 from stridebench.harness.proof.cases import PUBLISHED, PUBLISHED_GREEDY, Case, cases_to_verify, halves
 from stridebench.harness.proof.distance import QUICK, WHOLE, Effort, distance
 from stridebench.harness.proof.kept_laws import sheet
@@ -20,6 +21,23 @@ from stridebench.harness.registry import METHODS
 
 Settings = Mapping[str, Sequence[Method[Any]]]
 """The variants of each method that are verified."""
+FEW = 32
+"""Largest number of outputs of a model that a quick proof enumerates."""
+
+
+def settings_to_verify(name: str, values: Mapping[str, Any]) -> list[Any]:
+    """Return the settings of a method to verify: the one of ``values``, or all that the method names.
+
+    Raises:
+        UsageError: the method or the setting does not exist.
+    """
+    if not values:
+        return contract.settings_of(name)
+    method = build(contract.class_of(METHODS, name), name, dict(values))
+    if isinstance(method, list):
+        raise UsageError("; ".join(text for _, text in method))
+    contract.check(METHODS, name, method)
+    return [method]
 
 
 @dataclass(frozen=True)
