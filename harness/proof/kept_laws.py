@@ -190,7 +190,6 @@ def _decoded(body: Any) -> Law:
 def _sheet_of(keeper: LawKeeper, method: Method[Any], mutant: Mutant | None, part: str) -> Sheet:
     """Return the sheet of a setting, a bug and a part: of this process, else of the disk, else an empty one."""
     kind = type(method)
-    own = getattr(sys.modules.get(kind.__module__), kind.__qualname__, None) is kind  # not another class of that name
     modules: tuple[str, ...] = (kind.__module__,)
     what = setting(method) + (f" {part}" if part else "")
     if mutant is not None:
@@ -198,7 +197,7 @@ def _sheet_of(keeper: LawKeeper, method: Method[Any], mutant: Mutant | None, par
         what += f" {mutant.where} {mutant.old!r} {mutant.new!r}"
     name = hashlib.sha256(what.encode()).hexdigest()[:32]
     if name not in keeper.sheets:
-        path, rests_on = keeper.folder / f"{name}.json", digest(modules) if own else None
+        path, rests_on = keeper.folder / f"{name}.json", digest(modules)
         keeper.sheets[name] = _read(keeper, Sheet(path, modules, rests_on))
     return keeper.sheets[name]
 

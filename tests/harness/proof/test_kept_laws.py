@@ -159,12 +159,6 @@ class TestSources:
         assert list(tmp_path.iterdir()) == []
         assert "written since this command began" in used.trouble
 
-    def test_a_class_that_takes_the_name_of_ours_is_not_kept(self, tmp_path: Path) -> None:
-        fake = type("Speculative", (type(method()),), {"__module__": "stridebench.methods.speculative"})
-        with keeping(keeper(tmp_path, "monday")), sheet(fake()):
-            kept("what", lambda: {(1,): 1.0})
-        assert list(tmp_path.iterdir()) == []
-
     @pytest.mark.parametrize("name", ["speculative", "sjdpp", "specinfer", "mulo_sd", "masked_diffusion", "eagle2"])
     def test_whatever_runs_in_a_proof_is_among_the_files(self, name: str) -> None:
         """Every function of ours that is called, by whichever way it was imported."""
