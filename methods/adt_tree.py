@@ -11,9 +11,9 @@ distribution is unchanged.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 from stridebench.harness.core.capabilities import Grid, Requirement
 from stridebench.harness.core.draft import Acceptance
@@ -153,6 +153,7 @@ class ADTTree(Method[AdaptingState]):
     resid: Residual = "relaxed"
 
     source = "ADT-Tree, section IV"
+    loads: ClassVar[Mapping[str, str]] = {"features": "drafter"}
     exact_at = "acceptance = exact"
     taps = (-1,)
     mutants = POINT_MASSES
@@ -190,10 +191,6 @@ class ADTTree(Method[AdaptingState]):
     def requirements(self) -> frozenset[Requirement]:
         always = {Requirement.HIDDEN, Requirement.TREE_MASK, Requirement.GRID}
         return frozenset(always if self.acceptance == "exact" else {*always, Requirement.CODEBOOK})
-
-    @property
-    def components(self) -> Sequence[tuple[str, str]]:
-        return (("drafter", self.features),)
 
     def start(self, run: Run) -> AdaptingState:
         rule = None

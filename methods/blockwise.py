@@ -2,15 +2,15 @@
 
 Source: Stern et al. 2018, arXiv:1811.03115, sections 3-5.
 Symbols: x proposed tokens, p the target's distributions, z its logits.
-Predict and verify are merged as in section 4, so that a step is one pass. The base model's own token of a block is the
+Predict and verify are merged as in section 4, so that a step is one pass. The base model's token of a block is the
 bonus or correction token of the step before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -60,6 +60,7 @@ class Blockwise(Method[None]):
     least: int = 1
 
     source = "arXiv:1811.03115, sections 3-5"
+    loads: ClassVar[Mapping[str, str]] = {"heads": "drafter"}
     exact_at = "rule = exact and least = 1"
     requirements = frozenset({Requirement.HIDDEN})
     taps = (-1,)
@@ -76,10 +77,6 @@ class Blockwise(Method[None]):
     def claim(self) -> Claim:
         return Claim.SAME_LAW if self.rule == "exact" and self.least == 1 else Claim.APPROXIMATE
 
-    @property
-    def components(self) -> Sequence[tuple[str, str]]:
-        return (("drafter", self.heads),)
-
     def start(self, run: Run) -> None:
         self._drafter(run)
 
@@ -92,7 +89,7 @@ class Blockwise(Method[None]):
     def accept_probs(
         self, x: Int[Tensor, " K"], z: Float[Tensor, "K+1 V"], p: Float[Tensor, "K+1 V"]
     ) -> Float[Tensor, " K"]:
-        """The acceptance probability of each proposal, once those before it are accepted."""
+        """Return the acceptance probability of each proposal, once those before it are accepted."""
         zx = z[: len(x)].gather(1, x[:, None])
         if self.rule == "exact":
             accept_probs = acceptance_probs(x, None, p)

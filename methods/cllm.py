@@ -1,7 +1,7 @@
 """CLLM: Jacobi decoding in blocks, on a model that was tuned to map any state of a block to its fixed point.
 
 Source: Kou et al. 2024, CLLMs: consistency large language models, arXiv:2403.00835, sections 3.1 and 3.3.
-Symbols: n tokens of a block, p the target's distributions.
+Symbols: n tokens of a block, L guesses left in it, p the target's distributions.
 The tuned model is the target: `stride train backbone cllm-embedded-code` makes one. Decoding is exact with regard to
 that tuned model, decoded autoregressively. Its card says how far it is from the model that it was tuned from.
 """
@@ -27,19 +27,15 @@ from stridebench.methods.verifiers.rejection import (
     verify_chain,
 )
 
-# A block of guesses that is read again and again until it is a fixed point; only then the next one follows.
-# Symbols: n tokens of a block, L guesses left in it, p the target's distributions. Source: Kou et al. 2024, CLLMs,
-# arXiv:2403.00835, section 3.1.
-
 
 @dataclass
 class CLLMBlock:
-    """What is left of one sequence's block, carried from pass to pass.
+    """The rest of one sequence's block, carried from pass to pass.
 
     Args:
         size: n. The block's first token is the last emitted one, which the block before gave for free.
         source: ids of the prompt, from which new guesses are drawn at random.
-        tokens: guesses left; None: a new block is due.
+        tokens: guesses left, or None if a new block is due.
     """
 
     size: int
@@ -52,7 +48,7 @@ class CLLMBlock:
         return cls(size, torch.tensor(run.target.tokens, device=run.target.device))
 
     def propose(self, run: Run) -> Draft:
-        """The guesses left, possibly none; n - 1 of a new block, or as many as the room allows."""
+        """Return the guesses left, possibly none, or n - 1 of a new block, fewer if there is less room."""
         if self.tokens is None:
             count = min(self.size, run.room) - 1
             drawn = run.draws.integers(count, len(self.source), "init") if count else run.nothing.tokens
@@ -60,11 +56,11 @@ class CLLMBlock:
         return Draft(self.tokens)
 
     def advance(self, p: Float[Tensor, "R V"], accepted: int) -> None:
-        """After ``accepted`` guesses and one more token: predict the guesses behind them anew.
+        """Predict the guesses behind ``accepted`` ones and one more token anew.
 
         Args:
             p: R = L + 1 rows of the pass; row i is the distribution at guess i. The last row belongs to no guess. It
-                gives the next block's first token where all were accepted, and else follows a wrong guess.
+                gives the next block's first token if all were accepted, and else follows a wrong guess.
         """
         assert self.tokens is not None, "a block was proposed"
         left = len(self.tokens)
@@ -74,7 +70,7 @@ class CLLMBlock:
 @METHODS.register("cllm")
 @dataclass(frozen=True)
 class Cllm(Method[CLLMBlock]):
-    """Read what is left of a block, commit the prefix that is stable and the token behind it, predict the rest anew.
+    """Read the rest of a block, commit the prefix that is stable and the token behind it, predict the others anew.
 
     A block at its fixed point gives the first token of the next one in the same pass. Unlike in `jacobi`, nothing is
     guessed behind it before that.

@@ -9,9 +9,9 @@ p(x) >= q(x), which gives another distribution.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -36,7 +36,7 @@ from stridebench.methods.verifiers.energy import (
 )
 from stridebench.methods.verifiers.rejection import CORRECTION_FROM_TARGET, residual
 
-# The predictive stream of Cross-Regression: gated rows beside the text that predict the next positions.
+# The predictive stream of Cross-Regression: gated rows next to the text that predict the next positions.
 # Symbols: S slots, of which the first M hold drafts carried over; Q the distribution that each slot's draft was
 # drawn from; gamma horizon. Row 0 of the stream is a second reading of the last token; row j reads the content of
 # slot j and gives Q of slot j + 1. Slots without a draft are read as placeholders, which are drawn once a decode.
@@ -49,7 +49,7 @@ class PredictiveStream:
 
     Args:
         tokens, probs: of the slots that hold a draft, the nearest first.
-        placeholders: gamma - 1 ids, fewer where the budget is smaller.
+        placeholders: gamma - 1 ids, fewer if the budget is smaller.
         top: a draft is one of the ``top`` most probable tokens; 0: any.
     """
 
@@ -68,7 +68,7 @@ class PredictiveStream:
 
     @property
     def carried(self) -> int:
-        """M, drafts carried over."""
+        """Return M, the number of drafts carried over."""
         return len(self.tokens)
 
     def cut(self, most: int) -> None:
@@ -76,11 +76,11 @@ class PredictiveStream:
         self.tokens, self.probs = self.tokens[:most], self.probs[:most]
 
     def read(self, slots: int) -> Int[Tensor, " n"]:
-        """The content of all S slots but the last: drafts, then placeholders."""
+        """Return the content of all S slots but the last: drafts, then placeholders."""
         return torch.cat([self.tokens, self.placeholders[self.carried :]])[: slots - 1]
 
     def window(self, run: Run, control: Int[Tensor, " C"], slots: int, blank: bool = False) -> Draft:
-        """C tokens behind the last one as the target reads them, and the S rows of the stream, as probes.
+        """Return C tokens behind the last one as the target reads them, and the S rows of the stream as probes.
 
         Args:
             blank: the stream reads only placeholders.
@@ -125,17 +125,11 @@ REJECTED_DRAFT_CARRIED_OVER = Mutant(
 )
 
 
-# The passes of a step of Cross-Regression: predictive stream and control stream in two passes, in one, or as
-# printed.
-# Symbols: x drafted tokens, q the distribution each was drawn from, p the control stream's distributions, K drafts
-# tested, S slots. Source: Abulkhanov et al., Cross-Regression, Algorithm 1 and Table 15.
-
-
 Redraft = Literal["none", "drafts", "placeholders"]
 
 
 class TestedDrafts(NamedTuple):
-    """Drafts, their distributions and the target's: R = K + 1 rows, or K where the last draft was not read."""
+    """Drafts, their distributions and the target's: R = K + 1 rows, or K if the last draft was not read."""
 
     x: Int[Tensor, " K"]
     q: Float[Tensor, "K V"]
@@ -143,7 +137,7 @@ class TestedDrafts(NamedTuple):
 
 
 def sequential(run: Run, state: PredictiveStream, horizon: int, bonus: bool) -> TestedDrafts:
-    """All slots are drafted in one pass and tested in another.
+    """Draft all slots in one pass and test them in another.
 
     Args:
         bonus: the second pass also reads the last draft, so that a bonus token can follow it.
@@ -159,7 +153,7 @@ def sequential(run: Run, state: PredictiveStream, horizon: int, bonus: bool) -> 
 
 
 def joint(run: Run, state: PredictiveStream, horizon: int, redraft: Redraft) -> TestedDrafts:
-    """One pass tests the drafts carried over and the nearest new one, whose row follows theirs; the others wait.
+    """Test in one pass the drafts carried over and the nearest new one, whose row follows theirs; the others wait.
 
     Args:
         redraft: none: drafts are carried over as they are. Else all slots are drawn anew, from rows that read the old
@@ -180,7 +174,7 @@ def joint(run: Run, state: PredictiveStream, horizon: int, redraft: Redraft) -> 
 
 
 def as_printed(run: Run, state: PredictiveStream, horizon: int, rule: EnergyRule) -> Acceptance:
-    """Algorithm 1 to the letter.
+    """Run Algorithm 1 to the letter.
 
     New drafts are tested by rows that read the slots' earlier content. The correction's q is that of another pass, not
     the one that the rejected draft was drawn from.
@@ -227,7 +221,7 @@ class CrossRegression(Method[PredictiveStream]):
         carry: keep drafts behind a rejection.
         redraft: joint draws all slots anew in each step, from rows that read the drafts so far, or placeholders; the
             paper does not.
-        bonus: sequential draws a bonus token where all drafts pass; the paper does not.
+        bonus: sequential draws a bonus token if all drafts pass; the paper does not.
         draft_top: see `PredictiveStream`.
     """
 
@@ -245,6 +239,7 @@ class CrossRegression(Method[PredictiveStream]):
     draft_top: int = 0
 
     source = "Cross-Regression, Algorithms 1 and 2"
+    loads: ClassVar[Mapping[str, str]] = {"adapter": "adapter"}
     exact_at = "mode std with beta = 0, layouts sequential and joint; any mode of these at T = 0"
     requirements = frozenset({Requirement.TREE_MASK, Requirement.GATE})
     pinned = frozenset({"init"})
@@ -270,16 +265,12 @@ class CrossRegression(Method[PredictiveStream]):
 
     @property
     def rule(self) -> EnergyRule:
-        """The rule that a draft passes."""
+        """Return the rule that a draft passes."""
         return EnergyRule(self.mode, self.beta, self.tau, self.noise, self.clip, self.horizon)
 
     @property
     def claim(self) -> Claim:
         return Claim.SAME_LAW if self.rule.lossless and self.layout != "alg1_as_printed" else Claim.APPROXIMATE
-
-    @property
-    def components(self) -> Sequence[tuple[str, str]]:
-        return (("adapter", self.adapter),)
 
     def start(self, run: Run) -> PredictiveStream:
         if self.horizon >= run.capabilities.context:
@@ -294,14 +285,13 @@ class CrossRegression(Method[PredictiveStream]):
         if self.layout == "alg1_as_printed":
             acceptance = as_printed(run, state, self.horizon, self.rule)
         else:
-            acceptance = verify_energy(*self._tested(run, state), run.draws, self.rule)
+            if self.layout == "joint":
+                tested = joint(run, state, self.horizon, self.redraft)
+            else:
+                tested = sequential(run, state, self.horizon, self.bonus)
+            acceptance = verify_energy(*tested, run.draws, self.rule)
         state.advance(len(acceptance.read().path) + 1, self.carry)
         return acceptance
-
-    def _tested(self, run: Run, state: PredictiveStream) -> TestedDrafts:
-        if self.layout == "joint":
-            return joint(run, state, self.horizon, self.redraft)
-        return sequential(run, state, self.horizon, self.bonus)
 
     @classmethod
     def variants(cls) -> Sequence[CrossRegression]:

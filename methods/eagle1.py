@@ -1,4 +1,4 @@
-"""EAGLE: a drafter of the target's own hidden rows grows a static tree of sampled tokens.
+"""EAGLE: a drafter of the target's hidden rows grows a static tree of sampled tokens.
 
 Source: Li et al. 2024, EAGLE, arXiv:2401.15077, section 3.
 Symbols: x drafted tokens, q the distribution each was drawn from given its earlier siblings, p the target's.
@@ -6,8 +6,9 @@ Symbols: x drafted tokens, q the distribution each was drawn from given its earl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from stridebench.harness.core.capabilities import Requirement
 from stridebench.harness.core.draft import Acceptance
@@ -43,6 +44,7 @@ class Eagle1(Method[StaticDrafter]):
 
     claim = Claim.SAME_LAW
     source = "arXiv:2401.15077, section 3"
+    loads: ClassVar[Mapping[str, str]] = {"features": "drafter"}
     requirements = frozenset({Requirement.HIDDEN, Requirement.TREE_MASK})
     taps = (-1,)
     mutants = (
@@ -55,10 +57,6 @@ class Eagle1(Method[StaticDrafter]):
     def __post_init__(self) -> None:
         if any(width < 1 for width in self.widths):
             raise UsageError(f"eagle1: widths are {self.widths}; give a child or more for each level")
-
-    @property
-    def components(self) -> Sequence[tuple[str, str]]:
-        return (("drafter", self.features),)
 
     def start(self, run: Run) -> StaticDrafter:
         return StaticDrafter.open(run, self.features, self.tree, self.widths)

@@ -1,8 +1,8 @@
-"""EAGLE-3: a drafter of three of the target's layers, trained to read its own features.
+"""EAGLE-3: a drafter of three of the target's layers, trained to read its features.
 
 Source: Li et al. 2025, EAGLE-3, arXiv:2503.01840, section 3; decoding as EAGLE-2.
 Symbols: x drafted tokens, q the drafter's distributions, p the target's, E expansions, k children of a node, N nodes.
-The drafter proposes only the ids of its own small head; verification covers the others.
+The drafter proposes only the ids of its small head; verification covers the others.
 """
 
 from __future__ import annotations

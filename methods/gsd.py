@@ -38,7 +38,7 @@ class GSD(Method[JacobiWindow]):
         gap: largest difference of probability.
         reach: largest distance of embeddings, as a share of the mean distance of two codes. inf leaves embeddings out,
             as the released code does above 10,000 codes.
-        absolute: reach is a distance in the tokenizer's own units, as released (0.5).
+        absolute: reach is a distance in the tokenizer's units, as released (0.5).
     """
 
     window: int = 16
@@ -83,7 +83,7 @@ class GSD(Method[JacobiWindow]):
         return acceptance
 
     def _near(self, run: Run, ids: Int[Tensor, " I"], x: Int[Tensor, " K"]) -> Bool[Tensor, "K V"]:
-        """Ids whose embedding is near that of x; none for a forced end of row: no other id is possible."""
+        """Mark ids whose embedding is near that of x; none for a forced end of row: no other id is possible."""
         vocabulary, codebook = run.capabilities.vocabulary, run.capabilities.codebook
         assert codebook is not None
         near = x.new_zeros(len(x), vocabulary, dtype=torch.bool)
@@ -98,7 +98,7 @@ class GSD(Method[JacobiWindow]):
 def group(
     x: Int[Tensor, " K"], p: Float[Tensor, "K V"], near: Bool[Tensor, "K V"], width: int, gap: float
 ) -> Bool[Tensor, "K V"]:
-    """Marks S(x): ranks r - width to r + width - 1 around the rank r of x, where |p(s) - p(x)| < gap and ``near``.
+    """Mark S(x): ranks r - width to r + width - 1 around the rank r of x, with |p(s) - p(x)| < gap and ``near``.
 
     The slice is cut at the first and the last rank, and x is always in it. (The released code's slice is empty for the
     most probable tokens, which are then rejected.)
@@ -117,21 +117,21 @@ def group(
 def group_acceptance(
     x: Int[Tensor, " K"], q: Float[Tensor, "K V"], p: Float[Tensor, "K V"], groups: Bool[Tensor, "K V"]
 ) -> Float[Tensor, " K"]:
-    """min(1, p(S) / q(S)) at each draft, given that it is reached; groups that hold x have q(S) > 0."""
+    """Return min(1, p(S) / q(S)) at each draft, given that it is reached; groups that hold x have q(S) > 0."""
     return (p.where(groups, 0.0).sum(-1) / q.to(p.dtype).where(groups, 0.0).sum(-1)).clamp_max(1.0)
 
 
 def near_codes(
     codebook: Float[Tensor, "I C"], x: Int[Tensor, " K"], reach: float, absolute: bool = False
 ) -> Bool[Tensor, "K I"]:
-    """Codes whose vector is nearer to that of x than ``reach`` times the mean distance of two codes.
+    """Mark codes whose vector is nearer to that of x than ``reach`` times the mean distance of two codes.
 
-    The released threshold, 0.5, is a distance in one tokenizer's own units (``absolute``); as a share it means the same
+    The released threshold, 0.5, is a distance in one tokenizer's units (``absolute``); as a share it means the same
     in any.
     """
     return torch.cdist(codebook[x], codebook) < (reach if absolute else reach * mean_distance(codebook))
 
 
 def mean_distance(codebook: Float[Tensor, "I C"]) -> Float[Tensor, ""]:
-    """Root mean square distance of two codes drawn at random."""
+    """Return the root mean square distance of two codes drawn at random."""
     return (2 * codebook.var(0, unbiased=False).sum()).sqrt()

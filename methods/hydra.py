@@ -6,9 +6,9 @@ Symbols: x drafted tokens, p the target's distributions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from stridebench.harness.core.capabilities import Requirement
 from stridebench.harness.core.draft import Acceptance
@@ -24,7 +24,7 @@ from stridebench.methods.verifiers.typical import threshold, verify_typical
 @METHODS.register("hydra")
 @dataclass(frozen=True)
 class Hydra(Method[None]):
-    """Draft a static tree with the heads, each level from the tokens above it; keep what the rule of acceptance keeps.
+    """Draft a static tree with the heads, each level from the tokens above it; keep the nodes that the rule accepts.
 
     Args:
         heads: a folder as published, such as that of ankner/hydra-vicuna-7b-v1.3.
@@ -43,6 +43,7 @@ class Hydra(Method[None]):
     alpha: float = 0.3
 
     source = "arXiv:2402.05109"
+    loads: ClassVar[Mapping[str, str]] = {"heads": "drafter"}
     exact_at = "acceptance = exact; all at T = 0"
     requirements = frozenset({Requirement.HIDDEN, Requirement.TREE_MASK})
     taps = (-1,)
@@ -59,10 +60,6 @@ class Hydra(Method[None]):
     @property
     def claim(self) -> Claim:
         return Claim.SAME_LAW if self.acceptance == "exact" else Claim.APPROXIMATE
-
-    @property
-    def components(self) -> Sequence[tuple[str, str]]:
-        return (("drafter", self.heads),)
 
     def start(self, run: Run) -> None:
         self._drafter(run).read_prompt(run)

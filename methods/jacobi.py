@@ -1,4 +1,4 @@
-"""Jacobi decoding: guess a window, and guess it again from its own predictions until it is stable.
+"""Jacobi decoding: guess a window, and guess it again from the model's predictions until it is stable.
 
 Source: Santilli et al. 2023, arXiv:2305.10427, Algorithm 1; with sampling: the Jacobi rows of SJD's comparison.
 Symbols: d drafts, p the target's distributions.

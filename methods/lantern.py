@@ -8,8 +8,9 @@ moves again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from stridebench.harness.core.capabilities import Requirement
 from stridebench.harness.core.draft import Acceptance
@@ -32,14 +33,14 @@ class LanternState:
 @METHODS.register("lantern")
 @dataclass(frozen=True)
 class Lantern(Method[LanternState]):
-    """Draft as EAGLE-2; accept a token by its own probability and its nearest neighbours'.
+    """Draft as EAGLE-2; accept a token by its probability and its nearest neighbours'.
 
     Args:
         features, depth, width, nodes: as EAGLE-2. Published depth, width and nodes: 4, 10, 59.
         k: neighbours. 0: the share of the codebook that 1,000 of 16,384 codes are.
         delta: as above; 0 is EAGLE-2. Released 0.1; in ADT-Tree's tables 0.4.
-        resid: what a rejection leaves (see `Relaxed`). The released code leaves so little of p that its pictures drift
-            to where fewer drafts are accepted than without neighbours.
+        resid: the residual after a rejection (see `Relaxed`). The released code leaves so little of p that its pictures
+            drift to where fewer drafts are accepted than without neighbours.
     """
 
     features: str = "eagle1"
@@ -51,6 +52,7 @@ class Lantern(Method[LanternState]):
     resid: Residual = "relaxed"
 
     source = "arXiv:2410.03355, section 4"
+    loads: ClassVar[Mapping[str, str]] = {"features": "drafter"}
     exact_at = "delta = 0"
     requirements = frozenset({Requirement.HIDDEN, Requirement.TREE_MASK, Requirement.GRID, Requirement.CODEBOOK})
     taps = (-1,)
@@ -63,10 +65,6 @@ class Lantern(Method[LanternState]):
     @property
     def claim(self) -> Claim:
         return Claim.SAME_LAW if self.delta == 0 else Claim.APPROXIMATE
-
-    @property
-    def components(self) -> Sequence[tuple[str, str]]:
-        return (("drafter", self.features),)
 
     def start(self, run: Run) -> LanternState:
         device, greedy = run.target.device, run.sampling.temperature == 0

@@ -7,8 +7,9 @@ neighbours of a code, lambda the largest mass that they add, in units of p(x) (t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from stridebench.harness.core.capabilities import Requirement
 from stridebench.harness.core.draft import Acceptance
@@ -31,7 +32,7 @@ class LanternPlusPlusState:
 @METHODS.register("lanternpp")
 @dataclass(frozen=True)
 class LanternPlusPlus(Method[LanternPlusPlusState]):
-    """Draft as EAGLE; accept a token by its own probability and its nearest neighbours'.
+    """Draft as EAGLE; accept a token by its probability and its nearest neighbours'.
 
     Args:
         features, tree, widths: as EAGLE; the published tree is ``naive_extend_57``.
@@ -48,6 +49,7 @@ class LanternPlusPlus(Method[LanternPlusPlusState]):
     resid: Residual = "code"
 
     source = "arXiv:2502.06352"
+    loads: ClassVar[Mapping[str, str]] = {"features": "drafter"}
     exact_at = "factor = 0"
     requirements = frozenset({Requirement.HIDDEN, Requirement.TREE_MASK, Requirement.GRID, Requirement.CODEBOOK})
     taps = (-1,)
@@ -59,10 +61,6 @@ class LanternPlusPlus(Method[LanternPlusPlusState]):
     @property
     def claim(self) -> Claim:
         return Claim.SAME_LAW if self.factor == 0 else Claim.APPROXIMATE
-
-    @property
-    def components(self) -> Sequence[tuple[str, str]]:
-        return (("drafter", self.features),)
 
     def start(self, run: Run) -> LanternPlusPlusState:
         device, greedy = run.target.device, run.sampling.temperature == 0

@@ -1,4 +1,4 @@
-"""Lookahead decoding: a Jacobi window beside the text produces n-grams, which are tried as guesses where they fit.
+"""Lookahead decoding: a Jacobi window next to the text produces n-grams, which are tried as guesses where they fit.
 
 Source: Fu et al. 2024, arXiv:2402.02057, Algorithm 2 and, for sampling, Algorithm 4.
 Symbols: N n-gram length, W columns of the window, G guesses a step, p the target's distributions.
@@ -23,11 +23,8 @@ from stridebench.harness.errors import UsageError
 from stridebench.harness.registry import METHODS
 from stridebench.methods.verifiers.tree import NGRAMS, trie, verify_delta
 
-# Guesses from n-grams that a Jacobi window produces alongside the text.
-# Symbols: N n-gram length, W columns of the window, G guesses a token, c column. Row 0 is guessed text behind the
-# last token. The last token is row 0's column 0 and is not stored. Cell (r, c) is what greedy decoding predicts
-# after (r - 1, c). Source: Fu et al. 2024, lookahead decoding, arXiv:2402.02057, and the released loop
-# ``jacobi_greedy_search_multilevel``.
+# Symbols: c column. Row 0 is guessed text behind the last token, which is row 0's column 0 and is not stored. Cell
+# (r, c) is the greedy token after (r - 1, c), as in the released loop ``jacobi_greedy_search_multilevel``.
 
 
 @dataclass
@@ -52,13 +49,13 @@ class LookaheadWindow:
 
     @classmethod
     def begin(cls, run: Run, ngram: int, width: int, guesses: int) -> LookaheadWindow:
-        """Row 0 is drawn from the prompt's ids; the other rows are filled by the first N - 2 passes."""
+        """Draw row 0 from the prompt's ids; the first N - 2 passes fill the other rows."""
         return cls(ngram, width, guesses, [_random(run, width + ngram - 3)])
 
     def propose(self, run: Run) -> Draft:
-        """The newest guesses behind the last token, merged where they begin alike; then the window, as probes.
+        """Return the newest guesses behind the last token, merged as far as they agree; then the window, as probes.
 
-        Where the context has no room for the window, the pass leaves it out.
+        If the context has no room for the window, the pass leaves it out.
         """
         guesses = self.pool.get(run.target.tokens[-1], [])
         depth = min(self.ngram - 1, run.room - 1)
@@ -81,7 +78,7 @@ class LookaheadWindow:
         )
 
     def _window(self, start: int) -> list[int]:
-        """Parents of the cells; the first cell is node ``start``."""
+        """Return the parents of the cells; the first cell is node ``start``."""
         above = [-1, *range(start, start + len(self.rows[0]))]
         parents = above[:-1]
         begin = start + len(self.rows[0])
@@ -92,7 +89,7 @@ class LookaheadWindow:
         return parents
 
     def newest(self, logits: Float[Tensor, "R V"]) -> Int[Tensor, " n"]:
-        """The greedy token after each cell of the last row; none where the window was not read."""
+        """Return the greedy token after each cell of the last row; none if the window was not read."""
         return logits[len(logits) - len(self.rows[-1]) * self.reading :].argmax(-1)
 
     def advance(self, run: Run, last: int, newest: Sequence[int]) -> None:
@@ -126,7 +123,7 @@ class LookaheadWindow:
 
 
 def _random(run: Run, count: int) -> list[int]:
-    """Random ids of the prompt. Reads the device, at the start and where an end of text came up."""
+    """Draw random ids of the prompt. Reads the device, at the start and if an end of text came up."""
     tokens = run.target.tokens[: len(run.target) - run.emitted]
     return [tokens[index] for index in run.draws.integers(count, len(tokens), "init").tolist()]
 

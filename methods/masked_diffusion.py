@@ -26,10 +26,6 @@ from stridebench.harness.core.sampling import Sampling, warp
 from stridebench.harness.errors import ContractError, UsageError
 from stridebench.harness.registry import METHODS
 
-# Which masked positions are filled next: the confidence of a model at each, and how many a schedule fills in a step.
-# Symbols: M masked positions, k of them filled, p their distributions, x drawn tokens.
-
-
 Order = Literal["low_confidence", "random", "origin", "maskgit_plus", "topk_margin", "entropy"]
 LLADA: tuple[Order, ...] = ("low_confidence", "random")
 DREAM: tuple[Order, ...] = ("origin", "maskgit_plus", "topk_margin", "entropy")
@@ -42,7 +38,7 @@ EPSILON = 1e-3
 def confidence(
     order: Order, logits: Float[Tensor, "M V"], x: Int[Tensor, " M"], sampling: Sampling
 ) -> Float[Tensor, " M"]:
-    """The model's confidence at each position; larger is more confident.
+    """Return the model's confidence at each position; larger is more confident.
 
     Args:
         logits: raw.
@@ -64,7 +60,7 @@ def confidence(
 
 
 def most_confident(confidences: Float[Tensor, " M"], k: int, alg_temp: float, draws: Draws) -> Int[Tensor, " k"]:
-    """The k most confident positions, ties to the first.
+    """Return the k most confident positions, ties to the first.
 
     With ``alg_temp`` > 0 they are drawn from softmax(confidences / alg_temp) without replacement.
     """
@@ -74,7 +70,7 @@ def most_confident(confidences: Float[Tensor, " M"], k: int, alg_temp: float, dr
 
 
 def unmasked_fraction(step: int, steps: int) -> float:
-    """1 - s / t, the share of the masked positions that Dream fills in a step, from step 0; all in the last.
+    """Return 1 - s / t, the share of the masked positions that Dream fills in a step, from step 0; all in the last.
 
     Source: Dream, ``_sample``: t runs evenly from 1 to 0.001 in S steps.
     """
@@ -148,7 +144,7 @@ class MaskedDiffusion(Method[CanvasProgress]):
                 return replace(chosen, positions=torch.tensor(positions, device=canvas.device)[chosen.positions])
 
     def _masked(self, run: Run) -> list[int]:
-        """Positions of the first block that has masked ones."""
+        """Return the masked positions of the first block that has some."""
         canvas = run.canvas
         masked = [i for i in range(canvas.start, canvas.end) if i not in canvas.tokens]
         block = self.block or canvas.end - canvas.start
@@ -156,7 +152,7 @@ class MaskedDiffusion(Method[CanvasProgress]):
         return [i for i in masked if i < end]
 
     def _read(self, run: Run, positions: Sequence[int]) -> Float[Tensor, "M V"]:
-        """Logits of these positions, from a pass over the whole canvas."""
+        """Return the logits of these positions, from a pass over the whole canvas."""
         canvas, mask = run.canvas, run.capabilities.mask
         if mask is None:
             raise ContractError("masked_diffusion needs a masked model, and this backbone offers no mask id")
@@ -165,7 +161,7 @@ class MaskedDiffusion(Method[CanvasProgress]):
         return rows[[i - positions[0] for i in positions]]
 
     def _count(self, masked: int, done: int, length: int) -> float:
-        """How many to fill; for ``origin``, the mean."""
+        """Return how many to fill; for ``origin``, the mean."""
         if not self.steps:
             return 1.0
         if self.order in LLADA:
@@ -174,7 +170,7 @@ class MaskedDiffusion(Method[CanvasProgress]):
         return part * masked if self.order == "origin" else float(int(part * masked))
 
     def _chosen(self, run: Run, logits: Float[Tensor, "M V"], count: float) -> Fill:
-        """Indices among the masked positions, and their tokens."""
+        """Choose indices among the masked positions, and their tokens."""
         p = run.probs(logits)
         if count and self.order in BY_TOKEN:
             x = run.draws.categorical(p, "draft")
@@ -186,7 +182,7 @@ class MaskedDiffusion(Method[CanvasProgress]):
         return Fill(index, run.draws.categorical(p[index], "draft"))
 
     def _positions(self, run: Run, logits: Float[Tensor, "M V"], count: float) -> Int[Tensor, " k"]:
-        """Indices of positions that do not depend on the tokens drawn there."""
+        """Choose positions that do not depend on the tokens drawn there."""
         size = len(logits)
         if self.order == "random" or (self.order == "origin" and not self.steps):
             return run.draws.distinct(logits.new_full((1, size), 1 / size), int(count), "noise")[0]

@@ -7,9 +7,9 @@ The first level follows the last emitted token, which the released code has as t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from stridebench.harness.core.capabilities import Requirement
 from stridebench.harness.core.draft import Acceptance
@@ -27,7 +27,7 @@ Rule = Literal["exact", "typical", "nucleus"]
 @METHODS.register("medusa")
 @dataclass(frozen=True)
 class Medusa(Method[None]):
-    """Draft a static tree with the heads; keep what the rule of acceptance keeps.
+    """Draft a static tree with the heads; keep the nodes that the rule of acceptance accepts.
 
     Args:
         heads: shipped for the backbone at hand (NAME-BACKBONE), or a folder.
@@ -52,6 +52,7 @@ class Medusa(Method[None]):
     greedy: bool = True
 
     source = "arXiv:2401.10774"
+    loads: ClassVar[Mapping[str, str]] = {"heads": "drafter"}
     exact_at = "acceptance = exact; all at T = 0"
     requirements = frozenset({Requirement.HIDDEN, Requirement.TREE_MASK})
     taps = (-1,)
@@ -68,10 +69,6 @@ class Medusa(Method[None]):
     @property
     def claim(self) -> Claim:
         return Claim.SAME_LAW if self.acceptance == "exact" else Claim.APPROXIMATE
-
-    @property
-    def components(self) -> Sequence[tuple[str, str]]:
-        return (("drafter", self.heads),)
 
     def start(self, run: Run) -> None:
         self._drafter(run)

@@ -38,14 +38,8 @@ from stridebench.methods.verifiers.codebook import (
     neighbour_count,
 )
 
-# Drafts of whole rows of a picture, from a model of the same pictures at 1/r of the scale.
-# Symbols: x cells of the large picture, y cells of the small one, r linear factor, N positions of a band, C its
-# cells. Source: MuLo-SD, Algorithm 1, steps 7, 1 and 2: D_r, M_q and U_r.
-
-
-# Cells of a picture's rows, drawn one by one or, as ZipAR does, several rows side by side.
-# Symbols: N positions of a band, C its cells. Source: MuLo-SD, Algorithm 1, steps 1 and 6; He et al. 2024,
-# arXiv:2412.04062, section 3.
+# Symbols: x cells of the large picture, y cells of the small one, N positions of a band, C its cells. Steps 7, 1 and 2
+# of Algorithm 1 are D_r, M_q and U_r.
 
 
 @dataclass(frozen=True)
@@ -71,7 +65,7 @@ class Band:
 
     @classmethod
     def of(cls, canvas: Canvas, row: int, rows: int) -> Band:
-        """At most ``rows`` rows from ``row`` on, as far as the canvas goes."""
+        """Return at most ``rows`` rows from ``row`` on, as far as the canvas goes."""
         grid = canvas.capabilities.grid
         assert grid is not None
         rows = min(rows, grid.rows - row)
@@ -82,18 +76,18 @@ class Band:
         return cls(row, rows, grid.columns, first, stop, cells)
 
     def at(self, device: torch.device) -> Int[Tensor, " C"]:
-        """Indices of its cells among its positions."""
+        """Return the indices of its cells among its positions."""
         return torch.tensor(self.cells, device=device) - self.first
 
     def blank(self, canvas: Canvas) -> Int[Tensor, " N"]:
-        """Ids at its positions: ends and tail are forced, and cells are 0."""
+        """Return the ids at its positions: ends and tail are forced, and cells are 0."""
         grid = canvas.capabilities.grid
         assert grid is not None
         return torch.tensor([grid.forced(p) or 0 for p in range(self.first, self.stop)], device=canvas.device)
 
 
 def parallel_cells(left: Sequence[int], columns: int, window: int) -> list[int]:
-    """Cells to draw at once: the first, and with a window each row's first that is so far behind the row above.
+    """Return the cells to draw at once: the first, and with a window each row's first so far behind the row above.
 
     Args:
         left: cells to draw, ascending.
@@ -142,8 +136,8 @@ class CellSampler:
         Args:
             x: ids at the band's positions.
             r: cells to draw, ascending.
-            p: distributions of the band's cells, where a pass over x gave them. Cells before any new token are drawn
-                from these. Without ``p`` the cells r are still empty: where a row begins before the one above has
+            p: distributions of the band's cells, if a pass over x gave them. Cells before any new token are drawn
+                from these. Without ``p`` the cells r are still empty: if a row begins before the one above has
                 ended, the newest token of that row is read in place of its last one.
             unread: positions that the first pass must read.
         """
@@ -166,7 +160,7 @@ class CellSampler:
 
 
 def _last_filled(position: int, empty: set[int]) -> int:
-    """The last position up to this one that is not empty."""
+    """Return the last position up to this one that is not empty."""
     return next(candidate for candidate in range(position, -1, -1) if candidate not in empty)
 
 
@@ -187,7 +181,7 @@ class BandDrafter:
 
     @classmethod
     def open(cls, run: Run, drafter: str, samplers: str, factor: int) -> BandDrafter:
-        """A backbone by name, and samplers: untrained ones by kind, others as ``run.component`` finds them.
+        """Open a backbone by name, and samplers: untrained ones by kind, others as ``run.component`` finds them.
 
         Raises:
             UsageError: the drafter or the samplers do not fit target and factor.
@@ -201,7 +195,7 @@ class BandDrafter:
         return cls(canvas, _load(folder, untrained, factor, run.capabilities.codebook))
 
     def propose(self, run: Run, band: Band, window: int = 0) -> Int[Tensor, " N"]:
-        """Ids at all positions of the band; ends and tail are forced.
+        """Return ids at all positions of the band; ends and tail are forced.
 
         Distributions of small cells are warped as the target's. The small rows above are D_r of the large ones, not
         those that were drawn before. U_r reads only the new rows.
@@ -298,7 +292,7 @@ class MuLoSD(Method[BandProgress]):
         samplers: shipped ones by name, a folder, or the untrained ``repeat`` or ``bilinear``.
         factor: r.
         band: rows of a band, a multiple of r; the last band of a picture may have fewer.
-        tau: a draft stays where it and its neighbours have more mass. 1e-3 is strict, 1e-5 loose; at inf none stays.
+        tau: a draft stays if it and its neighbours have more mass. 1e-3 is strict, 1e-5 loose; at inf none stays.
         k: most neighbours of a code; 0: the paper's share of the codebook (`neighbour_count`).
         delta: largest mass that neighbours add.
         radius: l, in cells.
@@ -374,7 +368,7 @@ class MuLoSD(Method[BandProgress]):
         return Fill(torch.arange(band.first, band.stop, device=canvas.device), x, len(again))
 
     def _rejected(self, run: Run, band: Band, x: Int[Tensor, " C"], p: Float[Tensor, "C V"]) -> list[int]:
-        """R: the cells of the band to draw again, in raster order. Reads the device once."""
+        """Return R: the cells of the band to draw again, in raster order. Reads the device once."""
         codebook, ids = run.capabilities.codebook, torch.tensor(run.capabilities.cell_ids, device=x.device)
         assert codebook is not None
         k = neighbour_count(self.k, len(codebook))

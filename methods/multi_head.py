@@ -9,10 +9,10 @@ of a step, and the others are drafted from the same row when the next step begin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -61,7 +61,7 @@ class ConditionedHeads:
 
     @classmethod
     def open(cls, run: Run, name: str, levels: int) -> ConditionedHeads:
-        """The heads of this name, as ``run.component`` finds them.
+        """Open the heads of this name, as ``run.component`` finds them.
 
         Args:
             levels: 0: all.
@@ -83,11 +83,11 @@ class ConditionedHeads:
         return cls(heads, levels or config.heads)
 
     def look(self, run: Run) -> ConditionKV | None:
-        """Keys and values of the prompt's condition, once a prompt; None for heads that attend to none."""
+        """Return keys and values of the prompt's condition, once a prompt, or None if the heads attend to none."""
         return self.heads.look(run.condition)
 
     def propose(self, run: Run, condition: ConditionKV | None, choose: Choose) -> Draft:
-        """A chain of point masses, cut to the room that is left; uniform ids while there is no row to read.
+        """Return a chain of point masses, cut to the room that is left; uniform ids while there is no row to read.
 
         Uniform ids are below the first id that ends a text, as the codes of a mesh are.
         """
@@ -101,15 +101,15 @@ class ConditionedHeads:
 
 
 def independent(q: Float[Tensor, "K V"], draws: Draws) -> Int[Tensor, " K"]:
-    """One draw from each distribution."""
+    """Draw a token from each distribution."""
     return draws.categorical(q, "draft")
 
 
 def whole_path(best: int) -> Choose:
-    """A path through the ``best`` tokens of each level, with the product of their probabilities as its weight.
+    """Return a choice of paths through the ``best`` tokens of each level, weighted by the product of probabilities.
 
-    Weights only fall along a path, so pruning a branch is the same as pruning the paths through it. Where no path is
-    left, the best one is taken.
+    Weights only fall along a path, so pruning a branch is the same as pruning the paths through it. If no path is left,
+    the best one is taken.
 
     Raises:
         UsageError: (when called) there are fewer tokens, or more than 100,000 paths.
@@ -165,6 +165,7 @@ class MultiHead(Method[ConditionKV | None]):
 
     claim = Claim.APPROXIMATE
     source = "XSpecMesh, Algorithm 1"
+    loads: ClassVar[Mapping[str, str]] = {"heads": "heads"}
     exact_at = "T = 0; on the raw distribution with delta >= 0.5 or accept_top = 1"
     requirements = frozenset({Requirement.HIDDEN, Requirement.CONDITION})
     taps = (-1,)
@@ -178,10 +179,6 @@ class MultiHead(Method[ConditionKV | None]):
                 f"multi_head: levels is {self.levels}, accept_top {self.accept_top} and draft_top {self.draft_top}; "
                 f"give 0, 1 and 1 or more"
             )
-
-    @property
-    def components(self) -> Sequence[tuple[str, str]]:
-        return (("heads", self.heads),)
 
     def start(self, run: Run) -> ConditionKV | None:
         if self.accept_top > run.capabilities.vocabulary:

@@ -19,9 +19,6 @@ from stridebench.harness.errors import UsageError
 from stridebench.harness.registry import METHODS
 from stridebench.methods.verifiers.rejection import CORRECTION_FROM_TARGET, verify_chain
 
-# Drafts copied from the text so far: the tokens that followed an earlier occurrence of its last tokens.
-# Source: Saxena 2023, prompt lookup decoding; transformers' prompt lookup.
-
 
 @dataclass
 class NgramDrafter:
@@ -44,7 +41,7 @@ class NgramDrafter:
     read: dict[int, int] = field(default_factory=dict)
 
     def propose(self, run: Run) -> Draft:
-        """Point masses on the copied tokens; empty where nothing matches or no room is left."""
+        """Return point masses on the copied tokens; none if nothing matches or no room is left."""
         tokens = run.target.tokens
         self._learn(tokens)
         room = min(self.length, run.room - 1)

@@ -1,4 +1,4 @@
-"""Speculative Jacobi decoding (SJD): the window's own last distributions are the drafter.
+"""Speculative Jacobi decoding (SJD): the window's last distributions are the drafter.
 
 Source: Teng et al. 2025, arXiv:2410.01699, Algorithm 1.
 Symbols: d drafts, q the distribution each was drawn from (the last pass's p at its position), p the target's.

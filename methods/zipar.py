@@ -4,7 +4,7 @@ Source: He et al. 2024, arXiv:2412.04062, section 3, and the released code, gith
 Symbols: w window, k tokens of the row above, p_k the distribution of a row's first token at that time.
 A token is drawn from the target's distribution given the tokens that exist before it in raster order; the ends of the
 rows above are still missing. Passes over H rows of D tokens, ends of rows included: D + (H - 1) w, or
-2 D + (H - 2) w where the first row is finished alone. Autoregressive decoding takes H D.
+2 D + (H - 2) w if the first row is finished alone. Autoregressive decoding takes H D.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class ZipAR(Method[GrowthFront]):
         return Fill(tokens.new_tensor([*state.unread, *row_ends]), tokens)
 
     def _opening(self, run: Run, state: GrowthFront) -> int | None:
-        """First position of the next row; None where the row above holds too few tokens or is the last."""
+        """Return the first position of the next row, or None if the row above holds too few tokens or is the last."""
         grid, alone = _grid(run), self.first_row_alone and state.row == run.canvas.start
         needed = grid.stride if alone else self.window
         following = state.row + grid.stride
@@ -108,7 +108,7 @@ class ZipAR(Method[GrowthFront]):
         return following if following < last and state.row + needed - 1 in run.canvas.tokens else None
 
     def _first(self, run: Run, state: GrowthFront, p: Float[Tensor, "1 V"]) -> Int[Tensor, " 1"] | None:
-        """The first token of the next row, from p_k; None while the adaptive schedule may change it."""
+        """Return the first token of the next row, from p_k, or None while the adaptive schedule may change it."""
         old, complete = state.candidate, state.row + _grid(run).columns - 1 in run.canvas.tokens
         if self.schedule == "fixed" or complete:
             return run.draws.categorical(p, "draft")
@@ -125,11 +125,11 @@ class ZipAR(Method[GrowthFront]):
 
 
 def token_before(canvas: Canvas, grid: Grid, opening: int) -> int:
-    """The token before a row while the row above it, r, is unfinished.
+    """Return the token before a row while the row above it, r, is unfinished.
 
     Returns:
         The end of line where rows have one, since it is known. Else a substitute, as in LlamaGen's released code: the
-        newest token of row r - 1, or of row r where that is the first.
+        newest token of row r - 1, or of row r if that is the first.
     """
     end_of_line = grid.forced(opening - 1)
     if end_of_line is not None:

@@ -13,17 +13,12 @@ from stridebench.harness.audit.of_file import ClaimedSource, audit_figures, audi
 from stridebench.harness.discover import declare_all
 from stridebench.harness.errors import UsageError
 from stridebench.harness.plan import contract
-from stridebench.harness.plan.lookup import build
 from stridebench.harness.proof.cases import cases_to_verify
-from stridebench.harness.proof.catalogue import proof_of
+from stridebench.harness.proof.catalogue import FEW, proof_of, settings_to_verify
 from stridebench.harness.record.store import Store
-from stridebench.harness.registry import METHODS
 from stridebench.harness.run.loading import Options
 from stridebench.harness.run.stored_audit import AuditedCell, audit_store
 from stridebench.stored_run import StoredRun
-
-QUICK = 32
-"""Largest number of outputs of a model that a quick proof enumerates."""
 
 
 def verify(*methods: str, quick: bool = False, **params: Any) -> pd.DataFrame:
@@ -44,7 +39,7 @@ def verify(*methods: str, quick: bool = False, **params: Any) -> pd.DataFrame:
     if params and len(methods) != 1:
         raise UsageError(f"{', '.join(params)} are parameters of one method; name one")
     settings = {name: settings_to_verify(name, params) for name in methods} or dict(contract.usable_methods())
-    outputs = QUICK if quick else None
+    outputs = FEW if quick else None
     rows = [
         proof_of(name, method, cases_to_verify(method, outputs))
         for name, variants in settings.items()
@@ -107,18 +102,3 @@ def facts_of(row: AuditedCell) -> dict[str, Any]:
     """Return an audited cell as one row."""
     facts = {"cell": row.name, "label": row.label, "claim": row.claim.name, "dtype": row.dtype, "reason": row.reason}
     return facts | (audit_figures(row.audit) if row.audit is not None else {"verdict": None})
-
-
-def settings_to_verify(name: str, values: Mapping[str, Any]) -> list[Any]:
-    """Return the settings of a method to verify: the one of ``values``, or all that the method names.
-
-    Raises:
-        UsageError: the method or the setting does not exist.
-    """
-    if not values:
-        return contract.settings_of(name)
-    method = build(contract.class_of(METHODS, name), name, dict(values))
-    if isinstance(method, list):
-        raise UsageError("; ".join(text for _, text in method))
-    contract.check(METHODS, name, method)
-    return [method]

@@ -9,17 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy  # its parts are read when they are used (see `stats`)
 
-from stridebench.harness.audit.alternatives import (
-    FloatArray,
-    IntArray,
-    TokenOutcomes,
-    argmax_boosted,
-    distribution,
-    leaking,
-    never_copying,
-    powered,
-    usable,
-)
+from stridebench.harness.audit.alternatives import argmax_boosted, distribution, leaking, never_copying, powered, usable
+from stridebench.harness.audit.laws import FloatArray, IntArray, TokenOutcomes
 from stridebench.harness.errors import UsageError
 
 RANGE = 4.0
@@ -76,18 +67,18 @@ class Bets:
     squares: tuple[tuple[float, ...], ...]
 
     def plain(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return JSON values."""
         return asdict(self)
 
     @staticmethod
     def of(plain: Mapping[str, Any]) -> Bets:
-        """The inverse of ``plain``."""
+        """Return the bets that ``plain`` was made of."""
         tables = {name: tuple(map(tuple, plain[name])) for name in ("tilts", "means", "squares")}
         return Bets(**{**plain, **{n: tuple(plain[n]) for n in ("names", "kinds", "gains", "distances")}, **tables})
 
 
 def gains_of(outcomes: TokenOutcomes) -> Gains:
-    """The bets of every alternative and tilt on every outcome."""
+    """Return the bets of every alternative and tilt on every outcome."""
     p, alternatives = outcomes.p, usable(outcomes)
     log = np.zeros((*p.shape, len(alternatives)))
     for index, (name, alternative) in enumerate(alternatives.items()):
@@ -97,7 +88,7 @@ def gains_of(outcomes: TokenOutcomes) -> Gains:
 
 
 def _tilts(outcomes: TokenOutcomes) -> FloatArray:
-    """Functions of an outcome, centred under p and scaled into [-1, 1], [N, A, D]."""
+    """Return functions of an outcome, centred under p and scaled into [-1, 1], [N, A, D]."""
     p = outcomes.p
     surprise = -np.log(np.divide(p, np.maximum(outcomes.sizes, 1), out=np.ones_like(p), where=p > 0))
     entropy = (p * surprise).sum(1, keepdims=True)
@@ -122,7 +113,7 @@ def _tilts(outcomes: TokenOutcomes) -> FloatArray:
 
 
 def biases(outcomes: TokenOutcomes) -> dict[str, FloatArray]:
-    """The kinds of bias whose visibility is told, each at full strength, [N, A]."""
+    """Return the kinds of bias whose visibility is told, each at full strength, [N, A]."""
     p = outcomes.p
     kinds = {
         "hotter": powered(outcomes, 0.5),
@@ -142,7 +133,7 @@ def biases(outcomes: TokenOutcomes) -> dict[str, FloatArray]:
 
 
 def bet(outcomes: TokenOutcomes, tokens: IntArray, near: IntArray, probs: FloatArray) -> Bets:
-    """Bets on the tokens of one output.
+    """Bet on the tokens of one output.
 
     Args:
         tokens: the ids drawn, [N].
@@ -178,7 +169,7 @@ def _table(values: Iterable[Iterable[Any]]) -> tuple[tuple[float, ...], ...]:
 
 
 def newton_path(tilts: FloatArray) -> FloatArray:
-    """Log wealth of the online Newton step on each tilt, after each token, [..., N, D].
+    """Return the log wealth of the online Newton step on each tilt, after each token, [..., N, D].
 
     A bettor stakes the share b of its wealth on a tilt g, at most one half, and its wealth is multiplied by 1 + b g.
     It begins with b = 0, and knows the tilts of earlier tokens alone.
@@ -200,7 +191,7 @@ def newton_path(tilts: FloatArray) -> FloatArray:
 
 
 def mixture(gains: FloatArray, wealth: FloatArray) -> FloatArray:
-    """Log e-value: alternatives and tilts begin with equal shares of one unit. [..., J] and [..., D] give [...]."""
+    """Return the log e-value: alternatives and tilts begin with equal shares. [..., J] and [..., D] give [...]."""
     joint = np.concatenate([gains, wealth], axis=-1)
     total: FloatArray = scipy.special.logsumexp(joint, axis=-1) - np.log(joint.shape[-1])
     return total
@@ -210,7 +201,7 @@ def added_up(outputs: Sequence[Bets]) -> Bets:
     """Return the bets on several outputs as one. If an output has no bet of some name, its gain is 0.
 
     Raises:
-        UsageError: there is no output.
+        UsageError: ``outputs`` is empty.
     """
     if not outputs:
         raise UsageError("there is no output to audit")

@@ -40,7 +40,7 @@ class DraftComparison(NamedTuple):
 
 
 def compare(kept: KeptDraft, anew: Draft, p: Float[Tensor, "M V"]) -> list[DraftComparison]:
-    """The drafts of every place that the step tested, until the two drafts part.
+    """Compare the drafts of every place that the step tested, until the two drafts part.
 
     Of siblings that were drawn, only the first one counts, because the others depend on it. Siblings of two drafts that
     are not equally many are left out.
@@ -66,7 +66,7 @@ def compare(kept: KeptDraft, anew: Draft, p: Float[Tensor, "M V"]) -> list[Draft
 
 
 def _children(draft: Draft, parent: int) -> list[int]:
-    """Proposed nodes below a node, without repeats; below -1 those after the last emitted token."""
+    """Return proposed nodes below a node, without repeats; below -1 those after the last emitted token."""
     below = draft.explicit_parents[: draft.proposed] == parent
     if draft.repeats is not None:
         below &= ~draft.repeats[: draft.proposed]
@@ -86,7 +86,7 @@ def _compared(
 
 
 def limit(dtype: str, places: int, points: int) -> float:
-    """Largest mean distance that rounding explains, over so many places, some of them of point masses.
+    """Return the largest mean distance that rounding explains, over so many places, some of them of point masses.
 
     One point mass may differ in any type.
     """

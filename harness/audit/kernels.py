@@ -57,7 +57,7 @@ class KernelPosition:
 
 
 def cases(seed: int = 0) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Name, p and q of drafters that are far, near, without some of the ids, and sure of one id."""
+    """Yield name, p and q of drafters that are far, near, without some of the ids, and sure of one id."""
     generator = torch.Generator().manual_seed(seed)
     z = 1.5 * torch.randn(DRAFTS + 1, VOCABULARY, generator=generator)
     p = z.softmax(-1)
@@ -70,7 +70,7 @@ def cases(seed: int = 0) -> Iterator[tuple[str, Tensor, Tensor]]:
 
 
 def check_kernel(kernel: Kernel, trials: int, seed: int = 0) -> list[KernelPosition]:
-    """Every place of every case, after so many trials each.
+    """Check every place of every case, after so many trials each.
 
     The interval is the plug-in total variation, plus and minus the bound of Weissman et al. 2003 ("Inequalities for the
     L1 deviation of the empirical distribution"), at a level that holds for all places together.
@@ -120,11 +120,6 @@ def transformers_kernel(p: Float[Tensor, "K+1 V"], q: Float[Tensor, "K V"], draf
 
     tokens, _ = _speculative_sampling(drafts[None], q.log()[None], len(drafts), p.log()[None])
     return [int(token) for token in tokens[0]]
-
-
-# Candidate generators of transformers with the acceptance that `generate` gives them, as kernels of `stride audit`.
-# The library's code drafts and accepts. Only the drafting model is a stand-in, whose distributions are those of
-# the case.
 
 
 PROMPT, HIDDEN = 3, 2

@@ -11,9 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from stridebench.harness.audit.alternatives import outcomes_of
 from stridebench.harness.audit.bets import Bets, added_up, bet
-from stridebench.harness.audit.laws import laws_of
+from stridebench.harness.audit.laws import laws_of, outcomes_of
 from stridebench.harness.core.backbone import Backbone
 from stridebench.harness.core.capabilities import Capabilities
 from stridebench.harness.core.draft import Draft
@@ -30,7 +29,7 @@ ROWS = 256
 
 
 def forced_logits(session: Session, output: Sequence[int]) -> Float[Tensor, "N V"]:
-    """Logits for each token of an output, from one pass behind the session's tokens.
+    """Return logits for each token of an output, from one pass behind the session's tokens.
 
     Args:
         session: of the prompt alone.
@@ -41,7 +40,7 @@ def forced_logits(session: Session, output: Sequence[int]) -> Float[Tensor, "N V
 
 
 def target_logits(backbone: Backbone, prompt: Prompt | Sequence[int], output: Sequence[int]) -> Float[Tensor, "N V"]:
-    """Logits of a backbone for each token of an output, with a fresh cache."""
+    """Return logits of a backbone for each token of an output, with a fresh cache."""
     return forced_logits(Models(backbone, lambda name: backbone, prompt).target(), output)
 
 
@@ -52,7 +51,7 @@ def drafter_logits(
     prompt: Prompt | Sequence[int],
     output: Sequence[int],
 ) -> Float[Tensor, "N V"]:
-    """Logits of a drafter for each token of an output, given the tokens before it alone."""
+    """Return logits of a drafter for each token of an output, given the tokens before it alone."""
     return forced_logits(Models(backbone, load_drafter, prompt).drafter(name, 1), output)
 
 
@@ -79,7 +78,7 @@ def bets_on(
     draft_logits: Float[Tensor, "N V"] | None = None,
     plain_logits: Float[Tensor, "N V"] | None = None,
 ) -> Bets:
-    """The bets on an output.
+    """Return the bets on an output.
 
     Args:
         logits: of the target, for the last N tokens of ``context``.
@@ -155,7 +154,7 @@ def _output(where: str, line: str, capabilities: Capabilities) -> tuple[list[int
 
 
 def _refuse_constant(word: str) -> NoReturn:
-    raise ValueError(f"{word} is no number of JSON")
+    raise ValueError(f"{word} is not a number of JSON")
 
 
 def _ids(where: str, key: str, ids: Any, vocabulary: int) -> list[int]:

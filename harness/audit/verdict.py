@@ -1,4 +1,4 @@
-"""What an audit says: the e-value, the alternative that won most, and the bias that would have been seen."""
+"""The result of an audit: the e-value, the alternative that won most, and the bias that would have been seen."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from stridebench.harness.audit.alternatives import FloatArray
 from stridebench.harness.audit.bets import TILTS, Bets, added_up, mixture, newton_path
+from stridebench.harness.audit.laws import FloatArray
 from stridebench.harness.record.metrics import refuting
 
 SEEN = 1.2815515655446004
@@ -50,14 +50,14 @@ class Audit:
 
     @property
     def verdict(self) -> str:
-        """refuted, not refuted, or inconclusive: nothing would have been seen with so few tokens."""
+        """Return refuted, not refuted, or inconclusive: nothing would have been seen with so few tokens."""
         if self.log_e >= np.log(self.threshold):
             return "refuted"
         return "inconclusive" if all(tv is None for tv in self.visible.values()) else "not refuted"
 
     @property
     def columns(self) -> dict[str, Any]:
-        """The columns of a cell."""
+        """Return the columns of a cell."""
         return {
             "audit_log_e": self.log_e,
             "audit_tokens": self.tokens,
@@ -77,7 +77,7 @@ def audit(outputs: Sequence[Bets], cells: int = 1) -> Audit:
             sampler among them is refuted once in a thousand audits of all.
 
     Raises:
-        UsageError: there is no output.
+        UsageError: ``outputs`` is empty.
     """
     bets = added_up(outputs)
     wealth = newton_path(np.array(bets.tilts))[-1] if bets.tilts else np.zeros(0)
@@ -106,7 +106,7 @@ def evidence_path(outputs: Sequence[Bets]) -> list[tuple[int, float]]:
     """Return audited tokens and the natural log of the e-value after each output in turn; the last is the audit's.
 
     Raises:
-        UsageError: there is no output.
+        UsageError: ``outputs`` is empty.
     """
     together = added_up(outputs)
     columns = {name: index for index, name in enumerate(together.names)}
@@ -122,7 +122,7 @@ def evidence_path(outputs: Sequence[Bets]) -> list[tuple[int, float]]:
 
 
 def visible_distances(bets: Bets, threshold: float) -> dict[str, float | None]:
-    """For each kind of bias, the least total variation a token that passes the threshold in 9 of 10 audits.
+    """Return, for each kind of bias, the least total variation a token that 9 of 10 audits refute.
 
     A sampler that draws from the biased distribution with probability s has a gain whose mean and variance are known
     from those under both; the sum over tokens is taken as normal. The variance is bounded from above by that of the

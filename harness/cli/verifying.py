@@ -9,12 +9,11 @@ from typing import Any
 
 from rich.console import Console
 
-from stridebench.checks import QUICK, settings_to_verify
 from stridebench.harness.cli.main import emit
 from stridebench.harness.core.method import label, parameters
 from stridebench.harness.discover import declare_all
 from stridebench.harness.plan import contract
-from stridebench.harness.proof.catalogue import Piece, Settings, joined, pieces
+from stridebench.harness.proof.catalogue import FEW, Piece, Settings, joined, pieces, settings_to_verify
 from stridebench.harness.proof.kept_laws import LawKeeper, folder
 from stridebench.harness.proof.mutants import CAUGHT
 from stridebench.harness.proof.processes import Done, computed, processors
@@ -46,7 +45,7 @@ def verify(
     if number is not None:
         _random(settings, number, seed, budget, as_json)
         return
-    outputs = QUICK if quick else None
+    outputs = FEW if quick else None
     asked = pieces(settings, not quick and not params, not params, outputs)
     keeper = LawKeeper(folder(), fresh, uuid.uuid4().hex)
     done = _computed(asked, settings, outputs, keeper, processes or processors(), as_json)

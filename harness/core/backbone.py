@@ -54,7 +54,7 @@ class TiedEmbeddings:
     lift: Callable[[Tensor], Tensor] | None = None
 
     def logits(self, rows: Float[Tensor, "*B E"]) -> Float[Tensor, "*B V"]:
-        """Raw logits of normed rows."""
+        """Return the raw logits of normed rows."""
         return functional.linear(rows if self.lift is None else self.lift(rows), self.unembed)
 
 
@@ -102,7 +102,7 @@ class Backbone(ABC):
     @classmethod
     @abstractmethod
     def meets(cls, params: Mapping[str, Any]) -> frozenset[Requirement]:
-        """The requirements that it would meet, decided without loading it."""
+        """Return the requirements that it would meet, decided without loading it."""
 
     @classmethod
     def reads_text(cls, params: Mapping[str, Any]) -> bool:
@@ -128,7 +128,7 @@ class Backbone(ABC):
 
     @abstractmethod
     def cache(self) -> Cache:
-        """A new, empty cache, without a condition.
+        """Return a new, empty cache, without a condition.
 
         Raises:
             UsageError: the model cannot run without one.
@@ -148,7 +148,7 @@ class Backbone(ABC):
         return EncodedPrompt(tuple(ids), self.cache)
 
     def tied_embeddings(self) -> TiedEmbeddings:
-        """Its embedding and unembedding.
+        """Return its embedding and unembedding.
 
         Raises:
             UsageError: it has none that drafters can use.
@@ -156,7 +156,7 @@ class Backbone(ABC):
         raise UsageError(f"the backbone {self.name!r} lends no embedding; take one whose hidden rows a model makes")
 
     def adapter(self, folder: Path | None) -> Any:
-        """An adapter of these weights, for the gate of a window; a toy one where ``folder`` is None.
+        """Return an adapter of these weights, for the gate of a window; a toy one if ``folder`` is None.
 
         Raises:
             UsageError: no row of it can be gated. WeightsError: the folder holds none, or one of other weights.
@@ -167,7 +167,7 @@ class Backbone(ABC):
         """Return the token ids of a text, with beginning-of-text if the model wants it."""
         raise UsageError(
             f"the backbone {self.name!r} has no tokenizer, so it cannot read a text prompt; put the files of its "
-            f"tokenizer beside its weights"
+            f"tokenizer next to its weights"
         )
 
     def release(self) -> None:  # noqa: B027  # most adapters hold what they have

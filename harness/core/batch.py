@@ -64,7 +64,7 @@ class Slot:
         self._back, self._turn = back, SimpleQueue[None]()
 
     def cache(self, inner: Cache, kind: str) -> Cache:
-        """The same cache, read in lock step; ``kind``: "target" or "draft", as of a session."""
+        """Return the same cache, read in lock step; ``kind``: "target" or "draft", as of a session."""
         return BatchedCache(self, inner, Stage.DRAFT if kind == "draft" else Stage.TARGET)
 
     def ready(self) -> None:
@@ -87,23 +87,23 @@ class Slot:
         self.enter()
 
     def enter(self) -> None:
-        """Called by the decode: wait for its turn."""
+        """Wait for the decode's turn; called by the decode."""
         self._turn.get()
         if self._stopped:
             raise BatchStopped
 
     def leave(self) -> None:
-        """Called by the decode: it is over."""
+        """Say that the decode is over; called by the decode."""
         self.over = True
         self._back.put(None)
 
     def resume(self) -> None:
-        """Called by the loop: let the decode go on until it waits again or leaves."""
+        """Let the decode go on until it waits again or leaves; called by the loop."""
         self._turn.put(None)
         self._back.get()
 
     def stop(self) -> None:
-        """Called by the loop: have the decode unwind at its next wait."""
+        """Have the decode unwind at its next wait; called by the loop."""
         self._stopped = True
         self._turn.put(None)
 
@@ -122,11 +122,11 @@ class BatchedCache(Cache):
         self._slot, self._inner, self._stage = slot, inner, stage
 
     def extend(self, window: Window) -> Rows:
-        """As the inner cache, together with the windows of the other decodes; a prefill too."""
+        """Extend the inner cache, together with those of the other decodes; a prefill too."""
         return self._slot.read(self._stage if window.rows else Stage.PREFILL, Pass(self._inner, window))
 
     def keep(self, length: int, entries: Sequence[int] = ()) -> None:
-        """At once: each decode keeps its own length."""
+        """Keep entries at once, since each decode has a length of its own."""
         self._inner.keep(length, entries)
 
 
@@ -193,7 +193,7 @@ class _Round(Generic[T]):
         return [self._results[slot] if slot in self._results else self._error(slot) for slot in self._slots]
 
     def _row(self, slot: Slot, job: Callable[[Slot | None], T]) -> None:
-        """The thread of a decode; what torch keeps for each thread is set as it is in the loop's."""
+        """Run a decode on this thread, with the settings that torch keeps for each thread as in the loop's."""
         try:
             slot.enter()
             if self._device is not None:

@@ -98,7 +98,7 @@ def _attempt(cache: Cache, window: Window) -> Rows | Exception:
 
 
 def extend_all(caches: Sequence[Cache], windows: Sequence[Window]) -> list[Rows | Exception]:
-    """`Cache.extend_many` of each class among the caches."""
+    """Call `Cache.extend_many` of each class among the caches."""
     results: dict[int, Rows | Exception] = {}
     for kind in {type(cache): None for cache in caches}:
         chosen = [index for index, cache in enumerate(caches) if type(cache) is kind]
@@ -142,11 +142,11 @@ class HiddenRows:
 
     @property
     def rows(self) -> Float[Tensor, "M G J E"]:
-        """All rows of the buffer; those behind the written entries are undefined."""
+        """Return all rows of the buffer; those behind the written entries are undefined."""
         return self._buffer
 
     def write(self, start: int, rows: Float[Tensor, "N G J E"]) -> None:
-        """Rows of the entries from ``start`` on; the buffer takes the shape and type of the first ones."""
+        """Write the rows of the entries from ``start`` on; the buffer takes the shape and type of the first ones."""
         end = start + len(rows)
         if end > len(self._buffer):
             grown = rows.new_empty(max(FIRST, 2 * len(self._buffer), end), *rows.shape[1:])

@@ -98,7 +98,7 @@ class Canvas:
 
     @property
     def output(self) -> tuple[int, ...]:
-        """Ids of the positions filled so far, in raster order."""
+        """Return the ids of the positions filled so far, in raster order."""
         return tuple(self.tokens[place] for place in range(self.start, self.end) if place in self.tokens)
 
     @property

@@ -20,10 +20,10 @@ class Requirement(Enum):
     GRID = "tokens laid out on a two-dimensional grid"
     ANY_ORDER = "positions read and filled in any order"
     CODEBOOK = "a vector for each id that a cell of its grid may take"
-    HIDDEN = "hidden rows of chosen layers beside the logits"
+    HIDDEN = "hidden rows of chosen layers with the logits"
     BIDIRECTIONAL = "a masked model, whose rows give the distribution of their own position and see both sides"
     CONDITION = "rows that its encoder made of the prompt's condition"
-    GATE = "an adapter beside its weights, on or off row by row"
+    GATE = "an adapter of its weights, on or off row by row"
 
 
 Tap = int | Literal["middle"]
@@ -53,16 +53,16 @@ class Grid:
 
     @property
     def stride(self) -> int:
-        """Tokens a row, its end included."""
+        """Return the tokens of a row, its end included."""
         return self.columns + (self.eol is not None)
 
     @property
     def length(self) -> int:
-        """Tokens of a whole picture, forced ones included."""
+        """Return the tokens of a whole picture, forced ones included."""
         return self.rows * self.stride + len(self.tail)
 
     def cell(self, position: int) -> tuple[int, int] | None:
-        """Row and column of the cell at a position; None at a forced token and outside the picture."""
+        """Return row and column of the cell at a position, or None at a forced token and outside the picture."""
         row, column = divmod(position - self.start, self.stride)
         return (row, column) if 0 <= row < self.rows and column < self.columns else None
 

@@ -22,7 +22,7 @@ class Event(Protocol):
         """Mark this point of the stream."""
 
     def elapsed_time(self, end: Any) -> float:
-        """Milliseconds from this mark to ``end``'s."""
+        """Return milliseconds from this mark to ``end``'s."""
 
 
 class Stamp(NamedTuple):
@@ -37,7 +37,7 @@ class Clock(ABC):
 
     @abstractmethod
     def stamp(self) -> Stamp:
-        """Now."""
+        """Return the present moment."""
 
     @abstractmethod
     def finish(self) -> None:
@@ -45,11 +45,11 @@ class Clock(ABC):
 
     @abstractmethod
     def device_ns(self, begin: Stamp, end: Stamp) -> int:
-        """Nanoseconds between two stamps on the device that computes."""
+        """Return nanoseconds between two stamps on the device that computes."""
 
     @staticmethod
     def wall_ns(begin: Stamp, end: Stamp) -> int:
-        """Nanoseconds between two stamps on the host."""
+        """Return nanoseconds between two stamps on the host."""
         return end.host_ns - begin.host_ns
 
 
@@ -125,14 +125,14 @@ class Stopwatch:
 
 
 def _peak(logits: Tensor) -> Tensor:
-    """`Span.peak`: the sum of the largest logit of each row. On a CPU, 0 if the sum of all logits is already finite."""
+    """Return `Span.peak`: the sum of the largest logit of each row. On a CPU, 0 if the sum of all logits is finite."""
     if logits.device.type == "cpu" and math.isfinite(logits.sum(dtype=torch.float32).item()):
         return torch.zeros(())
     return logits.amax(-1).float().sum()
 
 
 def clock_for(device: str) -> Clock:
-    """The clock of a torch device string."""
+    """Return the clock of a torch device string."""
     if device.startswith("cuda"):
         event: Callable[..., Event] = torch.cuda.Event
         return EventClock(lambda: event(enable_timing=True), torch.cuda.synchronize)

@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 import torch
 from jaxtyping import Int
+from pydantic import TypeAdapter
 from torch import Tensor
 
 from stridebench.harness.core.backbone import Backbone
@@ -48,22 +49,13 @@ class Passes:
     drafters: dict[str, Table]
     busy: bool = False
 
-    @classmethod
-    def of(cls, body: Any) -> Passes:
-        """From JSON.
-
-        Raises:
-            ValueError, KeyError, TypeError: it is none.
-        """
-        drafters = {str(name): _table(rows) for name, rows in dict(body["drafters"]).items()}
-        by_threads, rows = _table(body["by_threads"]), _table(body["rows"])
-        if not rows or int(body["threads"]) not in dict(by_threads):
+    @staticmethod
+    def of(body: Any) -> Passes:
+        """Read JSON, or raise ValueError."""
+        passes = TypeAdapter(Passes).validate_python(body)
+        if not passes.rows or passes.threads not in dict(passes.by_threads):
             raise ValueError("no rows, or none of its threads")
-        return cls(int(body["threads"]), by_threads, rows, drafters, bool(body["busy"]))
-
-
-def _table(body: Any) -> Table:
-    return tuple((int(size), float(ms)) for size, ms in body)
+        return passes
 
 
 @dataclass(frozen=True)
@@ -80,7 +72,7 @@ class Costs:
 
     @staticmethod
     def at(rows: int, table: Sequence[tuple[int, float]]) -> float:
-        """Milliseconds of a pass: on the straight line through the nearest two known sizes."""
+        """Return milliseconds of a pass, on the straight line through the nearest two known sizes."""
         after = next((i for i, (size, _) in enumerate(table) if size >= rows), len(table) - 1)
         (low, first), (high, last) = table[max(after, 1) - 1], table[max(after, 1)]
         return first + (last - first) * (rows - low) / (high - low)
@@ -91,7 +83,7 @@ TOY = Costs(((1, 1.0), (65, 3.0)), ((1, 0.1), (65, 0.3)))
 
 
 def measured(backbone: Backbone, drafter: str) -> Costs:
-    """The costs of a backbone and a drafter on this machine.
+    """Return the costs of a backbone and a drafter on this machine.
 
     Raises:
         UsageError: they were not measured; says how to.
@@ -109,12 +101,12 @@ def measured(backbone: Backbone, drafter: str) -> Costs:
 
 
 def costs_file(backbone: Backbone, drafter: str) -> Path:
-    """The file of a backbone and a drafter on this machine, with the threads that torch has now."""
+    """Return the file of a backbone and a drafter on this machine, with the threads that torch has now."""
     return _file(backbone, Path(drafter).name)
 
 
 def passes_file(backbone: Backbone, choice: bool) -> Path:
-    """The file of a backbone's `Passes`.
+    """Return the file of a backbone's `Passes`.
 
     Args:
         choice: torch may take fewer threads than it has now; else it takes these.
@@ -132,7 +124,7 @@ def read_passes(path: Path) -> Passes | None:
     """Return the kept costs, or None if nothing readable was kept and they have to be measured."""
     try:
         return Passes.of(json.loads(path.read_bytes()))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError):
         return None
 
 
@@ -152,11 +144,9 @@ def write_costs(path: Path, costs: Costs) -> None:
 @lru_cache(maxsize=16)
 def _read(path: Path) -> Costs:
     try:
-        body = json.loads(path.read_bytes())
-        target, draft = (_table(body[side]) for side in ("target", "draft"))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"{path} is no table of costs ({error!r}): delete it; a run measures them anew") from error
-    return Costs(target, draft)
+        return TypeAdapter(Costs).validate_json(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path} is not a table of costs ({error}): delete it; a run measures them anew") from error
 
 
 FIRST, AGAIN = 8, 16

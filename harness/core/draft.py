@@ -42,12 +42,12 @@ class Draft:
 
     @property
     def proposed(self) -> int:
-        """Nodes before the probes."""
+        """Return the number of nodes before the probes."""
         return len(self) - self.probes
 
     @property
     def explicit_parents(self) -> Int[Tensor, " K"]:
-        """``parents``, written out for a chain."""
+        """Return ``parents``, written out for a chain."""
         if self.parents is not None:
             return self.parents
         return torch.arange(-1, len(self) - 1, device=self.tokens.device)
@@ -67,7 +67,7 @@ class Draft:
         return Draft(tokens, probs, torch.cat([self.explicit_parents, new_parents]), probes=more.probes)
 
     def q(self, vocabulary: int, like: Tensor) -> Float[Tensor, "K V"]:
-        """The distributions as a matrix in the type of ``like``: point masses become one-hot rows."""
+        """Return the distributions as a matrix in the type of ``like``: point masses become one-hot rows."""
         if self.probs is not None:
             return self.probs
         probs = like.new_zeros(len(self), vocabulary)
@@ -90,13 +90,13 @@ class Path:
 
     @staticmethod
     def root(p: Float[Tensor, "R V"]) -> Path:
-        """The path that keeps nothing, on the device of ``p``."""
+        """Return the path that keeps nothing, on the device of ``p``."""
         return _root(p.device, p.dtype)
 
 
 @lru_cache(maxsize=32)
 def _root(device: torch.device, dtype: torch.dtype) -> Path:
-    """Made once: nobody writes into a path."""
+    """Return a shared path, since nobody writes into it."""
     with torch.inference_mode(False):
         zero = torch.zeros((), dtype=torch.long, device=device)
         return Path(zero.new_empty(0), zero, torch.zeros((), dtype=dtype, device=device))
@@ -115,7 +115,7 @@ class HostAcceptance:
 
     @property
     def accepted(self) -> int:
-        """Number of accepted drafts: those of the path, and an unread one that passed."""
+        """Return the number of accepted drafts: those of the path, and an unread one that passed."""
         return len(self.path) + bool(self.passed)
 
 
@@ -134,7 +134,7 @@ class Fill:
     resampled: int = 0
 
     def read(self) -> list[tuple[int, int]]:
-        """Positions and ids in raster order: the one device read of a step."""
+        """Return positions and ids in raster order: the one device read of a step."""
         positions, tokens = torch.stack([self.positions, self.tokens]).tolist()
         return sorted(zip(positions, tokens, strict=True))
 
@@ -167,7 +167,7 @@ class Acceptance:
         self._read: HostAcceptance | None = None
 
     def read(self) -> HostAcceptance:
-        """The one device read of a step; later calls return the same object."""
+        """Read the device, once a step; later calls return the same object."""
         if self._read is None and self.token.device.type == "cpu":  # nothing to wait for, so no values are packed
             self._read = HostAcceptance(
                 path=tuple(node for node in self.path.nodes.tolist() if node >= 0),

@@ -47,11 +47,11 @@ class Draws(ABC):
 
     @abstractmethod
     def integers(self, n: int, high: int, stream: Stream) -> Int[Tensor, " n"]:
-        """n uniform ids in [0, high)."""
+        """Draw n uniform ids in [0, high)."""
 
     @abstractmethod
     def categorical(self, probs: Float[Tensor, "N V"], stream: Stream) -> Int[Tensor, " N"]:
-        """N independent tokens, one from each row."""
+        """Draw N independent tokens, one from each row."""
 
     @abstractmethod
     def distinct(self, probs: Float[Tensor, "M V"], k: int, stream: Stream) -> Int[Tensor, "M k"]:
@@ -65,7 +65,7 @@ class Draws(ABC):
 
     @abstractmethod
     def path(self, accept: Float[Tensor, " K"], parents: Int[Tensor, " K"] | None = None) -> Path:
-        """Node k is accepted with accept[k] once its parent is reached and its earlier siblings are rejected.
+        """Draw a path: node k is accepted with accept[k] once its parent is reached and earlier siblings are rejected.
 
         Args:
             accept: in [0, 1].
@@ -74,7 +74,7 @@ class Draws(ABC):
 
     @abstractmethod
     def couple(self, x: Int[Tensor, " N"], q: Float[Tensor, "N V"], p: Float[Tensor, "N V"]) -> Int[Tensor, " N"]:
-        """For each row a draw of p that equals x ~ q as often as can be: kept with min(1, p/q), else residual."""
+        """Draw from each row of p so that it equals x ~ q as often as can be: kept with min(1, p/q), else residual."""
 
     @abstractmethod
     def race(self, probs: Float[Tensor, "N V"], keys: Sequence[int]) -> Int[Tensor, " N"]:
@@ -128,7 +128,7 @@ class SeededDraws(Draws):
         return twin
 
     def uniforms(self, n: int, stream: str) -> Float[Tensor, " n"]:
-        """n numbers in [0, 1) with 53 bits, in fp64, on the draws' device."""
+        """Return n numbers in [0, 1) with 53 bits, in fp64, on the draws' device."""
         if stream not in self._streams:
             self._streams[stream] = _Stream(_philox(f"{self._root}|{stream}"))
         host = torch.from_numpy(self._streams[stream].take(n))
@@ -177,13 +177,13 @@ class SeededDraws(Draws):
 
 
 def check_distinct(k: int, vocabulary: int) -> None:
-    """Asks for no more tokens than there are."""
+    """Refuse to draw more tokens than there are."""
     if k > vocabulary:
         raise ContractError(f"{k} distinct tokens were asked of a vocabulary of {vocabulary}; ask for {vocabulary}")
 
 
 def inverse_cdf(probs: Float[Tensor, "N V"], u: Float[Tensor, " N"]) -> Int[Tensor, " N"]:
-    """The token at which each row's running sum passes u times its total; never one of probability 0."""
+    """Return the token at which each row's running sum passes u times its total; never one of probability 0."""
     if probs.device.type == "cpu" and probs.shape[1] and (len(probs) == 1 or probs.numel() <= FEW):
         exact = probs.double() if probs.dtype == torch.bfloat16 else probs  # numpy has no bf16
         return torch.from_numpy(_inverse_cdf(exact.numpy(), u.numpy()))
@@ -194,7 +194,7 @@ def inverse_cdf(probs: Float[Tensor, "N V"], u: Float[Tensor, " N"]) -> Int[Tens
 
 
 def _inverse_cdf(probs: NDArray[Any], u: NDArray[np.float64]) -> NDArray[np.int64]:
-    """`inverse_cdf` on the host: the same sums in the same order, in fewer calls.
+    """Compute `inverse_cdf` on the host: the same sums in the same order, in fewer calls.
 
     A single long row is summed over its possible tokens alone, since zeros change no sum.
     """
@@ -214,7 +214,7 @@ def _inverse_cdf(probs: NDArray[Any], u: NDArray[np.float64]) -> NDArray[np.int6
 
 
 def chain_path(coins: Tensor, accept: Float[Tensor, " K"]) -> Path:
-    """The path down a chain: the leading run of coins that show True."""
+    """Return the path down a chain: the leading run of coins that show True."""
     if accept.device.type == "cpu" and accept.dtype != torch.bfloat16:  # numpy has no bf16
         return _host_chain(coins.numpy(), accept.numpy())
     index = torch.arange(accept.shape[0], device=accept.device)
@@ -223,7 +223,7 @@ def chain_path(coins: Tensor, accept: Float[Tensor, " K"]) -> Path:
 
 
 def _host_chain(coins: NDArray[np.bool_], accept: NDArray[Any]) -> Path:
-    """`chain_path` on the host, in fewer calls."""
+    """Compute `chain_path` on the host, in fewer calls."""
     stop = len(coins) if coins.all() else int(coins.argmin())
     nodes = np.arange(len(coins))
     nodes[stop:] = -1
@@ -232,7 +232,7 @@ def _host_chain(coins: NDArray[np.bool_], accept: NDArray[Any]) -> Path:
 
 
 def tree_path(coins: Tensor, accept: Float[Tensor, " K"], parents: Int[Tensor, " K"]) -> Path:
-    """The path down a tree, without a loop over nodes: pointers to ancestors double each round.
+    """Return the path down a tree, without a loop over nodes: pointers to ancestors double each round.
 
     Node k is chosen when its coin shows True and no earlier sibling's does; it is kept when all its ancestors
     are chosen too. ``expected`` sums the products of choice probabilities along each node's ancestors.
@@ -255,7 +255,7 @@ def tree_path(coins: Tensor, accept: Float[Tensor, " K"], parents: Int[Tensor, "
 
 
 def _root(seed: int, task: str, prompt: str, repetition: int) -> str:
-    """A text that no other decode has. Ids that hold the separator are quoted; all others keep their draws."""
+    """Return a text that no other decode has. Ids that hold the separator are quoted."""
     if "|" in task or "|" in prompt:
         return json.dumps([seed, task, prompt, repetition])
     return f"{seed}|{task}|{prompt}|{repetition}"
@@ -275,7 +275,7 @@ class _Stream:
         self._taken = 0
 
     def take(self, n: int) -> NDArray[np.float64]:
-        """The next n."""
+        """Return the next n."""
         if self._taken + n > len(self._block):
             left = self._block[self._taken :]
             self._block = np.concatenate([left, _unit(self._generator, max(BLOCK, n))])

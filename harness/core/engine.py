@@ -176,7 +176,7 @@ class Counters:
     per_position: Mapping[int, float] = field(default_factory=dict)
 
     def since(self, before: Counters) -> Counters:
-        """The growth since an earlier moment. A counter that is not there before started at 0."""
+        """Return the growth since an earlier moment. A counter that is not there before started at 0."""
         values = {name: value - before.values.get(name, 0.0) for name, value in self.values.items()}
         places = {place: value - before.per_position.get(place, 0.0) for place, value in self.per_position.items()}
         return Counters(values, places)
@@ -231,7 +231,7 @@ class Engine(ABC):
         """
 
     def close(self) -> None:
-        """Free what ``open`` took."""
+        """Free the resources that ``open`` took."""
         return
 
     def counters(self) -> Counters | None:

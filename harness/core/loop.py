@@ -94,7 +94,7 @@ def decode(method: Method[Any], run: Run, keeps_drafts: bool = False, watched: b
 
 
 def _decoded(method: Method[Any], run: Run, keeps_drafts: bool, spans: list[list[Span]], watched: bool) -> Decode:
-    """`decode`; ``spans`` takes the spans of each step as it begins, behind those of the start."""
+    """Decode; ``spans`` takes the spans of each step as it begins, behind those of the start."""
     stopwatch = run.stopwatch
     clock = stopwatch.clock
     stopwatch.keeps_peaks = True
@@ -154,7 +154,7 @@ def _kept(step: Advance, draws: Draws) -> KeptDraft:
 
 
 def _read_ns(readings: Sequence[tuple[Stamp, Stamp]], since: Stamp, clock: Clock) -> int:
-    """Nanoseconds of reading the prompt and loading drafters after ``since``."""
+    """Return nanoseconds of reading the prompt and loading drafters after ``since``."""
     return sum(clock.device_ns(begin, end) for begin, end in readings if begin.host_ns >= since.host_ns)
 
 
@@ -174,7 +174,7 @@ def prefill(method: Method[Any], run: Run) -> None:
 
 
 def begin_method(method: Method[Any], run: Run) -> Any:
-    """The method's state for a prompt that is read.
+    """Return the method's state for a prompt that is read.
 
     Raises:
         ContractError: the method ended the process.
@@ -217,7 +217,7 @@ class PassTally(NamedTuple):
 
     @staticmethod
     def of(run: Run) -> PassTally:
-        """The tally of a run."""
+        """Return the tally of a run."""
         meter = run.models.meter
         return PassTally(meter.passes, meter.rows, meter.drafts)
 
@@ -248,7 +248,7 @@ class Advance(NamedTuple):
 
 
 def advance(method: Method[Any], run: Run, state: Any) -> Advance:
-    """One step and its commit.
+    """Run one step and commit it.
 
     Raises:
         ContractError: no target pass, no token, one outside the vocabulary, or the end of the process.
@@ -285,7 +285,7 @@ def advance(method: Method[Any], run: Run, state: Any) -> Advance:
 
 
 def _own_passes(run: Run) -> int:
-    """Passes that the target itself or its canvas made."""
+    """Return the passes that the target itself or its canvas made."""
     return run.target.passes + (run.filling.passes if run.filling is not None else 0)
 
 
@@ -303,7 +303,7 @@ def truncate(emitted: tuple[int, ...], room: int, eos: frozenset[int]) -> tuple[
 
 
 def tested(draft: Draft, read: HostAcceptance) -> int:
-    """Drafts tested along the path: those accepted, and the rejected one if the path could have gone on."""
+    """Return the drafts tested along the path: those accepted, and the rejected one if the path could have gone on."""
     last = read.path[-1] if read.path else -1
     if draft.parents is None:
         rejected = len(read.path) < draft.proposed
@@ -318,7 +318,7 @@ def _unread_tested(draft: Draft, read: HostAcceptance) -> bool:
 
 
 def _depths(draft: Draft, read: HostAcceptance) -> list[int]:
-    """Depths of the drafts that count, from 0."""
+    """Return the depths of the drafts that count, from 0."""
     unread = [len(read.path)] if _unread_tested(draft, read) else []
     if draft.parents is None:
         return [*range(draft.proposed), *unread]
@@ -327,7 +327,7 @@ def _depths(draft: Draft, read: HostAcceptance) -> list[int]:
 
 
 def _ranks(draft: Draft, read: HostAcceptance) -> tuple[int, ...]:
-    """Earlier siblings of each accepted node, without repeats; none in a chain."""
+    """Count the earlier siblings of each accepted node, without repeats; none in a chain."""
     if draft.parents is None:
         return ()
     parents = draft.parents.tolist()
@@ -338,7 +338,7 @@ def _ranks(draft: Draft, read: HostAcceptance) -> tuple[int, ...]:
 
 
 def _forced_counts(step: Advance) -> dict[str, int]:
-    """How many emitted, drafted, tested and accepted tokens had only one value allowed."""
+    """Count the emitted, drafted, tested and accepted tokens that had only one value allowed."""
     if step.grid is None:
         return {"forced": 0}
     depths = _depths(step.draft, step.read)
@@ -354,7 +354,7 @@ def _forced_counts(step: Advance) -> dict[str, int]:
 
 
 def _stages(timed: Sequence[_TimedStep], clock: Clock, stops: Sequence[int]) -> dict[str, int]:
-    """Nanoseconds of the stages that the method named, without the time in which the process was stopped."""
+    """Return nanoseconds of the stages that the method named, without the time in which the process was stopped."""
     stages: Counter[str] = Counter()
     for step, stop in zip(timed, stops, strict=True):
         for span in (span for span in step.spans if span.kind not in ("target", "draft")):
@@ -378,7 +378,7 @@ def _check_expected(step: Advance) -> None:
 
 
 def _step(timed: _TimedStep, clock: Clock, stop: int) -> Step:
-    """The record of a step, its stamps read.
+    """Return the record of a step, its stamps read.
 
     Args:
         stop: nanoseconds in which the process was stopped. They are most of the step, so they lie in its longest phase.

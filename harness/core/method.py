@@ -55,6 +55,7 @@ class Method(ABC, Generic[S]):
         pinned: streams whose draws enter no recorded distribution. The proof that a run does answers them by a few
             seeds; the distribution must be the same for each.
         one_branch: it reads rows of one branch, so that a guided backbone, which has two, cannot run it.
+        loads: kinds of weights that it loads in addition to a drafter, by the field with their name.
     """
 
     source: ClassVar[str] = ""
@@ -62,20 +63,21 @@ class Method(ABC, Generic[S]):
     mutants: ClassVar[tuple[Mutant, ...]] = ()
     pinned: ClassVar[frozenset[Stream]] = frozenset()
     one_branch: ClassVar[bool] = False
+    loads: ClassVar[Mapping[str, str]] = {}
 
     @property
     @abstractmethod
     def claim(self) -> Claim:
-        """A class attribute in most methods; a property if it depends on a parameter."""
+        """Return the claim; a class attribute in most methods, a property if it depends on a parameter."""
 
     @property
     def requirements(self) -> frozenset[Requirement]:
-        """Requirements of the backbone; a class attribute if they are always the same."""
+        """Return the requirements of the backbone; a class attribute if they are always the same."""
         return frozenset()
 
     @property
     def taps(self) -> tuple[Tap, ...]:
-        """Layers whose hidden rows it reads, as ``run.target.hidden``; a class attribute where always the same."""
+        """Return the layers whose hidden rows it reads as ``run.target.hidden``; a class attribute if always equal."""
         return ()
 
     @property
@@ -85,8 +87,8 @@ class Method(ABC, Generic[S]):
 
     @property
     def components(self) -> Sequence[tuple[str, str]]:
-        """Return kinds and names of weights that it loads in addition to a drafter; without them cells are skipped."""
-        return ()
+        """Return kinds and names of the weights of ``loads``; without them cells are skipped."""
+        return [(kind, getattr(self, field)) for field, kind in self.loads.items()]
 
     def drafters(self) -> Sequence[str]:
         """Return the names of the models that it opens as drafters; by default its field ``drafter``, if any."""
@@ -94,7 +96,7 @@ class Method(ABC, Generic[S]):
         return (name,) if isinstance(name, str) and name else ()
 
     def probes(self) -> Mapping[str, Sequence[tuple[int, Method[Any]]]]:
-        """Drafters by the price of whose passes it sizes its drafts (`Run.costs`).
+        """Return the drafters by the price of whose passes it sizes its drafts (`Run.costs`).
 
         Each has settings whose decodes show that price, with the rows that a pass of the drafter reads there.
         """
@@ -102,7 +104,7 @@ class Method(ABC, Generic[S]):
 
     @property
     def drafter_shrink(self) -> int:
-        """How many times smaller a drafter's pictures are than the target's, along each side; 1: as large."""
+        """Return how many times smaller a drafter's pictures are than the target's, along each side; 1 if as large."""
         return 1
 
     @abstractmethod
@@ -115,12 +117,12 @@ class Method(ABC, Generic[S]):
 
     @classmethod
     def variants(cls) -> Sequence[Self]:
-        """The settings that `stride verify` proves; by default the default one."""
+        """Return the settings that `stride verify` proves; by default the default one."""
         return (cls(),)
 
 
 def parameters(method: Method[Any]) -> dict[str, Any]:
-    """Name and value of each parameter."""
+    """Return name and value of each parameter."""
     return {f.name: getattr(method, f.name) for f in fields(method)}  # type: ignore[arg-type]  # a dataclass
 
 

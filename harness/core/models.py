@@ -49,7 +49,7 @@ class Meter:
     threads: int = field(default_factory=torch.get_num_threads)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Meter:
-        """Itself: a decode has one, so that passes of copied sessions and models are counted too."""
+        """Return this meter, so that passes of copied sessions and models are counted too."""
         return self
 
 
@@ -81,11 +81,11 @@ class MeteredCache(Cache):
 
     @property
     def entries(self) -> Sequence[Any]:  # type: ignore[override]  # read-only here: they are the inner cache's
-        """As the inner cache's."""
+        """Return the entries of the inner cache."""
         return self._inner.entries
 
     def extend(self, window: Window) -> Rows:
-        """As the inner cache, and counted.
+        """Extend the inner cache, and count the pass.
 
         Raises:
             ContractError: torch computes with another number of threads than the decode began with.
@@ -109,7 +109,7 @@ class MeteredCache(Cache):
         return self._inner.extend(window)
 
     def keep(self, length: int, entries: Sequence[int] = ()) -> None:
-        """As the inner cache."""
+        """Keep entries of the inner cache."""
         self._inner.keep(length, entries)
 
 
@@ -167,50 +167,46 @@ class Models:
         return min(budget, self.capabilities.context - self.prompt_length)
 
     def target(self) -> Session:
-        """A session of the target."""
+        """Return a session of the target."""
         return self._session(self.backbone, self._encoded, "")
 
     def canvas(self, length: int) -> Canvas:
-        """A canvas of the target with ``length`` positions to fill."""
+        """Return a canvas of the target with ``length`` positions to fill."""
         return self._canvas(self.backbone, self._encoded, length, "")
 
     def drafter(self, name: str, shrink: int) -> Session:
-        """A session of a drafter; see `Run.open`."""
+        """Return a session of a drafter; see `Run.open`."""
         return self._session(*self._drafter(name, shrink), name)
 
     def picture(self, name: str, shrink: int) -> Canvas:
-        """A canvas that holds one picture of a drafter; see `Run.picture`."""
+        """Return a canvas that holds one picture of a drafter; see `Run.picture`."""
         model, encoded = self._drafter(name, shrink)
         if model.capabilities.grid is None:
             raise UsageError(f"the drafter {name!r} makes no pictures; choose one that does")
         return self._canvas(model, encoded, model.capabilities.grid.length, name)
 
     def features(self, name: str, make_cache: Callable[[], Cache], tokens: Sequence[int]) -> Session:
-        """A session of a feature drafter over ``tokens``; see `Run.features`."""
+        """Return a session of a feature drafter over ``tokens``; see `Run.features`."""
         if self.backbone.toy_drafters:
             model = self._load_drafter(name)
             cache = model.open(Prompt("", tokens=self._encoded.tokens[1:])).cache()
         else:
             model, cache = self.backbone, make_cache()
-        return Session(
-            self._metered(cache, name, of_target=False),
-            model.capabilities,
-            tokens,
-            stopwatch=self.stopwatch,
-            device=self.backbone.device,
-            kind="draft",
-        )
+        metered, device = self._metered(cache, name, of_target=False), self.backbone.device
+        session = Session(metered, model.capabilities, tokens, stopwatch=self.stopwatch, device=device, kind="draft")
+        session.tap((-1,))
+        return session
 
     def component(self, kind: str, name: str) -> Path | None:
         """Return the folder of a component's weights, or None if a toy stands in for it."""
         return None if self.backbone.toy_drafters else component(kind, name, self.backbone.name)
 
     def adapter(self, name: str) -> Any:
-        """An adapter of the target, as the backbone reads it."""
+        """Return an adapter of the target, as the backbone reads it."""
         return self.backbone.adapter(self.component("adapter", name))
 
     def costs(self, drafter: str) -> Costs:
-        """What passes of the target and of a drafter cost on this machine."""
+        """Return the costs of passes of the target and of a drafter on this machine."""
         return measured(self.backbone, drafter)
 
     def _drafter(self, name: str, shrink: int) -> tuple[Backbone, EncodedPrompt]:
@@ -262,12 +258,12 @@ def _weights(model: Backbone) -> tuple[str, str, str]:
 
 
 def _kind(name: str) -> str:
-    """The kind of span of a model's passes; the target is the model without a name."""
+    """Return the kind of span of a model's passes; the target is the model without a name."""
     return "draft" if name else "target"
 
 
 def _placed(capabilities: Capabilities, prompt_length: int) -> Capabilities:
-    """The same capabilities, with a grid that begins behind the prompt."""
+    """Return the same capabilities, with a grid that begins behind the prompt."""
     if capabilities.grid is None:
         return capabilities
     return replace(capabilities, grid=replace(capabilities.grid, start=prompt_length))

@@ -42,7 +42,7 @@ class Run:
         models: opens the models of this decode.
         text_ends: ids that end the text; empty if the task has none.
         opened: drafter sessions by name.
-        pictures: drafters' canvases by name; that of the target, which has no name, once a method asked for it.
+        pictures: drafters' canvases by name; that of the target, under "", once a method asked for it.
     """
 
     target: Session
@@ -67,27 +67,27 @@ class Run:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Of the target; its grid begins behind the prompt."""
+        """Return those of the target; its grid begins behind the prompt."""
         return self.models.capabilities
 
     @property
     def backbone(self) -> str:
-        """The target's name."""
+        """Return the target's name."""
         return self.models.backbone.name
 
     @property
     def fingerprint(self) -> str:
-        """Of the target's weights."""
+        """Return that of the target's weights."""
         return self.models.backbone.fingerprint
 
     @property
     def condition(self) -> Float[Tensor, "K C"] | None:
-        """Rows of the prompt's condition, of a backbone that meets CONDITION."""
+        """Return the rows of the prompt's condition, if the backbone meets CONDITION."""
         return self.models.condition
 
     @property
     def stopwatch(self) -> Stopwatch:
-        """Shared by the target and all drafters."""
+        """Return the stopwatch that the target and all drafters share."""
         return self.models.stopwatch
 
     @property
@@ -96,12 +96,12 @@ class Run:
         return self.models.slot
 
     def probs(self, logits: Float[Tensor, "N V"]) -> Float[Tensor, "N V"]:
-        """The distributions that are sampled; drafters and verifiers use the same."""
+        """Return the distributions that are sampled; drafters and verifiers use the same."""
         return warp(logits, self.sampling)
 
     @property
     def canvas(self) -> Canvas:
-        """The target for a method that fills positions in any order, instead of ``target``; no token ends its text."""
+        """Return the target for a method that fills positions in any order; no token ends its text."""
         if "" not in self.pictures:
             self.pictures[""] = self.models.canvas(self.budget)
         return self.pictures[""]
@@ -124,7 +124,7 @@ class Run:
 
     @property
     def room(self) -> int:
-        """Tokens that may still come; a draft is at least one less deep, since every step adds one token."""
+        """Return how many tokens may still come; a draft is at least one less deep, since a step adds one token."""
         return self.budget - self.emitted
 
     @property
@@ -134,16 +134,16 @@ class Run:
 
     @property
     def nothing(self) -> Draft:
-        """The empty draft, on the target's device."""
+        """Return the empty draft, on the target's device."""
         return Draft(torch.empty(0, dtype=torch.long, device=self.target.device))
 
     @property
     def last(self) -> Int[Tensor, " 1"]:
-        """The last token so far, the prompt's included."""
+        """Return the last token so far, the prompt's included."""
         return torch.tensor(self.target.tokens[-1:], device=self.target.device)
 
     def open(self, name: str, shrink: int = 1) -> Session:
-        """A drafter's session on the same prompt, prefilled; the same one for the same name.
+        """Return a drafter's session on the same prompt, prefilled; the same one for the same name.
 
         Args:
             shrink: its pictures must be 1/shrink as high and wide. A toy is made of that size.
@@ -154,7 +154,7 @@ class Run:
         return self.opened[name]
 
     def picture(self, name: str, shrink: int = 1) -> Canvas:
-        """A canvas that holds one of the drafter's pictures, prefilled; otherwise as `open`.
+        """Return a canvas that holds one of the drafter's pictures, prefilled; otherwise as `open`.
 
         Raises:
             UsageError: the drafter makes no pictures.
@@ -167,8 +167,8 @@ class Run:
     def features(self, name: str, cache: Callable[[], Cache]) -> Session:
         """Return a feature drafter's session; the same one for the same name.
 
-        It has read no entries yet, since that takes features. It covers the target's tokens except the first: entry i
-        is token i + 1 with the target's hidden row i.
+        It has read no entries yet, since that takes features, and keeps its last rows. It covers the target's tokens
+        except the first: entry i is token i + 1 with the target's hidden row i.
 
         Args:
             cache: makes an empty cache of the drafter; not called if a toy stands in for it.
@@ -181,7 +181,7 @@ class Run:
         return self.opened[name]
 
     def tied_embeddings(self) -> TiedEmbeddings:
-        """The target's embedding and unembedding.
+        """Return the target's embedding and unembedding.
 
         Raises:
             UsageError: it has none that drafters can use.
@@ -205,7 +205,7 @@ class Run:
         self.target.adapter = self.models.adapter(name)
 
     def costs(self, drafter: str) -> Costs:
-        """What passes of the target and of a drafter cost on this machine; the run measured it (`harness.run.passes`).
+        """Return the costs of passes of the target and of a drafter on this machine, as the run measured them.
 
         Raises:
             UsageError: they were not measured; the message says how.
@@ -213,7 +213,7 @@ class Run:
         return self.models.costs(drafter)
 
     def timed(self, call: Callable[P, T], kind: str = "draft") -> Callable[P, T]:
-        """The same call, timed as drafting or as a stage of that name (see `Sample.stages`).
+        """Return the same call, timed as drafting or as a stage of that name (see `Sample.stages`).
 
         Raises:
             ContractError: the name is that of the target's passes, whose time is not the method's to add to.
@@ -238,7 +238,7 @@ def open_run(
     budget: int,
     draws: Draws,
 ) -> Run:
-    """A run on one prompt, which decodes alone and is timed by the CPU's clock; for others see `Run.of`.
+    """Return a run on one prompt, which decodes alone and is timed by the CPU's clock; for others see `Run.of`.
 
     Args:
         load_drafter: loads a drafter by name; called when a method opens it.

@@ -25,7 +25,7 @@ LIKELY = (1e-4, 1e-5, 1e-7, 0.0)
 
 
 def warp(logits: Float[Tensor, "N V"], sampling: Sampling) -> Float[Tensor, "N V"]:
-    """The distribution of each row, summing to one, in fp32 (fp64 for fp64 logits)."""
+    """Return the distribution of each row, summing to one, in fp32 (fp64 for fp64 logits)."""
     wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
     if sampling.temperature == 0:
         return torch.zeros_like(logits, dtype=wide).scatter_(1, _best(logits), 1.0)
@@ -46,7 +46,7 @@ def warp(logits: Float[Tensor, "N V"], sampling: Sampling) -> Float[Tensor, "N V
 
 
 def _best(logits: Float[Tensor, "N V"]) -> Int[Tensor, "N 1"]:
-    """The lowest id of the largest logit. On a CPU numpy looks for it, which compares numbers in vectors.
+    """Return the lowest id of the largest logit. On a CPU numpy looks for it, which compares numbers in vectors.
 
     A row with NaN has any id: the loop refuses it.
     """
@@ -68,7 +68,7 @@ def _is_wide(z: Float[Tensor, "N V"]) -> bool:
 
 
 def _nucleus(z: Float[Tensor, "N V"], sampling: Sampling) -> Float[Tensor, "N V"]:
-    """`warp` of wide rows with top-p alone: the last softmax is over the tokens that are kept."""
+    """Compute `warp` of wide rows with top-p alone: the last softmax is over the tokens that are kept."""
     p = z.softmax(-1).numpy()
     places = _likely(p, sampling.top_p)
     if places is None:
@@ -116,7 +116,7 @@ def _floor(row: NDArray[np.float32], top_p: float) -> np.float32:
 
 
 def _sorted_floors(p: NDArray[Any], top_p: float) -> NDArray[Any]:
-    """`nucleus_floor` of short rows, which numpy sorts four times as fast as torch."""
+    """Compute `nucleus_floor` of short rows, which numpy sorts four times as fast as torch."""
     ordered = np.sort(p, axis=1)[:, ::-1]
     last = (np.cumsum(ordered, axis=1, dtype=np.float64) < top_p).sum(1).clip(max=p.shape[1] - 1)
     floors: NDArray[Any] = ordered[np.arange(len(p)), last]
@@ -133,7 +133,7 @@ def _last(ordered: Float[Tensor, "N K"], top_p: float) -> Float[Tensor, "N 1"]:
 
 
 def nucleus_floor(p: Float[Tensor, "N V"], top_p: float) -> Float[Tensor, "N 1"]:
-    """The probability of the last token that the smallest set of mass ``top_p`` needs, per row.
+    """Return the probability of the last token that the smallest set of mass ``top_p`` needs, per row.
 
     On a CPU in fp32 a large row is not sorted, which would cost more than a small model's forward: a few likely tokens
     hold the mass nearly always, and only those are sorted.

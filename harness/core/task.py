@@ -54,7 +54,7 @@ class Prompt:
         return tuple(ids[len(ids) - self.last :]) if self.last else tuple(ids)
 
     def shown(self) -> str:
-        """The prompt as a view prints it: its text, its messages with their roles, or nothing."""
+        """Return the prompt as a view prints it: its text, its messages with their roles, or nothing."""
         if self.text is not None:
             return self.text
         return "\n".join(f"{message['role']}: {message['content']}" for message in self.messages)
@@ -111,7 +111,7 @@ class Task(ABC):
 
     @abstractmethod
     def prompts(self) -> Sequence[Prompt]:
-        """All prompts, always in the same order.
+        """Return all prompts, always in the same order.
 
         Raises:
             UsageError: the data is missing; says what to put where.
@@ -170,9 +170,9 @@ class Stored:
         return self.content
 
     def picture(self) -> Path:
-        """The file of a picture. UsageError: it is none."""
+        """The file of a picture. UsageError: it is something else."""
         if not isinstance(self.content, Path) or self.content.suffix != ".png":
-            raise UsageError(f"the output of {self.prompt.id} is no picture; this layout takes pictures")
+            raise UsageError(f"the output of {self.prompt.id} is not a picture; this layout takes pictures")
         return self.content
 
 

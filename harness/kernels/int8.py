@@ -1,7 +1,7 @@
 """Weight files whose matrices have 8 bits an entry. Methods and backbones read their tensors through this module.
 
 A matrix W is stored as two tensors: ``W``, whole numbers from -127 to 127, and ``W.int8_scale``, one factor for each
-row, or for each column where rows are short. W is their product. Vectors, small tensors and ids are stored as they are,
+row, or for each column if rows are short. W is their product. Vectors, small tensors and ids are stored as they are,
 and a file without such matrices is read as it is.
 """
 
@@ -26,7 +26,7 @@ SMALL = 2048
 
 
 def read(path: Path, device: str = "cpu") -> dict[str, Tensor]:
-    """The tensors of a file; those stored in 8 bits come back in fp32.
+    """Return the tensors of a file; those stored in 8 bits come back in fp32.
 
     Raises:
         WeightsError: codes and factors of a matrix do not belong together. OSError, SafetensorError: as safetensors.
@@ -67,7 +67,7 @@ def _unpacked(path: Path, key: str, stored: Mapping[str, Tensor]) -> Tensor:
 
 
 def _factors(codes: Tensor, axis: int) -> torch.Size:
-    """The shape of one factor for each row (axis -1) or column (axis -2)."""
+    """Return the shape of one factor for each row (axis -1) or column (axis -2)."""
     return torch.Size([*codes.shape[:-1], 1] if axis == -1 else [*codes.shape[:-2], 1, codes.shape[-1]])
 
 
@@ -76,7 +76,7 @@ def _damaged(path: Path, fault: str) -> WeightsError:
 
 
 def pack(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Matrices as codes and factors, other tensors as they are."""
+    """Return matrices as codes and factors, other tensors as they are."""
     packed: dict[str, Tensor] = {}
     for key, tensor in tensors.items():
         packed[key] = tensor
@@ -93,6 +93,6 @@ def write(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def write_unpacked(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write these tensors in their own types."""
+    """Write these tensors in their types."""
     save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, path, metadata={"format": "pt"})
     path.chmod(0o644)  # safetensors writes for the owner alone, and a package is for all

@@ -24,7 +24,7 @@ Product = Callable[[Tensor], Tensor]
 
 
 def product(weight: Float[Tensor, "O I"], bias: Float[Tensor, " O"] | None = None) -> Product:
-    """The product with these weights; a packed one keeps no reference to ``weight``."""
+    """Return the product with these weights; a packed one keeps no reference to ``weight``."""
     if weight.device.type == "cpu" and weight.numel() >= SMALL and _can_pack(weight.dtype):
         return _packed(weight, bias)
     return lambda x: functional.linear(x, weight, bias)

@@ -1,7 +1,7 @@
 """Matrix products with weights of 4 or 8 bits, by torch's kernels for CPUs; elsewhere with rounded weights.
 
 A matrix is read in bf16 and rounded to whole numbers and factors in bf16, whatever type the model runs in. So a model
-has the same weights in bf16, where the kernels compute, and in fp32, where products are plain ones of rounded weights.
+has the same weights in bf16, the type of the kernels, and in fp32, in which products are plain ones of rounded weights.
 Rounding is to nearest, without data (RTN): 8 bits with a factor for each row, 4 bits with a factor and an offset for 32
 entries of a row. NF4 has 16 quantiles of the normal distribution, scaled by the largest of 64 entries of a row
 (Dettmers et al. 2023, QLoRA, arXiv:2305.14314, section 3). No kernel of torch multiplies it, so its product unpacks a
@@ -49,7 +49,7 @@ class Products:
         weights: one of ``FORMATS``.
 
     Raises:
-        UsageError: there is no such format.
+        UsageError: the format is unknown.
     """
 
     def __init__(self, name: str, weights: str) -> None:
@@ -64,10 +64,10 @@ class Products:
             UsageError: the format is not full.
         """
         if self.weights != "full":
-            raise UsageError(f"{self.name}: weights: {self.weights} needs our own forward, and {reason}; leave it out")
+            raise UsageError(f"{self.name}: weights: {self.weights} needs our forward, and {reason}; leave it out")
 
     def __call__(self, weight: Float[Tensor, "O I"], bias: Float[Tensor, " O"] | None = None) -> Product:
-        """The product with these weights, rounded to the format.
+        """Return the product with these weights, rounded to the format.
 
         Raises:
             UsageError: rows do not divide into groups.
@@ -159,18 +159,18 @@ def _nf4(weight: Tensor, bias: Tensor | None) -> Product:
 
 
 def _halves(codes: Tensor) -> Tensor:
-    """Codes of 4 bits, two a byte."""
+    """Return codes of 4 bits, two a byte."""
     codes = codes.to(torch.uint8)
     return codes[:, ::2] * 16 + codes[:, 1::2]
 
 
 def _whole(halves: Tensor) -> Tensor:
-    """The codes of `_halves`, as numbers in fp32."""
+    """Return the codes of `_halves`, as numbers in fp32."""
     return torch.stack([halves // 16, halves % 16], -1).flatten(1).float()
 
 
 def _unpacking(unpack: Callable[[], Tensor], bias: Tensor | None) -> Product:
-    """A product that unpacks its weights at each use."""
+    """Return a product that unpacks its weights at each use."""
     return lambda x: functional.linear(x, unpack(), bias)
 
 
@@ -180,7 +180,7 @@ def _on_cpu(weight: Tensor) -> bool:
 
 
 def _packed_int4(codes: Int[Tensor, "O I"]) -> tuple[Tensor, Callable[..., Tensor]]:
-    """Codes of 0 to 15 in the layout of the device's kernel, and that kernel."""
+    """Return codes of 0 to 15 in the layout of the device's kernel, and that kernel."""
     if codes.device.type == "cpu":
         return torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes, 1), torch.ops.aten._weight_int4pack_mm_for_cpu
     width = codes.shape[1]
@@ -190,7 +190,7 @@ def _packed_int4(codes: Int[Tensor, "O I"]) -> tuple[Tensor, Callable[..., Tenso
 
 
 def _bf16(entries: Tensor) -> Tensor:
-    """Entries in fp32 that bf16 holds."""
+    """Round entries in fp32 to those that bf16 holds."""
     return entries.bfloat16().float()
 
 

@@ -44,7 +44,7 @@ class Consumption:
     gpu_uj: int | None = None
 
     def shared(self, decodes: int) -> Consumption:
-        """The share of one of the decodes: an equal part of the energy, and all of the memory."""
+        """Return the share of one of the decodes: an equal part of the energy, and all of the memory."""
         cpu, gpu = (None if energy is None else energy // max(1, decodes) for energy in (self.cpu_uj, self.gpu_uj))
         return Consumption(self.held_bytes, self.peak_bytes, cpu, gpu)
 
@@ -72,7 +72,7 @@ class ConsumptionMeter:
         self._cpu_before = tuple(domain.read() for domain in self._domains)
 
     def read(self) -> Consumption:
-        """Since the meter was made."""
+        """Return the consumption since this meter was created."""
         cpu = tuple(domain.read() for domain in self._domains)
         gpu = None if self._gpu is None else self._gpu.energy_uj()
         spent = [d.between(a, b) for d, a, b in zip(self._domains, self._cpu_before, cpu, strict=True)]
@@ -111,7 +111,7 @@ def status(process: Path, name: str) -> int | None:
 
 
 def domains(powercap: Path) -> Iterator[Path]:
-    """The domains whose energies add up: packages, and the memory of each. A package's energy holds that of its cores.
+    """Yield the domains whose energies add up: packages, with the energy of their cores, and the memory of each.
 
     The domain ``psys`` is the whole board, packages included, and is left out.
     """
@@ -136,7 +136,7 @@ class Domain:
         return self._number("energy_uj")
 
     def between(self, before: int | None, after: int | None) -> int | None:
-        """Microjoules between two readings, of which at most one turn of the counter lies between."""
+        """Return microjoules between two readings; at most one turn of the counter lies between them."""
         if before is None or after is None:
             return None
         if after >= before:

@@ -34,6 +34,6 @@ def exits_are_told() -> Iterator[None]:
             raise
         where = printable_line(f"{place.filename}, line {place.lineno}")
         raise RunIncomplete(
-            f"sys.exit({stop.code!r:.80}) in {where} ended this command. What a run has finished is kept. Mend or "
+            f"sys.exit({stop.code!r:.80}) in {where} ended this command. Finished cells of a run are kept. Mend or "
             f"uninstall that package, then go on with the same command and --resume."
         ) from stop

@@ -42,7 +42,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 def install_command(extra: str) -> str:
-    """The command that adds an extra: of the work tree in use or installed from, else of the package index."""
+    """Return the command that adds an extra: of the work tree in use or installed from, else of the package index."""
     folder = CHECKOUT if (CHECKOUT / "pyproject.toml").is_file() else _installed_from()
     if folder is None:
         return f"{typed('pip')} install 'stridebench[{extra}]'"
@@ -63,7 +63,7 @@ def _installed_from() -> Path | None:
 
 
 def optional(module: str, user: str, extra: str) -> Any:
-    """A module that an extra brings.
+    """Return a module that an extra brings.
 
     Args:
         module: its name.

@@ -9,12 +9,12 @@ from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """$STRIDE_CACHE, or ~/.cache/stridebench."""
+    """Return $STRIDE_CACHE, or ~/.cache/stridebench."""
     return Path(os.environ.get("STRIDE_CACHE") or Path.home() / ".cache" / "stridebench")
 
 
 def plain_name(name: str) -> str:
-    """A backbone's name as the name of a folder."""
+    """Return a backbone's name as the name of a folder."""
     return re.sub(r"[^\w.=+-]", "-", name)
 
 
@@ -26,7 +26,7 @@ def remedy(path: Path) -> str:
 
 
 def reason(error: Exception) -> str:
-    """Why weights cannot be read. A reader of pickles advises to run their code, which is not repeated; in one line."""
+    """Return why weights cannot be read, in one line. A reader's advice to run the code of pickles is not repeated."""
     if isinstance(error, pickle.UnpicklingError):
         return "its pickle is damaged or holds more than tensors; nothing in it was run"
     return " ".join(str(error).split())

@@ -77,7 +77,7 @@ class GpuMeter:
 
     @classmethod
     def of(cls, device: torch.device | str) -> GpuMeter | None:
-        """The meter of a device; None on a CPU, without the extra `gpu`, or where NVML does not answer."""
+        """Return the meter of a device, or None on a CPU, without the extra `gpu`, or if NVML does not answer."""
         if torch.device(device).type != "cuda":
             return None
         try:
@@ -88,7 +88,7 @@ class GpuMeter:
             return None
 
     def read(self) -> tuple[int, int]:
-        """The clock in MHz, and the number of foreign processes; 0 where NVML does not tell."""
+        """Return the clock in MHz, and the number of foreign processes; 0 if NVML does not tell."""
         try:
             mhz = int(self._nvml.nvmlDeviceGetClockInfo(self._handle, self._nvml.NVML_CLOCK_SM))
             pids = {int(one.pid) for one in self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)}
@@ -99,14 +99,14 @@ class GpuMeter:
         return mhz, sum(not self._of_this_run(pid) for pid in pids)
 
     def energy_uj(self) -> int | None:
-        """Energy of the GPU since the driver was loaded, microjoules; None where NVML does not tell."""
+        """Return the energy of the GPU since the driver was loaded, in microjoules, or None if NVML does not tell."""
         try:
             return int(self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)) * 1000
         except Exception:  # an error of NVML's own kind: a counter that this device lacks
             return None
 
     def _of_this_run(self, pid: int) -> bool:
-        """Whether a process is this one, its parent (the run of a worker) or a child (a worker of the run)."""
+        """Return whether a process is this one, its parent (the run of a worker) or a child (a worker of the run)."""
         if pid in (os.getpid(), os.getppid()):
             return True
         with suppress(OSError, IndexError, ValueError):
@@ -116,9 +116,9 @@ class GpuMeter:
 
 
 class NoiseMeter:
-    """Reads the counters of the threads that exist when it is made; one that ends keeps what it had waited.
+    """Reads the counters of the threads that exist when it is made; one that ends keeps its waiting time.
 
-    Files stay open, so that a reading takes a few microseconds. It is made and read outside of what is timed.
+    Files stay open, so that a reading takes a few microseconds. It is made and read outside of the timed steps.
 
     Args:
         tasks: the folder of the threads.
@@ -144,7 +144,7 @@ class NoiseMeter:
         self._before = self._read()
 
     def read(self) -> Waited:
-        """Return what happened since the last call, or since the meter was made."""
+        """Return the waiting time since the last call, or since this meter was created."""
         now, before = self._read(), self._before
         self._before = now
         gpu = self._gpu.read() if self._gpu is not None else (0, 0)
@@ -191,6 +191,6 @@ def busy(load: float, cores: int) -> str | None:
 
 
 def load_and_cores() -> tuple[float, int]:
-    """The load of the last minute, and the cores that this process may use."""
+    """Return the load of the last minute, and the cores that this process may use."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return os.getloadavg()[0], cores

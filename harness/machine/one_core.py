@@ -19,7 +19,7 @@ def be_number(number: int | None) -> None:
 
 @contextmanager
 def on_one_core() -> Iterator[None]:
-    """While inside, keep this thread and those that it starts on the core of this process, or on the current one.
+    """Keep this thread and those that it starts on the core of this process, or on the current one, while inside.
 
     Nothing is changed if the system does not know that core, or forbids it.
     """

@@ -24,7 +24,7 @@ def open_closed_streams() -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No bars or reports inside; the user's settings are restored after it. Imports transformers when entered."""
+    """Show no bars or reports inside; the user's settings are restored after it. Imports transformers when entered."""
     from transformers.utils import logging
 
     enabled, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()

@@ -53,7 +53,7 @@ class Case:
     few: int = 0
 
     def backbone(self) -> Tabular | MaskedTabular:
-        """The model, under the name of a real one, so that no name tells a method that it is on a toy."""
+        """Return the model under the name of a real one, so that no name tells a method that it is on a toy."""
         name = presets_names()[self.seed % len(presets_names())]
         if self.masked:
             return MaskedTabular(name, {"vocabulary": self.vocabulary, "seed": self.seed})
@@ -62,7 +62,7 @@ class Case:
 
     @property
     def outputs(self) -> int:
-        """How many different ones there can be."""
+        """Return how many different ones there can be."""
         if self.few:
             return self.few
         forced = 0 if len(self.grid) < 3 else self.length // (self.grid[1] + 1)
@@ -179,7 +179,7 @@ of more than one position a step.
 
 
 def wider_cases_of(method: Method[Any]) -> tuple[Case, ...]:
-    """The cases of `WIDER_CASES` that a method can decode: pictures, masked models or texts."""
+    """Return the cases of `WIDER_CASES` that a method can decode: pictures, masked models or texts."""
     if Requirement.BIDIRECTIONAL in method.requirements:
         return tuple(case for case in WIDER_CASES if case.masked)
     pictures = Requirement.GRID in method.requirements
@@ -187,23 +187,23 @@ def wider_cases_of(method: Method[Any]) -> tuple[Case, ...]:
 
 
 def joint_case_of(method: Method[Any]) -> tuple[Case, ...]:
-    """The batch whose rows are enumerated together; none for a method that needs pictures or a masked model."""
+    """Return the batch whose rows are enumerated together; none for a method that needs pictures or a masked model."""
     return () if {Requirement.GRID, Requirement.BIDIRECTIONAL} & method.requirements else (JOINT,)
 
 
 def cases_to_verify(method: Method[Any], outputs: int | None = None) -> tuple[Case, ...]:
-    """The cases of `stride verify`: without a limit of outputs a batch whose rows are enumerated together as well."""
+    """Return the cases of `stride verify`: without a limit of outputs also a batch enumerated jointly."""
     return (*cases_of(method, outputs), *(joint_case_of(method) if outputs is None else ()))
 
 
 def halves(cases: Sequence[Case]) -> tuple[tuple[Case, ...], tuple[Case, ...]]:
-    """The cases in two parts that take some equal time: all others, and those that branch most."""
+    """Return the cases in two parts that take about equal time: all others, and those that branch most."""
     dear = tuple(case for case in cases if case.joint or case.seed in DEAR_SEEDS)
     return tuple(case for case in cases if case not in dear), dear
 
 
 def cases_of(method: Method[Any], outputs: int | None = None) -> tuple[Case, ...]:
-    """Texts and pictures, pictures or masked models alone for a method that needs them; of at most so many outputs."""
+    """Return texts and pictures, or the pictures or masked models that a method needs; of at most so many outputs."""
     cases: tuple[Case, ...] = GRID_CASES if Requirement.GRID in method.requirements else CASES + GRID_CASES
     cases = MASKED_CASES if Requirement.BIDIRECTIONAL in method.requirements else cases
     return tuple(case for case in cases if outputs is None or case.outputs <= outputs)

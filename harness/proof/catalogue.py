@@ -9,8 +9,9 @@ from typing import Any
 
 from stridebench.harness.core.capabilities import Requirement
 from stridebench.harness.core.method import Claim, Method, label, parameters
-from stridebench.harness.errors import said_by
+from stridebench.harness.errors import UsageError, said_by
 from stridebench.harness.plan import contract
+from stridebench.harness.plan.names import build
 from stridebench.harness.proof.cases import PUBLISHED, PUBLISHED_GREEDY, Case, cases_to_verify, halves
 from stridebench.harness.proof.distance import QUICK, WHOLE, Effort, distance
 from stridebench.harness.proof.kept_laws import sheet
@@ -20,6 +21,23 @@ from stridebench.harness.registry import METHODS
 
 Settings = Mapping[str, Sequence[Method[Any]]]
 """The variants of each method that are verified."""
+FEW = 32
+"""Largest number of outputs of a model that a quick proof enumerates."""
+
+
+def settings_to_verify(name: str, values: Mapping[str, Any]) -> list[Any]:
+    """Return the settings of a method to verify: the one of ``values``, or all that the method names.
+
+    Raises:
+        UsageError: the method or the setting does not exist.
+    """
+    if not values:
+        return contract.settings_of(name)
+    method = build(contract.class_of(METHODS, name), name, dict(values))
+    if isinstance(method, list):
+        raise UsageError("; ".join(text for _, text in method))
+    contract.check(METHODS, name, method)
+    return [method]
 
 
 @dataclass(frozen=True)
@@ -39,7 +57,7 @@ class Piece:
 
 
 def pieces(settings: Settings, whole: bool, bugs: bool, outputs: int | None = None) -> list[Piece]:
-    """All enumerations in the order of the rows.
+    """Return all enumerations in the order of the rows.
 
     Args:
         whole: published settings too.
@@ -70,7 +88,7 @@ def published(variants: Sequence[Method[Any]]) -> Method[Any] | None:
 
 
 def compute(piece: Piece, settings: Settings, outputs: int | None) -> dict[str, Any]:
-    """The row of a piece.
+    """Return the row of a piece.
 
     Args:
         outputs: largest number of outputs of a model, or None if any.
@@ -103,7 +121,7 @@ def compute(piece: Piece, settings: Settings, outputs: int | None) -> dict[str, 
 
 
 def joined(row: dict[str, Any], dear: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The row of a setting from those of its two pieces."""
+    """Return the row of a setting from those of its two pieces."""
     if dear is None:
         return row
     seconds = {"seconds": row["seconds"] + dear["seconds"]}
@@ -122,7 +140,7 @@ def proof_of(
     later: Sequence[Case] = (),
     part: str = "",
 ) -> dict[str, Any]:
-    """One row of the table: the verdict of a setting, its total variation, and its injected bugs (see `prove`)."""
+    """Return one row of the table: the verdict of a setting, its total variation, and its injected bugs (`prove`)."""
     begin = time.monotonic()
     try:
         plain = prove(method, cases, mutants, effort, later, part).plain(name)
@@ -132,7 +150,7 @@ def proof_of(
 
 
 def unverified(name: str, method: Any, reason: str) -> dict[str, Any]:
-    """The row of a setting that could not be enumerated."""
+    """Return the row of a setting that could not be enumerated."""
     return {
         "method": name,
         "label": label(method),

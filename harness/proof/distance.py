@@ -41,7 +41,7 @@ BETWEEN = -1
 def row_law(
     method: Method[Any], case: Case, load_drafter: Callable[[str], Backbone], draws: EnumeratingDraws | None = None
 ) -> Law:
-    """The exact law of a row's output, given the draws of the others; the case's seed says which row.
+    """Return the exact law of a row's output, given the draws of the others; the case's seed says which row.
 
     Raises:
         EnumerationLimit: over 5,000 outcomes.
@@ -55,7 +55,7 @@ def row_law(
 def joint_law(
     method: Method[Any], case: Case, load_drafter: Callable[[str], Backbone], draws: EnumeratingDraws | None = None
 ) -> Law:
-    """The exact law of all outputs of a batch together, as `joined`: every outcome of the draws of every row.
+    """Return the exact law of all outputs of a batch together, as `joined`: every outcome of the draws of every row.
 
     Raises:
         EnumerationLimit: over 5,000 outcomes.
@@ -71,7 +71,7 @@ def prompts_of(case: Case, row: int = 0) -> list[tuple[int, ...]]:
 
 
 def joined(outputs: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
-    """Outputs of several rows as one, with -1 between them."""
+    """Return the outputs of several rows as one, with -1 between them."""
     first, *others = outputs
     return sum(((BETWEEN, *output) for output in others), first)
 
@@ -84,7 +84,7 @@ def _law(
     rows: Mapping[int, EnumeratingDraws],
     prompts: list[tuple[int, ...]],
 ) -> Law:
-    """The law of the outputs of ``rows``, whose draws share a script; the other rows draw from seeds."""
+    """Return the law of the outputs of ``rows``, whose draws share a script; the other rows draw from seeds."""
     backbone, script = case.backbone(), next(iter(rows.values())).script
     law: Law = {}
     scripts: list[list[int]] = [[]]
@@ -136,12 +136,12 @@ def reference_law(backbone: Backbone, prompt: Sequence[int], length: int, sampli
 
 
 def total_variation(a: Law, b: Law) -> float:
-    """Half the sum of absolute differences: the largest difference in the probability of any event."""
+    """Return half the sum of absolute differences: the largest difference in the probability of any event."""
     return 0.5 * sum(abs(a.get(x, 0.0) - b.get(x, 0.0)) for x in a.keys() | b.keys())
 
 
 def method_law(method: Method[Any], case: Case, draws: EnumeratingDraws | None = None) -> Law:
-    """The exact law of a method's output on a case's model; ``draws``: with limits or pins."""
+    """Return the exact law of a method's output on a case's model; ``draws``: with limits or pins."""
     draws = EnumeratingDraws() if draws is None else draws
     return kept(f"{setting(method)} {case!r} {draws.limits}", lambda: _enumerated(method, case, draws))
 
@@ -160,12 +160,12 @@ def _enumerated(method: Method[Any], case: Case, draws: EnumeratingDraws) -> Law
 
 
 def toy_drafter(backbone: Backbone) -> Callable[[str], Backbone]:
-    """Any name opens another random model of the same vocabulary; ``self`` opens the model itself."""
+    """Return a loader: any name opens another random model of the same vocabulary; ``self`` opens the model itself."""
     return lambda name: backbone if name == "self" else backbone.variant({"drafter": name})
 
 
 def distance(method: Method[Any], case: Case, draws: EnumeratingDraws | None = None) -> float:
-    """Total variation between a method and its reference on a case; ``draws``: of the method, with limits or pins."""
+    """Return the total variation between a method and its reference on a case; ``draws``: with limits or pins."""
     return total_variation(method_law(method, case, draws), law_to_match(reference_of(method), case))
 
 
@@ -187,8 +187,8 @@ def reference_of(method: Method[Any]) -> Method[Any] | None:
         return reference
     right = f"{MASKED_BASELINE} at one token a step" if masked else "None, which is the target's distribution"
     raise ContractError(
-        f"{type(method).__name__} names the reference {reference!r:.200}, and a method does not choose what it is held "
-        f"against; its reference must be {right}"
+        f"{type(method).__name__} names the reference {reference!r:.200}, and a method does not choose its "
+        f"reference, which must be {right}"
     )
 
 
@@ -198,7 +198,7 @@ _memos: list[dict[tuple[Method[Any] | None, Case], Law]] = [{}]
 
 @contextmanager
 def changed_code() -> Iterator[None]:
-    """While inside, enumerate references anew, since a mutant may change the code that they use."""
+    """Enumerate references anew while inside, since a mutant may change the code that they use."""
     _memos.append({})
     try:
         yield
@@ -207,7 +207,7 @@ def changed_code() -> Iterator[None]:
 
 
 def law_to_match(reference: Method[Any] | None, case: Case) -> Law:
-    """The law of a method's `reference` on a case, by default the chain rule's; enumerated once."""
+    """Return the law of a method's `reference` on a case, by default the chain rule's; enumerated once."""
     by = "chain rule" if reference is None else f"reference {setting(reference)}"
     return kept(f"{by} {case!r}", lambda: _remembered(reference, case))
 
@@ -223,7 +223,7 @@ def _remembered(reference: Method[Any] | None, case: Case) -> Law:
 
 
 def _chain_rule(case: Case) -> Law:
-    """The law of a case's output, or of all outputs of its batch, which are independent."""
+    """Return the law of a case's output, or of all outputs of its batch, which are independent."""
     prompts = prompts_of(case) if case.joint else [case.prompt]
     laws = [reference_law(case.backbone(), prompt, case.length, case.sampling) for prompt in prompts]
     outcomes = product(*(law.items() for law in laws))
@@ -246,13 +246,13 @@ class Effort:
     most: float = math.inf
 
     def draws(self, method: Method[Any]) -> Iterator[EnumeratingDraws]:
-        """One for each proof."""
+        """Yield the draws of each proof."""
         pinned = method.pinned if self.starts else frozenset()
         for start in range(self.starts if pinned else 1):
             yield EnumeratingDraws(self.widest, pinned, start, self.most)
 
     def tries(self, case: Case) -> list[Case]:
-        """The first one that fits is taken: ever shorter outputs, at least one token is drafted in them.
+        """Return ever shorter outputs, with at least one drafted token; the first one that fits is taken.
 
         Rows that branch too much to be enumerated together are enumerated one by one.
         """
@@ -280,7 +280,7 @@ class Measured:
 
 
 def measure(method: Method[Any], case: Case, effort: Effort = WHOLE) -> Measured:
-    """`distance` within an effort, a small one for a case of few outputs.
+    """Measure the `distance` within an effort, a small one for a case of few outputs.
 
     Raises:
         EnumerationLimit: the shortest output branches too much.

@@ -34,14 +34,14 @@ Polygon = tuple[tuple[float, ...], ...]
 
 
 def simplex(size: int) -> Polygon:
-    """The corners of the simplex on which clocks / sum(clocks) is uniform; V = 2 is a line, V = 3 a triangle."""
+    """Return the corners of the simplex on which clocks / sum(clocks) is uniform; V = 2 is a line, V = 3 a triangle."""
     if size not in (2, 3):
         raise EnumerationLimit(f"races are enumerated for a vocabulary of 2 or 3; this one has {size}")
     return tuple(tuple(1.0 if i == j else 0.0 for j in range(size)) for i in range(size))
 
 
 def winner(region: Polygon, probs: list[float], token: int) -> Polygon:
-    """The part of a region in which clock / probability is least at ``token``."""
+    """Return the part of a region in which clock / probability is least at ``token``."""
     for other in range(len(probs)):
         if other != token:
             region = _clip(region, probs[other], token, probs[token], other)
@@ -63,7 +63,7 @@ def _clip(region: Polygon, a: float, i: int, b: float, j: int) -> Polygon:
 
 
 def area_of(region: Polygon) -> float:
-    """The area of a region in a triangle; its length on a line."""
+    """Return the area of a region in a triangle; its length on a line."""
     if len(region) < 2:
         return 0.0
     if len(region[0]) == 2:
@@ -181,7 +181,7 @@ class EnumeratingDraws(Draws):
         return self.script.choose(weights, what)
 
     def _answer(self, weights: Sequence[float]) -> int:
-        """The outcome of the n-th pinned draw of a step."""
+        """Return the outcome of the n-th pinned draw of a step."""
         self._answered += 1
         draws = SeededDraws(self._start, "pinned", str(self._answered), 0)
         return int(draws.categorical(torch.tensor([weights], dtype=torch.float64), "init"))
@@ -287,7 +287,7 @@ def _values(thing: Any) -> list[Any]:
 
 
 def freeze(thing: Any) -> Any:
-    """A hashable key; floats are rounded so that equal distributions merge."""
+    """Return a hashable key; floats are rounded so that equal distributions merge."""
     if isinstance(thing, Tensor):
         values = thing.double().mul(1e12).round() if thing.is_floating_point() else thing
         return (tuple(thing.shape), tuple(values.reshape(-1).tolist()))
@@ -351,13 +351,13 @@ class _Frontier:
         heapq.heappush(self._heap, (len(node.tokens), number))
 
     def pop(self) -> tuple[float, _Node]:
-        """The decode with the shortest output; the first that was pushed among equally long ones."""
+        """Return the decode with the shortest output; the first that was pushed among equally long ones."""
         return self._nodes.pop(heapq.heappop(self._heap)[1])
 
 
 @torch.inference_mode()
 def output_law(method: Method[Any], open_run: Callable[[Draws], Run], draws: EnumeratingDraws | None = None) -> Law:
-    """The exact law of the method's output.
+    """Return the exact law of the method's output.
 
     Args:
         open_run: makes a run over a tabular backbone whose draws are the ones it is given.
@@ -390,7 +390,7 @@ def output_law(method: Method[Any], open_run: Callable[[Draws], Run], draws: Enu
 def _steps(
     method: Method[Any], draws: EnumeratingDraws, node: _Node, counts: Counter[str]
 ) -> Iterable[tuple[float, _Node]]:
-    """Each outcome of one step, with its weight."""
+    """Yield each outcome of one step, with its weight."""
     emitted: list[tuple[int, ...]] = []
 
     def step(run: Run, state: Any) -> Any:
@@ -409,7 +409,7 @@ def _outcomes(
     act: Callable[[Run, Any], Any],
     counts: Counter[str],
 ) -> Iterable[tuple[float, _Node]]:
-    """Each outcome of ``act`` on a copy of the run, with its weight."""
+    """Yield each outcome of ``act`` on a copy of the run, with its weight."""
     scripts: list[list[int]] = [[]]
     in_step = 0
     while scripts:

@@ -122,7 +122,7 @@ def folder() -> Path:
 
 @contextmanager
 def keeping(keeper: LawKeeper) -> Iterator[LawKeeper]:
-    """While inside, laws are read from the keeper's folder and written there."""
+    """Read laws from the keeper's folder and write them there while inside."""
     global _keeper
     before, _keeper = _keeper, keeper
     try:
@@ -133,7 +133,7 @@ def keeping(keeper: LawKeeper) -> Iterator[LawKeeper]:
 
 @contextmanager
 def sheet(method: Method[Any], mutant: Mutant | None = None, part: str = "") -> Iterator[None]:
-    """While inside, look up laws for this setting, this bug and this part of the cases.
+    """Look up laws for this setting, this bug and this part of the cases while inside.
 
     Processes that enumerate at the same time have separate sheets.
     """
@@ -190,7 +190,6 @@ def _decoded(body: Any) -> Law:
 def _sheet_of(keeper: LawKeeper, method: Method[Any], mutant: Mutant | None, part: str) -> Sheet:
     """Return the sheet of a setting, a bug and a part: of this process, else of the disk, else an empty one."""
     kind = type(method)
-    own = getattr(sys.modules.get(kind.__module__), kind.__qualname__, None) is kind  # not another class of that name
     modules: tuple[str, ...] = (kind.__module__,)
     what = setting(method) + (f" {part}" if part else "")
     if mutant is not None:
@@ -198,7 +197,7 @@ def _sheet_of(keeper: LawKeeper, method: Method[Any], mutant: Mutant | None, par
         what += f" {mutant.where} {mutant.old!r} {mutant.new!r}"
     name = hashlib.sha256(what.encode()).hexdigest()[:32]
     if name not in keeper.sheets:
-        path, rests_on = keeper.folder / f"{name}.json", digest(modules) if own else None
+        path, rests_on = keeper.folder / f"{name}.json", digest(modules)
         keeper.sheets[name] = _read(keeper, Sheet(path, modules, rests_on))
     return keeper.sheets[name]
 

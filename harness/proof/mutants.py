@@ -19,6 +19,8 @@ from stridebench.harness.proof.kept_laws import sheet
 
 CAUGHT = 1e-3
 """Total variation that a mutant must exceed on at least one model."""
+FIRST_CASES = 4
+"""Small cases that a mutant is tried on first."""
 
 
 @dataclass(frozen=True)
@@ -42,41 +44,31 @@ class TriedMutant:
 
 
 def try_mutants(kind: type[Method[Any]], settings: Sequence[Method[Any]]) -> list[TriedMutant]:
-    """Each mutant of a method, on the first of its exact settings that catches it.
+    """Try each mutant of a method on its exact settings, up to the first that catches it.
 
     A method without an exact setting is tried on all settings; there a mutant must change their total variation.
     """
-    clean = _clean(settings) if kind.mutants else []
-    return [_best_try(mutant, clean) for mutant in kind.mutants] if clean else []
+    return [try_one(mutant, settings) for mutant in kind.mutants] if settings else []
 
 
 def try_one(mutant: Mutant, settings: Sequence[Method[Any]]) -> TriedMutant:
-    """As `try_mutants`, for one of them."""
-    return _best_try(mutant, _clean(settings))
+    """Return the first try that catches the mutant, else the one with the largest total variation; see `try_mutants`.
 
-
-def _clean(settings: Sequence[Method[Any]]) -> list[tuple[Method[Any], dict[str, float]]]:
-    """The settings that mutants are tried on, with their total variation by case; none of exact ones, which is 0."""
+    Small cases go first for all settings, since most mutants show there on some setting.
+    """
     exact = [method for method in settings if method.claim is not Claim.APPROXIMATE]
-    return [(method, {}) for method in exact] or [(method, _distances(method)) for method in settings]
-
-
-def _distances(method: Method[Any]) -> dict[str, float]:
-    distances = {}
-    with sheet(method):
-        for case in cases_of(method):
-            with suppress(EnumerationLimit) if case.few else nullcontext():
-                distances[str(case)] = measure(method, case).total_variation
-    return distances
-
-
-def _best_try(mutant: Mutant, clean: Sequence[tuple[Method[Any], dict[str, float]]]) -> TriedMutant:
-    """The first try that catches the mutant, else the one with the largest total variation."""
     tried: list[TriedMutant] = []
-    for method, distances in clean:
-        tried.append(try_mutant(method, mutant, cases_of(method), distances))
-        if tried[-1].caught:
-            return tried[-1]
+    for part in (slice(FIRST_CASES), slice(FIRST_CASES, None)):
+        for method in exact or settings:
+            cases, clean = cases_of(method)[part], dict[str, float]()
+            if not exact:
+                with sheet(method):
+                    for case in cases:
+                        with suppress(EnumerationLimit) if case.few else nullcontext():
+                            clean[str(case)] = measure(method, case).total_variation
+            tried.append(try_mutant(method, mutant, cases, clean))
+            if tried[-1].caught:
+                return tried[-1]
     return max(tried, key=lambda result: result.total_variation)
 
 
@@ -110,7 +102,7 @@ def try_mutant(
 
 @contextmanager
 def injected(mutant: Mutant) -> Iterator[None]:
-    """While inside, the real function runs with one line changed.
+    """Run the real function with one line changed while inside.
 
     The function's code object is swapped, so every module that imported the function sees the bug.
 

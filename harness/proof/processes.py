@@ -47,7 +47,7 @@ class Done:
 
 
 def processors() -> int:
-    """Those that this process may use, 16 at most."""
+    """Return how many processors this process may use, 16 at most."""
     mine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(MOST, mine)
 
@@ -55,7 +55,7 @@ def processors() -> int:
 def computed(
     pieces: Sequence[Piece], settings: Settings, outputs: int | None, keeper: LawKeeper, processes: int
 ) -> Iterator[Done]:
-    """Each piece when it is done. Methods of other packages are enumerated in this process, one after another."""
+    """Yield each piece when it is done. Methods of other packages are enumerated in this process."""
     ours = [piece for piece in pieces if not METHODS.from_plugin(piece.method)]
     theirs = [piece for piece in pieces if METHODS.from_plugin(piece.method)]
     processes = min(processes, len(ours))
@@ -68,7 +68,7 @@ def computed(
 
 
 def _order(piece: Piece) -> int:
-    """Long ones first, so that none of them ends alone; bugs last, since they ask for laws of the settings."""
+    """Put long ones first, so that none of them ends alone; bugs last, since they ask for laws of the settings."""
     return ("published", "dear", "setting", "floor", "bug").index(piece.kind)
 
 
@@ -120,7 +120,7 @@ def _begin(share: _Share, parent: int, stop: Event, counter: Synchronized[int]) 
     threading.Thread(target=_end_with, args=(parent, stop), daemon=True).start()
     declare_all()
     _share = replace(share, keeper=replace(share.keeper, sheets={}))
-    gc.freeze()  # no collection looks at what was imported
+    gc.freeze()  # no collection looks at the imported modules
 
 
 def _end_with(parent: int, stop: Event) -> None:

@@ -20,7 +20,7 @@ EXACT = 1e-12
 
 @dataclass(frozen=True)
 class Proof:
-    """What enumeration says of one setting of a method.
+    """The result of enumerating one setting of a method.
 
     Args:
         total_variation: the maximum over the cases, or None if an approximate method was its reference in all of them.
@@ -44,7 +44,7 @@ class Proof:
         return any(mutant.caught for mutant in self.mutants)
 
     def plain(self, name: str) -> dict[str, Any]:
-        """For ``--json``."""
+        """Return the row of ``--json``."""
         return {
             "method": name,
             "label": label(self.method),
@@ -132,7 +132,7 @@ def _exercised(method: Method[Any], cases: Sequence[Case], effort: Effort, part:
 
 
 def _tried(method: Method[Any], measured: Sequence[Measured], effort: Effort) -> list[TriedMutant]:
-    """The mutants of a method, up to the first that is caught."""
+    """Try the mutants of a method, up to the first that is caught."""
     clean = {str(result.case): result.total_variation for result in measured}
     tried: list[TriedMutant] = []
     for mutant in method.mutants:
@@ -143,7 +143,7 @@ def _tried(method: Method[Any], measured: Sequence[Measured], effort: Effort) ->
 
 
 def verdict_of(claim: Claim, total_variation: float) -> str:
-    """exact, approximate (by design) or broken (claims exactness and fails)."""
+    """Return exact, approximate (by design) or broken (claims exactness and fails)."""
     if claim is Claim.APPROXIMATE:
         return "approximate"
     return "exact" if total_variation < EXACT else "broken"

@@ -41,7 +41,7 @@ class Tried:
 
     @property
     def worst(self) -> Measured | None:
-        """The case of the largest total variation."""
+        """Return the case of the largest total variation."""
         return max(self.measured, key=lambda result: result.total_variation, default=None)
 
     @property
@@ -86,7 +86,7 @@ def _try(one: Tried, case: Case) -> None:
 
 
 def random_case(method: Method[Any], seed: int, index: int) -> Case:
-    """The case of this number: pictures or masked models for a method that needs them, else texts and some pictures."""
+    """Return the case of this number: pictures or masked models if a method needs them, else mostly texts."""
     rng = np.random.Generator(np.random.Philox(key=np.array([seed, index], dtype=np.uint64)))
     if Requirement.BIDIRECTIONAL in method.requirements:
         return _masked(rng)
@@ -96,7 +96,7 @@ def random_case(method: Method[Any], seed: int, index: int) -> Case:
 
 
 def _text(rng: np.random.Generator) -> Case:
-    """Short over many tokens or hundreds, long over two, or longer still and mostly ending early; some in a batch."""
+    """Draw a short text over many tokens or hundreds, a long one over two, one that ends early, or a batch."""
     shape = rng.choice(["wide", "long", "ending", "batch"] * 4 + ["hundreds"])
     if shape == "hundreds":
         sampling = Sampling(1.0, int(rng.integers(2, 5)))
@@ -140,7 +140,7 @@ def _model(rng: np.random.Generator) -> int:
 
 
 def _sampling(rng: np.random.Generator, tokens: int) -> Sampling:
-    """Any temperature up to 2, cold and hot ones too; top-k and top-p, each in two of five, in either order."""
+    """Draw any temperature up to 2, cold and hot ones too; top-k and top-p, each in two of five, in either order."""
     temperature = float(rng.choice([0.0, 0.1, 1.0, HOT, *[round(rng.uniform(0.2, 2.0), 2)] * 6]))
     top_k = int(rng.integers(1, tokens + 1)) if rng.random() < 0.4 else 0
     top_p = round(rng.uniform(0.5, 1.0), 2) if rng.random() < 0.4 else 1.0

@@ -64,7 +64,7 @@ class Verdicts:
         self.fetch = fetch
         self._load_drafter = load_drafter
         self._drafters: dict[str, Backbone] = {}
-        self._proofs: dict[str, StoredVerdict] = {}  # by `setting`: what a plugin calls equal does not count
+        self._proofs: dict[str, StoredVerdict] = {}  # by `setting`: a plugin's equality does not count
         self._greedy: dict[tuple[str, str, int], StoredVerdict] = {}
         self._reference: dict[tuple[str, str], tuple[int, ...]] = {}
         self._fp32: Backbone | None = None
@@ -165,7 +165,7 @@ class Verdicts:
         return self._fp32
 
     def _open(self, name: str) -> Backbone:
-        """A drafter in fp32, loaded once."""
+        """Return a drafter in fp32, loaded once."""
         if self._model() is self.backbone:
             return self._load_drafter(name)
         if name not in self._drafters:
@@ -199,7 +199,7 @@ _NOTHING_TIMED = _NO_VERDICT.merged(StoredVerdict(note="no sample succeeded, so 
 
 
 def unproved(cell: Cell, samples: Sequence[Sample], reason: str) -> StoredVerdict:
-    """The verdict of a cell whose proof cannot be run. Its timed outputs still count."""
+    """Return the verdict of a cell whose proof cannot be run. Its timed outputs still count."""
     timed = _timed(samples)
     if not timed:
         return _NOTHING_TIMED
@@ -255,5 +255,5 @@ def _extent(proof: Proof, cases: Sequence[Case]) -> str:
 
 
 def _unproved(method: Method[Any]) -> str:
-    """A method that is approximate by design needs no proof; its total variation stays unknown."""
+    """Return the word without a proof: a method that is approximate by design needs none."""
     return "approximate" if method.claim is Claim.APPROXIMATE else "unverified"

@@ -243,7 +243,7 @@ def _of_run(group: LoadedGroup) -> Passes | None:
     body = group.store.passes(*group.cells[0].group)
     try:
         return None if body is None else Passes.of(body)
-    except (ValueError, KeyError, TypeError) as error:
+    except ValueError as error:
         raise StoreError(
             f"{group.store.path}/passes holds no times of passes ({error!r}): remove that folder"
         ) from error

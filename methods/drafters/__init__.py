@@ -1,1 +1,1 @@
-"""What proposes drafts; shared by methods, which never import one another."""
+"""Drafters that several methods share; methods never import one another."""

@@ -20,10 +20,10 @@ Ignored = Callable[[str], bool]
 
 
 def tensors(folder: Path, files: Iterable[str] = FILES, part: str = "") -> dict[str, Tensor]:
-    """The tensors of the first of these files that is there. Nothing in it is executed.
+    """Return the tensors of the first of these files that is there. Nothing in it is executed.
 
     Args:
-        part: of a whole model in several files, those that hold a key with this word are read; all, where none does.
+        part: of a whole model in several files, those that hold a key with this word are read, or all if none does.
 
     Raises:
         WeightsError: there is none, or it is damaged or holds anything but tensors.
@@ -48,19 +48,18 @@ def _read(path: Path) -> dict[str, Tensor]:
     except (OSError, RuntimeError, EOFError, pickle.UnpicklingError, SafetensorError, ValueError) as error:
         raise WeightsError(f"{path} cannot be read as weights ({str(error)[:200]}); fetch it again") from error
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
-        raise WeightsError(f"{path} holds more than tensors by name; it is no published drafter")
+        raise WeightsError(f"{path} holds more than tensors by name; it is not a published drafter")
     return state
 
 
 def _places(index: Path) -> dict[str, Path]:
-    """The file of each key of a model in several files."""
     try:
         places = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
         names = {str(key): str(file) for key, file in places.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise WeightsError(f"{index} cannot be read as an index ({str(error)[:200]}); fetch it again") from error
     if outside := [name for name in names.values() if Path(name).name != name]:
-        raise WeightsError(f"{index} names {outside[0]!r}, which is no file of its folder; fetch it again")
+        raise WeightsError(f"{index} names {outside[0]!r}, which is not a file of its folder; fetch it again")
     return {key: index.parent / name for key, name in names.items()}
 
 
@@ -105,7 +104,7 @@ def check_finite(folder: Path, module: nn.Module) -> None:
     if damaged:
         raise WeightsError(
             f"{folder}: {listed(damaged)} {'holds' if len(damaged) == 1 else 'hold'} NaN or infinite numbers, so "
-            f"what it drafts means nothing; fetch it or train it again"
+            f"its drafts mean nothing; fetch it or train it again"
         )
 
 

@@ -23,7 +23,7 @@ from stridebench.methods.verifiers.tree import repeats, trie
 
 @dataclass
 class ModelDrafter:
-    """Draws ``gamma`` tokens from a drafter's own distribution, warped as the target's.
+    """Draws ``gamma`` tokens from a drafter's distribution, warped as the target's.
 
     Args:
         session: of the drafter, on the same prompt.
@@ -34,7 +34,7 @@ class ModelDrafter:
     gamma: int
 
     def propose(self, run: Run) -> Draft:
-        """gamma passes of the drafter; the whole distribution of each draft is kept."""
+        """Draft in gamma passes of the drafter; the whole distribution of each draft is kept."""
         self.session.sync(run.target.tokens)
         tokens, probs = [], []
         room = self.session.capabilities.context - len(self.session)
@@ -47,24 +47,21 @@ class ModelDrafter:
         return Draft(torch.cat(tokens), torch.cat(probs)) if tokens else run.nothing
 
 
-# Checks that a trained drafter was made for the current target.
-
-
 @runtime_checkable
 class MadeFor(Protocol):
-    """What the configuration of a drafter says of its target."""
+    """The target of a drafter, by its configuration."""
 
     @property
     def backbone(self) -> str:
-        """Name of the target."""
+        """Return the name of the target."""
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the weights and of what else determines its distributions, guidance included."""
+        """Return the hash of its weights and of the settings of its distributions, guidance included."""
 
     @property
     def branches(self) -> int:
-        """Branches of guidance: 1 or 2."""
+        """Return the number of branches of guidance: 1 or 2."""
 
 
 def check_shapes(folder: Path, run: Run, width: int, vocabulary: int) -> None:
@@ -119,10 +116,6 @@ OTHER_PROBS_RECORDED = Mutant(
 )
 
 
-# Trees of sampled tokens: each node has a fixed number of children, drawn from one drafter or several.
-# Symbols: q the drafter's distributions, K nodes, n nodes of a level, w children that a drafter draws below each.
-
-
 class Siblings(NamedTuple):
     """Children of n nodes, in the order of their drawing, and the distribution of each given those before it."""
 
@@ -131,7 +124,7 @@ class Siblings(NamedTuple):
 
 
 def siblings(q: Float[Tensor, "n V"], count: int, draws: Draws, replacement: bool) -> Siblings:
-    """``count`` draws from each row; without replacement a row that runs out goes on with point masses, by id."""
+    """Draw ``count`` tokens from each row; without replacement a row that runs out goes on with point masses, by id."""
     if replacement:
         probs = q.repeat_interleave(count, 0)
         return Siblings(draws.categorical(probs, "draft").view(-1, count), probs.view(-1, count, q.shape[1]))
@@ -150,7 +143,7 @@ class BranchingDrafter:
         sessions: of the drafters, on the same prompt.
         widths: w of each level.
         replacement: of a drafter's draws.
-        continuations: k, which are merged where they begin alike; 0: a tree.
+        continuations: k, which are merged as far as they begin alike; 0 for a tree.
         shape: of the last tree, with all drafters' nodes.
     """
 
@@ -165,7 +158,7 @@ class BranchingDrafter:
         self.shape = self._whole
 
     def propose(self, run: Run) -> Draft:
-        """The tree, its levels cut to the room that is left; no child is dropped or moved for its value."""
+        """Return the tree, its levels cut to the room that is left; no child is dropped or moved for its value."""
         for session in self.sessions:
             session.sync(run.target.tokens)
         room = min(run.space, *(session.capabilities.context - len(session) for session in self.sessions))

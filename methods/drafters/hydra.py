@@ -23,7 +23,6 @@ from torch.nn import functional
 from stridebench.harness.core.backbone import TiedEmbeddings
 from stridebench.harness.core.draft import Draft
 from stridebench.harness.core.run import Run
-from stridebench.harness.core.session import Session
 from stridebench.harness.errors import UsageError, WeightsError
 from stridebench.methods.drafters import checkpoint
 from stridebench.methods.drafters.draft_model import check_shapes
@@ -61,7 +60,7 @@ class HydraNet(nn.Module):
         layers: blocks of each.
         width: E.
         vocabulary: V.
-        prefix: the layer that the target's rows pass first; None: there is none.
+        prefix: the layer that the target's rows pass first, or None if there is none.
     """
 
     def __init__(
@@ -77,12 +76,12 @@ class HydraNet(nn.Module):
         self.prefix = prefix
 
     def forward(self, head: int, seen: Float[Tensor, "n I"]) -> Float[Tensor, "n V"]:
-        """Logits of a head after rows, the last token and the tokens drafted so far, side by side."""
+        """Return logits of a head after rows, the last token and the tokens drafted so far, concatenated."""
         return cast(Tensor, self.unembeds[head](self.heads[head](seen)))
 
     @classmethod
     def load(cls, folder: Path) -> HydraNet:
-        """The heads of a published folder, in fp32.
+        """Return the heads of a published folder, in fp32.
 
         Raises:
             WeightsError: a key is missing, unknown or misshapen, or the heads are of another kind.
@@ -109,7 +108,7 @@ class HydraNet(nn.Module):
 
 
 def _check(folder: Path, config: Mapping[str, Any]) -> None:
-    """WeightsError: the heads are of a kind that is not read."""
+    """Raise WeightsError if the heads are of a kind that is not read."""
     read = {"hydra_head_arch": ("mlp", "prefix-mlp"), "grounded_heads": (True,), "hidden_state_offset": (0,)}
     for key, known in read.items():
         if (setting := config.get(key, known[0])) not in known:
@@ -119,7 +118,7 @@ def _check(folder: Path, config: Mapping[str, Any]) -> None:
 
 
 def _own(folder: Path, state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Tensors under our names, and the published ones behind them; places of dropout between them fall away."""
+    """Return tensors under our names, and the published names behind them; places of dropout are left out."""
     places: dict[str, set[int]] = {}
     for key in state:
         if match := BLOCK.match(key):
@@ -159,7 +158,7 @@ class HydraDrafter:
 
     @classmethod
     def open(cls, run: Run, name: str, tree: str, nodes: int) -> HydraDrafter:
-        """The heads of this folder, with a published tree or the best one of ``nodes`` nodes.
+        """Open the heads of this folder, with a published tree or the best one of ``nodes`` nodes.
 
         Raises:
             WeightsError: they are not there, or made for another target. UsageError: the target is guided.
@@ -176,13 +175,13 @@ class HydraDrafter:
         return cls(name, net, embed, _shape(net.depth, net.vocabulary, tree, nodes, run.target.device))
 
     def read_prompt(self, run: Run) -> None:
-        """Pass the prompt's rows through the prefix layer, where there is one."""
+        """Pass the prompt's rows through the prefix layer, if there is one."""
         if self.net.prefix is not None and len(run.target) > 1:
-            session = self._session(run)
+            session = run.features(self.name, lambda: self._cache(run))
             session.prefill(run.target.hidden[: len(session) - 1])
 
     def propose(self, run: Run) -> Draft:
-        """A tree of point masses, cut to the room that is left; nothing while there is no row to read."""
+        """Return a tree of point masses, cut to the room that is left; nothing while there is no row to read."""
         rows, shape = run.target.hidden, self.shape.cut(run.room - 1, run.space)
         if not len(rows) or not shape.sizes:
             return run.nothing
@@ -191,7 +190,7 @@ class HydraDrafter:
         return Draft(run.timed(self.grow)(row, last, shape), parents=shape.parents)
 
     def grow(self, row: Float[Tensor, " E"], last: Int[Tensor, " one"], shape: TreeShape) -> Int[Tensor, " K"]:
-        """Tokens of a tree of this form: the r-th best child of each parent by the head of its level."""
+        """Return the tokens of a tree of this form: the r-th best child of each parent by the head of its level."""
         seen, tokens = torch.cat([row[None], self.embed[last]], 1), []
         above, first = -1, 0
         for level, size in enumerate(shape.sizes):
@@ -204,17 +203,10 @@ class HydraDrafter:
         return torch.cat(tokens)
 
     def _prefixed(self, run: Run) -> Float[Tensor, " E"]:
-        session = self._session(run)
+        session = run.features(self.name, lambda: self._cache(run))
         session.sync(run.target.tokens[1:])
         session.forward(features=run.target.hidden[session.cached : len(session)])
         return session.newest[-1, 0, 0]
-
-    def _session(self, run: Run) -> Session:
-        fresh = self.name not in run.opened
-        session = run.features(self.name, lambda: self._cache(run))
-        if fresh:
-            session.tap((-1,))
-        return session
 
     def _cache(self, run: Run) -> FeatureCache:
         assert self.net.prefix is not None, "only a prefix layer has entries"

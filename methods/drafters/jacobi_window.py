@@ -24,10 +24,6 @@ from stridebench.harness.core.method import Mutant
 from stridebench.harness.core.run import Run
 from stridebench.harness.errors import UsageError
 
-# How empty positions of a Jacobi window are filled: with random ids, or from a neighbour.
-# Source: Teng et al. 2025, arXiv:2410.01699, token initialisation; SJD++, Table 8.
-
-
 Init = Literal["uniform", "random", "h-repeat", "v-repeat", "h-sample", "v-sample"]
 VERTICAL = ("v-repeat", "v-sample")
 
@@ -48,7 +44,7 @@ class Initialiser:
 
     @classmethod
     def of(cls, run: Run, name: Init) -> Initialiser:
-        """The initialisation of this name.
+        """Return the initialisation of this name.
 
         Raises:
             UsageError: it looks at the row above, and the tokens form no rows.
@@ -73,7 +69,7 @@ class Initialiser:
         return self.name.endswith("repeat")
 
     def neighbour(self, grid: Grid | None, position: int) -> int | None:
-        """The position that it looks at; None where there is none."""
+        """Return the position that it looks at, or None if there is none."""
         if self.ignores_neighbours:
             return None
         if grid is None:
@@ -81,18 +77,13 @@ class Initialiser:
         return grid.above(position) if self.name in VERTICAL else grid.left(position)
 
     def reach(self, grid: Grid | None) -> int:
-        """How many emitted tokens' distributions it may look back at."""
+        """Return how many emitted tokens' distributions it may look back at."""
         return {"h-sample": 1, "v-sample": grid.stride if grid else 1}.get(self.name, 0)
 
     def random_ids(self, run: Run, count: int) -> Draft:
-        """Uniform ids, recorded as such or as point masses."""
+        """Draw uniform ids, recorded as such or as point masses."""
         tokens = self.ids[run.draws.integers(count, len(self.ids), "init")]
         return Draft(tokens, self.uniform.expand(count, -1) if self.name == "uniform" else None)
-
-
-# What becomes of the drafts behind a rejection: drawn again, or discarded.
-# Symbols: x drafts that stay in the window, q the distributions they were drawn from, p the new distributions.
-# Source: Teng et al. 2025, arXiv:2410.01699, Algorithm 1; SJD++ Fig. 12.
 
 
 class Fresh(NamedTuple):
@@ -106,17 +97,17 @@ class Fresh(NamedTuple):
 Refine = Callable[[Int[Tensor, " M"], Float[Tensor, "M V"], Float[Tensor, "M+1 V"], int], Fresh]
 """(M old drafts, their distributions, the new ones, position of the first) -> M + 1 drafts of the next pass.
 
-The last row is the distribution behind the window, where no draft stood yet.
+The last row is the distribution behind the window, which had no draft yet.
 """
 
 
 def discard(x: Tensor, q: Tensor, p: Tensor, first: int) -> Fresh:
-    """No refinement: nothing of the window is reused, so the next one is all fresh (SJD++ Fig. 12)."""
+    """Reuse no draft of the window, so the next one is all fresh (SJD++ Fig. 12)."""
     return Fresh(x[:0], q[:0], x[:0].bool())
 
 
 def redraw(draws: Draws) -> Refine:
-    """Each draft is drawn again from its new distribution: the refinement of Jacobi sampling and of SJD."""
+    """Return the refinement of Jacobi sampling and SJD: each draft is drawn again from its new distribution."""
     return partial(_redraw_all, draws)
 
 
@@ -158,19 +149,19 @@ class JacobiWindow:
         return cls(size, Initialiser.of(run, init), tokens, probs, tokens.bool(), probs)
 
     def propose(self, run: Run) -> Draft:
-        """The window, filled up or cut to the room that is left."""
+        """Return the window, filled up or cut to the room that is left."""
         self.fill(run, min(self.size, run.room - 1))
         return Draft(self.tokens, self.probs, reused=self.reused)
 
     def fill(self, run: Run, size: int) -> None:
-        """Fresh drafts for the empty positions, each with the distribution it was really drawn from.
+        """Put fresh drafts into the empty positions, each with the distribution it was really drawn from.
 
         - ``uniform``: a uniform id, recorded as uniform.
         - ``random``: the same id, recorded as a point mass.
         - ``h-repeat``, ``v-repeat``: the id to the left, above; a point mass.
         - ``h-sample``, ``v-sample``: a draw from the distribution to the left, above; recorded as that distribution.
 
-        Where there is no such neighbour, ``random``: a text's prompt has ids and no distributions; a picture's first
+        If there is no such neighbour, ``random``: a text's prompt has ids and no distributions; a picture's first
         column has nothing to its left. Ends of rows are forced.
         """
         self.tokens, self.probs, self.reused = self.tokens[:size], self.probs[:size], self.reused[:size]
@@ -185,7 +176,7 @@ class JacobiWindow:
             self._append(run, self._fresh(run, position))
 
     def _fresh(self, run: Run, position: int) -> Draft:
-        """The draft of one empty position; those before it are filled."""
+        """Return the draft of one empty position; those before it are filled."""
         grid = run.capabilities.grid
         forced = None if grid is None else grid.forced(position)
         if forced is not None:
@@ -199,14 +190,14 @@ class JacobiWindow:
         return self.init.random_ids(run, 1)
 
     def _token(self, run: Run, position: int) -> Int[Tensor, " 1"]:
-        """The token at a position, emitted or drafted."""
+        """Return the token at a position, emitted or drafted."""
         index = position - len(run.target)
         if index >= 0:
             return self.tokens[index : index + 1]
         return torch.tensor([run.target.tokens[position]], device=self.tokens.device)
 
     def _probs(self, run: Run, position: int) -> Float[Tensor, "1 V"] | None:
-        """The distribution that a draft or an emitted token was drawn from; None for the prompt's tokens."""
+        """Return the distribution that a draft or an emitted token was drawn from, or None for the prompt's tokens."""
         index = position - len(run.target)
         probs, index = (self.probs, index) if index >= 0 else (self.past, len(self.past) + index)
         return probs[index : index + 1] if index >= 0 else None
@@ -217,7 +208,7 @@ class JacobiWindow:
         self.reused = torch.cat([self.reused, torch.zeros_like(fresh.tokens, dtype=torch.bool)])
 
     def advance(self, run: Run, p: Float[Tensor, "R V"], accepted: int, refine: Refine) -> None:
-        """After ``accepted`` drafts and one more token: refine the drafts behind them.
+        """Refine the drafts behind ``accepted`` ones and one more token.
 
         Args:
             p: R = L + 1 rows of the pass. Row i is the distribution at draft i, row L that behind the window.
@@ -232,25 +223,22 @@ class JacobiWindow:
             self.tokens, self.probs, self.reused = refine(tokens, q, p[begin:], len(run.target) + begin)
 
     def _remember(self, run: Run, probs: Float[Tensor, "n V"]) -> None:
-        """Distributions of what is emitted now, as far back as ``init`` may look."""
+        """Keep the distributions of the tokens emitted now, as far back as ``init`` may look."""
         reach = self.init.reach(run.capabilities.grid)
         self.past = torch.cat([self.past.to(probs.dtype), probs])[-reach:] if reach else self.past
 
 
-# How SJD++ carries a draft over to the next pass: keep it or draw it again, and which distribution to record.
-# Source: SJD++ (Teng et al. 2025, the extension of arXiv:2410.01699), section 3, eqs. 2-5. Symbols: x drafts that
-# stay in the window, q the distributions they were drawn from, p the new distributions, K = {v: p(v) > tau q(v)} the
-# tokens that would be kept, m = q(K).
-# Keeping x where p(x) / q(x) > tau selects on the value of x. So recording p all the same ("paper") or q ("frozen")
-# changes the output distribution. Four modes are exact: C and B2 record the distribution that the kept or redrawn
-# token really has, M couples p to q, and G draws old and new from one noise vector a position.
+# SJD++, eqs. 2-5. Symbols: x drafts that stay in the window, K = {v: p(v) > tau q(v)} the tokens that would be kept,
+# m = q(K). Keeping x if p(x) / q(x) > tau selects on the value of x. So recording p all the same ("paper") or q
+# ("frozen") changes the output distribution. Four modes are exact: C and B2 record the distribution that the kept or
+# redrawn token really has, M couples p to q, and G draws old and new from one noise vector a position.
 
 
 Reuse = Literal["paper", "frozen", "C", "B2", "M", "G"]
 
 
 def carry_over(draws: Draws, reuse: Reuse, tau: float) -> Refine:
-    """The refinement of one reuse mode; the position behind the window is always drawn."""
+    """Return the refinement of one reuse mode; the position behind the window is always drawn."""
     return partial(_refine, draws, reuse, tau)
 
 

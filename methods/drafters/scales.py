@@ -23,22 +23,19 @@ from stridebench.harness.errors import ContractError, UsageError, WeightsError
 from stridebench.harness.kernels.residual_block import ResidualBlock
 from stridebench.methods.drafters.checkpoint import check_finite
 
-# Codes of pictures and their vectors, and pictures of another size.
-# Symbols: r linear factor between the scales, V codes of width C.
-
 
 def vectors(codebook: Float[Tensor, "V C"], ids: Int[Tensor, "B h w"]) -> Float[Tensor, "B C h w"]:
-    """The vectors of ids, channels first."""
+    """Return the vectors of ids, channels first."""
     return functional.embedding(ids, codebook).permute(0, 3, 1, 2)
 
 
 def nearest_code(codebook: Float[Tensor, "V C"], x: Float[Tensor, "B C h w"]) -> Int[Tensor, "B h w"]:
-    """Id of the nearest code by Euclidean distance: |x - c|^2 is least where x.c - |c|^2 / 2 is greatest."""
+    """Return the id of the nearest code by Euclidean distance: |x - c|^2 is least where x.c - |c|^2 / 2 is greatest."""
     return (x.permute(0, 2, 3, 1) @ codebook.T - codebook.square().sum(1) / 2).argmax(-1)
 
 
 def bilinear(x: Float[Tensor, "B C h w"], factor: int) -> Float[Tensor, "B C H W"]:
-    """Interpolated to r times the height and width."""
+    """Interpolate to r times the height and width."""
     return functional.interpolate(x, scale_factor=factor, mode="bilinear")
 
 
@@ -54,7 +51,7 @@ class SamplerShape:
     more: int = 0  # residual blocks of a second stage, which doubles r = 2 to 4; 0: there is one stage
 
     def stages(self) -> tuple[SamplerShape, ...]:
-        """The shape of each stage, from the small scale up.
+        """Return the shape of each stage, from the small scale up.
 
         Raises:
             ValueError: two stages of another factor than 4.
@@ -85,7 +82,7 @@ class Pair(nn.Module):
 
     @classmethod
     def load(cls, folder: Path) -> Pair:
-        """The pair in a folder, in fp32.
+        """Return the pair in a folder, in fp32.
 
         Raises:
             WeightsError: ``config.json`` or ``model.safetensors`` is missing, damaged or of another net.
@@ -162,15 +159,9 @@ class _Down(nn.Module):
 
 
 def _zeroed(layer: nn.Conv2d) -> nn.Conv2d:
-    """The layer with zero weights."""
     nn.init.zeros_(layer.weight)
     nn.init.zeros_(cast(Tensor, layer.bias))
     return layer
-
-
-# From a grid of codes to one of the same picture at r times the scale, and back: U_r and D_r of MuLo-SD.
-# Symbols: r linear factor between the scales, V codes of width C, which both scales share. Source: MuLo-SD,
-# supplement 7, learnable up/down-samplers: residual convolutions and pixel-shuffle.
 
 
 CLOSE = 0.01
@@ -194,7 +185,7 @@ class Samplers:
 
     @classmethod
     def load(cls, folder: Path, codebook: Float[Tensor, "V C"]) -> Samplers:
-        """The trained samplers of a folder, on the device of ``codebook``.
+        """Return the trained samplers of a folder, on the device of ``codebook``.
 
         Raises:
             WeightsError: the folder holds no samplers, damaged ones, or those of another codebook.
@@ -214,12 +205,12 @@ class Samplers:
 
     @classmethod
     def of(cls, pair: Pair, codebook: Float[Tensor, "V C"]) -> Samplers:
-        """The samplers of two nets."""
+        """Return the samplers of two nets."""
         return cls(len(codebook), pair.shape.factor, _through(pair.up, codebook), _through(pair.down, codebook))
 
     @classmethod
     def untrained(cls, kind: str, codebook: Float[Tensor, "V C"], factor: int = 2) -> Samplers:
-        """The control: up by ``repeat`` (each id r x r times) or ``bilinear`` (of the vectors); down by the mean.
+        """Return the control: up by ``repeat`` (ids r x r times) or ``bilinear`` (of the vectors); down by the mean.
 
         Raises:
             UsageError: another kind, or a factor below 2.
@@ -236,7 +227,7 @@ class Samplers:
         return cls(len(codebook), factor, up, _through(lambda x: functional.avg_pool2d(x, factor), codebook))
 
     def up(self, ids: Int[Tensor, "*grid"]) -> Int[Tensor, "H W"]:
-        """Ids [h, w] of the small scale to [r h, r w] of the large one.
+        """Map ids [h, w] of the small scale to [r h, r w] of the large one.
 
         Raises:
             ContractError: not a grid, or an id outside the codebook.
@@ -245,7 +236,7 @@ class Samplers:
         return self._up(ids)
 
     def down(self, ids: Int[Tensor, "*grid"]) -> Int[Tensor, "h w"]:
-        """Ids [r h, r w] of the large scale to [h, w] of the small one.
+        """Map ids [r h, r w] of the large scale to [h, w] of the small one.
 
         Raises:
             ContractError: not a grid, a side that r does not divide, or an id outside the codebook.
@@ -261,7 +252,7 @@ class Samplers:
     def _check(self, ids: Int[Tensor, "*grid"]) -> None:
         if ids.ndim != 2 or not ids.numel():
             raise ContractError(f"samplers read ids [rows, columns] of at least one cell; found {list(ids.shape)}")
-        # On a CPU only, where it costs no synchronisation.
+        # On a CPU only, since it costs no synchronisation there.
         if ids.device.type == "cpu" and not 0 <= int(ids.min()) <= int(ids.max()) < self.codes:
             raise ContractError(
                 f"ids from {int(ids.min())} to {int(ids.max())} in a grid over {self.codes} codes; pass codes alone, "
@@ -270,7 +261,7 @@ class Samplers:
 
 
 def _through(change: Change, codebook: Float[Tensor, "V C"]) -> Change:
-    """From ids to ids by way of their vectors, in fp32: half precision cannot tell close codes apart."""
+    """Return a function from ids to ids by their vectors, in fp32: half precision cannot tell close codes apart."""
     book = codebook.float()
 
     @torch.no_grad()

@@ -36,16 +36,16 @@ class TreeShape:
 
     @property
     def width(self) -> int:
-        """Most children of a node; reads the tensors where they are."""
+        """Return the largest number of children of a node; reads the tensors on their device."""
         return int(self.ranks.max()) + 1 if len(self.ranks) else 0
 
     @property
     def inner(self) -> int:
-        """Rows of the root and of all levels but the last."""
+        """Return the number of rows of the root and of all levels but the last."""
         return 1 + sum(self.sizes[:-1])
 
     def cut(self, levels: int, nodes: int) -> TreeShape:
-        """The first ``levels`` levels, fewer where they have more than ``nodes`` nodes together."""
+        """Return the first ``levels`` levels, fewer if they have more than ``nodes`` nodes together."""
         sizes = self.sizes[: max(0, levels)]
         while sum(sizes) > nodes:
             sizes = sizes[:-1]
@@ -55,12 +55,12 @@ class TreeShape:
         return self  # nothing writes to it
 
     def on(self, device: torch.device) -> TreeShape:
-        """The same on a device."""
+        """Return this shape on a device."""
         return TreeShape(self.parents.to(device), self.ranks.to(device), self.sizes)
 
 
 def template(paths: Sequence[Sequence[int]]) -> TreeShape:
-    """A static tree from the paths to its nodes: (0, 2) is the third child of the first child of the root.
+    """Return a static tree from the paths to its nodes: (0, 2) is the third child of the first child of the root.
 
     Raises:
         UsageError: a path is empty or repeated, or one that it goes through is missing.
@@ -79,7 +79,7 @@ def template(paths: Sequence[Sequence[int]]) -> TreeShape:
 
 
 def branching(widths: Sequence[int]) -> TreeShape:
-    """Each node of a level has as many children as the next width says; widths of 1 are a chain.
+    """Return a tree in which each node of a level has as many children as the next width; widths of 1 are a chain.
 
     Raises:
         UsageError: a width is below 1.
@@ -94,24 +94,19 @@ def branching(widths: Sequence[int]) -> TreeShape:
     return template(every)
 
 
-# Static trees: published ones by name, and the best tree of so many nodes for heads whose accuracy is known.
-# Sources: Cai et al. 2024, Medusa, arXiv:2401.10774, section 2.3.3 and appendix; its released choices, by their
-# names.
-
-
 FILE = Path(__file__).with_suffix(".json")
 """Paths of each tree; (0, 2) is the third best token behind the best one."""
 
 
 @lru_cache(maxsize=1)
 def choices() -> dict[str, tuple[tuple[int, ...], ...]]:
-    """Paths of the published trees by name."""
+    """Return the paths of the published trees by name."""
     read = json.loads(FILE.read_text(encoding="utf-8"))
     return {name: tuple(map(tuple, paths)) for name, paths in read.items()}
 
 
 def published(name: str, levels: int, width: int, vocabulary: int | None = None) -> TreeShape:
-    """A published tree.
+    """Return a published tree: of Medusa, arXiv:2401.10774, section 2.3.3 and appendix, or a released choice.
 
     Args:
         levels: how deep the drafter looks.
@@ -134,7 +129,7 @@ def published(name: str, levels: int, width: int, vocabulary: int | None = None)
 
 
 def best_tree(ranks: Sequence[Sequence[float]], nodes: int) -> TreeShape:
-    """The tree of ``nodes`` nodes in which most tokens are expected to be right.
+    """Return the tree of ``nodes`` nodes in which most tokens are expected to be right.
 
     Args:
         ranks: how often the r-th candidate of each level is right, falling with r.

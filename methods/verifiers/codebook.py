@@ -23,7 +23,7 @@ CHUNK = 2**24
 
 @torch.no_grad()
 def nearest(codebook: Float[Tensor, "V C"], k: int) -> Int[Tensor, "V J"]:
-    """Each code, then its k nearest by Euclidean distance, equally distant ones by id.
+    """Return each code, then its k nearest by Euclidean distance, equally distant ones by id.
 
     Args:
         codebook: the vector of each id; of a larger vocabulary, the rows of the picture ids alone.
@@ -55,7 +55,7 @@ cached_nearest = lru_cache(maxsize=4)(nearest)
 
 
 def _smallest(values: Float[Tensor, "n V"], count: int) -> Int[Tensor, "n count"]:
-    """Columns of the smallest values, in order of value and then of column, whatever order `topk` has for equals."""
+    """Return the columns of the smallest values, in order of value and then of column; `topk` orders equals anyhow."""
     limit = values.topk(count, largest=False).values.amax(1, keepdim=True)
     below, equal = values < limit, values == limit
     chosen = below | (equal & (equal.cumsum(1) <= count - below.sum(1, keepdim=True)))
@@ -66,14 +66,14 @@ def _smallest(values: Float[Tensor, "n V"], count: int) -> Int[Tensor, "n count"
 def cluster_mass(
     p: Float[Tensor, "L V"], x: Int[Tensor, " L"], near: Int[Tensor, "codes J"], delta: float, k: int
 ) -> Float[Tensor, " L"]:
-    """p(x) and the mass of as many of its nearest neighbours as have delta or less together.
+    """Return p(x) and the mass of as many of its nearest neighbours as have delta or less together.
 
     Args:
         p: row i is the distribution that code x[i] is judged by.
         x: the codes judged.
         near: of `nearest`, for the same codebook.
         delta: largest mass of the neighbours, x left out.
-        k: most neighbours; where the codebook has no more than k codes, all of them count.
+        k: most neighbours; if the codebook has no more than k codes, all of them count.
 
     Raises:
         UsageError: delta or k is negative.
@@ -103,7 +103,7 @@ class Aggregated(NamedTuple):
 def aggregate(
     p: Float[Tensor, "L V"], x: Int[Tensor, " L"], near: Int[Tensor, "L k"], bound: Float[Tensor, " L"]
 ) -> Aggregated:
-    """p(x) and the mass of as many of the nearest neighbours as have no more than a bound together.
+    """Return p(x) and the mass of as many of the nearest neighbours as have no more than a bound together.
 
     Args:
         near: of each x, by distance.
@@ -117,7 +117,7 @@ def aggregate(
 
 
 def dilate(mask: Bool[Tensor, "h w"], radius: int) -> Bool[Tensor, "h w"]:
-    """Cells with a marked one at most ``radius`` rows and columns away, inside the grid.
+    """Mark cells with a marked one at most ``radius`` rows and columns away, inside the grid.
 
     Raises:
         UsageError: the radius is negative.
@@ -130,12 +130,12 @@ def dilate(mask: Bool[Tensor, "h w"], radius: int) -> Bool[Tensor, "h w"]:
 
 
 def neighbour_count(k: int, codes: int) -> int:
-    """k, or where it is 0 MuLo-SD's 1000 of 16,384 codes scaled to ``codes``; never more than the other codes."""
+    """Return k, or MuLo-SD's 1000 of 16,384 codes scaled to ``codes`` if k is 0; never more than the other codes."""
     return min(k or max(1, round(codes * 1000 / 16384)), codes - 1)
 
 
 def codes_of(ids: Int[Tensor, " I"], tokens: Int[Tensor, "*grid"], vocabulary: int) -> Int[Tensor, "*grid"]:
-    """The inverse of ``ids[codes]``; 0 for an id that is no code."""
+    """Return the inverse of ``ids[codes]``; 0 for an id that is not a code."""
     table = ids.new_zeros(vocabulary)
     table[ids] = torch.arange(len(ids), device=ids.device)
     return table[tokens]

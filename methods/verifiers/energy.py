@@ -70,7 +70,7 @@ class EnergyRule:
         return self.mode == "std" and self.beta == 0
 
     def passes(self, energy: Float[Tensor, " K"]) -> Float[Tensor, " K"]:
-        """The probability that each draft of these `energies` passes, given that it is reached."""
+        """Return the probability that each draft of these `energies` passes, given that it is reached."""
         rho = smoothed(energy.clamp_max(0.0) if self.clip else energy, self.beta)
         if self.mode == "std":
             return rho.clamp_max(0.0).exp()
@@ -80,7 +80,7 @@ class EnergyRule:
         return self._below(rho).where(rho >= self.tau * (position / self.horizon).sqrt(), 0.0)
 
     def _below(self, rho: Float[Tensor, " K"]) -> Float[Tensor, " K"]:
-        """P(u_k <= rho). At tau = 0, u_k is 0: the strictest setting, not the lossless one."""
+        """Return P(u_k <= rho). At tau = 0, u_k is 0: the strictest setting, not the lossless one."""
         if self.tau == 0:
             return (rho >= 0).to(rho.dtype)
         if self.noise == "uni":
@@ -90,7 +90,7 @@ class EnergyRule:
 
 
 def energies(x: Int[Tensor, " K"], q: Float[Tensor, "K V"], p: Float[Tensor, "R V"]) -> Float[Tensor, " K"]:
-    """log p(x) - log q(x) of each draft.
+    """Return log p(x) - log q(x) of each draft.
 
     Args:
         p: row k is of the position of draft k. Rows behind the K-th are not read.
@@ -103,7 +103,7 @@ def energies(x: Int[Tensor, " K"], q: Float[Tensor, "K V"], p: Float[Tensor, "R 
 
 
 def smoothed(energy: Float[Tensor, " K"], beta: float) -> Float[Tensor, " K"]:
-    """rho_k = (1 - beta) sum_j beta^(k - j) E_j / (1 - beta^k), from k = 1 (Algorithm 2, lines 4 and 5)."""
+    """Return rho_k = (1 - beta) sum_j beta^(k - j) E_j / (1 - beta^k), from k = 1 (Algorithm 2, lines 4 and 5)."""
     if beta == 0:
         return energy
     position = torch.arange(len(energy), device=energy.device)
@@ -118,7 +118,7 @@ def verify_energy(
     """Keep the drafts before the first that does not pass; then draw a correction token from (p - q)+.
 
     Args:
-        p: R = K + 1 rows: where all drafts pass, the bonus token is drawn from the last one. R = K: no pass has read
+        p: R = K + 1 rows: if all drafts pass, the bonus token is drawn from the last one. R = K: no pass has read
             the last draft, which is then the last token of the step.
         draws: asked for one `path` of K probabilities and one categorical token.
 
@@ -133,17 +133,17 @@ def verify_energy(
 
 
 def with_energies(acceptance: Acceptance, energy: Float[Tensor, " K"]) -> Acceptance:
-    """The same, with energies for the record."""
+    """Return the acceptance with energies for the record."""
     return Acceptance(acceptance.path, acceptance.token, passed=acceptance.passed, energies=energy)
 
 
 def point_mass(x: Int[Tensor, " 1"], p: Float[Tensor, "R V"]) -> Float[Tensor, "1 V"]:
-    """The distribution with x as its only token, so that drawing from it needs no randomness."""
+    """Return the distribution with x as its only token, so that drawing from it needs no randomness."""
     return torch.zeros_like(p[:1]).index_fill_(1, x, 1.0)
 
 
 def without_last_node(acceptance: Acceptance) -> Acceptance:
-    """The same, where no pass has read the last draft: it is no node of the path, and passed if the path is whole."""
+    """Return the acceptance if no pass has read the last draft: it is in no path, and passed if the path is whole."""
     path, count = acceptance.path, len(acceptance.path.nodes)
     short = Path(path.nodes[: count - 1], path.stop.clamp_max(count - 1), path.expected)
     return Acceptance(short, acceptance.token, passed=path.stop == count)

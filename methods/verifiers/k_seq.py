@@ -63,7 +63,7 @@ def k_seq(
 
 
 def merge(accept_probs: Float[Tensor, " K"], tree: Trie) -> Float[Tensor, " K"]:
-    """Acceptance probabilities of the first nodes of each path; 0 for repeats, which count for the node they repeat."""
+    """Return acceptance probabilities of the first nodes of each path; 0 for repeats, which count for those nodes."""
     earlier = earlier_siblings(tree.parents)
     index = torch.arange(len(accept_probs), device=accept_probs.device)
     reached = accept_probs * torch.where(earlier, (1 - accept_probs)[None, :], 1.0).prod(1)
@@ -73,7 +73,7 @@ def merge(accept_probs: Float[Tensor, " K"], tree: Trie) -> Float[Tensor, " K"]:
 
 
 def _rho(p: Float[Tensor, "I V"], q: Float[Tensor, "I V"], n: Int[Tensor, "I 1"]) -> Float[Tensor, "I 1"]:
-    """From above, the least rho of 1 to n with 1 - (1 - beta)^n <= rho beta; 1 where p is q up to rounding."""
+    """Return the least rho of 1 to n with 1 - (1 - beta)^n <= rho beta, from above; 1 if p is q up to rounding."""
     slack = 8 * torch.finfo(p.dtype).eps
     if p.device.type != "cpu" or p.numel() > SMALL:
         rho: Tensor = _halved(p, q, n, slack, torch)
@@ -82,7 +82,7 @@ def _rho(p: Float[Tensor, "I V"], q: Float[Tensor, "I V"], n: Int[Tensor, "I 1"]
 
 
 def _halved(p: Any, q: Any, n: Any, slack: float, library: Any) -> Any:
-    """`_rho` of the arrays of a library, torch or numpy."""
+    """Return `_rho` of the arrays of a library, torch or numpy."""
 
     def large_enough(rho: Any) -> Any:
         beta = library.minimum(q, p / rho).sum(1, keepdims=True)

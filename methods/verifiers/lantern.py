@@ -31,12 +31,6 @@ from stridebench.methods.verifiers.codebook import (
 from stridebench.methods.verifiers.rejection import draft_probs, residual
 from stridebench.methods.verifiers.tree import UNWARPED_NEXT_TOKEN, TreeJudgement, verify_delta, walk
 
-# The rule of LANTERN and LANTERN++: how much mass a code's neighbours add, and what a rejection leaves.
-# Symbols: x drafted tokens, q the distribution each was drawn from, p the target's distributions, p~ the same with
-# the mass of x's neighbours moved to x, I rows, k neighbours of a code. Sources: Jang et al. 2024, LANTERN,
-# arXiv:2410.03355, section 4; Park et al. 2025, LANTERN++, arXiv:2502.06352; their released code.
-
-
 Residual = Literal["relaxed", "p_minus_q", "code"]
 
 
@@ -60,12 +54,12 @@ class Relaxed:
     Args:
         near: row c lists the k + 1 nearest ids of code c, or as many as there are.
         k: neighbours that may add mass.
-        code: of each id, 0 where it is none.
+        code: of each id; 0 if it has none.
         cells: marks the ids that are codes; others are judged by p(x) alone.
         bound: largest mass that neighbours add.
-        resid: what a rejection leaves of p. relaxed: (p~ - q)+. p_minus_q: (p - q)+. code: as released, with all k + 1
-            nearest of x removed where any added mass: from p where nodes were chosen (uniform if nothing is left), from
-            q where they were drawn.
+        resid: the residual of p after a rejection. relaxed: (p~ - q)+. p_minus_q: (p - q)+. code: as released, with all
+            k + 1 nearest of x removed if any added mass: from p if nodes were chosen (uniform if nothing is left), from
+            q if they were drawn.
         greedy: T = 0, so that the target's distributions are point masses.
     """
 
@@ -81,7 +75,7 @@ class Relaxed:
     def over(
         cls, capabilities: Capabilities, device: torch.device, k: int, bound: Bound, resid: Residual, greedy: bool
     ) -> Relaxed:
-        """The rule over a backbone's codebook; k = 0 is a share of it (see `neighbour_count`)."""
+        """Return the rule over a backbone's codebook; k = 0 is a share of it (see `neighbour_count`)."""
         assert capabilities.codebook is not None, "the method needs a codebook"
         ids, count = torch.tensor(capabilities.cell_ids, device=device), neighbour_count(k, len(capabilities.codebook))
         near = ids[cached_nearest(capabilities.codebook, count + 1)[:, 1:].to(device)]
@@ -90,14 +84,14 @@ class Relaxed:
         return cls(near, count, code, torch.isin(vocabulary, ids), bound, resid, greedy)
 
     def aggregate(self, p: Float[Tensor, "I V"], x: Int[Tensor, " I"]) -> Aggregated:
-        """p~(x) in each row."""
+        """Return p~(x) in each row."""
         most = self.bound.delta + self.bound.factor * p.gather(1, x[:, None])[:, 0]
         return aggregate(p, x, self.near[self.code[x], : self.k], most.where(self.cells[x], -1.0))
 
     def after_rejection(
         self, p: Float[Tensor, "I V"], q: Float[Tensor, "I V"], x: Int[Tensor, " I"], own: Aggregated, chosen: bool
     ) -> Float[Tensor, "I V"]:
-        """What is tried next in each row once x is rejected; ``chosen``: q are point masses."""
+        """Return the distribution tried next in each row once x is rejected; ``chosen``: q are point masses."""
         if self.resid == "p_minus_q":
             return residual(p, q)
         near, count = self.near[self.code[x]], own.neighbours[:, None]
@@ -155,7 +149,7 @@ def judge(
     kids: Int[Tensor, "I w"],
     rule: Relaxed,
 ) -> TreeJudgement:
-    """min(1, p~_t(x) / q(x)) of the t-th child of each row, where p_{t+1} is what its rejection leaves of p_t."""
+    """Return min(1, p~_t(x) / q(x)) of the t-th child of each row; its rejection leaves p_{t+1} of p_t."""
     left, accept_probs = p[: len(kids)], p.new_zeros(len(x) + 1)
     qx = None if q is None else draft_probs(x, q).to(p.dtype)
     for nodes in kids.T:
@@ -176,7 +170,7 @@ def judge_greedy(
     kids: Int[Tensor, "I w"],
     rule: Relaxed,
 ) -> TreeJudgement:
-    """1 for the most probable token, and where p~(x) exceeds all of ``probs``; earlier siblings go first."""
+    """Return 1 for the most probable token, and if p~(x) exceeds all of ``probs``; earlier siblings go first."""
     rows, accept_probs = probs[: len(kids)], p.new_zeros(len(x) + 1)
     for nodes in kids.T:
         exists, node = nodes >= 0, nodes.clamp_min(0)

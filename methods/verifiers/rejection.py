@@ -23,7 +23,7 @@ def verify_chain(
 
     Args:
         x: drafted token ids, in draft order.
-        q: the drafter's distributions; row k is q(. | prefix, x[:k]) and sums to one. None: point masses on ``x``.
+        q: the drafter's distributions; row k is q(. | prefix, x[:k]) and sums to one. If None, point masses on ``x``.
         p: the target's distributions; row k is p(. | prefix, x[:k]) and sums to one.
         draws: asked for one `path` of K probabilities and one categorical token.
 
@@ -32,8 +32,8 @@ def verify_chain(
         acceptances the bonus token is drawn from p[K].
 
     Raises:
-        ContractError: some x[k] has q[k, x[k]] = 0, so it was not drawn from ``q``. Checked on a CPU only, where it
-            costs no synchronisation.
+        ContractError: some x[k] has q[k, x[k]] = 0, so it was not drawn from ``q``. Checked on a CPU only, since it
+            costs no synchronisation there.
 
     Source: Leviathan et al. 2023, arXiv:2211.17192, Algorithm 1.
     """
@@ -47,7 +47,7 @@ def judge(
     p: Float[Tensor, "K+1 V"],
     draws: Draws,
 ) -> Acceptance:
-    """`verify_chain` for any acceptance probabilities; lossless for those of `acceptance_probs` alone."""
+    """Accept a prefix as `verify_chain` by any acceptance probabilities; lossless for `acceptance_probs` alone."""
     if len(x) == 0:
         return Acceptance(Path.root(p), draws.categorical(p, "resid")[0])
     path = draws.path(accept_probs)
@@ -64,7 +64,7 @@ def judge(
 def acceptance_probs(
     x: Int[Tensor, " K"], q: Float[Tensor, "K V"] | None, p: Float[Tensor, "K+1 V"]
 ) -> Float[Tensor, " K"]:
-    """min(1, p(x) / q(x)) at each draft, given that it is reached."""
+    """Return min(1, p(x) / q(x)) at each draft, given that it is reached."""
     px = p[: len(x)].gather(1, x[:, None])[:, 0]
     if q is None:
         return px
@@ -72,7 +72,7 @@ def acceptance_probs(
 
 
 def draft_probs(x: Int[Tensor, " K"], q: Float[Tensor, "K V"]) -> Float[Tensor, " K"]:
-    """q(x) at each draft.
+    """Return q(x) at each draft.
 
     Raises:
         ContractError: some q[k, x[k]] is 0 (checked on a CPU only).
@@ -88,7 +88,7 @@ def draft_probs(x: Int[Tensor, " K"], q: Float[Tensor, "K V"]) -> Float[Tensor, 
 
 
 def residual(p: Float[Tensor, "N V"], q: Float[Tensor, "N V"] | Int[Tensor, " N"]) -> Float[Tensor, "N V"]:
-    """(p - q)+ renormalised, row by row; p where nothing is left (p = q, and then nothing is rejected).
+    """Return (p - q)+ renormalised, row by row; p if nothing is left (p = q, and then nothing is rejected).
 
     Args:
         q: distributions, or the ids of point masses: these leave p without the id.

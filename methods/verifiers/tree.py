@@ -28,7 +28,7 @@ from stridebench.methods.verifiers.rejection import draft_probs, residual
 
 
 class Trie(NamedTuple):
-    """Continuations merged where they begin alike; node e k + j is token e of continuation j.
+    """Continuations merged as far as they begin alike; node e k + j is token e of continuation j.
 
     Args:
         first: the node that stands for each: itself, or an earlier one of the same path.
@@ -39,7 +39,7 @@ class Trie(NamedTuple):
 
 
 def trie(tokens: Int[Tensor, "L k"]) -> Trie:
-    """Parents of the nodes of k continuations of one token or more: the first node of their parent's path."""
+    """Return the parents of the nodes of k continuations: the first node of their parent's path."""
     count = tokens.shape[1]
     index = torch.arange(count, device=tokens.device)
     same_path = torch.ones(count, count, dtype=torch.bool, device=tokens.device)
@@ -51,19 +51,19 @@ def trie(tokens: Int[Tensor, "L k"]) -> Trie:
 
 
 def earlier_siblings(parents: Int[Tensor, " K"]) -> Bool[Tensor, "K K"]:
-    """Row k marks the nodes before k with the same parent."""
+    """Mark in row k the nodes before k with the same parent."""
     index = torch.arange(len(parents), device=parents.device)
     return (parents[:, None] == parents[None, :]) & (index[None, :] < index[:, None])
 
 
 def repeats(tokens: Int[Tensor, " K"], parents: Int[Tensor, " K"]) -> Bool[Tensor, " K"]:
-    """Marks nodes with the token of an earlier sibling, and those below them."""
+    """Mark nodes with the token of an earlier sibling, and those below them."""
     repeated = (earlier_siblings(parents) & (tokens[:, None] == tokens[None, :])).any(1)
     return (ancestors(parents) & repeated[None, :]).any(1)
 
 
 def children(parents: Int[Tensor, " K"], rows: int, width: int) -> Int[Tensor, "I w"]:
-    """Nodes that hang from each of the first rows, in order; -1 behind the last one.
+    """Return the nodes that hang from each of the first rows, in order; -1 behind the last one.
 
     Args:
         width: no row has more children.
@@ -75,7 +75,7 @@ def children(parents: Int[Tensor, " K"], rows: int, width: int) -> Int[Tensor, "
 
 
 def paths(parents: Int[Tensor, " K"], levels: int) -> Int[Tensor, "K d"]:
-    """Row k lists the nodes from the root's child down to node k; -1 behind it. No node is deeper than ``levels``."""
+    """List in row k the nodes from the root's child down to node k; -1 behind it. No node is deeper than ``levels``."""
     size = len(parents)
     index = torch.arange(size, device=parents.device)
     ordered = torch.where(ancestors(parents), index, size).sort(1).values[:, :levels]
@@ -120,7 +120,7 @@ def verify_delta(
 
 
 def delta_acceptance(x: Int[Tensor, " K"], parents: Int[Tensor, " K"], p: Float[Tensor, "R V"]) -> Float[Tensor, " K"]:
-    """p(x) / (1 - sum of p over earlier siblings) of each node; 0 for a token that an earlier sibling has."""
+    """Return p(x) / (1 - sum of p over earlier siblings) of each node; 0 for a token that an earlier sibling has."""
     earlier = earlier_siblings(parents)
     repeated = (earlier & (x[:, None] == x[None, :])).any(1)
     px = p[parents + 1, x].where(~repeated, 0.0)
@@ -152,7 +152,7 @@ def verify_multi_step(draft: Draft, p: Float[Tensor, "R V"], draws: Draws, *, in
 def multi_step(
     x: Int[Tensor, " K"], q: Float[Tensor, "K V"], p: Float[Tensor, "R V"], kids: Int[Tensor, "I w"]
 ) -> TreeJudgement:
-    """min(1, p_t(x) / q(x)) of the t-th child, where p_0 is p and p_{t+1} the residual of p_t and its q."""
+    """Return min(1, p_t(x) / q(x)) of the t-th child; p_0 is p, and p_{t+1} the residual of p_t and its q."""
     residuals, qx = p[: len(kids)], draft_probs(x, q).to(p.dtype)
     accept_probs = p.new_zeros(len(x) + 1)
     for nodes in kids.T:
@@ -164,7 +164,7 @@ def multi_step(
 
 
 def walk(judgement: TreeJudgement, parents: Int[Tensor, " K"], p: Float[Tensor, "R V"], draws: Draws) -> Acceptance:
-    """Draw the path; then the bonus token at a leaf, or the correction token where all children are rejected."""
+    """Draw the path; then the bonus token at a leaf, or the correction token if all children are rejected."""
     path = draws.path(judgement.accept_probs, parents)
     row, inner = path.stop.reshape(1), len(judgement.residuals)
     correction = judgement.residuals.index_select(0, row.clamp_max(inner - 1))

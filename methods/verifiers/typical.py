@@ -1,4 +1,4 @@
-"""Acceptance on trees of what is probable enough, or of what an independent draw of the target equals: both biased.
+"""Acceptance of tokens that are probable enough, or that an independent draw of the target equals: both biased.
 
 Symbols: x drafted tokens; p the target's distributions; K nodes; R = K + 1 rows, row 0 after the last emitted token
 and row k + 1 after node k.
@@ -19,7 +19,7 @@ from stridebench.methods.verifiers.tree import paths
 
 
 def threshold(p: Float[Tensor, "R V"], epsilon: float, alpha: float) -> Float[Tensor, " R"]:
-    """min(epsilon, alpha exp(-H(p))) of each row, with the entropy in nats."""
+    """Return min(epsilon, alpha exp(-H(p))) of each row, with the entropy in nats."""
     return (alpha * torch.exp(torch.special.entr(p).sum(1).neg())).clamp_max(epsilon)
 
 
@@ -83,18 +83,16 @@ def verify_redrawn(draft: Draft, p: Float[Tensor, "R V"], draws: Draws, levels: 
     return Acceptance(Path(padded, stop, (1 - missed).sum()), draws.categorical(probs, "resid")[0])
 
 
-# Acceptance of drafts that the target finds probable enough, whatever they were drawn from: biased above T = 0.
-# Symbols: x drafted tokens, p the target's distributions, delta the threshold. Source: Chen et al., XSpecMesh,
-# section 4.2 and Algorithm 1, lines 6-10; section 5.4 for the best K_a.
+# XSpecMesh, section 4.2 and Algorithm 1, lines 6-10; section 5.4 for the best K_a. delta is the threshold.
 
 
 def above(x: Int[Tensor, " K"], p: Float[Tensor, "K+1 V"], delta: float) -> Float[Tensor, " K"]:
-    """1 where p(x) > delta, else 0."""
+    """Return 1 if p(x) > delta, else 0."""
     return (_target_probs(x, p) > delta).to(p.dtype)
 
 
 def among_best(x: Int[Tensor, " K"], p: Float[Tensor, "K+1 V"], best: int) -> Float[Tensor, " K"]:
-    """1 where fewer than ``best`` tokens are more probable than x and p(x) > 0, else 0."""
+    """Return 1 if fewer than ``best`` tokens are more probable than x and p(x) > 0, else 0."""
     px = _target_probs(x, p)
     return ((px > 0) & ((p[: len(x)] > px[:, None]).sum(1) < best)).to(p.dtype)
 

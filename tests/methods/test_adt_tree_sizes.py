@@ -9,7 +9,6 @@ import pytest
 from stridebench.harness.backbones.toy import Tabular
 from stridebench.harness.core.capabilities import Grid
 from stridebench.harness.core.sampling import Sampling
-from stridebench.harness.errors import UsageError
 from stridebench.methods.adt_tree import Adjacency, ADTTree, Alpha, Init, Size
 from tests.support.feature_toys import run_on
 
@@ -117,18 +116,3 @@ def test_a_tree_whose_only_accepted_draft_is_forced_becomes_shallower() -> None:
     state = Adjacency(RULE)
     state.follow(6, Size(1, 10), 1, Grid(4, 3, eol=9, start=3))
     assert state.last is not None and state.last.alpha == 0.0
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"depths": (0, 9)}, "depths are 0 to 9"),
-        ({"widths": (5, 4)}, "widths are 5 to 4"),
-        ({"step_k": -1}, "steps are 1 and -1"),
-        ({"radius": 0.0}, "radius 0"),
-        ({"first": (0, 4)}, r"first \(0, 4\)"),
-    ],
-)
-def test_bad_rules_are_refused(changes: dict[str, object], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        replace(RULE, **changes)  # type: ignore[arg-type]

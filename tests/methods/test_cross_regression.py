@@ -14,7 +14,7 @@ import torch
 from stridebench.harness.backbones.toy import GATED, Tabular
 from stridebench.harness.core.cache import Window
 from stridebench.harness.core.clock import CpuClock, Stopwatch
-from stridebench.harness.core.draft import Draft
+from stridebench.harness.core.draft import Acceptance, Draft, Path
 from stridebench.harness.core.draws import SeededDraws
 from stridebench.harness.core.loop import Decode, decode
 from stridebench.harness.core.method import Claim, Method
@@ -28,7 +28,7 @@ from stridebench.harness.proof.mutants import injected
 from stridebench.harness.proof.prove import EXACT
 from stridebench.harness.registry import METHODS
 from stridebench.methods.cross_regression import CrossRegression, Layout
-from stridebench.methods.verifiers.energy import NEVER, EnergyRule, energies, smoothed
+from stridebench.methods.verifiers.energy import NEVER, EnergyRule, energies, smoothed, without_last_node
 
 A, B = Case(2, 4, 40, Sampling(1.0)), Case(3, 3, 41, Sampling(1.0))
 GREEDY = next(case for case in CASES if (case.length, case.sampling.temperature, case.eos) == (5, 0.0, (1,)))
@@ -300,23 +300,6 @@ class TestStreams:
 
 
 class TestParameters:
-    @pytest.mark.parametrize(
-        ("changed", "message"),
-        [
-            ({"beta": 1.0}, r"beta is 1; it is the memory of a running mean, from 0 to below 1"),
-            ({"beta": -0.1}, r"beta is -0\.1"),
-            ({"beta": float("nan")}, r"beta is nan"),
-            ({"mode": "alg2", "tau": 0.5}, r"tau is 0\.5; it bounds energies from below"),
-            ({"mode": "det", "tau": float("-inf")}, r"tau is -inf; .* a number up to 0"),
-            ({"tau": -1.0}, r"tau is -1 and mode std has no threshold"),
-            ({"horizon": 0}, r"horizon is 0 and draft_top 0; give 1 and 0 or more"),
-            ({"carry": False}, r"joint tests drafts of an earlier step; take layout=sequential"),
-        ],
-    )
-    def test_bad_settings_are_refused(self, changed: dict[str, Any], message: str) -> None:
-        with pytest.raises(UsageError, match=message):
-            CrossRegression(**changed)
-
     def test_a_horizon_beyond_the_context_is_refused(self) -> None:
         with pytest.raises(UsageError, match=r"horizon is 16 and the context of tabular 16; take a shorter one"):
             decoded(CrossRegression(), context=16)
@@ -327,3 +310,17 @@ class TestParameters:
         assert exact is (layout != "alg1_as_printed")
         assert CrossRegression(layout=layout, beta=0.1).claim is Claim.APPROXIMATE
         assert CrossRegression(layout=layout, mode="alg2", tau=-9.0).claim is Claim.APPROXIMATE
+
+
+# Tests by energy: what becomes of a draft that no pass has read.
+
+
+@pytest.mark.parametrize("accepted", [0, 1, 2, 3])
+def test_a_last_draft_without_a_node_is_passed_only_where_all_drafts_are_accepted(accepted: int) -> None:
+    nodes = torch.tensor([*range(accepted), *[-1] * (3 - accepted)])
+    path = Path(nodes, torch.tensor(accepted), torch.tensor(0.5))
+    short = without_last_node(Acceptance(path, torch.tensor(7)))
+    assert short.path.nodes.tolist() == nodes[:2].tolist()
+    assert int(short.path.stop) == min(accepted, 2)
+    assert bool(short.passed) is (accepted == 3)
+    assert int(short.token) == 7

@@ -9,26 +9,11 @@ from stridebench.harness.core.loop import decode
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.errors import UnknownNameError, UsageError
 from stridebench.harness.proof.cases import CASES, GRID_CASES
-from stridebench.harness.proof.mutants import try_mutants
-from stridebench.harness.proof.prove import prove
 from stridebench.methods.drafters.tree_shapes import published
 from stridebench.methods.eagle1 import Eagle1
 from tests.support.feature_toys import run_on
 
 SMALL = (*CASES[:3], GRID_CASES[0])
-
-
-@pytest.mark.usefixtures("unchecked")
-class TestOutputDistribution:
-    @pytest.mark.slow
-    @pytest.mark.parametrize("widths", [(2, 1), (1, 2), (2,)])
-    def test_is_the_targets(self, widths: tuple[int, ...]) -> None:
-        proof = prove(Eagle1(widths=widths), SMALL, mutants=False)
-        assert proof.verdict == "exact", f"{proof.total_variation} at {proof.case}"
-
-    def test_every_injected_bug_is_caught(self) -> None:
-        for result in try_mutants(Eagle1, [Eagle1(widths=(2, 1))]):
-            assert result.caught, result.why
 
 
 class TestShape:
@@ -71,7 +56,3 @@ class TestRefused:
             published("eagle_25", 9, 3)
         with pytest.raises(UsageError, match="4 siblings of a vocabulary of 3"):
             decode(Eagle1(widths=(4,)), run_on(Tabular("tabular", {"vocabulary": 3}), Sampling(1.0), 8, (0, 1)))
-
-    def test_a_level_without_children_is_refused(self) -> None:
-        with pytest.raises(UsageError, match="give a child or more for each level"):
-            Eagle1(widths=(2, 0))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import torch
 
 from stridebench.harness.backbones.toy import Tabular
@@ -13,9 +12,6 @@ from stridebench.harness.core.loop import decode
 from stridebench.harness.core.run import open_run
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.discover import load_all
-from stridebench.harness.errors import UsageError
-from stridebench.harness.proof.cases import GRID_CASES
-from stridebench.harness.proof.distance import distance
 from stridebench.methods.gsd import GSD, group, group_acceptance, mean_distance, near_codes
 from stridebench.methods.sjd import SJD
 
@@ -64,13 +60,6 @@ class TestGroups:
         ]
 
 
-@pytest.mark.parametrize("case", GRID_CASES, ids=str)
-def test_width_zero_has_the_targets_distribution_and_groups_do_not(case: Any) -> None:
-    assert distance(GSD(window=3, width=0), case) < 1e-12
-    if case.sampling.temperature:
-        assert distance(GSD(window=3, gap=1.0, reach=10.0), case) > 1e-3
-
-
 def passes(method: Any) -> int:
     model = Tabular("tabular", {"vocabulary": 7, "seed": 3, "grid": [6, 6, 6], "context": 80})
     draws = SeededDraws(0, "t", "p", 0)
@@ -83,9 +72,3 @@ def passes(method: Any) -> int:
 
 def test_groups_save_passes_on_a_grid_with_ends_of_rows() -> None:
     assert passes(GSD(window=8, gap=1.0, reach=10.0)) < passes(SJD(window=8)) == passes(GSD(window=8, width=0))
-
-
-@pytest.mark.parametrize("bad", [{"window": 1}, {"width": -1}, {"gap": 0.0}, {"reach": -1.0}])
-def test_bad_settings_are_usage_errors(bad: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match="gsd: "):
-        GSD(**bad)

@@ -14,7 +14,6 @@ from stridebench.harness.core.loop import Decode, decode
 from stridebench.harness.core.method import Method
 from stridebench.harness.core.run import open_run
 from stridebench.harness.core.sampling import Sampling
-from stridebench.harness.errors import UsageError
 from stridebench.harness.registry import METHODS
 from stridebench.methods.jacobi import Jacobi
 
@@ -71,12 +70,6 @@ def test_guesses_are_accepted_as_often_as_expected() -> None:
     assert sum(step.accepted for step in drafted) == pytest.approx(
         sum(step.expected for step in drafted), abs=4 * 0.5 * len(drafted) ** 0.5
     )
-
-
-@pytest.mark.parametrize("window", [1, 0, -4])
-def test_a_window_without_a_guess_is_a_usage_error(window: int) -> None:
-    with pytest.raises(UsageError, match=f"window is {window}"):
-        Jacobi(window)
 
 
 def test_ends_of_rows_are_at_their_places() -> None:

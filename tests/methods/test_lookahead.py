@@ -16,7 +16,6 @@ from stridebench.harness.core.method import Method
 from stridebench.harness.core.run import Run, open_run
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.core.session import Session
-from stridebench.harness.errors import UsageError
 from stridebench.harness.proof.cases import GRID_CASES, Case
 from stridebench.harness.proof.distance import QUICK, distance, measure, toy_drafter
 from stridebench.harness.proof.mutants import injected
@@ -137,12 +136,6 @@ def test_probes_come_after_the_guesses() -> None:
     assert draft.repeats is not None
     assert draft.repeats.tolist() == [False, True, False, True, False, False, *[False] * 4]
     assert torch.equal(draft.tokens[:6], torch.tensor([0, 0, 1, 1, 2, 1]))
-
-
-@pytest.mark.parametrize("wrong", [{"ngram": 2}, {"window": 1}, {"guesses": 0}])
-def test_sizes_out_of_range_are_usage_errors(wrong: dict[str, int]) -> None:
-    with pytest.raises(UsageError, match="give an ngram from 3, a window from 2 and a guess or more"):
-        Lookahead(**wrong)
 
 
 def test_it_needs_trees() -> None:

@@ -8,7 +8,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -294,18 +293,6 @@ class TestCanvas:
 
 
 class TestBadInput:
-    @pytest.mark.parametrize(
-        ("params", "message"),
-        [
-            ({"steps": -1}, "steps, block and alg_temp are 0 or more"),
-            ({"order": "entropy", "block": 2}, "blocks are LLaDA's; order entropy fills the whole canvas"),
-            ({"alg_temp": 0.5}, "alg_temp is for maskgit_plus, topk_margin, entropy; order is low_confidence"),
-        ],
-    )
-    def test_bad_parameters_are_refused(self, params: dict[str, Any], message: str) -> None:
-        with pytest.raises(UsageError, match=message):
-            MaskedDiffusion(**params)
-
     @pytest.mark.parametrize(
         ("steps", "block", "message"),
         [

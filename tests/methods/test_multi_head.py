@@ -269,19 +269,6 @@ def heads_folder(path: Path, **how: Any) -> str:
 
 
 class TestRefused:
-    @pytest.mark.parametrize("delta", [0.0, 1.0, -0.1, 1.5, float("nan")])
-    def test_a_threshold_outside_0_to_1_is_refused(self, delta: float) -> None:
-        with pytest.raises(UsageError, match=r"delta is .* between 0 and 1"):
-            MultiHead(delta=delta)
-
-    @pytest.mark.parametrize(
-        ("params", "message"),
-        [({"levels": -1}, "levels is -1"), ({"accept_top": 0}, "accept_top 0"), ({"draft_top": 0}, "draft_top 0")],
-    )
-    def test_parameters_out_of_range_are_refused(self, params: dict[str, Any], message: str) -> None:
-        with pytest.raises(UsageError, match=message):
-            MultiHead(**params)
-
     def test_more_tokens_levels_or_paths_than_possible_are_refused(self) -> None:
         with pytest.raises(UsageError, match="accept_top is 4 and tabular has 3 tokens"):
             decoded(MultiHead(accept_top=4), Sampling(1.0))

@@ -17,7 +17,6 @@ from stridebench.harness.core.loop import Decode, decode
 from stridebench.harness.core.method import Method
 from stridebench.harness.core.run import open_run
 from stridebench.harness.core.sampling import Sampling
-from stridebench.harness.errors import UsageError
 from stridebench.harness.registry import METHODS
 from stridebench.methods.prompt_lookup import NgramDrafter, PromptLookup
 
@@ -127,9 +126,3 @@ def test_greedy_is_autoregressive_greedy_in_fewer_passes_where_the_text_repeats(
     lookup, autoregressive = decoded(method), decoded(METHODS.get("autoregressive")())
     assert lookup.tokens == autoregressive.tokens
     assert len(lookup.steps) < len(autoregressive.steps)
-
-
-@pytest.mark.parametrize("bad", [{"length": 0}, {"max_ngram": 0}, {"length": -1}])
-def test_bad_parameters_are_refused(bad: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match="both start at 1"):
-        PromptLookup(**bad)

@@ -244,12 +244,6 @@ def test_refined_drafts_are_accepted_more_often_than_fresh_ones() -> None:
     assert passes["sjd"] < passes["jacobi"]
 
 
-@pytest.mark.parametrize("bad", [{"window": 1}, {"window": 0, "window_counts_refed": False}, {"window": -5}])
-def test_a_window_without_a_draft_is_a_usage_error(bad: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match=r"sjd: window is .* leaves no draft"):
-        SJD(**bad)
-
-
 WORDS = {
     "jacobi": {"init": "v-repeat"},
     "sjd": {"init": "diagonal"},

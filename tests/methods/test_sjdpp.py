@@ -16,7 +16,6 @@ from stridebench.harness.core.loop import Decode, decode
 from stridebench.harness.core.method import Claim
 from stridebench.harness.core.run import open_run
 from stridebench.harness.core.sampling import Sampling
-from stridebench.harness.errors import UsageError
 from stridebench.harness.proof.cases import CASES
 from stridebench.harness.proof.distance import distance, method_law, total_variation
 from stridebench.harness.proof.enumerate import EnumeratingDraws
@@ -207,16 +206,6 @@ class TestPictures:
 
 
 class TestParameters:
-    @pytest.mark.parametrize("tau", [-0.1, float("nan"), -inf])
-    def test_a_threshold_below_zero_is_refused(self, tau: float) -> None:
-        with pytest.raises(UsageError, match=r"tau is .*ratio of probabilities"):
-            SJDPlusPlus(tau=tau)
-
-    @pytest.mark.parametrize("window", [1, 0, -2])
-    def test_a_window_without_a_draft_is_refused(self, window: int) -> None:
-        with pytest.raises(UsageError, match=f"sjdpp: window is {window}, which leaves no draft"):
-            SJDPlusPlus(window)
-
     @pytest.mark.parametrize(
         ("method", "claim"),
         [

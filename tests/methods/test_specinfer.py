@@ -17,7 +17,6 @@ from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.errors import UsageError
 from stridebench.harness.proof.cases import Case
 from stridebench.harness.proof.distance import distance, toy_drafter
-from stridebench.harness.registry import METHODS
 from stridebench.methods.drafters.draft_model import BranchingDrafter
 from stridebench.methods.specinfer import SpecInfer
 
@@ -103,18 +102,6 @@ def test_the_context_bounds_the_nodes_of_a_tree() -> None:
     assert len(result.tokens) == 8
     assert max(step.rows for step in result.steps) <= 8
     assert result.steps[-1].drafted <= 2
-
-
-def test_greedy_is_the_targets_greedy() -> None:
-    plain = decoded(METHODS.get("autoregressive")(), Sampling(0.0)).tokens
-    for method in (SpecInfer("toy", widths=(2, 2, 1)), SpecInfer("toy", widths=(3, 2), replacement=False)):
-        assert decoded(method, Sampling(0.0)).tokens == plain
-
-
-@pytest.mark.parametrize("widths", [(), (2, 0)])
-def test_a_level_without_children_is_a_usage_error(widths: tuple[int, ...]) -> None:
-    with pytest.raises(UsageError, match="give a child or more for each of one or more levels"):
-        SpecInfer(widths=widths)
 
 
 def test_more_distinct_siblings_than_tokens_are_a_usage_error() -> None:

@@ -13,7 +13,7 @@ from stridebench.harness.core.draws import SeededDraws
 from stridebench.harness.core.loop import Decode, decode
 from stridebench.harness.core.run import Run, open_run
 from stridebench.harness.core.sampling import Sampling
-from stridebench.harness.errors import ContractError, UsageError
+from stridebench.harness.errors import ContractError
 from stridebench.harness.plan import presets
 from stridebench.harness.proof.distance import toy_drafter
 from stridebench.harness.registry import METHODS
@@ -110,12 +110,6 @@ def test_a_draft_of_probability_zero_is_a_contract_error() -> None:
 
     with pytest.raises(ContractError, match=r"drafted token \d at position 1 has q = 0"):
         decode(Lying("toy", 3), opened(Sampling(1.0)))
-
-
-@pytest.mark.parametrize("gamma", [0, -3])
-def test_no_drafts_are_a_usage_error(gamma: int) -> None:
-    with pytest.raises(UsageError, match=f"gamma is {gamma}; draft at least one token"):
-        Speculative("self", gamma)
 
 
 def test_it_needs_a_drafter() -> None:

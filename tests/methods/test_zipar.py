@@ -223,11 +223,6 @@ class TestOutputDistribution:
 
 
 class TestBadInput:
-    @pytest.mark.parametrize("window", [0, -1])
-    def test_a_window_below_one_is_refused(self, window: int) -> None:
-        with pytest.raises(UsageError, match=f"window is {window}; a row begins behind 1 or more"):
-            ZipAR(window)
-
     @pytest.mark.parametrize("grid", [(2, 3), (2, 3, 4)])
     def test_a_window_wider_than_the_picture_is_refused(self, grid: tuple[int, ...]) -> None:
         with pytest.raises(UsageError, match=r"window is 4 and the picture's rows have 3 cells, .*; choose 1 to 3"):

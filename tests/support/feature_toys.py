@@ -70,7 +70,10 @@ def with_oracle(method: Method, sampling: Sampling, budget: int = 40) -> Decode:
     run = run_on(model, sampling, budget, (0, 1, 2))
 
     def opener(name: str, make: object, tokens: Sequence[int]) -> Session:
-        return Session(Oracle(model.cache(), 0), model.capabilities, tokens, stopwatch=run.stopwatch, kind="draft")
+        oracle = Oracle(model.cache(), 0)
+        session = Session(oracle, model.capabilities, tokens, stopwatch=run.stopwatch, kind="draft")
+        session.tap((-1,))
+        return session
 
     run.models.features = opener  # type: ignore[method-assign]  # the oracle stands in for a trained drafter
     return decode(method, run)

@@ -11,7 +11,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -37,7 +37,7 @@ class FeatureDrafter:
 
     Args:
         name: of the drafter's weights.
-        kind: what it must be.
+        kind: that it must have.
         prompt: tokens of the prompt.
         cell_mask: added to the logits of cells.
     """
@@ -49,7 +49,7 @@ class FeatureDrafter:
 
     @classmethod
     def open(cls, run: Run, name: str, kind: Kind) -> FeatureDrafter:
-        """The drafter of this name. It reads the prompt here, unless the prompt is one token, which makes no pair.
+        """Open the drafter of this name. It reads the prompt here, unless the prompt is one token, which makes no pair.
 
         Raises:
             WeightsError: it is not there, or of another kind or backbone.
@@ -57,20 +57,13 @@ class FeatureDrafter:
         """
         drafter = cls(name, kind, len(run.target), _cell_mask(run.capabilities, run.target.device))
         if len(run.target) > 1:
-            session = drafter._session(run)
+            session = run.features(name, lambda: drafter._cache(run))
             session.prefill(run.target.hidden[: len(session) - 1])
         return drafter
 
-    def _session(self, run: Run) -> Session:
-        fresh = self.name not in run.opened
-        session = run.features(self.name, lambda: self._cache(run))
-        if fresh:
-            session.tap((-1,))
-        return session
-
     def _cache(self, run: Run) -> FeatureCache:
         folder = run.component("drafter", self.name)
-        assert folder is not None, "toys have caches of their own"
+        assert folder is not None, "toys have other caches"
         tied = run.tied_embeddings()
         net = _load(folder, tied.embed.dtype, tied.embed.device)
         check_target(net.shape, run)
@@ -81,10 +74,10 @@ class FeatureDrafter:
         return FeatureCache(net, tied, run.capabilities, self.prompt)
 
     def root(self, run: Run) -> Reader | None:
-        """A pass over the new pairs; None where there is no pair yet."""
+        """Run a pass over the new pairs; returns None if there is no pair yet."""
         if len(run.target) < 2:
             return None
-        session = self._session(run)
+        session = run.features(self.name, lambda: self._cache(run))
         session.sync(run.target.tokens[1:])
         logits = session.forward(features=run.target.hidden[session.cached : len(session)])
         return Reader(run, session, logits, self.cell_mask)
@@ -106,18 +99,18 @@ class Reader:
         self.first = self._allowed(logits)
 
     def read(self, level: Draft) -> Float[Tensor, "n V"]:
-        """Logits after the nodes of the next level, whose parents count all nodes read before."""
+        """Return the logits after the nodes of the next level, whose parents count all nodes read before."""
         logits = self._session.grow(level, self._rows[level.explicit_parents + 1])
         self._rows = torch.cat([self._rows, self._session.newest])
         self._position += 1
         return self._allowed(logits)
 
     def score(self, level: Draft) -> Float[Tensor, "n V"]:
-        """log q of the same."""
+        """Return log q after the nodes of the next level."""
         return self.read(level).log_softmax(-1)
 
     def _allowed(self, logits: Float[Tensor, "n V"]) -> Float[Tensor, "n V"]:
-        """In fp32 or wider, -inf for ids that the position of these logits does not allow."""
+        """Return the logits in fp32 or wider, -inf for ids that their position does not allow."""
         logits, grid = logits.to(torch.promote_types(logits.dtype, torch.float32)), self._capabilities.grid
         forced = None if grid is None else grid.forced(self._position)
         if forced is not None:
@@ -147,7 +140,7 @@ def _load(folder: Path, dtype: torch.dtype, device: torch.device) -> FeatureDraf
 
 
 def _cell_mask(capabilities: Capabilities, device: torch.device) -> Float[Tensor, " V"] | None:
-    """0 at the ids that a cell may take, -inf elsewhere; None where there is no grid or it takes all."""
+    """Return 0 at the ids that a cell may take and -inf elsewhere, or None if it may take all."""
     if capabilities.grid is None or capabilities.grid.ids is None:
         return None
     mask = torch.full((capabilities.vocabulary,), float("-inf"), device=device)
@@ -175,7 +168,7 @@ class Candidates(NamedTuple):
 
 
 def grow_best(first: Float[Tensor, "1 V"], read: ReadNodes, levels: int, width: int) -> Candidates:
-    """The best children of the best nodes, level by level: C = w + (levels - 1) w^2.
+    """Return the best children of the best nodes, level by level: C = w + (levels - 1) w^2.
 
     Args:
         first: log q after the last emitted token.
@@ -294,6 +287,7 @@ class DynamicTreeMethod(Method[DynamicTrees]):
 
     claim = Claim.SAME_LAW
     requirements = frozenset({Requirement.HIDDEN, Requirement.TREE_MASK})
+    loads: ClassVar[Mapping[str, str]] = {"features": "drafter"}
     mutants = POINT_MASSES
 
     def __post_init__(self) -> None:
@@ -308,10 +302,6 @@ class DynamicTreeMethod(Method[DynamicTrees]):
     def sizes_by_cost(self) -> bool:
         """Return whether the size of a tree follows from the costs of passes, if they are known."""
         return self.sizing == "measured" or (self.sizing == "auto" and self.depth is None and self.nodes is None)
-
-    @property
-    def components(self) -> Sequence[tuple[str, str]]:
-        return (("drafter", self.features),)
 
     def probes(self) -> Mapping[str, Sequence[tuple[int, DynamicTreeMethod]]]:
         widths = sorted({1, self.width}) if self.width > 1 else (1, 2)

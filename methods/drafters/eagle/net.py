@@ -1,6 +1,7 @@
 """The net of a feature drafter: a decoder layer that predicts the target's next hidden row.
 
-Symbols: E width, H heads, D their width, J tapped layers, B branches or sequences, N entries, K ids proposed. Entry i
+Symbols: E width, H heads, D their width, J tapped layers, B or G branches or sequences, N entries, T stored and new
+ones, R rows with logits, V vocabulary, K ids proposed. Entry i
 is the pair of token i + 1 and the target's row i. Its output stands for row i + 1, and gives token i + 2.
 Sources: EAGLE-1, arXiv:2401.15077, section 3.1; EAGLE-3, arXiv:2503.01840, section 3.2; the released ``cnets``.
 """
@@ -28,9 +29,6 @@ from stridebench.harness.kernels.packed_linear import Product, product
 from stridebench.methods.drafters import checkpoint
 from stridebench.methods.drafters.eagle import published
 from stridebench.methods.drafters.eagle.published import FeatureNetShape, N, layers_of
-
-# Layers of a feature drafter's net: products, norms, rotations.
-# Symbols: B branches or sequences, H heads, N entries, D width of a head, I and O of a linear layer.
 
 
 class Packed(nn.Module):
@@ -80,7 +78,7 @@ class HeadNorm(nn.Module):
 def rotate(
     x: Float[Tensor, "B H N D"], positions: Int[Tensor, " N"], rates: Float[Tensor, " R"], sharpness: float = 1.0
 ) -> Float[Tensor, "B H N D"]:
-    """Rotary positions as Llama has them: dimension j is rotated with j + D / 2, by ``rates[j]`` a position."""
+    """Rotate by positions as Llama does: dimension j with j + D / 2, by ``rates[j]`` a position."""
     angles = positions[:, None] * rates
     cos, sin = (angles.cos() * sharpness).to(x.dtype), (angles.sin() * sharpness).to(x.dtype)
     left, right = x.chunk(2, -1)
@@ -90,7 +88,7 @@ def rotate(
 def rotate_cells(
     x: Float[Tensor, "B H N D"], places: Int[Tensor, " N"], side: int, theta: float
 ) -> Float[Tensor, "B H N D"]:
-    """As LlamaGen: neighbouring dimensions, half by a cell's row and half by its column; 0 before the first cell.
+    """Rotate as LlamaGen: neighbouring dimensions, half by a cell's row, half by its column; 0 before the first cell.
 
     Args:
         places: of the cells in raster order, negative in the prompt.
@@ -106,9 +104,6 @@ def rotate_cells(
     return torch.stack([even * cos - odd * sin, odd * cos + even * sin], -1).flatten(-2)
 
 
-# Feature drafters in folders: those that recipes trained, and those that their authors published.
-
-
 EAGLE3_TAPS: tuple[Tap, ...] = (2, "middle", -4)
 """Layers of the target that EAGLE-3 reads if a drafter's configuration names none."""
 
@@ -116,7 +111,7 @@ EAGLE3_TAPS: tuple[Tap, ...] = (2, "middle", -4)
 def taps_of(features: str) -> tuple[Tap, ...]:
     """Return the target's layers that an EAGLE-3 drafter reads: those that a published folder names, or EAGLE-3's.
 
-    A folder that cannot be read has EAGLE-3's; `read` says what is wrong with it.
+    A folder that cannot be read has EAGLE-3's; `read` says why.
     """
     try:
         config = json.loads((Path(features).expanduser() / "config.json").read_text(encoding="utf-8"))
@@ -126,7 +121,7 @@ def taps_of(features: str) -> tuple[Tap, ...]:
 
 
 def read(folder: Path, make: Callable[[FeatureNetShape], N]) -> N:
-    """The net in a folder, in fp32.
+    """Return the net in a folder, in fp32.
 
     Raises:
         WeightsError: ``config.json`` or ``model.safetensors`` is missing, damaged or of another net.
@@ -151,7 +146,7 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class FeatureDrafterNet(nn.Module):
-    """The weights; ``ids`` are the ids that it proposes, empty where it proposes all."""
+    """The weights; ``ids`` are the ids that it proposes, empty if it proposes all."""
 
     ids: Int[Tensor, " K"]
 
@@ -190,7 +185,7 @@ class FeatureDrafterNet(nn.Module):
 
     @classmethod
     def load(cls, folder: Path) -> FeatureDrafterNet:
-        """The net in a folder, in fp32.
+        """Return the net in a folder, in fp32.
 
         Raises:
             WeightsError: ``config.json`` or ``model.safetensors`` is missing, damaged or of another net.
@@ -198,7 +193,7 @@ class FeatureDrafterNet(nn.Module):
         return read(folder, cls).eval().requires_grad_(False)
 
     def packed(self) -> FeatureDrafterNet:
-        """The same for inference, its products packed for a few rows. It keeps no weights to train or save."""
+        """Return this net for inference, its products packed for a few rows. It keeps no weights to train or save."""
         for name, layer in list(self.named_children()):
             if isinstance(layer, nn.Linear):
                 setattr(self, name, Packed(layer.weight.data, None if layer.bias is None else layer.bias.data))
@@ -211,11 +206,11 @@ class FeatureDrafterNet(nn.Module):
         positions: Int[Tensor, " N"],
         attend: Attend,
     ) -> Float[Tensor, "B N E"]:
-        """The next features.
+        """Return the next features.
 
         Args:
             tokens: their embeddings.
-            features: the target's taps, or the net's own output (J = 1).
+            features: the target's taps, or the net's output (J = 1).
         """
         if self.shape.kind == "eagle1":
             pair = [tokens, features[:, :, 0]]
@@ -240,15 +235,15 @@ class FeatureDrafterNet(nn.Module):
         return taps
 
     def logits(self, features: Float[Tensor, "B N E"], unembed: Float[Tensor, "U E"]) -> Float[Tensor, "B N K"]:
-        """Logits of the ids proposed; eagle1: by ``unembed``, the target's rows of those ids."""
+        """Return the logits of the ids proposed; those of eagle1 by ``unembed``, the target's rows of those ids."""
         return functional.linear(features, unembed) if self.shape.kind == "eagle1" else self.headed(features)
 
     def headed(self, features: Float[Tensor, "B N E"]) -> Float[Tensor, "B N K"]:
-        """Logits by the head of eagle3."""
+        """Return the logits by the head of eagle3."""
         return cast(Tensor, self.unembed(features if self.shape.normed_output else self.norm(features)))
 
     def head(self, tied: TiedEmbeddings) -> Callable[[Tensor], Tensor]:
-        """`logits` for inference, for a net with one target: the unembedding is packed once."""
+        """Return `logits` for inference, for a net with one target: the unembedding is packed once."""
         if self.shape.kind == "eagle3":
             return self.headed
         if self._packed_unembedding is None:
@@ -274,11 +269,6 @@ class FeatureDrafterNet(nn.Module):
             return torch.tensor(self.shape.rates, device=like.device)
         half = self.shape.depth // 2
         return self.shape.theta ** (-torch.arange(half, device=like.device) / half)
-
-
-# The cache of a feature drafter: keys and values of its one layer, for all branches of guidance at once.
-# Symbols: G branches, N new entries, T stored and new ones, R rows with logits, J tapped layers, E width, V
-# vocabulary.
 
 
 FIRST = 512
@@ -316,7 +306,7 @@ class FeatureCache(Cache):
 
     @torch.inference_mode()
     def extend(self, window: Window) -> Rows:
-        """As the contract; the window has features [N, G, J, E], with J = 1 for rows of `Rows.hidden`.
+        """Extend as the contract says; the window has features [N, G, J, E], with J = 1 for rows of `Rows.hidden`.
 
         Raises:
             ContractError: without features, or past the context.
@@ -324,7 +314,7 @@ class FeatureCache(Cache):
         count, features = len(window.tokens), window.features
         if features is None or self._length + count > self._capabilities.context:
             raise ContractError(
-                f"a feature drafter reads a hidden row beside each token, and {self._capabilities.context} entries at "
+                f"a feature drafter reads a hidden row with each token, and {self._capabilities.context} entries at "
                 f"most; found {count} tokens behind {self._length} entries"
                 f"{'' if features is not None else ' and no rows'}"
             )
@@ -344,7 +334,7 @@ class FeatureCache(Cache):
         return functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask, enable_gqa=True)
 
     def _logits(self, out: Float[Tensor, "G R E"]) -> Float[Tensor, "R V"]:
-        """The branches mixed; -inf for ids never proposed."""
+        """Mix the branches; -inf for ids never proposed."""
         logits = self._head(out)
         mixed = logits[0] if len(logits) == 1 else torch.lerp(logits[1], logits[0], self._capabilities.guidance)
         if not len(self._net.ids):
@@ -376,7 +366,7 @@ class FeatureCache(Cache):
         return mask
 
     def keep(self, length: int, entries: Sequence[int] = ()) -> None:
-        """As the contract."""
+        """Keep entries as the contract says."""
         self._length = length + len(entries)
         if tuple(entries) != tuple(range(len(entries))):
             index = torch.tensor(entries, device=self._entries.device) + length

@@ -28,27 +28,24 @@ else:
     N = TypeVar("N")  # a verb that only lists things has no nn.Module
 
 
-# Sizes and kind of a feature drafter's net, as our ``config.json`` has them.
-
-
 Kind = Literal["eagle1", "eagle3"]
 
 
 @dataclass(frozen=True)
 class FeatureNetShape:
-    """What a net is. The fields from ``head_width`` on are those of published nets (see `published`).
+    """Sizes and kind of a net. The fields from ``head_width`` on are those of published nets (see `published`).
 
     Args:
-        kind: eagle1: the pair is joined, and the target's own unembedding, or its rows of K ids, reads the output.
-            eagle3: J taps are fused, the layer reads normed token and feature, and K ids have their own head.
+        kind: eagle1: the pair is joined, and the target's unembedding, or its rows of K ids, reads the output.
+            eagle3: J taps are fused, the layer reads normed token and feature, and K ids have another head.
         width, heads, kv_heads, inner: of the layer.
         taps, kept: J and K; with ``kept`` 0 all ids are proposed.
         theta, eps: of rotations and norms.
         branches, backbone, fingerprint: of the target that it was trained for; a published net names none.
         head_width: D; 0: the width over the heads.
         target: E of the target's rows; 0: the width.
-        vocabulary: of its own embedding; 0: the target's embedding is used.
-        layers: taps as numbers, where its configuration names them; (): those of its kind.
+        vocabulary: of its embedding; 0 if the target's is used.
+        layers: taps as numbers if its configuration names them, else ().
         joined: eagle1 reads the token too; else the feature alone, as the layer before Hydra's heads does.
         joined_bias, qkv_bias, out_bias: eagle1's join, and the layer's products, have a bias.
         pair_norm: eagle1's token and feature are normed before they are joined, as for multi-token prediction (MTP).
@@ -56,7 +53,7 @@ class FeatureNetShape:
         head_norm: queries and keys are normed head by head: by root mean square (Qwen3) or whole (Chameleon).
         tap_norm: the taps are normed before they are fused, each by itself or all together.
         normed_residual: the layer adds to its normed feature.
-        normed_output: what comes out is normed before it is read on.
+        normed_output: the output is normed before it is read on.
         rates, sharpness: of scaled rotations; (): by theta alone.
         side: cells a side of a picture whose rows and columns rotate; 0: positions do.
     """
@@ -93,20 +90,17 @@ class FeatureNetShape:
 
     @property
     def depth(self) -> int:
-        """D, the width of a head."""
+        """Return D, the width of a head."""
         return self.head_width or self.width // self.heads
 
     @property
     def target_width(self) -> int:
-        """E of the target's rows."""
+        """Return E of the target's rows."""
         return self.target or self.width
 
     def write(self, folder: Path) -> None:
         """Write ``config.json``, from which `FeatureNet.load` builds the net."""
         (folder / "config.json").write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
-
-
-# Names of tensors in published feature drafters, and own_names; see `published` for their sources.
 
 
 FUSED = {
@@ -132,7 +126,7 @@ MTP_NAMES = {
     },
     "mtp": {"fc": "fc", "pre_fc_norm_embedding": "norm_token", "pre_fc_norm_hidden": "norm_feature", "norm": "norm"},
 }
-"""Modules beside the layer, by the prefix of the keys."""
+"""Modules outside the layer, by the prefix of the keys."""
 OUTSIDE = {
     "norm_token": "norm_token",
     "norm_feature": "norm_feature",
@@ -141,11 +135,11 @@ OUTSIDE = {
     "lm_head": "unembed",
 }
 UNREAD = re.compile(r"t2d$|verifier_(norm|lm_head)\.|.*rotary_emb\.|.*\.inv_freq$|head\.|lm_head_init")
-"""What a file may hold beside the drafter: parts of the target, tables, marks of proposed ids."""
+"""Other tensors that a file may hold: parts of the target, tables, marks of proposed ids."""
 
 
 def renamed_mtp(published: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of the first such layer, named as EAGLE-1's."""
+    """Return the tensors of the first such layer, named as EAGLE-1's."""
     named: dict[str, Tensor] = {}
     for key, value in published.items():
         if match := MTP.match(key):
@@ -157,7 +151,7 @@ def renamed_mtp(published: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def renamed(published: Mapping[str, Tensor], shape: FeatureNetShape) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Tensors under our names, and the published names behind own_names; an unknown one keeps its name."""
+    """Return tensors under our names, and the published names behind ours; an unknown one keeps its name."""
     layer = next((p for p in ("midlayer.", "layers.0.") if any(key.startswith(p) for key in published)), "midlayer.")
     entry = "norm_token" if shape.kind == "eagle3" else "norm_entry"
     own_names = {f"{layer}{there}": here for here, there in {**LAYER, entry: "input_layernorm"}.items()} | OUTSIDE
@@ -189,9 +183,6 @@ def renamed(published: Mapping[str, Tensor], shape: FeatureNetShape) -> tuple[di
     return state, names | {"ids": "d2t", "embed": "embed_tokens.weight"}
 
 
-# Shapes of published feature drafters, by their configurations and tensors; see `published` for their sources.
-
-
 GRIDS = {"c2i": 24, "t2i": 16, "t2i2": 32}
 """Cells a side of LANTERN's LlamaGen models, by ``input_type``."""
 LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
@@ -219,7 +210,7 @@ max_window_layers mlp_bias next_layer_regular norm_before_fc num_local_experts p
 parallel_draft_heads_num_layers pretraining_tp reuse_target_lm_head sliding_window speculators_config
 speculators_version target_model_type tie_word_embeddings torch_dtype transformers_version use_cache
 use_input_layernorm_in_first_layer vocabulary_map vq_config"""
-"""Keys that change nothing: ids and types, settings of training, and what the tensors show."""
+"""Keys that change nothing: ids and types, settings of training, and settings that the tensors show."""
 
 
 def layers_of(config: Mapping[str, Any]) -> tuple[int, ...]:
@@ -249,15 +240,15 @@ def check_keys(folder: Path, config: Mapping[str, Any]) -> None:
     known = {*f"{READ} {WITHOUT_EFFECT}".split(), *USUAL}
     if unknown := sorted(stated.keys() - known):
         warnings.warn(
-            f"{folder}/config.json has keys that are not read: {listed(unknown)}. If one of them changes what the "
-            f"drafter computes, it drafts worse here than it should",
+            f"{folder}/config.json has keys that are not read: {listed(unknown)}. If one of them changes the "
+            f"drafter's output, it drafts worse here than it should",
             WeightsWarning,
             stacklevel=2,
         )
 
 
 def shape_of(folder: Path, config: Mapping[str, Any], state: Mapping[str, Tensor], eagle3: bool) -> FeatureNetShape:
-    """The shape that a published configuration and its tensors state.
+    """Return the shape that a published configuration and its tensors state.
 
     Raises:
         WeightsError: the drafter has several layers, or a head without a norm.
@@ -306,7 +297,7 @@ def shape_of(folder: Path, config: Mapping[str, Any], state: Mapping[str, Tensor
 
 
 def _rates(config: Mapping[str, Any], width: int, heads: int) -> tuple[tuple[float, ...], float]:
-    """Rotation a position for each pair, and the factor of both; nothing where the base alone says it."""
+    """Return the rotation a position of each pair, and the factor of both; no rates if the base alone gives them."""
     rope = {**(config.get("rope_parameters") or {}), **(config.get("rope_scaling") or {})}
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind == "default":
@@ -329,7 +320,7 @@ def _rates(config: Mapping[str, Any], width: int, heads: int) -> tuple[tuple[flo
 
 
 def read(folder: Path, config: Mapping[str, Any], make: Callable[[FeatureNetShape], N]) -> N:
-    """The net of a published folder.
+    """Return the net of a published folder.
 
     Raises:
         WeightsError: a key is missing, unknown or misshapen, or the configuration is of another architecture (see
@@ -356,10 +347,10 @@ def read_layer(
     head_width: int,
     make: Callable[[FeatureNetShape], N],
 ) -> N:
-    """A layer of a LLaMA with the norm behind it, which reads features alone.
+    """Return a layer of a LLaMA with the norm behind it, which reads features alone.
 
     Args:
-        config: settings beyond what the tensors show.
+        config: settings that the tensors do not show.
         state: the tensors, as those of transformers' base model.
         head_width: D, unless the configuration has ``head_dim``.
 

@@ -40,7 +40,7 @@ class StaticDrafter:
 
     @classmethod
     def open(cls, run: Run, features: str, tree: str, widths: Sequence[int]) -> StaticDrafter:
-        """A drafter with a tree by name, or with the tree of ``widths`` where there are some.
+        """Open a drafter with the tree of ``widths`` if there are some, else with a tree by name.
 
         Raises:
             UsageError: there is no such tree, or it has more siblings than there are tokens.
@@ -53,7 +53,7 @@ class StaticDrafter:
 
 
 def grow_static(run: Run, form: StaticDrafter) -> Draft:
-    """A tree of this form, its levels cut to the room that is left.
+    """Return a tree of this form, its levels cut to the room that is left.
 
     Siblings are drawn without replacement; at T = 0 they are the most probable tokens, in order. The form gives each
     node its rank among its siblings, so no child drawn is dropped or moved for its value.
@@ -86,7 +86,7 @@ class TreeLevel(NamedTuple):
 def sample_level(
     run: Run, logits: Float[Tensor, "m V"], parents: Int[Tensor, " n"], ranks: Int[Tensor, " n"], width: int
 ) -> TreeLevel:
-    """The children that a form asks for, of ``width`` drawn below each node above."""
+    """Draw ``width`` children below each node above, and return those that the form asks for."""
     if run.sampling.temperature == 0:
         return TreeLevel(logits.topk(width).indices[parents, ranks], None)
     drawn = siblings(run.probs(logits), width, run.draws, replacement=False)

@@ -45,7 +45,7 @@ class HeadDrafter:
 
     @classmethod
     def open(cls, run: Run, name: str, tree: str = "", nodes: int = 12, levels: int = 0) -> HeadDrafter:
-        """The heads of this name, as ``run.component`` finds them.
+        """Open the heads of this name, as ``run.component`` finds them.
 
         Args:
             tree: a published one, ``chain``, or "" for the best tree of ``nodes`` nodes by the accuracy of the heads.
@@ -60,7 +60,7 @@ class HeadDrafter:
         return cls(heads, _shape(heads, tree, nodes, levels, run.target.device))
 
     def propose(self, run: Run) -> Draft:
-        """A tree of point masses, cut to the room that is left; nothing while there is no row to read."""
+        """Return a tree of point masses, cut to the room that is left; nothing while there is no row to read."""
         rows, shape = run.target.hidden, self.shape.cut(run.room - 1, run.space)
         if not len(rows) or not shape.sizes:
             return run.nothing
@@ -72,13 +72,13 @@ class HeadDrafter:
         return Draft(torch.cat(tokens), parents=shape.parents)
 
     def best(self, row: Float[Tensor, "G 1 E"]) -> Int[Tensor, "D W"]:
-        """The best ids of each head, the best first."""
+        """Return the best ids of each head, the best first."""
         logits = self.heads(row[None, :, 0])[:, 0]
         return self.heads.ids[logits.topk(min(CANDIDATES, logits.shape[1])).indices]
 
 
 def opened(run: Run, kind: str, name: str, condition: int = 0) -> Heads:
-    """The heads of this name, as ``run.component`` finds them, tied to the target; read once for all prompts.
+    """Return the heads of this name, as ``run.component`` finds them, tied to the target; read once for all prompts.
 
     Args:
         condition: C, of the condition that a toy's heads attend to; 0: none.
@@ -95,7 +95,7 @@ def opened(run: Run, kind: str, name: str, condition: int = 0) -> Heads:
 
 
 def _with_forced(row: Int[Tensor, " W"], only: int | None) -> Int[Tensor, " W"]:
-    """Candidates of a level; where one id is forced, it is the best one."""
+    """Return the candidates of a level; if one id is forced, it is the best one."""
     return row if only is None else torch.cat([row.new_tensor([only]), row[1:]])
 
 
@@ -127,7 +127,7 @@ def _config(folder: Path) -> Config:
 
 @lru_cache(maxsize=8)
 def toy_heads(vocabulary: int, width: int, condition: int = 0) -> Heads:
-    """Heads of fixed weights, the same for every run."""
+    """Return heads of fixed weights, the same for every run."""
     config = Config("tabular", "", width, TOY_HEADS, layers=0 if condition else 1, condition=condition)
     toy = Heads(config, wave(vocabulary, width)).double()
     for number, weight in enumerate(toy.parameters()):
@@ -136,5 +136,5 @@ def toy_heads(vocabulary: int, width: int, condition: int = 0) -> Heads:
 
 
 def wave(*shape: int) -> Float[Tensor, ...]:
-    """Weights of a toy: numbers from -1 to 1 in no regular order."""
+    """Return weights of a toy: numbers from -1 to 1 in no regular order."""
     return torch.arange(1, 1 + prod(shape), dtype=torch.float64).square().sin().view(shape)

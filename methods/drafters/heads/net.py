@@ -23,7 +23,7 @@ from stridebench.harness.errors import WeightsError
 from stridebench.harness.kernels import int8
 from stridebench.methods.drafters import checkpoint
 
-# Medusa's heads as their authors publish them: those of Medusa-1 alone, or beside a tuned model (Medusa-2).
+# Medusa's heads as their authors publish them: those of Medusa-1 alone, or with a tuned model (Medusa-2).
 # Source: FasterDecoding/Medusa, ``medusa_model.py``: head d is blocks ``d.l.linear`` and a last product ``d.L``.
 
 
@@ -40,7 +40,7 @@ def is_here(folder: Path, config: Mapping[str, object]) -> bool:
 
 
 def read(folder: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Tensors under the names of `Heads`, and the published names behind them.
+    """Return tensors under the names of `Heads`, and the published names behind them.
 
     Raises:
         WeightsError: a key is missing or unknown, or the heads have different shapes.
@@ -68,10 +68,8 @@ def read(folder: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     return own, names
 
 
-# Layers between a row of the target and the unembedding of a head: residual blocks, attention to a condition.
-# Sources: Cai et al. 2024, Medusa, arXiv:2401.10774, section 2.1; Stern et al. 2018, arXiv:1811.03115, section 6;
-# Chen et al., XSpecMesh, eq. 4. That paper leaves norm and residual open: here are both, and the output starts at
-# zero. Symbols: D heads, E width, N rows; M rows of a condition, C wide; A heads of an attention, W = E / A.
+# Layers between a row of the target and the unembedding of a head. XSpecMesh, eq. 4, leaves norm and residual open:
+# here are both, and the output starts at zero. Symbols: N rows; A heads of an attention, W = E / A.
 
 
 class Residual(nn.Module):
@@ -88,7 +86,7 @@ class Residual(nn.Module):
         self.bias = nn.Parameter(torch.zeros(heads, 1, width))
 
     def forward(self, x: Float[Tensor, "D N E"]) -> Float[Tensor, "D N E"]:
-        """Each head's own rows."""
+        """Return the rows of each head."""
         if self.first is None:
             return x + functional.silu(x @ self.last.transpose(1, 2) + self.bias)
         inside = functional.relu(x @ self.first.transpose(1, 2))
@@ -122,11 +120,11 @@ class CrossAttention(nn.Module):
         self.out = nn.Parameter(torch.zeros(heads, width, width))
 
     def look(self, condition: Float[Tensor, "M C"]) -> ConditionKV:
-        """Keys and values, computed once for a condition."""
+        """Return keys and values, computed once for a condition."""
         return ConditionKV(self._split(condition @ self.key), self._split(condition @ self.value))
 
     def forward(self, x: Float[Tensor, "D N E"], condition: ConditionKV) -> Float[Tensor, "D N E"]:
-        """Each head's own rows."""
+        """Return the rows of each head."""
         query = self._split((functional.layer_norm(x, x.shape[-1:]) * self.norm) @ self.query)
         scores = (query * query.shape[-1] ** -0.5) @ condition.keys.transpose(-1, -2)
         attended = scores.softmax(-1).to(condition.values.dtype) @ condition.values
@@ -135,10 +133,6 @@ class CrossAttention(nn.Module):
 
     def _split(self, x: Float[Tensor, "D n E"]) -> Float[Tensor, "D A n W"]:
         return x.view(*x.shape[:-1], self.attention, -1).transpose(1, 2)
-
-
-# What a folder of heads says of itself: their sizes, and the target that they were made for.
-# Symbols: D heads, E width, G branches of guidance, K ids proposed; C the width of a condition.
 
 
 @dataclass(frozen=True)
@@ -151,7 +145,7 @@ class Config:
         layers: residual blocks of each head.
         inner: 0 is Medusa's block x + SiLU(Wx); more is blockwise decoding's x + W' ReLU(Wx), through ``inner`` units.
         kept: K; 0: all.
-        own: each head has its own unembedding, instead of the target's.
+        own: each head has another unembedding than the target's.
         ranks: how often the r-th best token of each head was right, on text that it was not trained on; () is unknown.
         condition: C, of the condition that the heads attend to before the blocks; 0: none.
         attention: heads of that attention.
@@ -172,7 +166,7 @@ class Config:
 
     @property
     def branches(self) -> int:
-        """G."""
+        """Return G."""
         return 1 if self.guidance == 1.0 else 2
 
     def write(self, folder: Path) -> None:
@@ -181,7 +175,7 @@ class Config:
 
 
 def read_config(folder: Path) -> Config:
-    """The configuration that `Config.write` wrote, or what a published folder says by its tensors.
+    """Return the configuration that `Config.write` wrote, or that of a published folder by its tensors.
 
     Raises:
         WeightsError: it is missing, or of something else.
@@ -198,7 +192,7 @@ def read_config(folder: Path) -> Config:
 
 
 def damaged(folder: Path, error: Exception) -> WeightsError:
-    """The error of a folder that holds something else."""
+    """Return the error of a folder that holds something else."""
     what = f"its config.json lacks {error}" if isinstance(error, KeyError) else error
     return WeightsError(f"{folder} holds no heads ({what}). Make them: `stride train drafter NAME`")
 
@@ -208,19 +202,19 @@ class Unembeds(Protocol):
 
     @property
     def lift(self) -> Callable[[Tensor], Tensor] | None:
-        """The layers between normed hidden rows and ``unembed``."""
+        """Return the layers between normed hidden rows and ``unembed``, or None if there are none."""
 
     @property
     def unembed(self) -> Float[Tensor, "V E"]:
-        """The rows whose products with normed hidden rows are raw logits."""
+        """Return the rows whose products with normed hidden rows are raw logits."""
 
 
 class Heads(nn.Module):
-    """All heads together; new heads predict at every depth what the target predicts for the next token.
+    """All heads together; new heads predict at every depth as the target predicts the next token.
 
     Args:
         unembed: the target's.
-        ids: those proposed; None: all.
+        ids: those proposed, or None for all.
     """
 
     ids: Int[Tensor, " K"]
@@ -241,7 +235,7 @@ class Heads(nn.Module):
 
     @classmethod
     def load(cls, folder: Path, tied_embeddings: Callable[[], Unembeds]) -> Heads:
-        """The heads of a folder, on the device and in the type of the target's unembedding.
+        """Return the heads of a folder, on the device and in the type of the target's unembedding.
 
         Raises:
             WeightsError: ``config.json`` or ``model.safetensors`` is missing, damaged or of other heads.
@@ -266,7 +260,7 @@ class Heads(nn.Module):
 
     @classmethod
     def _published(cls, folder: Path, config: Config, unembed: Float[Tensor, "V E"]) -> Heads:
-        """Heads that name no target: their sizes must be those of its unembedding."""
+        """Return heads that name no target: their sizes must be those of its unembedding."""
         tensors, names = read(folder)
         vocabulary = len(unembed) if "own" not in tensors else tensors["own"].shape[1]
         if (vocabulary, config.width) != tuple(unembed.shape):
@@ -279,11 +273,11 @@ class Heads(nn.Module):
         return heads
 
     def look(self, condition: Float[Tensor, "M C"] | None) -> ConditionKV | None:
-        """Keys and values of the condition, computed once for all rows; None for heads that attend to none."""
+        """Return keys and values of the condition, computed once for all rows, or None if the heads attend to none."""
         return None if self.cross is None or condition is None else self.cross.look(condition)
 
     def forward(self, rows: Float[Tensor, "N G E"], condition: ConditionKV | None = None) -> Float[Tensor, "D N K"]:
-        """Logits of the ids proposed, branches mixed; head d, from 0, predicts token d + 2 after a row's own."""
+        """Return logits of the ids proposed, branches mixed; head d, from 0, predicts token d + 2 after a row's."""
         count, branches = rows.shape[:2]
         x = rows.reshape(1, count * branches, -1).expand(self.config.heads, -1, -1)
         if self.cross is not None and condition is not None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from stridebench.harness.errors import UsageError, WeightsWarning
-from stridebench.harness.kernels import quantized_linear
+from stridebench.harness.kernels import packed_linear, quantized_linear
 from stridebench.harness.kernels.quantized_linear import Products
 
 LARGEST_ERROR = {"int8": 1 / 127, "int4": 1 / 15, "nf4": 0.16}
@@ -124,3 +124,20 @@ def test_rows_that_the_kernel_for_8_bits_would_read_past_the_end_of_take_the_pla
 def test_the_error_of_a_format_that_cannot_be_names_the_reason(name: str, weight: Tensor, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         Products("model", name)(weight)
+
+
+# Products with packed weights.
+
+
+def test_packed_products_equal_plain_ones() -> None:
+    generator = torch.Generator().manual_seed(0)
+    for dtype in (torch.float32, torch.bfloat16, torch.float64):
+        weight = torch.randn(300, 256, generator=generator).to(dtype)
+        bias = torch.randn(300, generator=generator).to(dtype)
+        assert weight.numel() >= packed_linear.SMALL
+        for rows in (1, 2, 33):
+            x = torch.randn(rows, 256, generator=generator).to(dtype)
+            products = packed_linear.product(weight, bias)(x).double()
+            expected = x.double() @ weight.double().T + bias.double()
+            scale = {torch.float32: 1e-4, torch.bfloat16: 0.3, torch.float64: 1e-11}[dtype]
+            torch.testing.assert_close(products, expected, rtol=0, atol=scale)

@@ -5,6 +5,10 @@ from __future__ import annotations
 import errno
 import io
 import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
 
 import click
 import pytest
@@ -12,7 +16,9 @@ from rich.console import Console
 
 from stridebench.harness.cli import main
 from stridebench.harness.errors import RunIncomplete
+from stridebench.harness.machine import extras
 from stridebench.harness.machine.exits import exits_are_told
+from stridebench.harness.machine.one_core import be_number, on_one_core
 
 
 @pytest.mark.parametrize("code", ["", "0", "7", "'words'"])
@@ -53,3 +59,119 @@ def test_without_a_reader_a_verdict_is_no_success(
     monkeypatch.setattr(os, "dup2", lambda *numbers: numbers)
     assert main.without_reader(words.split()) == code
     assert ("nobody reads the output" in capfd.readouterr().err) is (code == 3)
+
+
+# The command that installs an extra works where the user is.
+
+
+def test_a_checkout_installs_its_own_extra(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    monkeypatch.chdir(extras.CHECKOUT)
+    assert extras.install_command("ray") == "pip install '.[ray]'"
+    monkeypatch.chdir(tmp_path)
+    assert extras.install_command("ray") == f"pip install '{extras.CHECKOUT}[ray]'"
+
+
+def test_a_wheel_names_the_package(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    monkeypatch.setattr(extras, "CHECKOUT", tmp_path)
+    assert extras.install_command("ray") == "pip install 'stridebench[ray]'"
+
+
+def test_a_wheel_of_a_checkout_names_the_checkout(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    """As `pip install .` leaves it: the index has no such package."""
+    source, installed = tmp_path / "a checkout", tmp_path / "site-packages"
+    record = installed / "stridebench-0.1.0.dist-info" / "direct_url.json"
+    record.parent.mkdir(parents=True)
+    record.write_text(f'{{"url": "{source.as_uri()}", "dir_info": {{}}}}')
+    monkeypatch.setattr(extras, "CHECKOUT", installed)
+    assert extras.install_command("ray") == "pip install 'stridebench[ray]'"  # the checkout is gone
+    source.mkdir()
+    (source / "pyproject.toml").touch()
+    assert extras.install_command("ray") == f"pip install '{source}[ray]'"
+    monkeypatch.chdir(source)
+    assert extras.install_command("ray") == "pip install '.[ray]'"
+
+
+# Standard streams that the caller closed.
+
+
+CODE = (
+    "import sys\nfrom stridebench.harness.machine.quiet import open_closed_streams, stdout_on_stderr\n"
+    "open_closed_streams()\n"
+    "file = open(sys.argv[1], 'w')\nassert file.fileno() > 2\n"
+    "with stdout_on_stderr():\n    print('lost')\nprint('lost')\nprint('lost', file=sys.stderr)\nsys.stdin.read()\n"
+    "file.write('kept')\n"
+)
+
+
+@pytest.mark.parametrize("closed", [(0,), (1,), (2,), (1, 2), (0, 1, 2)], ids=str)
+def test_closed_streams_take_nothing_of_a_file(tmp_path: Path, closed: tuple[int, ...]) -> None:
+    def close() -> None:
+        for number in closed:
+            os.close(number)
+
+    command = [sys.executable, "-c", CODE, str(tmp_path / "file")]
+    subprocess.run(command, preexec_fn=close, stdin=subprocess.DEVNULL, capture_output=True, check=True)
+    assert (tmp_path / "file").read_text() == "kept"
+
+
+# Standard streams of a process that code of a plugin closes or redirects.
+
+
+PRELUDE = "import os, sys\nfrom stridebench.harness.machine.surroundings import restored\n"
+
+
+@pytest.mark.parametrize(
+    "harm", ["os.close(1); os.close(2)", "os.dup2(os.open(os.devnull, os.O_RDWR), 1)", "os.close(0)"]
+)
+def test_descriptors_are_put_back(tmp_path: Path, harm: str) -> None:
+    program = (
+        f"{PRELUDE}with restored():\n    {harm}\n"
+        "with open(sys.argv[1], 'w') as file:\n    assert file.fileno() > 2\n    os.write(1, b'said')\n"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "record")]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert ended.stdout == "said"
+    assert (tmp_path / "record").read_text() == ""
+
+
+# Threads that take turns stay on one core.
+
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system does not tell its cores")
+
+
+def test_this_thread_and_those_it_starts_have_one_core_and_then_all_again() -> None:
+    before, inside = os.sched_getaffinity(0), []
+    with on_one_core():
+        thread = threading.Thread(target=lambda: inside.append(os.sched_getaffinity(0)))
+        thread.start()
+        thread.join()
+        assert os.sched_getaffinity(0) == inside[0] and len(inside[0]) == 1
+    assert os.sched_getaffinity(0) == before
+
+
+def test_processes_that_share_the_work_have_a_core_each() -> None:
+    cores = sorted(os.sched_getaffinity(0))
+    try:
+        for number in range(len(cores) + 1):
+            be_number(number)
+            with on_one_core():
+                assert os.sched_getaffinity(0) == {cores[number % len(cores)]}
+    finally:
+        be_number(None)
+
+
+def test_an_error_inside_gives_the_cores_back() -> None:
+    before = os.sched_getaffinity(0)
+    with pytest.raises(ValueError, match="inside"), on_one_core():
+        raise ValueError("inside")
+    assert os.sched_getaffinity(0) == before
+
+
+def test_a_system_that_forbids_it_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(*arguments: object) -> None:
+        raise PermissionError("not here")
+
+    monkeypatch.setattr(os, "sched_setaffinity", forbidden)
+    with on_one_core():
+        pass

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from stridebench.harness.machine import noise
 from stridebench.harness.machine.noise import GpuMeter, NoiseMeter, stopped_times
 
 
@@ -145,3 +146,13 @@ def test_a_device_is_looked_up_by_its_own_name(monkeypatch: pytest.MonkeyPatch) 
 def test_without_the_extra_there_is_no_meter_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert GpuMeter.of(torch.device("cuda", 0)) is None
+
+
+# What is said of a busy machine, from given loads.
+
+
+def test_a_busy_machine_is_said() -> None:
+    assert noise.busy(0.9, 2) is None
+    assert noise.busy(3.24, 2) == (
+        "this machine is busy: a load of 3.2 on 2 cores before the run, which disturbs its times"
+    )

@@ -14,11 +14,14 @@ from typing import Any
 
 import pytest
 
-from stridebench.harness.core.method import Method
+from stridebench.harness.core.method import Claim, Method
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.discover import load_all
 from stridebench.harness.errors import EnumerationLimit, RunIncomplete
+from stridebench.harness.plan import contract
 from stridebench.harness.proof import distance, kept_laws, processes
-from stridebench.harness.proof.cases import CASES, cases_of
-from stridebench.harness.proof.catalogue import Piece, compute
+from stridebench.harness.proof.cases import CASES, Case, cases_of, cases_to_verify, halves
+from stridebench.harness.proof.catalogue import Piece, compute, joined, pieces
 from stridebench.harness.proof.kept_laws import LawKeeper, keeping, kept, sheet
 from stridebench.harness.proof.mutants import try_mutant
 from stridebench.harness.proof.prove import prove
@@ -156,12 +159,6 @@ class TestSources:
         assert list(tmp_path.iterdir()) == []
         assert "written since this command began" in used.trouble
 
-    def test_a_class_that_takes_the_name_of_ours_is_not_kept(self, tmp_path: Path) -> None:
-        fake = type("Speculative", (type(method()),), {"__module__": "stridebench.methods.speculative"})
-        with keeping(keeper(tmp_path, "monday")), sheet(fake()):
-            kept("what", lambda: {(1,): 1.0})
-        assert list(tmp_path.iterdir()) == []
-
     @pytest.mark.parametrize("name", ["speculative", "sjdpp", "specinfer", "mulo_sd", "masked_diffusion", "eagle2"])
     def test_whatever_runs_in_a_proof_is_among_the_files(self, name: str) -> None:
         """Every function of ours that is called, by whichever way it was imported."""
@@ -225,3 +222,54 @@ class TestProcesses:
     def test_the_floor_is_rounding(self) -> None:
         row = compute(Piece("floor", "autoregressive"), {}, 8)
         assert row["floor"] < 1e-12 and row["cases"] > 3
+
+
+# The cases of a setting in two pieces, which two processes enumerate at the same time, and the row of both.
+
+
+load_all()
+GREEDY_CASE, DRAWN_CASE = Case(2, 3, 19, Sampling(0.0)), CASES[0]
+ROW: dict[str, Any] = {"verdict": "exact", "total_variation": 1e-16, "case": "one", "seconds": 1.0, "planted": True}
+
+
+@pytest.mark.parametrize("outputs", [None, 32])
+def test_each_case_of_each_setting_is_in_one_piece(outputs: int | None) -> None:
+    settings = {name: contract.settings_of(name) for name in METHODS}
+    asked = set(pieces(settings, whole=False, bugs=False, outputs=outputs))
+    for name, variants in settings.items():
+        for index, method in enumerate(variants):
+            cases = cases_to_verify(method, outputs)
+            others, dear = halves(cases)
+            assert sorted(map(str, (*others, *dear))) == sorted(map(str, cases))
+            needed = bool(dear) and method.claim is not Claim.SAME_GREEDY
+            assert Piece("setting", name, index) in asked and (Piece("dear", name, index) in asked) == needed
+
+
+def test_both_rows_together_are_that_of_all_cases() -> None:
+    settings = {"autoregressive": contract.settings_of("autoregressive")}
+    row, dear = (compute(Piece(kind, "autoregressive"), settings, None) for kind in ("setting", "dear"))
+    whole = joined(row, dear)
+    assert whole["verdict"] == "exact" and whole["params"] == row["params"]
+    assert whole["total_variation"] == max(row["total_variation"], dear["total_variation"]) < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("dear", "expected"),
+    [
+        ({"verdict": "exact", "total_variation": 2e-16, "case": "two", "seconds": 2.0}, ("exact", "two", 3.0)),
+        ({"verdict": "exact", "total_variation": 0.0, "case": "two", "seconds": 2.0}, ("exact", "one", 3.0)),
+        ({"verdict": "broken", "total_variation": 0.3, "case": "two", "seconds": 2.0}, ("broken", "two", 3.0)),
+        ({"verdict": "unverified", "total_variation": None, "case": "why", "seconds": 2.0}, ("unverified", "why", 3.0)),
+        (None, ("exact", "one", 1.0)),
+    ],
+)
+def test_the_worse_piece_decides(dear: dict[str, Any] | None, expected: tuple[Any, ...]) -> None:
+    row = joined(ROW, dear)
+    assert (row["verdict"], row["case"], row["seconds"]) == expected
+
+
+def test_a_mutant_that_the_first_piece_does_not_catch_is_tried_on_the_other() -> None:
+    method = METHODS.get("speculative").variants()[0]
+    assert not prove(method, [GREEDY_CASE]).catches
+    proof = prove(method, [GREEDY_CASE], later=[DRAWN_CASE])
+    assert proof.catches and [str(case) for case in proof.cases] == [str(GREEDY_CASE)]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-from stridebench.harness.errors import UsageError
-from stridebench.methods.drafters.tree_shapes import branching, template
+from stridebench.harness.errors import UnknownNameError, UsageError
+from stridebench.methods.drafters.tree_shapes import best_tree, branching, choices, published, template
 
 
 class TestTemplates:
@@ -36,3 +37,30 @@ class TestTemplates:
     def test_a_level_without_children_is_refused(self) -> None:
         with pytest.raises(UsageError, match="each level has 1 child a node or more"):
             branching((2, 0))
+
+
+# Published trees, and trees of the best nodes by measured shares.
+
+
+class TestTrees:
+    def test_the_best_nodes_by_the_products_of_their_shares(self) -> None:
+        """0.6, 0.3 = 0.6 x 0.5, 0.24 (second child of the root), 0.12 = 0.24 x 0.5, 0.06 = 0.6 x 0.1."""
+        ranks = [[0.6, 0.24], [0.5, 0.1]]
+        tree = best_tree(ranks, 5)
+        expected = template([(0,), (0, 0), (1,), (1, 0), (0, 1)])
+        assert torch.equal(tree.parents, expected.parents) and torch.equal(tree.ranks, expected.ranks)
+        assert len(best_tree(ranks, 99).parents) == 2 + 4
+
+    @pytest.mark.parametrize("name", ["mc_sim_7b_63", "vicuna_7b_stage2"])
+    def test_the_published_trees(self, name: str) -> None:
+        tree = published(name, 4, 10)
+        assert tree.sizes[0] == 10 and sum(tree.sizes) == 63 and len(tree.sizes) == 4
+        assert len(set(choices()[name])) == 63
+
+    def test_a_tree_larger_than_the_heads_is_refused(self) -> None:
+        with pytest.raises(UsageError, match=r"4 levels deep and takes the 10 best tokens.*3 levels of 10 candidates"):
+            published("mc_sim_7b_63", 3, 10)
+        with pytest.raises(UsageError, match="4 levels of 2 candidates"):
+            published("mc_sim_7b_63", 4, 2)
+        with pytest.raises(UnknownNameError, match="mc_sim_7b_63"):
+            published("mc_sim_7b", 4, 10)

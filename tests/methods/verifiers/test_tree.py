@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from functools import partial
 
 import pytest
@@ -10,22 +11,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stridebench.harness.core.draft import Acceptance, Draft
-from stridebench.harness.core.draws import Draws
+from stridebench.harness.core.draws import Draws, SeededDraws
 from stridebench.harness.errors import ContractError
 from stridebench.harness.proof.enumerate import EnumeratingDraws
 from stridebench.methods.drafters.draft_model import siblings
-from stridebench.methods.verifiers.k_seq import k_seq
-from stridebench.methods.verifiers.rejection import acceptance_probs
+from stridebench.methods.verifiers.k_seq import k_seq, merge, verify_k_seq
+from stridebench.methods.verifiers.rejection import acceptance_probs, residual, verify_chain
 from stridebench.methods.verifiers.tree import (
     children,
     delta_acceptance,
     multi_step,
+    paths,
+    repeats,
     trie,
     verify_delta,
     verify_multi_step,
 )
 from tests.support.enumerated import enumerated
-from tests.support.first_token import V, distributions, first_token_probs, rows, star
+from tests.support.first_token import Emitted, V, distributions, first_token_probs, rows, star
+from tests.support.tree_paths import path_to, token_paths
 
 
 @pytest.mark.slow
@@ -90,3 +94,112 @@ def test_a_node_of_probability_zero_is_a_contract_error() -> None:
     draft = star(torch.tensor([0, 1]), torch.tensor([[1.0, 0, 0, 0], [1.0, 0, 0, 0]]))
     with pytest.raises(ContractError, match="drafted token 1 at position 1 has q = 0"):
         verify_multi_step(draft, torch.full((3, V), 0.25), EnumeratingDraws(), inner=1, width=2)
+
+
+# Structure of trees against plain loops: tries, children, paths and repeats.
+
+
+@given(st.lists(st.lists(st.integers(0, 2), min_size=3, max_size=3), min_size=1, max_size=6))
+def test_a_trie_merges_equal_prefixes(continuations: list[list[int]]) -> None:
+    count = len(continuations)
+    tree = trie(torch.tensor(continuations).T)
+    walks = token_paths([row[level] for level in range(3) for row in continuations], tree.parents.tolist())
+    for level, j in itertools.product(range(3), range(count)):
+        node, prefix = level * count + j, tuple(continuations[j][: level + 1])
+        assert walks[node] == prefix
+        same = [i for i in range(count) if tuple(continuations[i][: level + 1]) == prefix]
+        assert tree.first[node] == level * count + same[0]
+    merged = tree.first == torch.arange(3 * count)
+    assert len({walks[node] for node in merged.nonzero()[:, 0].tolist()}) == int(merged.sum()) == len(set(walks))
+
+
+@given(st.data())
+def test_children_paths_and_repeats_against_loops(data: st.DataObject) -> None:
+    size = data.draw(st.integers(1, 9))
+    parents = [data.draw(st.integers(-1, k - 1)) for k in range(size)]
+    tokens = [data.draw(st.integers(0, 1)) for _ in range(size)]
+    walks, on = token_paths(tokens, parents), torch.tensor(parents)
+    table = children(on, size + 1, size).tolist()
+    assert [[k for k in row if k >= 0] for row in table] == [
+        [k for k in range(size) if parents[k] == row - 1] for row in range(size + 1)
+    ]
+    assert [tuple(k for k in row if k >= 0) for row in paths(on, size).tolist()] == [
+        path_to(parents, node) for node in range(size)
+    ]
+    repeated: list[bool] = []
+    for node in range(size):
+        equal_sibling = any(parents[k] == parents[node] and tokens[k] == tokens[node] for k in range(node))
+        repeated.append(equal_sibling or (parents[node] >= 0 and repeated[parents[node]]))
+    assert repeats(torch.tensor(tokens), on).tolist() == repeated
+    assert len({walks[k] for k in range(size) if not repeated[k]}) == repeated.count(False)
+
+
+# k-SEQ: the output distribution, enumerated over drafts and coins; rho and repeated nodes by hand.
+
+
+@pytest.mark.slow
+@settings(max_examples=8)
+@given(p=distributions, q=distributions, k=st.integers(1, 2))
+def test_k_seq_has_the_targets_distribution(p: torch.Tensor, q: torch.Tensor, k: int) -> None:
+    def act(draws: Draws) -> tuple[Draft, Acceptance]:
+        drawn = siblings(q[None], k, draws, True)
+        draft = star(drawn.tokens, drawn.probs)
+        return draft, verify_k_seq(draft, rows(p, k), draws, k)
+
+    emitted = Emitted.of(act)
+    torch.testing.assert_close(emitted.probs, p, rtol=0, atol=1e-12)
+    overlap = float(torch.minimum(p, q).sum())
+    assert overlap - 1e-4 <= emitted.accepted <= 1 - (1 - overlap) ** k + 1e-12, (
+        "at least that of one try, at most that of k"
+    )
+
+
+def test_k_seq_accepts_every_first_draft_of_the_targets_own_distribution() -> None:
+    p = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64)
+    for tokens in ([0, 1], [2, 2]):
+        tree = trie(torch.tensor([tokens]))
+        kids = children(tree.parents, 1, 2)
+        assert k_seq(torch.tensor(tokens), rows(p, 1), rows(p, 2), tree, kids).accept_probs[0] == 1.0
+
+
+def test_rho_by_hand() -> None:
+    """Two tries at p = (1, 0), q = (1/2, 1/2): the best rho solves 1 - (1 - b)^2 = rho b with b = 1/2 where rho < 2."""
+    p = torch.tensor([[1.0, 0.0]] * 3, dtype=torch.float64)
+    q = torch.full((2, 2), 0.5, dtype=torch.float64)
+    tree = trie(torch.tensor([[0, 1]]))
+    judgement = k_seq(torch.tensor([0, 1]), q, p, tree, children(tree.parents, 1, 2))
+    assert judgement.accept_probs.tolist() == pytest.approx([1.0, 0.0], abs=1e-4)  # rho = 3/2: 1 / (3/2 x 1/2) > 1
+    assert judgement.residuals[0].tolist() == [1.0, 0.0]
+
+
+def test_a_repeated_node_adds_to_the_node_that_it_repeats() -> None:
+    """Candidates a, b, a with probabilities 1/2, 1/4, 1/2: a is first or third, b second."""
+    tree = trie(torch.tensor([[0, 1, 0]]))
+    accept_probs = merge(torch.tensor([0.5, 0.25, 0.5], dtype=torch.float64), tree)
+    a, b = 0.5 + 0.5 * 0.75 * 0.5, 0.5 * 0.25
+    assert accept_probs.tolist() == pytest.approx([a, b / (1 - a), 0.0], abs=1e-12)
+
+
+# Rejection sampling of a chain: what is left after a rejection, in both forms of a drafter's distribution.
+
+
+P = torch.tensor([[0.5, 0.3, 0.2, 0.0], [0.0, 1.0, 0.0, 0.0], [0.1, 0.2, 0.3, 0.4]])
+
+
+@pytest.mark.parametrize("tokens", [[0, 1, 3], [1, 0, 2], [3, 3, 3]])
+def test_ids_are_point_masses(tokens: list[int]) -> None:
+    ids = torch.tensor(tokens)
+    assert torch.equal(residual(P, ids), residual(P, torch.zeros_like(P).scatter(1, ids[:, None], 1.0)))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_chain_of_point_masses_is_one_of_their_rows(seed: int) -> None:
+    """Whether none, some or all of the drafts are accepted."""
+    p = torch.rand(4, 6, generator=torch.Generator().manual_seed(seed)) ** 3
+    p[2] = torch.eye(6)[seed % 6]  # a greedy row
+    p = p / p.sum(1, keepdim=True)
+    x = p[:3].argmax(1) if seed % 2 else torch.tensor([seed % 6, 1, seed % 6])
+    sides = [verify_chain(x, q, p, SeededDraws(seed, "t", "p", 0)) for q in (None, torch.eye(6)[x])]
+    first, second = (side.read() for side in sides)
+    assert (first.path, first.token) == (second.path, second.token)
+    assert first.expected == pytest.approx(second.expected)

@@ -164,5 +164,5 @@ class TestTable:
         assert steps[0].drafted == 12
         costs_file(model, component).write_text('{"target": []}')
         core_costs._read.cache_clear()
-        with pytest.raises(UsageError, match="is no table of costs"):
+        with pytest.raises(UsageError, match="is not a table of costs"):
             measured(model, component)
