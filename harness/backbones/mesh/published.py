@@ -212,7 +212,7 @@ class PointMesh(PointCloudAdapter):
     def __init__(self, identity: Identity, family: MeshFamily, model: Any, weights: bpt.BPTWeights | None) -> None:
         super().__init__(identity)
         self._family, self._model, self._weights = family, model, weights
-        self._rotations = model.rotations() if weights is None else None
+        self._rotations: Any = model.rotations() if weights is None else None
 
     @classmethod
     def load(cls, name: str, params: Mapping[str, Any], dtype: str, device: str) -> PointMesh:

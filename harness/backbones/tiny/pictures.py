@@ -21,7 +21,7 @@ from transformers import (
     T5EncoderModel,
 )
 
-from stridebench.harness.backbones.image import chameleon, janus
+from stridebench.harness.backbones.image import multimodal
 from stridebench.harness.backbones.image.llamagen_modules import GPT, LlamaGenShape, published
 from stridebench.harness.backbones.image.tar import Meanings
 from stridebench.harness.backbones.image.vqgan import VQDecoder, VQEncoder, VQShape
@@ -43,7 +43,7 @@ def save(family: str, preset: Mapping[str, Any], folder: Path) -> None:
         _save_llamagen(family.removeprefix("llamagen_"), components, folder)
         return
     if family == "simplear":
-        levels = torch.tensor(janus.LEVELS).prod()
+        levels = torch.tensor(multimodal.LEVELS).prod()
         model, words = simplear_parts(int(levels))
         save_painter(folder / FILES["vq"])
     else:
@@ -125,8 +125,8 @@ def vq_state(taming: bool, codes: int = CODES, levels: int = 2) -> dict[str, Ten
 def chameleon_parts(lines: bool) -> tuple[Any, Any]:
     """Return Chameleon and its tokenizer; with `lines`, the words of Lumina-mGPT."""
     torch.manual_seed(1)
-    special = [letters(code) for code in reversed(range(CODES))] + [chameleon.BOI, chameleon.EOT]
-    special += [chameleon.LINE, "<reserved08801>", "<reserved08802>"] if lines else []
+    special = [letters(code) for code in reversed(range(CODES))] + [multimodal.BOI, multimodal.EOT]
+    special += [multimodal.LINE, "<reserved08801>", "<reserved08802>"] if lines else []
     words = character_tokenizer(special)
     config = ChameleonConfig(
         **TEXT,
@@ -142,8 +142,7 @@ def emu3_parts() -> tuple[Any, Any]:
     """Return Emu3 and its tokenizer."""
     torch.manual_seed(1)
     special = [f"<|visual token {code:06d}|>" for code in range(CODES)]
-    names = (chameleon.EMU3_BOI, chameleon.IMAGE, chameleon.EOI, chameleon.EMU3_LINE, chameleon.FRAME, chameleon.EOS)
-    words = character_tokenizer([*special, *names, "<image>"])
+    words = character_tokenizer([*special, *multimodal.EMU3_SPECIAL, "<image>"])
     vq = {"codebook_size": CODES, "base_channels": 32, "channel_multiplier": [1, 1], "num_res_blocks": 1}
     config = Emu3Config(
         text_config={**TEXT, "vocab_size": len(words), "attention_dropout": 0.0, "pad_token_id": 2, "bos_token_id": 0},
@@ -156,7 +155,7 @@ def emu3_parts() -> tuple[Any, Any]:
 def janus_parts() -> tuple[Any, Any]:
     """Return Janus and its tokenizer."""
     torch.manual_seed(1)
-    words = character_tokenizer([janus.BOI, janus.PAD], opens=True)
+    words = character_tokenizer([multimodal.JANUS_BOI, multimodal.JANUS_PAD], opens=True)
     config = JanusConfig(
         text_config={"model_type": "llama", **TEXT, "vocab_size": len(words)},
         vision_config={**DECODER, "image_size": 16, "patch_size": 4, "projection_dim": 32, "num_image_tokens": 16},
@@ -176,7 +175,7 @@ def gpt_state(shape: LlamaGenShape) -> dict[str, Tensor]:
 def simplear_parts(codes: int) -> tuple[Any, Any]:
     """Return SimpleAR and its tokenizer."""
     torch.manual_seed(1)
-    words = character_tokenizer([janus.BEGIN, janus.SIMPLEAR_BOI])
+    words = character_tokenizer([multimodal.SIMPLEAR_BEGIN, multimodal.SIMPLEAR_BOI])
     return Qwen2ForCausalLM(Qwen2Config(**TEXT, vocab_size=len(words) + codes + 8)).eval(), words
 
 

@@ -16,7 +16,7 @@ from transformers import GenerationConfig
 
 from stridebench.harness.backbones import tiny as stand_in
 from stridebench.harness.backbones.checkpoints import components
-from stridebench.harness.backbones.image import janus, llamagen, tar, vqgan
+from stridebench.harness.backbones.image import llamagen, multimodal, tar, vqgan
 from stridebench.harness.backbones.image import llamagen_modules as modules
 from stridebench.harness.backbones.image.published import FAMILIES, RealImage, family_of
 from stridebench.harness.backbones.slots.cache import Masks, SlotCache
@@ -283,7 +283,7 @@ def test_pixels_are_those_of_transformers(tmp_path: Path) -> None:
 
 
 def test_codes_of_finite_scalar_quantisation() -> None:
-    codes = janus.fsq((8, 8, 8, 5, 5, 5))
+    codes = multimodal.fsq((8, 8, 8, 5, 5, 5))
     assert codes.shape == (64000, 6) and len(codes.unique(dim=0)) == 64000
     assert codes[0].tolist() == [-1.0] * 6 and codes[1].tolist() == [-0.75, *[-1.0] * 5]
     assert codes[-1].tolist() == [0.75, 0.75, 0.75, 1.0, 1.0, 1.0]
