@@ -191,7 +191,7 @@ class BPT(nn.Module):
         self.token_embed = nn.Embedding(mesh.EOS + 1, dim)
         self.abs_pos_emb = nn.Embedding(sizes.codes, dim)
         self.conditioner = Conditioner(sizes.encoder)
-        kinds = [_self, _cross, _gated] * sizes.depth
+        kinds = [lambda sizes: _projections(sizes, sizes.dim), _cross, _gated] * sizes.depth
         layers = [nn.ModuleList([nn.ModuleList([nn.LayerNorm(dim)]), kind(sizes)]) for kind in kinds]
         self.decoder = nn.ModuleDict({"layers": nn.ModuleList(layers), "final_norm": nn.LayerNorm(dim)})
         self.to_logits = nn.Linear(dim, mesh.EOS + 1)
@@ -247,10 +247,6 @@ def _projections(sizes: BPTSizes, context: int) -> nn.ModuleDict:
         "to_out": (inner, sizes.dim),
     }
     return nn.ModuleDict({name: nn.Linear(*width, bias=False) for name, width in widths.items()})
-
-
-def _self(sizes: BPTSizes) -> nn.Module:
-    return _projections(sizes, sizes.dim)
 
 
 def _cross(sizes: BPTSizes) -> nn.Module:

@@ -347,9 +347,11 @@ def test_the_error_of_a_preset_names_each_absent_component_and_its_place(
 def saved(family: str, folder: Path) -> dict[str, Any]:
     """Parameters of a preset for small files of the published formats, which this writes."""
     published = next(spec.params for spec in presets.by_name().values() if spec.params.get("family") == family)
-    stand_ins.save(family, published, folder)
-    parts = {key: {"path": str(folder / stand_in.FILES[key])} for key in published["parts"] if key != "text"}
-    sized = {"pixels": published["pixels"] // stand_in.PIXELS} if family == "tar" else {}
+    paths = {key: folder / stand_in.FILES[key] for key in published["parts"] if key != "text"}
+    pixels = published.get("pixels", 0) // stand_in.PIXELS
+    stand_ins.save(family, paths, pixels)
+    parts = {key: {"path": str(path)} for key, path in paths.items()}
+    sized = {"pixels": pixels} if family == "tar" else {}
     return {**published, "parts": parts, "guidance": SCALE, **stand_in.PICTURES[family], **sized}
 
 
