@@ -278,7 +278,12 @@ class BPTWeights:
         return TiedEmbeddings(self.table, functional.pad(self.model.to_logits.weight, (0, 0, 0, 1)))
 
     def bind(self, latents: Float[Tensor, "K C"]) -> BPTNet:
-        return BPTNet(self, [_consult(layer[3], latents, self.model.sizes.heads) for layer in self.layers])
+        cross = []
+        for _, _, _, block, _, _ in self.layers:
+            keys, values = (heads_of(block[name](latents), self.model.sizes.heads) for name in ("to_k", "to_v"))
+            keys = _unit(torch.cat([block.mem_k[None], keys], 2))
+            cross.append((keys, torch.cat([block.mem_v[None], values], 2)))
+        return BPTNet(self, cross)
 
     def states(self, tokens: Int[Tensor, " N"], latents: Float[Tensor, "K C"]) -> Float[Tensor, "N E"]:
         """Return hidden rows of a whole sequence after the last norm, as heads read them; gradients flow."""
@@ -295,12 +300,6 @@ class _Whole:
 
     def update(self, keys: Tensor, values: Tensor) -> Pair:
         return keys, values
-
-
-def _consult(block: Any, latents: Float[Tensor, "K C"], heads: int) -> Pair:
-    keys, values = (heads_of(block[name](latents), heads) for name in ("to_k", "to_v"))
-    keys = _unit(torch.cat([block.mem_k[None], keys], 2))
-    return keys, torch.cat([block.mem_v[None], values], 2)
 
 
 @final
