@@ -90,7 +90,7 @@ class PictureLayout:
         grid = self.grid
         return torch.arange(grid.length).view(self.rows, grid.stride)[:, : self.columns].flatten()
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Mapping[str, Any]:
         entry: dict[str, Any] = {"rows": self.rows, "columns": self.columns, "codes": self.codes}
         return {"picture": {**entry, "words": list(self.words), **({"closed": True} if self.closed else {})}}
 
