@@ -234,25 +234,21 @@ class TabularCache(HashCache):
         )
         gated = [0] * len(tokens) if window.gate is None else (window.gate.long() * window.adapter).tolist()
         for n, (token, position) in enumerate(zip(tokens, positions, strict=True)):
-            attended = self.entries if sees is None else self._attended(sees[n], window.base, old + n)
+            attended = self.entries
+            if sees is not None:
+                after = zip(self.entries[window.base : old + n], sees[n], strict=False)
+                attended = self.entries[: window.base] + [entry for entry, visible in after if visible]
             self.entries.append(mix(token, position, (sum(attended) + features[n] + gated[n]) & MASK))
-        hidden = self._tapped(window.taps, old) if window.taps else None
+        hidden = None
+        if window.taps:
+            rows = [self.model.hidden(entry, tap) for entry in self.entries[old:] for tap in window.taps]
+            hidden = torch.stack(rows).view(len(tokens), 1, len(window.taps), WIDTH)
         if not window.rows:
             return Rows(torch.empty(0, self.model.vocabulary, dtype=DTYPE), hidden)
         logits = torch.stack([self.model.row(entry) for entry in self.entries[-window.rows :]])
         if self.model.grammar is not None:
             logits = logits + self.model.grammar(window.positions[-window.rows :] + 1 - self.prompt)
         return Rows(logits, hidden)
-
-    def _tapped(self, taps: Sequence[int], first: int) -> Tensor:
-        new = self.entries[first:]
-        return torch.stack([self.model.hidden(entry, tap) for entry in new for tap in taps]).view(
-            len(new), 1, len(taps), WIDTH
-        )
-
-    def _attended(self, row: list[bool], base: int, end: int) -> list[int]:
-        after = self.entries[base:end]
-        return self.entries[:base] + [entry for entry, visible in zip(after, row, strict=False) if visible]
 
 
 def _grid(sides: Any, vocabulary: int) -> Grid | None:

@@ -13,11 +13,9 @@ import torch
 from transformers import Qwen2ForCausalLM
 
 from stridebench.harness.backbones.base import Identity
-from stridebench.harness.backbones.image import chameleon as chameleon_family
-from stridebench.harness.backbones.image import janus as janus_family
 from stridebench.harness.backbones.image import llamagen as llamagen_family
+from stridebench.harness.backbones.image import multimodal, vqgan
 from stridebench.harness.backbones.image import tar as tar_family
-from stridebench.harness.backbones.image import vqgan
 from stridebench.harness.backbones.image.llamagen_modules import LlamaGenShape
 from stridebench.harness.backbones.image.published import Model, PictureRequest, RealImage, capabilities
 from stridebench.harness.backbones.tiny.pictures import (
@@ -59,24 +57,24 @@ def backbone(model: Model, guidance: float) -> RealImage:
 
 def chameleon(guidance: float, lines: bool) -> Tiny:
     model, words = chameleon_parts(lines)
-    prompts = chameleon_family.lumina if lines else chameleon_family.anole
+    prompts = multimodal.lumina if lines else multimodal.anole
     settings = {"pixels": 32 if lines else 8}
     state = vq_state(True, levels=4 if lines else 2)
-    pictures = chameleon_family.assemble_chameleon(request(settings), model, words, state, prompts)
+    pictures = multimodal.assemble_chameleon(request(settings), model, words, state, prompts)
     return Tiny(backbone(pictures, guidance), PROMPT, model, words)
 
 
 def emu3(guidance: float) -> Tiny:
     model, words = emu3_parts()
     return Tiny(
-        backbone(chameleon_family.assemble_emu3(request({"pixels": 8}), model, words), guidance), PROMPT, model, words
+        backbone(multimodal.assemble_emu3(request({"pixels": 8}), model, words), guidance), PROMPT, model, words
     )
 
 
 def janus(guidance: float) -> Tiny:
     model, words = janus_parts()
     origin = copy.deepcopy(model)
-    return Tiny(backbone(janus_family.assemble_janus(request({}), model, words), guidance), PROMPT, origin, words)
+    return Tiny(backbone(multimodal.assemble_janus(request({}), model, words), guidance), PROMPT, origin, words)
 
 
 def llamagen(guidance: float, kind: str) -> Tiny:
@@ -102,7 +100,7 @@ def simplear(guidance: float, folder: Path) -> Tiny:
     save_painter(path)
     origin = Qwen2ForCausalLM(model.config).eval()
     origin.load_state_dict(model.state_dict())
-    pictures = janus_family.assemble_simplear(request({"pixels": 64}, vq=path), model, words, (4, 4, 2))
+    pictures = multimodal.assemble_simplear(request({"pixels": 64}, vq=path), model, words, (4, 4, 2))
     return Tiny(backbone(pictures, guidance), PROMPT, origin, words)
 
 

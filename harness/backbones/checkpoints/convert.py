@@ -283,7 +283,7 @@ def _unread_keys(reader: Any, architecture: str, config: Any) -> list[str]:
     ]
 
 
-def _rope_parameters(reader: Any, architecture: str, config: Any) -> dict[str, Any]:
+def _rope_parameters(reader: Any, architecture: str, config: Any) -> Mapping[str, Any]:
     """Return the scaling of rotations, which transformers does not read from a GGUF file.
 
     llama.cpp divides frequency i by entry i of ``rope_freqs`` (Llama 3.1), whatever formula gave it. Transformers has

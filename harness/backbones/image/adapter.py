@@ -13,7 +13,7 @@ from typing import Any, final
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 from torch.nn import functional
 
@@ -90,7 +90,7 @@ class PictureLayout:
         grid = self.grid
         return torch.arange(grid.length).view(self.rows, grid.stride)[:, : self.columns].flatten()
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Mapping[str, Any]:
         entry: dict[str, Any] = {"rows": self.rows, "columns": self.columns, "codes": self.codes}
         return {"picture": {**entry, "words": list(self.words), **({"closed": True} if self.closed else {})}}
 
@@ -124,34 +124,6 @@ class PictureLayout:
                 )
             ids.append(self.codes + self.words.index(word))
         return [*(ids or [self.empty]), self.begin]
-
-
-class Palette:
-    """The looks of codes, levels of grey or patches of a VQ: a vector and a digest of them."""
-
-    def __init__(self, codes: int, vq: VQ | None = None, fingerprint: str = "grey") -> None:
-        self.fingerprint = fingerprint
-        self._vq = vq
-        grey = torch.linspace(0, 1, codes)[:, None]
-        self.codebook: Float[Tensor, "codes C"] = grey if vq is None else vq.codebook.detach()
-
-    def tokenizer(self, name: str) -> VQ:
-        """Return the VQ, or raise UsageError."""
-        if self._vq is None:
-            raise UsageError(f"{name} has shades of grey for codes and no tokenizer, so pictures cannot be its data")
-        return self._vq.requires_grad_(False)
-
-    def paint(self, name: str, layout: PictureLayout, tokens: Sequence[int]) -> Picture:
-        """Return the picture of a whole grid of codes, or raise OutputError."""
-        ids = torch.tensor(cells(name, layout.grid, tokens), dtype=torch.long)
-        wrong = ids[(ids < 0) | (ids >= layout.codes)].tolist()
-        if wrong:
-            raise OutputError(f"token {wrong[0]} stands for no colour; the codes of {name!r} end at {layout.codes}")
-        grid = ids.view(layout.rows, layout.columns)
-        if self._vq is not None:
-            return Picture(self._vq.decode(grid[None])[0].numpy())
-        grey = (self.codebook[grid] * 255).round().to(torch.uint8).expand(-1, -1, 3)
-        return Picture(np.ascontiguousarray(grey.numpy()))
 
 
 def cells(name: str, grid: Grid, tokens: Sequence[int]) -> list[int]:
@@ -193,9 +165,9 @@ class ImageModel(Adapter):
     parameters = ("source", "pixels", "guidance", "weights")
     advice = "name a preset such as embedded-image"
 
-    def __init__(self, identity: Identity, net: Net, layout: PictureLayout, palette: Palette) -> None:
+    def __init__(self, identity: Identity, net: Net, layout: PictureLayout, vq: VQ | None) -> None:
         super().__init__(identity)
-        self._net, self._layout, self._palette = net, layout, palette
+        self._net, self._layout, self._vq = net, layout, vq
         allowed = torch.arange(layout.vocabulary, device=identity.device) < layout.codes
         self._grammar = GridGrammar(layout.grid, allowed)
 
@@ -206,21 +178,22 @@ class ImageModel(Adapter):
         model, weights_digest = _model(name, params, dtype)
         model = transformers_models.place(model, device, TYPES[dtype]).eval().requires_grad_(False)
         layout = PictureLayout.read(name, model.config)
-        palette = _palette(name, params, layout)
+        vq, painter = _read_vq(name, params, layout.codes)
+        codebook = torch.linspace(0, 1, layout.codes)[:, None] if vq is None else vq.codebook
         capabilities = Capabilities(
             layout.vocabulary,
             int(model.config.max_position_embeddings),
             meets=cls.meets(params),
             grid=layout.grid,
-            codebook=palette.codebook.to(device),
+            codebook=codebook.to(device),
             layers=int(model.config.num_hidden_layers),
             width=int(model.config.hidden_size),
             branches=1 if scale == 1.0 else 2,
             guidance=scale,
         )
-        fingerprint = hashlib.sha256(f"{weights_digest} {palette.fingerprint} guidance={scale!r}".encode()).hexdigest()
+        fingerprint = hashlib.sha256(f"{weights_digest} {painter} guidance={scale!r}".encode()).hexdigest()
         identity = Identity(name, dtype, device, capabilities, fingerprint)
-        loaded = cls(identity, forward_of(model, products), layout, palette)
+        loaded = cls(identity, forward_of(model, products), layout, vq)
         loaded.weights_form = products.weights
         return loaded
 
@@ -265,7 +238,11 @@ class ImageModel(Adapter):
 
     def tokenizer(self) -> PictureTokenizer:
         """Return its frozen tokenizer of pictures, or raise UsageError if its codes are shades of grey."""
-        return self._palette.tokenizer(self.name).to(self.device)
+        if self._vq is None:
+            raise UsageError(
+                f"{self.name} has shades of grey for codes and no tokenizer, so pictures cannot be its data"
+            )
+        return self._vq.to(self.device)
 
     def picture_ids(self) -> Int[Tensor, " K"]:
         return torch.arange(self._layout.codes)
@@ -277,7 +254,18 @@ class ImageModel(Adapter):
         return self._layout.prompt(self.name, text)
 
     def decode(self, tokens: Sequence[int]) -> Picture:
-        return self._palette.paint(self.name, self._layout, tokens)
+        layout = self._layout
+        ids = torch.tensor(cells(self.name, layout.grid, tokens), dtype=torch.long)
+        wrong = ids[(ids < 0) | (ids >= layout.codes)].tolist()
+        if wrong:
+            raise OutputError(
+                f"token {wrong[0]} stands for no colour; the codes of {self.name!r} end at {layout.codes}"
+            )
+        grid = ids.view(layout.rows, layout.columns)
+        if self._vq is not None:
+            return Picture(self._vq.decode(grid[None])[0].numpy())
+        grey = (torch.linspace(0, 1, layout.codes)[grid, None] * 255).round().to(torch.uint8).expand(-1, -1, 3)
+        return Picture(np.ascontiguousarray(grey.numpy()))
 
     def variant(self, params: Mapping[str, str]) -> ImageModel:
         """Return a variant of ``layers`` layers, as in `hf_causal`, or of another ``guidance``."""
@@ -298,7 +286,7 @@ class ImageModel(Adapter):
             capabilities=replace(self.capabilities, layers=net.layers, branches=branches, guidance=scale),
             fingerprint=hashlib.sha256(f"{self.fingerprint} {changes}".encode()).hexdigest(),
         )
-        return ImageModel(identity, net, self._layout, self._palette)
+        return ImageModel(identity, net, self._layout, self._vq)
 
 
 def _scale(name: str, value: Any) -> float:
@@ -322,14 +310,15 @@ def _model(name: str, params: Mapping[str, Any], dtype: str) -> tuple[Any, str]:
     return transformers_models.read_model(name, folder, config, "sdpa", TYPES[dtype]), sources.digest(folder)
 
 
-def _palette(name: str, params: Mapping[str, Any], layout: PictureLayout) -> Palette:
+def _read_vq(name: str, params: Mapping[str, Any], codes: int) -> tuple[VQ | None, str]:
+    """Return the VQ of a preset and the digest of its weights; without one, codes are levels of grey."""
     if "pixels" not in params:
-        return Palette(layout.codes)
+        return None, "grey"
     source = sources.parse(name, params["pixels"])
     if source.kind != "folder":
         raise UsageError(f"{name}: pixels is a source {source.kind}; give shipped: NAME or folder: PATH")
     folder = Path(source.fields["path"]).expanduser()
-    vq = VQ.load(folder)
-    if len(vq.codebook) != layout.codes:
-        raise WeightsError(f"{name}: {layout.codes} codes, and the tokenizer in {folder} has {len(vq.codebook)}")
-    return Palette(layout.codes, vq, files.of_file(folder / "model.safetensors"))
+    vq = VQ.load(folder).requires_grad_(False)
+    if len(vq.codebook) != codes:
+        raise WeightsError(f"{name}: {codes} codes, and the tokenizer in {folder} has {len(vq.codebook)}")
+    return vq, files.of_file(folder / "model.safetensors")

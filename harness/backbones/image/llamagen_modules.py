@@ -143,27 +143,15 @@ class LlamaGenLayer(nn.Module):
 
     def __init__(self, shape: LlamaGenShape) -> None:
         super().__init__()
-        self.attention = _Attention(shape.width)
-        self.feed_forward = _Mlp(shape.width, shape.inner)
+        width, inner = shape.width, shape.inner
+        self.attention = _linears(wqkv=(width, 3 * width), wo=(width, width))
+        self.feed_forward = _linears(w1=(width, inner), w3=(width, inner), w2=(inner, width))
         self.attention_norm = nn.RMSNorm(shape.width, EPS)
         self.ffn_norm = nn.RMSNorm(shape.width, EPS)
 
 
-class _Attention(nn.Module):
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.wqkv, self.wo = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
-
-
-class _Mlp(nn.Module):
-    def __init__(self, width: int, inner: int) -> None:
-        super().__init__()
-        self.w1, self.w3 = nn.Linear(width, inner, bias=False), nn.Linear(width, inner, bias=False)
-        self.w2 = nn.Linear(inner, width, bias=False)
-
-    def forward(self, x: Float[Tensor, "N E"]) -> Float[Tensor, "N E"]:
-        out: Tensor = self.w2(functional.silu(self.w1(x)) * self.w3(x))
-        return out
+def _linears(**widths: tuple[int, int]) -> nn.ModuleDict:
+    return nn.ModuleDict({name: nn.Linear(*width, bias=False) for name, width in widths.items()})
 
 
 def vocabulary(shape: LlamaGenShape) -> int:
@@ -272,7 +260,8 @@ class LlamaGenNet(TappedNet):
         else:
             attended = _attend(*rows, mask, slot)
         x = x + layer.attention.wo(attended.reshape(count, -1))
-        out: Tensor = x + layer.feed_forward(layer.ffn_norm(x))
+        mlp, normed = layer.feed_forward, layer.ffn_norm(x)
+        out: Tensor = x + mlp.w2(functional.silu(mlp.w1(normed)) * mlp.w3(normed))
         return out
 
 

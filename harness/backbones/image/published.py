@@ -198,13 +198,13 @@ class DecoderNet:
 
 
 FAMILIES = {
-    "anole": "chameleon.ANOLE",
-    "lumina": "chameleon.LUMINA",
-    "emu3": "chameleon.EMU3",
-    "janus": "janus.JANUS",
+    "anole": "multimodal.ANOLE",
+    "lumina": "multimodal.LUMINA",
+    "emu3": "multimodal.EMU3",
+    "janus": "multimodal.JANUS",
     "llamagen_c2i": "llamagen.C2I",
     "llamagen_t2i": "llamagen.T2I",
-    "simplear": "janus.SIMPLEAR",
+    "simplear": "multimodal.SIMPLEAR",
     "tar": "tar.TAR",
 }
 """The module and constant of each family. Modules are imported at use, because transformers' classes take seconds."""

@@ -84,7 +84,7 @@ class Meanings(nn.Module):
 
 
 RENAMED = {
-    "bottleneck.regularizer.": "",
+    "bottleneck.regularizer.embedding": "embedding",
     "bottleneck.out_linear.": "out_linear.",
     "decoder.vision_model.": "decoder.",
     "decoder.": "decoder.",

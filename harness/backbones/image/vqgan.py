@@ -105,7 +105,7 @@ class _Decoder(nn.Module):
             self.conv_blocks.append(_Level(width, level, shape.blocks, shape.attends and index == 0))
             if index != last:
                 self.conv_blocks[-1].upsample = nn.Module()
-                self.conv_blocks[-1].upsample.conv = nn.Conv2d(level, level, 3, padding=1)  # type: ignore[union-attr]
+                self.conv_blocks[-1].upsample.conv = nn.Conv2d(level, level, 3, padding=1)
             width = level
         self.norm_out = nn.GroupNorm(GROUPS, width, eps=1e-6)
         self.conv_out = nn.Conv2d(width, 3, 3, padding=1)
@@ -128,7 +128,7 @@ class _PictureEncoder(nn.Module):
             self.conv_blocks.append(_Level(width, level, blocks, attends and index == last))
             if index != last:
                 self.conv_blocks[-1].downsample = nn.Module()
-                self.conv_blocks[-1].downsample.conv = nn.Conv2d(level, level, 3, stride=2)  # type: ignore[union-attr]
+                self.conv_blocks[-1].downsample.conv = nn.Conv2d(level, level, 3, stride=2)
             width = level
         self.mid = nn.ModuleList([_Residual(width, width), _PlaceAttention(width), _Residual(width, width)])
         self.norm_out = nn.GroupNorm(GROUPS, width, eps=1e-6)
@@ -145,6 +145,9 @@ class _PictureEncoder(nn.Module):
 class _Level(nn.Module):
     """Residual blocks of one size. All but the last level of a net have ``upsample`` or ``downsample`` behind them."""
 
+    upsample: Any
+    downsample: Any
+
     def __init__(self, width: int, out: int, blocks: int, attends: bool) -> None:
         super().__init__()
         self.res = nn.ModuleList([_Residual(width if n == 0 else out, out) for n in range(blocks)])
@@ -156,9 +159,9 @@ class _Level(nn.Module):
             if len(self.attn):
                 x = self.attn[index](x)
         if hasattr(self, "upsample"):
-            x = self.upsample.conv(functional.interpolate(x, scale_factor=2.0))  # type: ignore[operator]  # a Conv2d
+            x = self.upsample.conv(functional.interpolate(x, scale_factor=2.0))
         if hasattr(self, "downsample"):
-            x = self.downsample.conv(functional.pad(x, (0, 1, 0, 1)))  # type: ignore[operator]  # a Conv2d
+            x = self.downsample.conv(functional.pad(x, (0, 1, 0, 1)))
         return x
 
 

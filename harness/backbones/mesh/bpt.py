@@ -191,7 +191,7 @@ class BPT(nn.Module):
         self.token_embed = nn.Embedding(mesh.EOS + 1, dim)
         self.abs_pos_emb = nn.Embedding(sizes.codes, dim)
         self.conditioner = Conditioner(sizes.encoder)
-        kinds = [_self, _cross, _gated] * sizes.depth
+        kinds = [lambda sizes: _projections(sizes, sizes.dim), _cross, _gated] * sizes.depth
         layers = [nn.ModuleList([nn.ModuleList([nn.LayerNorm(dim)]), kind(sizes)]) for kind in kinds]
         self.decoder = nn.ModuleDict({"layers": nn.ModuleList(layers), "final_norm": nn.LayerNorm(dim)})
         self.to_logits = nn.Linear(dim, mesh.EOS + 1)
@@ -249,10 +249,6 @@ def _projections(sizes: BPTSizes, context: int) -> nn.ModuleDict:
     return nn.ModuleDict({name: nn.Linear(*width, bias=False) for name, width in widths.items()})
 
 
-def _self(sizes: BPTSizes) -> nn.Module:
-    return _projections(sizes, sizes.dim)
-
-
 def _cross(sizes: BPTSizes) -> nn.Module:
     block = _projections(sizes, sizes.encoder.out)
     for name in ("mem_k", "mem_v"):
@@ -282,7 +278,12 @@ class BPTWeights:
         return TiedEmbeddings(self.table, functional.pad(self.model.to_logits.weight, (0, 0, 0, 1)))
 
     def bind(self, latents: Float[Tensor, "K C"]) -> BPTNet:
-        return BPTNet(self, [_consult(layer[3], latents, self.model.sizes.heads) for layer in self.layers])
+        cross = []
+        for _, _, _, block, _, _ in self.layers:
+            keys, values = (heads_of(block[name](latents), self.model.sizes.heads) for name in ("to_k", "to_v"))
+            keys = _unit(torch.cat([block.mem_k[None], keys], 2))
+            cross.append((keys, torch.cat([block.mem_v[None], values], 2)))
+        return BPTNet(self, cross)
 
     def states(self, tokens: Int[Tensor, " N"], latents: Float[Tensor, "K C"]) -> Float[Tensor, "N E"]:
         """Return hidden rows of a whole sequence after the last norm, as heads read them; gradients flow."""
@@ -299,12 +300,6 @@ class _Whole:
 
     def update(self, keys: Tensor, values: Tensor) -> Pair:
         return keys, values
-
-
-def _consult(block: Any, latents: Float[Tensor, "K C"], heads: int) -> Pair:
-    keys, values = (heads_of(block[name](latents), heads) for name in ("to_k", "to_v"))
-    keys = _unit(torch.cat([block.mem_k[None], keys], 2))
-    return keys, torch.cat([block.mem_v[None], values], 2)
 
 
 @final

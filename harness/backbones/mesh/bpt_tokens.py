@@ -130,7 +130,9 @@ def tidied(steps: npt.NDArray[np.int64], faces: npt.NDArray[np.int64]) -> Mesh |
 def encode(mesh: Mesh) -> list[int]:
     """Return the token ids of a mesh, the end token last; raises as `quantise`."""
     exact = quantise(mesh)
-    blocks, offsets = _ids(exact.vertices)
+    block_steps, offset_steps = exact.vertices // STEPS, exact.vertices % STEPS
+    blocks = (block_steps @ [BLOCKS**2, BLOCKS, 1]).tolist()
+    offsets = (offset_steps @ [STEPS**2, STEPS, 1] + OFFSETS).tolist()
     tokens: list[int] = []
     for patch in patches(exact.faces.tolist(), len(exact.vertices)):
         named_block = -1 if tokens else blocks[patch[0]]
@@ -143,13 +145,6 @@ def encode(mesh: Mesh) -> list[int]:
                 named_block = block
             tokens.append(offsets[vertex])
     return [*tokens, EOS]
-
-
-def _ids(steps: npt.NDArray[np.int64]) -> tuple[list[int], list[int]]:
-    block, offset = steps // STEPS, steps % STEPS
-    blocks = (block[:, 0] * BLOCKS + block[:, 1]) * BLOCKS + block[:, 2]
-    offsets = (offset[:, 0] * STEPS + offset[:, 1]) * STEPS + offset[:, 2] + OFFSETS
-    return blocks.tolist(), offsets.tolist()
 
 
 def decode(tokens: Sequence[int]) -> Mesh:

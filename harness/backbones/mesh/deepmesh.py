@@ -365,7 +365,9 @@ class _HourglassPass:
         heads = np.flatnonzero(positions % FACTOR == 0)
         if len(heads):
             below.owners.extend((level.slots.length + heads).tolist())
-            pooled = module.downsample["proj"](_gather(states[0, 0], _triples(every, positions[heads], sight[heads])))
+            index = torch.from_numpy(_triples(every, positions[heads], sight[heads])).to(states.device)
+            triples = states[0, 0][index.clamp(0)] * (index >= 0)[..., None]  # zeros before the start
+            pooled = module.downsample["proj"](triples.flatten(1))
             down = self.run(at + 1, pooled, positions[heads] // FACTOR, sight[heads][:, below.owners])
             up = module.upsample["proj"](down)
             below.slots.layers[-1].update(up[None, None], up[None, None, :, :0])
@@ -385,12 +387,6 @@ def _triples(every: Places, positions: Places, sight: Sight) -> Places:
         own = sight & (every == (positions - back)[:, None])
         entries[:, FACTOR - 1 - back] = np.where(own.any(1), own.argmax(1), -1)
     return entries
-
-
-def _gather(states: Float[Tensor, "T E"], entries: Places) -> Float[Tensor, "n F"]:
-    """Return the states of three entries next to each other; zeros if there is none."""
-    index = torch.from_numpy(entries).to(states.device)
-    return (states[index.clamp(0)] * (index >= 0)[..., None]).flatten(1)
 
 
 def _mask(sight: Sight, like: Tensor) -> Float[Tensor, "N T"] | None:

@@ -375,7 +375,10 @@ class MeshModel(nn.Module):
         )
         x = x + functional.pad(self.before(x[:, :-1]), (0, 0, 1, 0))
         cos, sin = angles(count, sizes.width // sizes.heads)
-        mask = _near(count, sizes.window) if 0 < sizes.window < count else None
+        mask = None
+        if 0 < sizes.window < count:  # a row attends to itself and the ``window`` - 1 rows before it
+            ahead = torch.arange(count)[:, None] - torch.arange(count)
+            mask = (ahead >= 0) & (ahead < sizes.window)
         for layer in self.layers:
             x = layer(x, latents, cos, sin, mask)
         out: Tensor = self.norm(x)
@@ -388,9 +391,3 @@ def _whereabouts(tokens: Int[Tensor, "B N"], window: int) -> Int[Tensor, "B N"]:
     last = torch.where(blocks >= 0, here, -1).cummax(1).values
     in_reach = (last >= 0) & (here - last < (window or len(here)))
     return torch.where(is_offset(tokens) & in_reach, blocks.gather(1, last.clamp_min(0)), NOWHERE)
-
-
-def _near(count: int, window: int) -> Tensor:
-    """Return whether a row attends to a row: itself and the ``window`` - 1 before it."""
-    ahead = torch.arange(count)[:, None] - torch.arange(count)
-    return (ahead >= 0) & (ahead < window)

@@ -112,22 +112,19 @@ class SlidingCache(Cache):
             if not np.array_equal(self._positions[held], start + np.arange(len(held))):
                 raise ContractError(f"a tree holds position {start}, from which the window slides: draft fewer tokens")
             self._stretches[start] = stretch
-        sees = None if window.sees is None else _sight(window.sees.cpu().numpy(), window.base, length, held, chosen)
-        if sees is not None and len(again):
-            sees = np.concatenate([np.tri(len(again), sees.shape[1], dtype=np.bool_), sees])
+        mask = None
+        if window.sees is not None:
+            sees = window.sees.cpu().numpy()
+            every = np.concatenate([np.ones((len(sees), window.base), np.bool_), sees], 1)
+            seen = every[chosen][:, np.append(held, length + chosen)]  # the stretch's entries, then the chosen rows
+            mask = torch.from_numpy(np.concatenate([np.tri(len(again), seen.shape[1], dtype=np.bool_), seen]))
         device = window.tokens.device
         ids = torch.from_numpy(np.append(self._tokens[again], tokens[chosen])).to(device)
         places = torch.from_numpy(np.append(self._positions[again], positions[chosen]))
-        base, mask = (len(held) - len(again), None) if sees is None else (0, torch.from_numpy(sees))
+        base = len(held) - len(again) if mask is None else 0
         stretch.entries = np.append(held, length + chosen)
         asked = len(chosen) if window.rows else 0
         return stretch.cache.extend(Window(ids, places, base, mask, asked)).logits
-
-
-def _sight(sees: npt.NDArray[np.bool_], base: int, length: int, held: Places, chosen: Places) -> npt.NDArray[np.bool_]:
-    """Return which of a stretch's entries, then of the chosen rows, each chosen row attends to."""
-    every = np.concatenate([np.ones((len(sees), base), np.bool_), sees], 1)
-    return every[chosen][:, np.append(held, length + chosen)]
 
 
 def _none() -> Places:
@@ -212,7 +209,7 @@ class PointMesh(PointCloudAdapter):
     def __init__(self, identity: Identity, family: MeshFamily, model: Any, weights: bpt.BPTWeights | None) -> None:
         super().__init__(identity)
         self._family, self._model, self._weights = family, model, weights
-        self._rotations = model.rotations() if weights is None else None
+        self._rotations: Any = model.rotations() if weights is None else None
 
     @classmethod
     def load(cls, name: str, params: Mapping[str, Any], dtype: str, device: str) -> PointMesh:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, final
 
 import torch
@@ -226,10 +226,6 @@ class FixedSlots:
         self._net, self._like = net, like
         self._passes: dict[CaptureShape, _CapturedPass] = {}
         self._pool = torch.cuda.graph_pool_handle() if like.is_cuda else None
-
-    @property
-    def shapes(self) -> Sequence[CaptureShape]:
-        return tuple(self._passes)
 
     def shape(self, window: Window) -> CaptureShape | str | None:
         """Return the shape to replay for a window, or a text that says why the plain path takes it, or None.

@@ -100,7 +100,7 @@ class GuidedCache(Cache):
         passes = [branch for branches in per_cache if isinstance(branches, list) for branch in branches]
         read = iter(extend_all([cache for cache, _ in passes], [window for _, window in passes]))
         return [
-            branches if isinstance(branches, Exception) else cache._tried(window, [next(read) for _ in branches])
+            branches if isinstance(branches, Exception) else cache._joined(window, [next(read) for _ in branches])
             for cache, window, branches in zip(caches, windows, per_cache, strict=True)
         ]
 
@@ -117,13 +117,10 @@ class GuidedCache(Cache):
         other = self._other(self._unconditional, window, max(0, alone))
         return [(self._conditional, window), (self._unconditional, other)]
 
-    def _tried(self, window: Window, read: Sequence[Rows | Exception]) -> Rows | Exception:
-        rows = [branch for branch in read if isinstance(branch, Rows)]
-        return (
-            self._joined(window, rows) if len(rows) == len(read) else next(e for e in read if isinstance(e, Exception))
-        )
-
-    def _joined(self, window: Window, read: Sequence[Rows]) -> Rows:
+    def _joined(self, window: Window, branches: Sequence[Rows | Exception]) -> Rows | Exception:
+        read = [rows for rows in branches if isinstance(rows, Rows)]
+        if len(read) < len(branches):
+            return next(error for error in branches if isinstance(error, Exception))
         count = len(window.tokens)
         self._held += count
         logits, hidden = read[0].logits, read[0].hidden

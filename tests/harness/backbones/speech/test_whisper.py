@@ -263,13 +263,6 @@ def test_other_models_and_damaged_weights_are_refused(tmp_path: Path) -> None:
         load(tmp_path / "relu")
 
 
-@pytest.mark.parametrize("name", ["base", "tiny.en", "tiny-hub", "small-hub", "medium-hub"])
-def test_presets_use_the_whisper_adapter(name: str) -> None:
-    spec = presets.resolve(f"whisper-{name}")
-    assert spec.adapter == "whisper" and spec.licence and spec.note
-    assert spec.meets() == {Requirement.TREE_MASK, Requirement.DRAFTER, Requirement.GATE} and not spec.reads_text()
-
-
 @pytest.fixture(scope="module", params=["whisper-base", "whisper-tiny.en"])
 def real(request: pytest.FixtureRequest) -> Whisper:
     try:

@@ -20,6 +20,7 @@ from stridebench.harness.backbones.slots.fused_llama import FusedLlama
 from stridebench.harness.backbones.slots.net import SlotLayer, Slots
 from stridebench.harness.backbones.text import hf_causal
 from stridebench.harness.backbones.text.hf_causal import HFCausal
+from stridebench.harness.backbones.text.noisy import NoisyBackbone
 from stridebench.harness.core.backbone import Backbone
 from stridebench.harness.core.cache import Window
 from stridebench.harness.core.capabilities import Requirement
@@ -211,30 +212,23 @@ TEXT = "def fibonacci(n):\n    "
 
 @pytest.mark.slow
 @pytest.mark.model
-def test_the_real_model_is_fused_and_has_its_end_of_text(smollm2: Backbone) -> None:
-    assert isinstance(smollm2, HFCausal)
-    assert smollm2.forward_kind == "fused"
-    assert (smollm2.capabilities.vocabulary, smollm2.capabilities.context) == (49152, 8192)
-    assert smollm2.decode(smollm2.encode(TEXT)) == TEXT
-    assert smollm2.capabilities.eos == {2}
-    assert smollm2.decode([2]) == ""
-
-
-@pytest.mark.slow
-@pytest.mark.model
 def test_greedy_tokens_equal_those_of_generate(smollm2: Backbone) -> None:
+    assert isinstance(smollm2, HFCausal) and smollm2.forward_kind == "fused"
+    capabilities = smollm2.capabilities
+    assert (capabilities.vocabulary, capabilities.context, capabilities.eos) == (49152, 8192, {2})
+    assert smollm2.decode(smollm2.encode(TEXT)) == TEXT and smollm2.decode([2]) == ""
     spec = presets.resolve("smollm2-135m")
     plain = HFCausal.load(spec.name, {**spec.params, "forward": "transformers"}, "fp32", "cpu")
     ids = smollm2.encode(TEXT)
     reference = plain._net.model  # type: ignore[attr-defined]
     generated = reference.generate(
-        torch.tensor([ids]), max_new_tokens=32, min_new_tokens=32, do_sample=False, pad_token_id=2
+        torch.tensor([ids]), max_new_tokens=16, min_new_tokens=16, do_sample=False, pad_token_id=2
     )
     expected = generated[0, len(ids) :].tolist()
     for model in (smollm2, plain):
         cache, tokens = model.cache(), list(ids)
         feed(cache, tokens[:-1], 0, rows=0)
-        for _ in range(32):
+        for _ in range(16):
             logits = feed(cache, tokens[-1:], len(tokens) - 1)[0].clone()
             logits[2] = float("-inf")  # as min_new_tokens does
             tokens.append(int(logits.argmax()))
@@ -387,3 +381,20 @@ def test_a_released_model_gives_its_weights_back_and_serves_no_cache(folder: Pat
     assert net() is None
     with pytest.raises(ContractError, match="were given back"):
         feed(model.cache(), [1, 2], 0)
+
+
+@pytest.mark.parametrize("forward", ["fused", "transformers"])
+def test_noise_depends_on_seed_position_and_token_only(forward: str) -> None:
+    model = tiny(forward=forward)
+    noisy, again = NoisyBackbone(model, 0.5, 0), NoisyBackbone(model, 0.5, 0)
+    plain, noisy_logits = fresh(model, TOKENS[:12]), fresh(noisy, TOKENS[:12])
+    cache = again.cache()
+    assert feed(cache, TOKENS[:4], 0, rows=0).shape == (0, 61)
+    feed(cache, [1, 2, 3], 4)
+    cache.keep(4)
+    torch.testing.assert_close(feed(cache, TOKENS[4:12], 4), noisy_logits[4:], rtol=0, atol=1e-6)
+    noise = noisy_logits - plain
+    assert 0.45 < float(noise.std()) < 0.55
+    assert len({round(float(row[0]), 9) for row in noise}) == 12
+    assert not torch.allclose(fresh(NoisyBackbone(model, 0.5, 1), TOKENS[:12]), noisy_logits)
+    assert torch.equal(fresh(NoisyBackbone(model, 0.0, 1), TOKENS[:12]), plain)

@@ -16,14 +16,12 @@ from torch.nn import functional
 from stridebench.harness.backbones.text.masked import MaskedModel, read_config
 from stridebench.harness.core.cache import Window
 from stridebench.harness.core.canvas import Canvas
-from stridebench.harness.core.capabilities import Requirement
 from stridebench.harness.core.clock import CpuClock, Stopwatch
 from stridebench.harness.core.draws import SeededDraws
 from stridebench.harness.core.loop import decode
 from stridebench.harness.core.run import open_run
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.errors import ContractError, UsageError, WeightsError
-from stridebench.harness.plan import presets
 from stridebench.methods.masked_diffusion import MaskedDiffusion
 from tests.support.layouts import layout
 
@@ -279,15 +277,3 @@ def test_files_that_are_missing_or_damaged_are_named(tmp_path: Path) -> None:
         load(folder)
     with pytest.raises(UsageError, match="masked has no parameter 'forward'; it has source, template, chat"):
         load(folder, forward="fused")
-
-
-@pytest.mark.parametrize("name", ["llada-8b", "dream-7b"])
-def test_presets_are_unavailable_until_their_weights_are_fetched(name: str, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
-    spec = presets.resolve(name)
-    assert spec.meets() == {Requirement.BIDIRECTIONAL} and not spec.ready() and "GB" in spec.size
-    with pytest.raises(
-        WeightsError, match=f"the weights of '{name}' are not on this machine: run `stride fetch {name}"
-    ):
-        presets.load(name, "bf16", fetch=False)
