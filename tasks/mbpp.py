@@ -63,11 +63,6 @@ class Mbpp(Task):
     runs_code = True
 
     def __post_init__(self) -> None:
-        """Check the parameters.
-
-        Raises:
-            UsageError: there is no such variant, there are too many shots, or no program runs under the limits.
-        """
         one_of("the task mbpp", "variant", self.variant, DATA)
         if not 0 <= self.shots <= len(SHOWN):
             raise UsageError(f"the task mbpp was given shots={self.shots}; the published prompt has 0 to {len(SHOWN)}")
@@ -77,11 +72,7 @@ class Mbpp(Task):
         return sandbox.Limits(timeout_s=self.timeout_s, memory_mb=self.memory_mb)
 
     def prompts(self) -> Sequence[Prompt]:
-        """Return problems 11-510 of the file as published: the examples, the task, its tests and [BEGIN].
-
-        Raises:
-            UsageError: the file is missing, malformed, of the other variant, or lacks an example.
-        """
+        """Return problems 11-510 of the file as published: the examples, the task, its tests and [BEGIN]."""
         rows = self._rows()
         problems = {number: (where, row) for where, row in rows if (number := _number(row, where))}
         lacking = [number for number in SHOWN[: self.shots] if number not in problems]
@@ -96,11 +87,7 @@ class Mbpp(Task):
         return unique(prompts, str(rows[0][0].path))
 
     def score(self, prompt: Prompt, output: Output, tokens: Sequence[int]) -> dict[str, float]:
-        """Run the program against the tests, in the sandbox.
-
-        Raises:
-            UsageError: the sandbox cannot start on this machine.
-        """
+        """Run the program against the tests, in the sandbox."""
         setup, tests, names = (prompt.data[key] for key in ("setup", "tests", "names"))
         code = f"{setup}\n{body(as_text(output))}\n"
         return {"pass@1": float(sandbox.run(code, f"{setup}\n{tests}\n", names, limits=self._limits()).passed)}
@@ -124,7 +111,7 @@ class Mbpp(Task):
 
 
 def body(text: str) -> str:
-    """Return the program in an output: the text before [DONE], or its first fenced block where there is one."""
+    """Return the program in an output: the text before [DONE], or its first fenced block if it has one."""
     text = until(text, ("[DONE]",))
     block = FENCED.search(text)
     return block[1] if block else text

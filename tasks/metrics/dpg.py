@@ -1,4 +1,4 @@
-"""DPG-Bench: a dense prompt's propositions asked as questions; a child counts only where its parents hold.
+"""DPG-Bench: a dense prompt's propositions asked as questions; a child counts only if its parents hold.
 
 Source: Hu et al. 2024, arXiv:2403.05135; TencentQQGYLab/ELLA, dpg_bench/compute_dpg_bench.py, its quirks included.
 The question answering (mPLUG-large of ModelScope) is not part of this: answers are recorded elsewhere.
@@ -77,7 +77,7 @@ def read_questions(path: Path) -> dict[str, tuple[Proposition, ...]]:
 def picture_marks(questions: Sequence[Proposition], crops: Sequence[Mapping[int, bool]]) -> Marks:
     """Score one picture, or a grid of several: the mean over its crops.
 
-    Propositions are evaluated in the order of the file. A proposition is false where a parent is false by then. The
+    Propositions are evaluated in the order of the file. A proposition is false if a parent is false by then. The
     categories use the raw answers of the last crop, as in the official code.
 
     Args:

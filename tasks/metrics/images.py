@@ -90,7 +90,7 @@ def diversity(groups: Mapping[str, Sequence[Picture]], net: Distance, failures: 
     Args:
         groups: pictures by prompt id; prompts with fewer than two are left out.
         net: measures the distance.
-        failures: number of outputs that are no picture.
+        failures: number of outputs that are not pictures.
     """
     several = {name: groups[name] for name in sorted(groups) if len(groups[name]) > 1}
     n = sum(map(len, several.values()))
@@ -112,7 +112,7 @@ class Settings:
         weights: folder of their weight files; "" is torch's checkpoint folder.
         reference: a folder of real pictures, or an .npz of statistics, for Frechet distances; the features of a folder
             are computed for every cell.
-        minimum: fewest pictures of a Frechet distance; 0 takes the network's own number.
+        minimum: fewest pictures of a Frechet distance; 0 takes the network's number.
         clip_model: another CLIP than OpenAI's ViT-L/14.
         clip_weights: the checkpoint of another CLIP.
     """
@@ -208,7 +208,7 @@ def names(scorers: Sequence[str] | str) -> tuple[str, ...]:
 
 
 def _figures(name: str) -> Mapping[str, Scorer]:
-    """The scores that a scorer reports; one of another package reports the score of its name."""
+    """Return the scores that a scorer reports; one of another package reports the score of its name."""
     return SCORERS[name] if name in SCORERS else {name: PICTURE_SCORERS.get(name)}
 
 
@@ -221,7 +221,7 @@ def score(
         scorers: names of scorers.
         outputs: the outputs of a cell.
         settings: of the scorers.
-        own: further scorers of the benchmark itself.
+        own: further scorers, of the benchmark.
 
     Raises:
         UnknownNameError: there is no such scorer.

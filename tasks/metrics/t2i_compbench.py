@@ -131,7 +131,7 @@ def blip_vqa(answers: Sequence[float | None]) -> float:
     """Score colour, shape or texture: the product of P(yes) over a prompt's noun phrases, to four digits.
 
     Args:
-        answers: of each noun phrase; None, where the prompt has no such phrase, counts as 1.
+        answers: of each noun phrase; None, if the prompt lacks such a phrase, counts as 1.
     """
     return round(math.prod(1.0 if answer is None else answer for answer in answers), 4)
 
@@ -142,7 +142,7 @@ def locality(prompt: str, relations: Sequence[str] = LOCALITIES_2D) -> str | Non
 
 
 def spatial_2d(prompt: str, first: str, second: str, detections: Sequence[T2IDetection]) -> float:
-    """Return a quarter of each object's detection score and half of their position; 0 where that is below 0.5.
+    """Return a quarter of each object's detection score and half of their position, or 0 if that is below 0.5.
 
     Args:
         prompt: the prompt.
@@ -176,7 +176,7 @@ def spatial_3d(
 
 
 def numeracy(objects: Sequence[tuple[str, int]], detections: Sequence[T2IDetection]) -> float:
-    """Score numbers: an object gives half its share where it is there and half where its number is exact.
+    """Score numbers: an object gives half its share if it is there and half if its number is exact.
 
     Args:
         objects: the prompt's objects, in the singular, and the number of each.
@@ -264,7 +264,7 @@ def _scores(detections: Sequence[T2IDetection], places: Sequence[int | None]) ->
 
 
 def _place(detections: Sequence[T2IDetection], nouns: Sequence[str], which: int) -> int | None:
-    """Return the detection of one of two nouns; where only one noun is detected, its first detection."""
+    """Return the detection of one of two nouns; if only one noun is detected, its first detection."""
     labels = " ".join(thing.name for thing in detections)
     if not all(noun in labels for noun in nouns):
         return next((i for i, thing in enumerate(detections) if nouns[which] in thing.name), None)

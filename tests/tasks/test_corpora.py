@@ -125,7 +125,7 @@ class TestConversations:
             (["x"], "entry 1: a JSON object is expected; found str"),
             ({"a": 1}, ":1: a list is expected; found dict"),
             ([], "holds no row. It should be ShareGPT"),
-            ([{"conversations": talk("a", who="gpt")}], "has no conversation of the test side that a user begins"),
+            ([{"conversations": talk("a", who="gpt")}], "lacks conversations of the test side that a user begins"),
         ],
     )
     def test_malformed_data_is_refused(self, tmp_path: Path, rows, says) -> None:
@@ -231,7 +231,7 @@ class TestMixed7k:
             UsageError, match=r"2334 prompts of ultrachat are asked for; of the 3\d\d that are for train"
         ):
             Mixed7k(without=()).prompts()
-        with pytest.raises(UsageError, match="take 3 or more"):
+        with pytest.raises(UsageError, match="must be 3 or more"):
             Mixed7k(limit=2)
 
     def test_all_missing_benchmarks_are_named(self, cache: Path) -> None:

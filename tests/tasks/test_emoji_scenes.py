@@ -123,7 +123,7 @@ class TestDetector:
         with pytest.raises(WeightsError, match="stride train scorer emoji-detector"):
             detector.load(tmp_path)
         save_file({"other": torch.zeros(1)}, tmp_path / "model.safetensors")
-        with pytest.raises(WeightsError, match="is no detector"):
+        with pytest.raises(WeightsError, match="is not a detector"):
             detector.load(tmp_path)
 
     def test_an_untrained_net_finds_nothing(self):

@@ -81,7 +81,7 @@ class TestMtBench:
 
     def test_missing_and_malformed_answers_are_refused(self, text_files: Path, tmp_path: Path) -> None:
         short = MtBench(turn=2, answers=write_rows(tmp_path / "m.jsonl", ANSWERS[:1]), conversation="qwen")
-        with pytest.raises(UsageError, match="no answer to question 111"):
+        with pytest.raises(UsageError, match="lacks an answer to question 111"):
             short.prompts()
         bad = MtBench(turn=2, answers=write_rows(tmp_path / "m.jsonl", [{"question_id": 81}]), conversation="qwen")
         with pytest.raises(UsageError, match=r"m.jsonl:1: no choices"):
@@ -118,7 +118,7 @@ class TestMtBench:
         score = task.score_set([scored(one, "my text"), scored(two, "four")])["judge_score"]
         assert (score.value, score.n, score.failures) == (None, 0, 2) and "nobody judged this text" in score.reason
         judgements = judge.read(Path(task.scores))
-        with pytest.raises(OutputError, match="its judgement has no score"):
+        with pytest.raises(OutputError, match="its judgement lacks a score"):
             judge.score_of(scored(two, "four"), judgements)
         with pytest.raises(OutputError, match="is empty"):
             judge.score_of(scored(two, " "), judgements)

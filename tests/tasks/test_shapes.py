@@ -221,5 +221,5 @@ def test_furniture_has_prompts_and_a_pool_of_its_own(monkeypatch: pytest.MonkeyP
 
 
 def test_unknown_data_is_refused() -> None:
-    with pytest.raises(UsageError, match="data='chairs'; it has furniture, shapes"):
+    with pytest.raises(UsageError, match="data is 'chairs'; choose one of furniture, shapes"):
         Shapes(data="chairs")

@@ -262,7 +262,7 @@ class TestDpg:
         [
             ("x,t,,one,0,a,b,e (c),Q?", "3: proposition_id is 'one', not a number"),
             ("x,t,,1,zero,a,b,e (c),Q?", "3: dependency is 'zero', not a number"),
-            ("x,t,,1,0,a,b,e (c)", "3: 8 fields where the header has 9"),
+            ("x,t,,1,0,a,b,e (c)", "3: 8 fields, and the header has 9"),
             ("x,t,,1,0,a,b,e (c),", "3: question_natural_language is ''"),
         ],
     )
