@@ -151,13 +151,6 @@ class TestConversations:
         with pytest.raises(UsageError, match="is empty"):
             ShareGpt(file=str(tmp_path / "e.json")).prompts()
 
-    @pytest.mark.parametrize(
-        ("change", "says"), [({"split": "dev"}, "choose one of test, train"), ({"limit": -1}, "limit=-1")]
-    )
-    def test_parameters_that_do_not_fit_are_refused(self, change, says) -> None:
-        with pytest.raises(UsageError, match=says):
-            ShareGpt(**change)
-
     def test_the_hub_is_asked_for_the_pinned_files(self, monkeypatch) -> None:
         calls: list[Any] = []
         rows = [{"conversations": talk(f"{n}?"), "messages": ultrachat_row(f"{n}?")["messages"]} for n in range(99)]

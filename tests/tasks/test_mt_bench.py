@@ -67,18 +67,6 @@ class TestMtBench:
             answered = template("What is 2 + 2?") + ("" if family != "llama2" else " ") + "4"
             assert template(second).startswith(answered) and template(second).endswith("Double it." + template.after)
 
-    @pytest.mark.parametrize(
-        ("parameters", "says"),
-        [
-            ({"turn": 3}, "turn=3"),
-            ({"turn": 2}, "follows an answer to turn 1"),
-            ({"turn": 2, "answers": "x"}, "choose one of vicuna, llama2, llama3, qwen"),
-        ],
-    )
-    def test_a_turn_without_its_parameters_is_refused(self, parameters, says) -> None:
-        with pytest.raises(UsageError, match=says):
-            MtBench(**parameters)
-
     def test_missing_and_malformed_answers_are_refused(self, text_files: Path, tmp_path: Path) -> None:
         short = MtBench(turn=2, answers=write_rows(tmp_path / "m.jsonl", ANSWERS[:1]), conversation="qwen")
         with pytest.raises(UsageError, match="lacks an answer to question 111"):
