@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from stridebench.harness.cli.list import methods
+from stridebench.harness.cli.list import rows_of
 from stridebench.harness.cli.main import LazyGroup, emit, say
 from stridebench.harness.discover import declare_all
 from stridebench.harness.plan import presets
@@ -165,7 +165,7 @@ def cost(
     rows, sheets = cost.rows(book, rate), [cost.cost_table(book, rate)]
     if book.frameworks:
         declare_all()
-        sheets.append(cost.framework_table(book, {row["name"]: row["claim"] for row in methods()}))
+        sheets.append(cost.framework_table(book, {row["name"]: row["claim"] for row in rows_of(METHODS)}))
     if markdown:
         markdown.write_text(cost.markdown(sheets), encoding="utf-8")
     if csv_file:

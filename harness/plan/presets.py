@@ -285,7 +285,7 @@ def _changed(spec: Spec, name: str) -> Spec:
             raise UsageError(f"{name}: {key} is not YAML: {getattr(error, 'problem', error)}") from error
     for key in BESIDE & set(changes):
         example = f"{{name: {plain(name)}, {key}: {changes[key]}}}"
-        raise UsageError(f"{name}: {key} is not a parameter of the adapter and stands beside the name: {example}")
+        raise UsageError(f"{name}: {key} is not a parameter of the adapter; write it next to the name: {example}")
     check_parameters(f"{name}: {spec.adapter}", changes, parameters(spec))
     return replace(spec, name=name, params={**spec.params, **changes})
 
