@@ -208,12 +208,12 @@ def export(run: Path, cells: tuple[str, ...], cases: int, seed: int, out: Path |
     \b
     stride paper study export runs/mine autoregressive.embedded-mesh. multi_head. --cases 20 --seed 1
     """
-    from stridebench.harness.cli.show import match_cell
+    from stridebench.harness.cli.show import match_name
     from stridebench.harness.record.store import Store
     from stridebench.reports.papers import user_study
 
     store = Store.open(run)
-    ids = [match_cell(store, cell) for cell in cells]
+    ids = [match_name(store.cells(), cell) for cell in cells]
     paths = user_study.export(store, ids, out or run / "study", cases, seed)
     say("\n".join(f"wrote {path}" for path in paths))
 
