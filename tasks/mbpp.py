@@ -78,9 +78,10 @@ class Mbpp(Task):
         lacking = [number for number in SHOWN[: self.shots] if number not in problems]
         if lacking:
             raise UsageError(f"{rows[0][0].path} lacks the examples {lacking} of the published prompt; lower shots")
-        before = "".join(f"{self._head(*problems[n])}{_code(*problems[n])}\n[DONE]\n\n" for n in SHOWN[: self.shots])
+        shown = [problems[number] for number in SHOWN[: self.shots]]
+        examples = [f"{self._head(where, row)}{raw(row, 'code', where)}\n[DONE]\n\n" for where, row in shown]
         prompts = [
-            Prompt(f"mbpp/{number}", before + self._head(where, row), data=self._data(where, row))
+            Prompt(f"mbpp/{number}", "".join(examples) + self._head(where, row), data=self._data(where, row))
             for where, row in rows
             if (number := _number(row, where)) in TESTED
         ]
@@ -106,7 +107,7 @@ class Mbpp(Task):
         before = [str(row.get("test_setup_code") or ""), *texts({"test_imports": (), **row}, "test_imports", where)]
         tests = "\n".join(texts(row, "test_list", where))
         question = raw(row, QUESTION[self.variant], where)
-        names = re.findall(r"^(?:def|class)\s+(\w+)", _code(where, row), re.MULTILINE)
+        names = re.findall(r"^(?:def|class)\s+(\w+)", raw(row, "code", where), re.MULTILINE)
         return {"asked": question, "setup": "\n".join(filter(None, before)), "tests": tests, "names": names}
 
 
@@ -122,7 +123,3 @@ def _number(row: Row, where: Where) -> int:
     if not isinstance(number, int) or number < 1:
         raise where.fault(f"task_id is {number!r}, not a number from 1")
     return number
-
-
-def _code(where: Where, row: Row) -> str:
-    return raw(row, "code", where)

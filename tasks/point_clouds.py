@@ -129,10 +129,6 @@ def _thinned(path: Path, cloud: Points, points: int, random: np.random.Generator
     return ready[random.choice(len(ready), points, replace=False)]
 
 
-def _npy(path: Path) -> Points:
-    return np.asarray(np.load(path, allow_pickle=False), dtype=np.float64)
-
-
 def _npz(path: Path) -> Points:
     with np.load(path, allow_pickle=False) as arrays:
         missing = {"points", "normals"} - set(arrays.files)
@@ -163,7 +159,7 @@ def _cloud_normals(path: Path, cloud: Any) -> Points:
 
 
 READERS: Mapping[str, Callable[[Path], Mesh | Points]] = {
-    ".npy": _npy,
+    ".npy": lambda path: np.asarray(np.load(path, allow_pickle=False), dtype=np.float64),
     ".npz": _npz,
     ".ply": _scene,
     ".obj": _scene,

@@ -244,7 +244,8 @@ def _show_commands(pairs: list[dict[str, Any]]) -> None:
             needing.setdefault(row["command"], []).append(row)
     for command, rows in needing.items():
         say(f"# {_first([row['name'] for row in rows], 2)} on {_first([row['backbone'] for row in rows], 1)}")
-        say(_from_here(command).replace(" --out ", " \\\n    --out "))
+        from_here = command.replace(f"{Path.cwd()}/", "")
+        say(from_here.replace(" --out ", " \\\n    --out "))
 
 
 def _first(names: list[str], count: int) -> str:
@@ -252,11 +253,6 @@ def _first(names: list[str], count: int) -> str:
     distinct = list(dict.fromkeys(names))
     more = len(distinct) - count
     return ", ".join(distinct[:count]) + (f" and {more} more" if more > 0 else "")
-
-
-def _from_here(command: str) -> str:
-    """Return a command with paths relative to the current folder, if they are below it."""
-    return command.replace(f"{Path.cwd()}/", "")
 
 
 def _letter(index: int) -> str:

@@ -89,7 +89,7 @@ def row(outcomes: Outcomes, paper: str, item: Item) -> dict[str, Any]:
     outcome, reason = _judged(item, cells)
     made_by = f"stride run {item.suite}" if item.suite else item.made_by
     models = {model for cells in item.cells for model in cells.models}
-    missing = sorted(models - _backbones(item.suite)) if item.suite else []
+    missing = sorted(models - {entry.name for entry in _loaded(item.suite).suite.backbones}) if item.suite else []
     if missing and not item.why:
         outcome, lacks = "no", f"{item.suite} does not run {', '.join(missing)}"
         reason = "; ".join(text for text in (lacks, reason) if text)
@@ -106,10 +106,6 @@ def _settings(suite: str, cells: Cells, model: str) -> list[PlannedMethod]:
     if named:
         return [use.planned for use in named]
     return [catalogued(cells.method, cells.options) or PlannedMethod.of(METHODS.get(cells.method)(**cells.options))]
-
-
-def _backbones(suite: str) -> set[str]:
-    return {entry.name for entry in _loaded(suite).suite.backbones}
 
 
 @cache

@@ -209,7 +209,7 @@ def _print_decode(console: Console, sample: pd.Series[Any], steps: pd.DataFrame)
         console.print(Text(printable(str(sample["error"]))))
         return
     kinds = origins(steps.itertuples(), len(sample["tokens"]))
-    pieces = [printable(piece) for piece in _pieces(sample)]
+    pieces = [printable(str(piece)) for piece in (() if sample.get("pieces") is None else sample["pieces"])]
     text, file = printable(str(sample["text"])), file_of(sample)
     if kinds is None or (text and len(pieces) != len(kinds)):
         console.print(Text(text or file or f"{len(sample['tokens'])} tokens without a text"))
@@ -221,7 +221,8 @@ def _print_decode(console: Console, sample: pd.Series[Any], steps: pd.DataFrame)
             console.print(Text(f"{file or 'no text'}, a block a token:"))
         shown = pieces if text else [BLOCK] * len(kinds)
         console.print(Text.assemble(*((piece, COLOURS[kind]) for piece, kind in zip(shown, kinds, strict=True))))
-        console.print(_legend(kinds))
+        lines = [(f"{kind} {kinds.count(kind)}: {ORIGINS[kind]}\n", COLOURS[kind]) for kind in ORIGINS if kind in kinds]
+        console.print(Text.assemble(*lines, end=""))
     console.print(_table(steps, pieces))
     if len(steps) > STEPS:
         console.print(Text(f"{len(steps) - STEPS} more steps: --json has all", "dim"))
@@ -230,11 +231,6 @@ def _print_decode(console: Console, sample: pd.Series[Any], steps: pd.DataFrame)
 def file_of(sample: pd.Series[Any]) -> str:
     """Return the file of an output that is not text, such as a picture, in the run folder; "" if there is none."""
     return printable(_text(sample, "output"))
-
-
-def _legend(kinds: list[str]) -> Text:
-    lines = [(f"{kind} {kinds.count(kind)}: {ORIGINS[kind]}\n", COLOURS[kind]) for kind in ORIGINS if kind in kinds]
-    return Text.assemble(*lines, end="")
 
 
 def _table(steps: pd.DataFrame, pieces: list[str]) -> Table:
@@ -256,11 +252,6 @@ def _text(sample: pd.Series[Any], column: str) -> str:
     """Return a text of a column, or "" if the run lacks it."""
     value = sample.get(column)
     return value if isinstance(value, str) else ""
-
-
-def _pieces(sample: pd.Series[Any]) -> list[str]:
-    value = sample.get("pieces")
-    return [] if value is None else [str(piece) for piece in value]
 
 
 def engine_cells(store: Store) -> list[str]:

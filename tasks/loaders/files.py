@@ -144,10 +144,13 @@ def table(path: Path, what: str, origin: str, delimiter: str) -> list[tuple[Wher
             if row:
                 where = Where(path, begin)
                 if len(row) != len(header):
-                    raise where.fault(f"{_counted(len(row))}, and the header has {len(header)}")
+                    raise where.fault(
+                        f"{len(row)} field{'' if len(row) == 1 else 's'}, and the header has {len(header)}"
+                    )
                 out.append((where, dict(zip(header, row, strict=True))))
     except csv.Error as error:
-        raise Where(path, begin).fault(f"not a table: {_of_quotes(str(error))}") from error
+        unclosed = "a quotation mark is opened and never closed" if "end of data" in str(error) else str(error)
+        raise Where(path, begin).fault(f"not a table: {unclosed}") from error
 
 
 def parquet(path: Path, what: str, origin: str) -> list[tuple[Where, Row]]:
@@ -203,15 +206,6 @@ def text_of(row: Row, key: str, where: Where) -> str:
     if not isinstance(value, str) or not value.strip():
         raise where.fault(f"{key} is {value!r}, not a text; found the fields {field_names(row)}")
     return value.strip()
-
-
-def _counted(fields: int) -> str:
-    return "1 field" if fields == 1 else f"{fields} fields"
-
-
-def _of_quotes(error: str) -> str:
-    """Return the error of a row in the words of a table."""
-    return "a quotation mark is opened and never closed" if "end of data" in error else error
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> Row:

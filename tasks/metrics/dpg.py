@@ -66,7 +66,10 @@ def read_questions(path: Path) -> dict[str, tuple[Proposition, ...]]:
     for where, row in table(path, "DPG-Bench questions", ORIGIN, ",")[1:]:
         question = Proposition(
             _number(row, "proposition_id", where),
-            tuple(_parent(part, where) for part in text_of(row, "dependency", where).split(",")),
+            tuple(
+                _number({"dependency": part.strip()}, "dependency", where)
+                for part in text_of(row, "dependency", where).split(",")
+            ),
             text_of(row, "tuple", where).split("(")[0].strip(),
             text_of(row, "question_natural_language", where),
         )
@@ -94,7 +97,14 @@ def picture_marks(questions: Sequence[Proposition], crops: Sequence[Mapping[int,
             raise OutputError(f"no answer to the questions {sorted(lacking)}; ask every one of the prompt")
         holds = {q.id: answers[q.id] for q in questions}
         for question in questions:
-            holds[question.id] &= all(_holds(parent, question, holds) for parent in question.parents if parent)
+            for parent in filter(None, question.parents):
+                if parent not in holds:
+                    raise OutputError(
+                        f"question {question.id} depends on {parent}, which is not among those of its prompt"
+                    )
+                if not holds[parent]:
+                    holds[question.id] = False
+                    break
         shares.append(sum(holds.values()) / len(holds))
     if not shares:
         raise OutputError("no crop was judged; give the answers of one at least")
@@ -144,12 +154,6 @@ def by_id(questions: Sequence[Proposition], answers: Mapping[str, bool]) -> dict
     return {question.id: answers[question.text] for question in questions if question.text in answers}
 
 
-def _holds(parent: int, question: Proposition, holds: Mapping[int, bool]) -> bool:
-    if parent not in holds:
-        raise OutputError(f"question {question.id} depends on {parent}, which is not among those of its prompt")
-    return holds[parent]
-
-
 def _answers(
     questions: Mapping[str, Sequence[Proposition]], marks: Mapping[str, Marks], level: int
 ) -> tuple[dict[str, list[str]], dict[str, list[float]]]:
@@ -168,7 +172,3 @@ def _number(row: Mapping[str, object], key: str, where: Where) -> int:
     if not text.strip().isdigit():
         raise where.fault(f"{key} is {text!r}, not a number")
     return int(text)
-
-
-def _parent(text: str, where: Where) -> int:
-    return _number({"dependency": text.strip()}, "dependency", where)

@@ -171,15 +171,13 @@ def _lpips(weights: str) -> Distance:
     return Lpips.open(weights)
 
 
-def _inception_score(picture_set: PictureSet, settings: Settings) -> SetScore:
-    return inception_score(picture_set, Inception.open(settings.weights))
-
-
 SCORERS: Mapping[str, Mapping[str, Scorer]] = {
     "fid": {"fid": partial(_fd, net=Inception)},
     "kid": {"kid": _kid},
     "fd_efflite0": {"fd_efflite0": partial(_fd, net=EffLite0)},
-    "inception_score": {"inception_score": _inception_score},
+    "inception_score": {
+        "inception_score": lambda picture_set, settings: inception_score(picture_set, Inception.open(settings.weights))
+    },
     "clip_score": {"clip_score": _clip},
     "hpsv2": {"hpsv2": partial(_hps, published=weights.HPS_20)},
     "hpsv2.1": {"hpsv2.1": partial(_hps, published=weights.HPS_21)},
@@ -207,11 +205,6 @@ def names(scorers: Sequence[str] | str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(scorer_names))
 
 
-def _figures(name: str) -> Mapping[str, Scorer]:
-    """Return the scores that a scorer reports; one of another package reports the score of its name."""
-    return SCORERS[name] if name in SCORERS else {name: PICTURE_SCORERS.get(name)}
-
-
 def score(
     scorers: Sequence[str] | str, outputs: Sequence[Scored], settings: Settings, own: Mapping[str, Scorer] | None = None
 ) -> dict[str, SetScore]:
@@ -228,9 +221,11 @@ def score(
         ContractError: two outputs have the same prompt and repetition.
     """
     picture_set = sorted_pictures(outputs)
-    functions = [*(own or {}).items(), *(item for name in names(scorers) for item in _figures(name).items())]
+    functions = dict(own or {})
+    for name in names(scorers):  # one of another package reports the score of its name
+        functions |= SCORERS[name] if name in SCORERS else {name: PICTURE_SCORERS.get(name)}
     out = {}
-    for figure, scorer in functions:
+    for figure, scorer in functions.items():
         try:
             out[figure] = scorer(picture_set, settings)
         except StrideError as error:

@@ -37,7 +37,7 @@ LOCALITIES_3D = ("in front of", "behind", "hidden")
 
 def position_2d(relation: str | None, one: Box, other: Box, *, overlap: float = 0.1, near: float = 150) -> float:
     """Score how well two boxes have a relation, in [0, 1]. "on top of" scores 0, as in the official code."""
-    dx, dy = _offset(one, other)
+    dx, dy = ((other[at] + other[at + 2] - one[at] - one[at + 2]) / 2 for at in (0, 1))
     if relation in BESIDE:
         return 1.0 if abs(dx) < near or abs(dy) < near else near / max(abs(dx), abs(dy))
     offsets = {
@@ -87,10 +87,6 @@ def same(one: Box, other: Box) -> bool:
     areas = [(box[2] - box[0] + 1) * (box[3] - box[1] + 1) for box in (one, other)]
     shared = width * height
     return shared / (sum(areas) - shared) > 0.9 or any(shared / area > 0.9 for area in areas)
-
-
-def _offset(one: Box, other: Box) -> tuple[float, float]:
-    return (other[0] + other[2] - one[0] - one[2]) / 2, (other[1] + other[3] - one[1] - one[3]) / 2
 
 
 CATEGORIES = ("color", "shape", "texture", "spatial", "3d_spatial", "numeracy", "non_spatial", "complex")
