@@ -121,16 +121,16 @@ def summary(
         marks: of each picture, by the item id of its prompt.
         failures: number of pictures that could not be judged.
     """
-    ids, values = _answers(questions, marks, level=1)
+    ids: dict[str, list[str]] = {}
+    values: dict[str, list[float]] = {}
+    for item in sorted(marks):
+        for question in questions[item]:
+            name = question.category.split("-")[0].strip()
+            ids.setdefault(name, []).append(item)
+            values.setdefault(name, []).append(100.0 * marks[item].answers[question.id])
     out = {f"dpg_{name}": mean(ids.get(name, ()), values.get(name, ())) for name in CATEGORIES}
     items = sorted(marks)
     return {**out, "dpg_bench": mean(items, [100 * marks[item].score for item in items], failures)}
-
-
-def fine_categories(questions: Mapping[str, Sequence[Proposition]], marks: Mapping[str, Marks]) -> dict[str, SetScore]:
-    """Return the share of yes in each fine category, such as ``attribute - color``, times 100."""
-    ids, values = _answers(questions, marks, level=2)
-    return {name: mean(ids[name], values[name]) for name in sorted(ids)}
 
 
 def read_details(path: Path) -> dict[str, list[dict[str, bool]]]:
@@ -152,19 +152,6 @@ def read_details(path: Path) -> dict[str, list[dict[str, bool]]]:
 def by_id(questions: Sequence[Proposition], answers: Mapping[str, bool]) -> dict[int, bool]:
     """Return answers by question id from answers by question text; questions without an answer are left out."""
     return {question.id: answers[question.text] for question in questions if question.text in answers}
-
-
-def _answers(
-    questions: Mapping[str, Sequence[Proposition]], marks: Mapping[str, Marks], level: int
-) -> tuple[dict[str, list[str]], dict[str, list[float]]]:
-    ids: dict[str, list[str]] = {}
-    values: dict[str, list[float]] = {}
-    for item in sorted(marks):
-        for question in questions[item]:
-            name = question.category.split("-")[0].strip() if level == 1 else question.category
-            ids.setdefault(name, []).append(item)
-            values.setdefault(name, []).append(100.0 * marks[item].answers[question.id])
-    return ids, values
 
 
 def _number(row: Mapping[str, object], key: str, where: Where) -> int:

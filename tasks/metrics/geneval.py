@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 TAGS = ("single_object", "two_object", "counting", "colors", "position", "color_attr")
 FIGURES = (*(f"geneval_{tag}" for tag in TAGS), "geneval_overall")
 
-THRESHOLD, COUNTING_THRESHOLD, MOST, POSITION = 0.3, 0.9, 16, 0.1
+POSITION = 0.1
 
 DETECTOR = weights.WeightFile(
     "mask2former_swin-s-p4-w7-224_lsj_8x2_50e_coco.pth",
@@ -57,14 +57,6 @@ class Judgement:
 
     correct: bool
     reasons: tuple[str, ...]
-
-
-def confident(detections: Mapping[str, Sequence[Detection]], tag: str) -> dict[str, list[Detection]]:
-    """Return the objects of each class above the tag's threshold: the 16 most confident, most confident first."""
-    least = COUNTING_THRESHOLD if tag == "counting" else THRESHOLD
-    ranked = {name: sorted(objects, key=lambda one: -one.score) for name, objects in detections.items()}
-    sure = {name: [one for one in objects if one.score > least][:MOST] for name, objects in ranked.items()}
-    return {name: objects for name, objects in sure.items() if objects}
 
 
 def relations(first_object: Detection, second_object: Detection) -> frozenset[str]:
