@@ -6,6 +6,7 @@ Exit codes of every verb: 0 done or pass, 1 fail, 2 usage or error, 3 run incomp
 from __future__ import annotations
 
 import difflib
+import math
 import unicodedata
 from collections.abc import Iterable, Sequence
 
@@ -154,3 +155,15 @@ def one_of(owner: str, parameter: str, value: str, choices: Iterable[str]) -> No
     if value not in words:
         choice = ", ".join(word or repr(word) for word in words)
         raise UsageError(f"{owner}: {parameter} is {value!r}; choose one of {choice}")
+
+
+def within(owner: str, least: float, most: float = math.inf, **values: float) -> None:
+    """Check parameters that are numbers from ``least`` to ``most``.
+
+    Raises:
+        UsageError: one is outside.
+    """
+    for name, value in values.items():
+        if not least <= value <= most:
+            bounds = f"{least} or more" if most == math.inf else f"from {least} to {most}"
+            raise UsageError(f"{owner} was given {name}={value}; it must be {bounds}")

@@ -1,7 +1,7 @@
 """Bagel: first turns of a composite of some thirty instruction data sets.
 
-Source: jondurbin/bagel, whose code writes ``bagel-clean-v0.3.parquet``. Rows of plain text and of preferences have no
-conversation and are left out. No revision on the hub is pinned, because Cross-Regression gives no version of BaGel.
+Source: jondurbin/bagel, whose code writes ``bagel-clean-v0.3.parquet``. Rows of plain text and of preferences are
+left out. No revision on the hub is pinned, because Cross-Regression gives no version of BaGel.
 """
 
 from __future__ import annotations

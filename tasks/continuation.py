@@ -1,6 +1,6 @@
 """Continue a text: any UTF-8 file, or the shipped prose.
 
-The task has no score of its own. Every task is measured by log-probability and agreement with the baseline.
+Outputs are not scored, but every task is measured by log-probability and agreement with the baseline.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stridebench.harness.core.task import Prompt, Task
-from stridebench.harness.errors import UsageError
+from stridebench.harness.errors import UsageError, within
 from stridebench.harness.registry import TASKS
 
 SHIPPED = Path(__file__).parent / "data" / "prose.txt"
@@ -35,23 +35,10 @@ class Continuation(Task):
     source = "a text file"
 
     def __post_init__(self) -> None:
-        """Check the parameters.
-
-        Raises:
-            UsageError: a count below one.
-        """
-        if self.chunks < 1 or self.prompt_chars < 1:
-            raise UsageError(
-                f"the task continuation was given chunks={self.chunks}, prompt_chars={self.prompt_chars}; "
-                f"both must be 1 or more"
-            )
+        within("the task continuation", 1, chunks=self.chunks, prompt_chars=self.prompt_chars)
 
     def prompts(self) -> Sequence[Prompt]:
-        """Return the pieces in the order of the file; ``data["reference"]`` is the rest of the piece.
-
-        Raises:
-            UsageError: the file is missing, not UTF-8, blank, or too short for one piece.
-        """
+        """Return the pieces in the order of the file; ``data["reference"]`` is the rest of the piece."""
         path = Path(self.file).expanduser() if self.file else SHIPPED
         text = _read(path)
         if len(text) <= self.prompt_chars:

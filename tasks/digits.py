@@ -1,4 +1,4 @@
-"""Draw a handwritten digit of a named class. It is right where the nearest real digits have that class."""
+"""Draw a handwritten digit of a named class. It is right if the nearest real digits have that class."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stridebench.harness.core.task import Prompt, Task
-from stridebench.harness.errors import UsageError
+from stridebench.harness.errors import within
 from stridebench.harness.record.outputs import Output, as_picture
 from stridebench.harness.registry import TASKS
 from stridebench.harness.synthetic import digits
@@ -25,7 +25,7 @@ NEIGHBOURS = 3
 class DigitPictures(Task):
     """Draw a digit of a class; classes in turn, so that every ten prompts are balanced.
 
-    ``named`` is 1 where the majority of the three nearest training digits has the class of the prompt. The same rule
+    ``named`` is 1 if the majority of the three nearest training digits has the class of the prompt. The same rule
     classifies 98.3 % of the 299 held-out real digits correctly.
 
     Args:
@@ -40,13 +40,7 @@ class DigitPictures(Task):
     eos = False
 
     def __post_init__(self) -> None:
-        """Check the parameters.
-
-        Raises:
-            UsageError: limit is below 1.
-        """
-        if self.limit < 1:
-            raise UsageError(f"the task digits was given limit={self.limit}; it must be 1 or more")
+        within("the task digits", 1, limit=self.limit)
 
     def prompts(self) -> Sequence[Prompt]:
         """Return captions such as "digit 3"; ``data["label"]`` is the class."""
@@ -57,11 +51,7 @@ class DigitPictures(Task):
         )
 
     def score(self, prompt: Prompt, output: Output, tokens: Sequence[int]) -> dict[str, float]:
-        """Return ``named``, which is 1 or 0.
-
-        Raises:
-            OutputError: the picture is not of 8x8 pixels.
-        """
+        """Return ``named``, which is 1 or 0."""
         classes = classify(digits.levels(as_picture(output))[None])
         return {"named": float(classes[0] == prompt.data["label"])}
 

@@ -28,7 +28,7 @@ SHOWN = Path(__file__).parent / "data" / "dpg_prompts.yaml"
 @TASKS.register("dpg_bench")
 @dataclass(frozen=True)
 class DpgBench(PictureTask):
-    """Draw long captions of DPG-Bench, a text file each, by name; ``data["questions"]`` where the csv is there.
+    """Draw long captions of DPG-Bench, a text file each, by name; ``data["questions"]`` if the csv is there.
 
     Args:
         folder: ``dpg_bench``, which contains the folder ``prompts`` and may contain ``dpg_bench.csv``.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stridebench.harness.core.task import Prompt, Scored, SetScore, Task
-from stridebench.harness.errors import OutputError, UsageError
+from stridebench.harness.errors import OutputError, one_of, within
 from stridebench.harness.record.outputs import Output, Picture
 from stridebench.harness.registry import TASKS
 from stridebench.harness.synthetic import emoji
@@ -68,19 +68,11 @@ class EmojiScenes(Task):
     eos = False
 
     def __post_init__(self) -> None:
-        """Check the parameters.
-
-        Raises:
-            UsageError: there is no such family, size or scorer, or the limit is below one.
-        """
         images.names(self.scorers)
-        if self.limit < 1 or self.seed < 0 or self.size not in emoji.SIZES or self.family not in ("", *emoji.FAMILIES):
-            raise UsageError(
-                f"the task emoji_scenes was given limit={self.limit}, seed={self.seed}, family={self.family!r}, "
-                f"size={self.size}; limit must be 1 or more, seed 0 or more, "
-                f"size {' or '.join(map(str, emoji.SIZES))}, "
-                f"and family empty or one of {', '.join(emoji.FAMILIES)}"
-            )
+        within("the task emoji_scenes", 1, limit=self.limit)
+        within("the task emoji_scenes", 0, seed=self.seed)
+        one_of("the task emoji_scenes", "size", str(self.size), map(str, emoji.SIZES))
+        one_of("the task emoji_scenes", "family", self.family, ("", *emoji.FAMILIES))
 
     def prompts(self) -> Sequence[Prompt]:
         """Return the captions; ``data`` holds the specification (``asked``), ``textured`` and the scene's ``index``."""
@@ -104,16 +96,11 @@ class EmojiScenes(Task):
         return [Picture(emoji.render(scene, self.size)) for scene in drawn]
 
     def score(self, prompt: Prompt, output: Output, tokens: Sequence[int]) -> dict[str, float]:
-        """Score what the picture shows of the prompt; each score is 0 or 1.
-
-        Raises:
-            OutputError: the output is not a picture of the task's size.
-            WeightsError: the detector's weights are missing.
-        """
+        """Score the aspects of the prompt that the picture shows; each score is 0 or 1."""
         return judge(self._detected(output), prompt.data["asked"])
 
     def regions(self, prompt: Prompt, output: Output, cells: tuple[int, int]) -> Sequence[str]:
-        """Return the region of each cell: object where the detector found one, else the ground of the prompt."""
+        """Return the region of each cell: object if the detector found one, else the ground of the prompt."""
         codes = regions(self._detected(output), prompt.data["textured"], cells[1])
         return [REGIONS[int(kind)] for kind in codes.ravel()]
 
@@ -122,7 +109,7 @@ class EmojiScenes(Task):
 
         - The share of right pictures in each family, and ``families``, the mean of the six.
         - ``swapped``: ``overall`` of each picture for the next prompt of its family. A model that reads its prompt
-          satisfies the other prompt by chance only. Absent where no family has two prompts that differ.
+          satisfies the other prompt by chance only. Absent if all prompts of each family are equal.
         """
         results = [
             geneval.GenEvalResult(one.prompt.category, one.prompt.id, one.scores["overall"] == 1) for one in outputs

@@ -1,4 +1,4 @@
-"""GenEval: 553 prompts of six families, each with what a detector must find in the picture.
+"""GenEval: 553 prompts of six families, each with the objects that a detector must find in the picture.
 
 Source: Ghosh et al. 2023, arXiv:2310.11513; ``prompts/evaluation_metadata.jsonl`` of djghosh13/geneval.
 """

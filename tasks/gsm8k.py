@@ -41,7 +41,7 @@ class Form:
 
     Args:
         alone: pattern without examples.
-        among: pattern of the examples and of a problem after them; "" where the form has no examples.
+        among: pattern of the examples and of a problem after them; "" if the form takes none.
         stops: texts that end the answer.
         rule: of ``exact_match_strict``.
     """
@@ -85,11 +85,6 @@ class Gsm8k(Task):
     metrics = ("exact_match", "exact_match_strict", "exact_match_flexible", "answered")
 
     def __post_init__(self) -> None:
-        """Check the parameters.
-
-        Raises:
-            UsageError: there is no such split or form, or the form cannot have these examples.
-        """
         one_of("the task gsm8k", "split", self.split, DATA)
         one_of("the task gsm8k", "form", self.form, FORMS)
         if self.shots < 0 or (self.shots and not FORMS[self.form].among):
@@ -101,9 +96,6 @@ class Gsm8k(Task):
         """Return the prompts in the order of the file.
 
         ``data["answer"]`` is the reference number, ``data["worked"]`` its derivation.
-
-        Raises:
-            UsageError: a file is missing, or a line is malformed.
         """
         before, form = self._examples(), FORMS[self.form]
         pattern = form.among if self.shots else form.alone
@@ -114,7 +106,7 @@ class Gsm8k(Task):
         )
 
     def score(self, prompt: Prompt, output: Output, tokens: Sequence[int]) -> dict[str, float]:
-        """Return 1 or 0 for each rule; ``answered`` is 0 where even the flexible rule finds no number."""
+        """Return 1 or 0 for each rule; ``answered`` is 0 if even the flexible rule finds no number."""
         form, right = FORMS[self.form], str(prompt.data["answer"])
         text = until(as_text(output), form.stops)
         flexible = numbers.flexible(text)

@@ -38,10 +38,6 @@ class Gsm8k7k(Task):
     source = "Cross-Regression, appendix D.1; arXiv:2110.14168"
 
     def prompts(self) -> Sequence[Prompt]:
-        """Return ``limit`` prompts in a random order.
-
-        Raises:
-            UsageError: data is missing, or there are too few problems.
-        """
+        """Return ``limit`` prompts in a random order."""
         problems = Gsm8k("train", *place(self.file), form=self.form).prompts()
         return tuple(draw("gsm8k", problems, self.limit, self.seed, marks(names(self.without))))

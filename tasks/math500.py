@@ -56,19 +56,10 @@ class Math500(Task):
     metrics = ("math_verify", "answered")
 
     def __post_init__(self) -> None:
-        """Check the parameter.
-
-        Raises:
-            UsageError: there is no such form.
-        """
         one_of("the task math500", "form", self.form, FORMS)
 
     def prompts(self) -> Sequence[Prompt]:
-        """Return the problems in the order of the file; the categories are the seven subjects.
-
-        Raises:
-            UsageError: the file is missing, or a line is malformed.
-        """
+        """Return the problems in the order of the file; the categories are the seven subjects."""
         rows = DATA.rows(self.file, self.hub, "test")
         return unique([_prompt(row, where, FORMS[self.form]) for where, row in rows], str(rows[0][0].path))
 

@@ -63,11 +63,6 @@ class Mbpp(Task):
     runs_code = True
 
     def __post_init__(self) -> None:
-        """Check the parameters.
-
-        Raises:
-            UsageError: there is no such variant, there are too many shots, or no program runs under the limits.
-        """
         one_of("the task mbpp", "variant", self.variant, DATA)
         if not 0 <= self.shots <= len(SHOWN):
             raise UsageError(f"the task mbpp was given shots={self.shots}; the published prompt has 0 to {len(SHOWN)}")
@@ -77,30 +72,23 @@ class Mbpp(Task):
         return sandbox.Limits(timeout_s=self.timeout_s, memory_mb=self.memory_mb)
 
     def prompts(self) -> Sequence[Prompt]:
-        """Return problems 11-510 of the file as published: the examples, the task, its tests and [BEGIN].
-
-        Raises:
-            UsageError: the file is missing, malformed, of the other variant, or lacks an example.
-        """
+        """Return problems 11-510 of the file as published: the examples, the task, its tests and [BEGIN]."""
         rows = self._rows()
         problems = {number: (where, row) for where, row in rows if (number := _number(row, where))}
         lacking = [number for number in SHOWN[: self.shots] if number not in problems]
         if lacking:
             raise UsageError(f"{rows[0][0].path} lacks the examples {lacking} of the published prompt; lower shots")
-        before = "".join(f"{self._head(*problems[n])}{_code(*problems[n])}\n[DONE]\n\n" for n in SHOWN[: self.shots])
+        shown = [problems[number] for number in SHOWN[: self.shots]]
+        examples = [f"{self._head(where, row)}{raw(row, 'code', where)}\n[DONE]\n\n" for where, row in shown]
         prompts = [
-            Prompt(f"mbpp/{number}", before + self._head(where, row), data=self._data(where, row))
+            Prompt(f"mbpp/{number}", "".join(examples) + self._head(where, row), data=self._data(where, row))
             for where, row in rows
             if (number := _number(row, where)) in TESTED
         ]
         return unique(prompts, str(rows[0][0].path))
 
     def score(self, prompt: Prompt, output: Output, tokens: Sequence[int]) -> dict[str, float]:
-        """Run the program against the tests, in the sandbox.
-
-        Raises:
-            UsageError: the sandbox cannot start on this machine.
-        """
+        """Run the program against the tests, in the sandbox."""
         setup, tests, names = (prompt.data[key] for key in ("setup", "tests", "names"))
         code = f"{setup}\n{body(as_text(output))}\n"
         return {"pass@1": float(sandbox.run(code, f"{setup}\n{tests}\n", names, limits=self._limits()).passed)}
@@ -119,12 +107,12 @@ class Mbpp(Task):
         before = [str(row.get("test_setup_code") or ""), *texts({"test_imports": (), **row}, "test_imports", where)]
         tests = "\n".join(texts(row, "test_list", where))
         question = raw(row, QUESTION[self.variant], where)
-        names = re.findall(r"^(?:def|class)\s+(\w+)", _code(where, row), re.MULTILINE)
+        names = re.findall(r"^(?:def|class)\s+(\w+)", raw(row, "code", where), re.MULTILINE)
         return {"asked": question, "setup": "\n".join(filter(None, before)), "tests": tests, "names": names}
 
 
 def body(text: str) -> str:
-    """Return the program in an output: the text before [DONE], or its first fenced block where there is one."""
+    """Return the program in an output: the text before [DONE], or its first fenced block if it has one."""
     text = until(text, ("[DONE]",))
     block = FENCED.search(text)
     return block[1] if block else text
@@ -135,7 +123,3 @@ def _number(row: Row, where: Where) -> int:
     if not isinstance(number, int) or number < 1:
         raise where.fault(f"task_id is {number!r}, not a number from 1")
     return number
-
-
-def _code(where: Where, row: Row) -> str:
-    return raw(row, "code", where)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from stridebench.harness.core.task import Prompt, Task
-from stridebench.harness.errors import UsageError
+from stridebench.harness.errors import within
 from stridebench.harness.registry import TASKS
 from stridebench.tasks.bagel import Bagel
 from stridebench.tasks.loaders.conversations import draw, marks, names, place
@@ -48,20 +48,10 @@ class Mixed7k(Task):
     source = "Cross-Regression, appendix D.1"
 
     def __post_init__(self) -> None:
-        """Check the parameter.
-
-        Raises:
-            UsageError: there are fewer prompts than sources.
-        """
-        if self.limit < 3:
-            raise UsageError(f"the task mixed_7k was given limit={self.limit}; it has three sources, take 3 or more")
+        within("the task mixed_7k, which has three sources,", 3, limit=self.limit)
 
     def prompts(self) -> Sequence[Prompt]:
-        """Return ``limit`` prompts in a random order.
-
-        Raises:
-            UsageError: data is missing, or a source has too few prompts.
-        """
+        """Return ``limit`` prompts in a random order."""
         excluded = marks(names(self.without))
         prompts: list[Prompt] = []
         sources = (

@@ -33,8 +33,8 @@ FIGURE = "judge_score"
 class MtBench(Task):
     """Answer the first turn of a question, or the second turn after an answer from a file.
 
-    In the published protocol a model continues its own first answer. Here every method continues the same answer, so
-    that outputs can be paired. Without ``scores`` there is no measure of quality.
+    In the published protocol a model continues the first answer that it gave. Here every method continues the same
+    answer, so that outputs can be paired. Without ``scores`` quality is not measured.
 
     Args:
         file: ``question.jsonl``.
@@ -57,32 +57,19 @@ class MtBench(Task):
     optional_set_metrics = set_metrics[1:]
 
     def __post_init__(self) -> None:
-        """Check the parameters.
-
-        Raises:
-            UsageError: there is no such turn, or a parameter that it needs is missing.
-        """
         self._second().check("mt_bench")
 
     def _second(self) -> Second:
         return Second(self.turn, self.answers, self.conversation)
 
     def prompts(self) -> Sequence[Prompt]:
-        """Return the questions in the order of the file.
-
-        Raises:
-            UsageError: a file is missing or malformed.
-        """
+        """Return the questions in the order of the file."""
         groups = {category: category for category in CATEGORIES}
         all_questions, path = questions(DATA, self.file, groups)
         return self._second().prompts("mt_bench", all_questions, groups, path)
 
     def score_set(self, outputs: Sequence[Scored]) -> dict[str, SetScore]:
-        """Return the means of a judge's scores from 1 to 10.
-
-        Raises:
-            UsageError: the file of scores is missing or malformed.
-        """
+        """Return the means of a judge's scores from 1 to 10."""
         if not self.scores:
             reason = "no judge: have the outputs judged, and give the file as the task's parameter scores"
             return {FIGURE: SetScore(None, len(outputs), reason=reason)}

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stridebench.harness.core.task import Prompt, Task
-from stridebench.harness.errors import UsageError
+from stridebench.harness.errors import UsageError, within
 from stridebench.harness.record.outputs import Mesh, Output, as_mesh
 from stridebench.harness.registry import TASKS
 from stridebench.harness.synthetic import shapes
@@ -30,7 +30,7 @@ LONGEST = 1.9
 @TASKS.register("point_clouds")
 @dataclass(frozen=True)
 class PointClouds(Task):
-    """Make a mesh from the points of a file; the reference is the file's own surface or cloud.
+    """Make a mesh from the points of a file; the reference is the surface or cloud of the file.
 
     Args:
         folder: "" is point_clouds in the data folder. Read are .npy [n, 6] (positions and normals), .npz (``points``
@@ -57,17 +57,8 @@ class PointClouds(Task):
     metrics = METRICS
 
     def __post_init__(self) -> None:
-        """Check the parameters.
-
-        Raises:
-            UsageError: a count is too small.
-        """
-        if self.points < 1 or self.score_points < 1 or self.limit < 0:
-            raise UsageError(
-                f"the task point_clouds was given points={self.points}, score_points={self.score_points}, "
-                f"limit={self.limit}; the first two must be 1 or more, the last 0 or more"
-            )
-
+        within("the task point_clouds", 1, points=self.points, score_points=self.score_points)
+        within("the task point_clouds", 0, limit=self.limit)
         self._protocol()
 
     def _protocol(self) -> Protocol:
@@ -78,19 +69,11 @@ class PointClouds(Task):
         return Protocol(self.score_points, self.seed, self.scale, self.squared)
 
     def prompts(self) -> Sequence[Prompt]:
-        """Return one prompt a file; ``condition`` is float32 [points, 6], ``data`` the reference points and normals.
-
-        Raises:
-            UsageError: there is no folder or no such file in it, or a file cannot be read as a shape with normals.
-        """
+        """Return one prompt a file; ``condition`` is float32 [points, 6], ``data`` the reference points and normals."""
         return _prompts(self)
 
     def score(self, prompt: Prompt, output: Output, tokens: Sequence[int]) -> dict[str, float]:
-        """Return the distances to the file's surface and the defects of the mesh.
-
-        Raises:
-            OutputError: the mesh has no area or a vertex that is not finite; the sample counts as failed.
-        """
+        """Return the distances to the file's surface and the defects of the mesh."""
         goal = Surface(prompt.data["points"], prompt.data["normals"])
         return scores(as_mesh(output), goal, self._protocol(), len(tokens))
 
@@ -146,10 +129,6 @@ def _thinned(path: Path, cloud: Points, points: int, random: np.random.Generator
     return ready[random.choice(len(ready), points, replace=False)]
 
 
-def _npy(path: Path) -> Points:
-    return np.asarray(np.load(path, allow_pickle=False), dtype=np.float64)
-
-
 def _npz(path: Path) -> Points:
     with np.load(path, allow_pickle=False) as arrays:
         missing = {"points", "normals"} - set(arrays.files)
@@ -180,7 +159,7 @@ def _cloud_normals(path: Path, cloud: Any) -> Points:
 
 
 READERS: Mapping[str, Callable[[Path], Mesh | Points]] = {
-    ".npy": _npy,
+    ".npy": lambda path: np.asarray(np.load(path, allow_pickle=False), dtype=np.float64),
     ".npz": _npz,
     ".ply": _scene,
     ".obj": _scene,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stridebench.harness.core.task import Prompt, Task
-from stridebench.harness.errors import UsageError
+from stridebench.harness.errors import within
 from stridebench.harness.record.outputs import Output, as_text
 from stridebench.harness.registry import TASKS
 from stridebench.harness.synthetic.code import programs
@@ -22,7 +22,7 @@ MOST = 500
 class Programs(Task):
     """Complete held-out functions: their heads were not trained on.
 
-    ``body`` is 1 where the output begins with exactly the body that the grammar wrote. Nothing is executed: a correct
+    ``body`` is 1 if the output begins with exactly the body that the grammar wrote. Nothing is executed: a correct
     body in other words counts as 0, so the figure is a lower bound.
 
     Args:
@@ -37,16 +37,8 @@ class Programs(Task):
     metrics = ("body",)
 
     def __post_init__(self) -> None:
-        """Check the parameters.
-
-        Raises:
-            UsageError: limit is outside 1 to 500, or the seed is below 0.
-        """
-        if not 1 <= self.limit <= MOST or self.seed < 0:
-            raise UsageError(
-                f"the task programs was given limit={self.limit}, seed={self.seed}; "
-                f"limit must be 1 to {MOST} and seed 0 or more"
-            )
+        within("the task programs", 1, MOST, limit=self.limit)
+        within("the task programs", 0, seed=self.seed)
 
     def prompts(self) -> Sequence[Prompt]:
         """Return different heads; the category is the function's name, ``data["body"]`` the body of the grammar."""

@@ -1,4 +1,4 @@
-"""The user's own prompts from a .txt, .jsonl or .csv file or from a package, with or without reference answers."""
+"""Prompts of the user, from a .txt, .jsonl or .csv file or from a package, with or without reference answers."""
 
 from __future__ import annotations
 
@@ -61,11 +61,7 @@ class Prompts(Task):
     optional_metrics = ("exact_match", "contains_reference")
 
     def prompts(self) -> Sequence[Prompt]:
-        """Return the prompts in the order of the file.
-
-        Raises:
-            UsageError: the file is missing, empty or malformed, or an id is there twice; the message names the line.
-        """
+        """Return the prompts in the order of the file."""
         if not self.file:
             raise UsageError("the task prompts needs a file: --prompts FILE, or {name: prompts, file: FILE}")
         name = self.file.removeprefix(PACKAGE) if self.file.startswith(PACKAGE) else ""
@@ -91,15 +87,15 @@ class Prompts(Task):
 
 
 def _taken(where: Where, row: Row, prompt: Prompt, first: int) -> UsageError:
-    """The error of an id that an earlier row has."""
+    """Return the error of an id that an earlier row has."""
     name = prompt.id.removeprefix("prompts/")
     own = _text(where, row, "id") is not None
-    why = "every prompt needs its own" if own else "it is the number of the row, which has no id; give it one"
+    why = "every prompt needs another" if own else "it is the number of the row, which lacks an id; give it one"
     return where.fault(f"the id {name!r} is that of {where.unit} {first} already; {why}")
 
 
 def _of_package(name: str) -> Iterator[tuple[Where, Row]]:
-    """The rows of an entry point."""
+    """Return the rows of an entry point."""
     where = Path(f"{PACKAGE}{name}")
     try:
         rows = list(DATASETS.get(name)())
@@ -184,14 +180,14 @@ def _message(message: Any) -> dict[str, Any]:
 
 
 def _of_table(where: Where, row: Row) -> tuple[Where, Row]:
-    """Leave out the empty fields of a row where it has messages, and read these as JSON."""
+    """Leave out the empty fields of a row if it has messages, and read these as JSON."""
     if not str(row.get("messages", "")).strip():
         return where, {key: value for key, value in row.items() if key != "messages"}
     fields = {key: value for key, value in row.items() if value.strip()}
     try:
         return where, {**fields, "messages": json.loads(fields["messages"])}
     except (ValueError, RecursionError) as error:
-        raise where.fault(f"messages is no JSON: write a list of messages, or a prompt; {str(error)[:80]}") from error
+        raise where.fault(f"messages is not JSON: write a list of messages, or a prompt; {str(error)[:80]}") from error
 
 
 def _prompt(where: Where, row: Row) -> Prompt:
@@ -216,7 +212,7 @@ def _prompt(where: Where, row: Row) -> Prompt:
 
 
 def _hint(row: Row) -> str:
-    """Say what is wrong with a header that nearly has a prompt."""
+    """Return a hint if a header nearly has a prompt."""
     for name in map(str, row):
         if any(separator in name for separator in ";\t"):
             return " (fields are separated by commas)"
@@ -226,7 +222,7 @@ def _hint(row: Row) -> str:
 
 
 def _text(where: Where, row: Row, key: str) -> str | None:
-    """Return a field as a text, or as the text of a number. None where it is absent or (but for the prompt) empty."""
+    """Return a field as a text, or as the text of a number. None if it is absent or (but for the prompt) empty."""
     value = row.get(key)
     if key in NUMBERS and isinstance(value, int) and not isinstance(value, bool):
         return str(value)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stridebench.harness.core.task import Prompt, Scored, SetScore, Task
-from stridebench.harness.errors import UsageError
+from stridebench.harness.errors import one_of, within
 from stridebench.harness.record.outputs import Mesh, Output, as_mesh
 from stridebench.harness.registry import TASKS
 from stridebench.harness.synthetic import shapes
@@ -59,17 +59,8 @@ class Shapes(Task):
     set_metrics = ("floor_chamfer", "retrieval_chamfer", "swapped_chamfer")
 
     def __post_init__(self) -> None:
-        """Check the parameters.
-
-        Raises:
-            UsageError: a count is below one, or there is no such scale or data.
-        """
-        if self.limit < 1 or self.points < 1:
-            raise UsageError(
-                f"the task shapes was given limit={self.limit}, points={self.points}; both must be 1 or more"
-            )
-        if self.data not in DATA:
-            raise UsageError(f"the task shapes was given data={self.data!r}; it has {', '.join(DATA)}")
+        within("the task shapes", 1, limit=self.limit, points=self.points)
+        one_of("the task shapes", "data", self.data, DATA)
         self.protocol()
 
     def protocol(self) -> Protocol:
@@ -84,11 +75,7 @@ class Shapes(Task):
         return _prompts(self.limit, self.seed, self.points, self.data)
 
     def score(self, prompt: Prompt, output: Output, tokens: Sequence[int]) -> dict[str, float]:
-        """Return the distances to the reference and the defects of the mesh.
-
-        Raises:
-            OutputError: the mesh has no area or a vertex that is not finite; the sample counts as failed.
-        """
+        """Return the distances to the reference and the defects of the mesh."""
         goal = sample(reference(prompt), self.protocol(), stream=1)
         return scores(as_mesh(output), goal, self.protocol(), len(tokens))
 
@@ -138,7 +125,7 @@ def nearest(goal: Surface, protocol: Protocol, data: str = "furniture") -> Dista
 
 @lru_cache(maxsize=2)
 def known_shapes(protocol: Protocol, data: str = "furniture") -> tuple[list[Surface], npt.NDArray[np.float32]]:
-    """Training shapes that a reference is compared with, and ``COARSE`` points of each, [``POOL`` * ``COARSE``, 3]."""
+    """Return the training shapes of retrieval, and ``COARSE`` points of each, [``POOL`` * ``COARSE``, 3]."""
     random = np.random.default_rng([protocol.seed, 1])
     pool = [sample(DATA[data](random, "train", None).mesh, protocol) for _ in range(POOL)]
     return pool, np.concatenate([surface.points[:COARSE] for surface in pool]).astype(np.float32)

@@ -30,7 +30,7 @@ class SpecBench(Task):
     """Answer the first turn of a question, or the second turn after an answer from a file.
 
     The six tasks are the categories, which every report shows separately. Only MT-Bench's questions have a second turn.
-    The published figures cover both turns, the second after the model's own answer.
+    The published figures cover both turns, the second after the model's answer.
 
     Args:
         file: ``question.jsonl``.
@@ -49,11 +49,6 @@ class SpecBench(Task):
     source = "arXiv:2401.07851; hemingkx/Spec-Bench"
 
     def __post_init__(self) -> None:
-        """Check the parameters.
-
-        Raises:
-            UsageError: there is no such category or turn, or a parameter that the turn needs is missing.
-        """
         one_of("the task spec_bench", "category", self.category, ("", *CATEGORIES))
         self._second().check("spec_bench")
 
@@ -61,15 +56,11 @@ class SpecBench(Task):
         return Second(self.turn, self.answers, self.conversation)
 
     def prompts(self) -> Sequence[Prompt]:
-        """Return the questions in the order of the file.
-
-        Raises:
-            UsageError: a file is missing or malformed, or lacks one of the six tasks.
-        """
+        """Return the questions in the order of the file."""
         all_questions, path = questions(DATA, self.file, GROUPS)
         categories = (self.category,) if self.category else CATEGORIES
         if lacking := set(categories) - {GROUPS[question.category] for question in all_questions}:
-            raise UsageError(f"{path} has no question of {', '.join(sorted(lacking))}. It should be {DATA.origin}")
+            raise UsageError(f"{path} lacks questions of {', '.join(sorted(lacking))}. It should be {DATA.origin}")
         chosen = [question for question in all_questions if GROUPS[question.category] in categories]
         prompts = self._second().prompts("spec_bench", chosen, GROUPS, path)
         if not prompts:

@@ -1,7 +1,7 @@
 """Solve a 4x4 sudoku of which few cells are given; any valid grid that keeps them is right.
 
-Most puzzles have several answers, so cells that are filled in one pass, each by its own distribution, contradict each
-other. Fewer passes therefore cost quality with any model, and the order of the cells matters.
+Most puzzles have several answers, so cells that are filled in one pass, each independently, contradict each other.
+Fewer passes therefore cost quality with any model, and the order of the cells matters.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stridebench.harness.core.task import Prompt, Scored, SetScore, Task
-from stridebench.harness.errors import UsageError
+from stridebench.harness.errors import within
 from stridebench.harness.record.outputs import Output, as_text
 from stridebench.harness.registry import TASKS
 from stridebench.harness.synthetic import sudoku
@@ -30,7 +30,7 @@ ONE, FEW = 1, 6
 class SudokuTask(Task):
     """Solve held-out puzzles: their texts were not trained on. Training saw all 288 grids.
 
-    - ``solved`` is 1 where every row, column and box has each digit once and the given cells are kept.
+    - ``solved`` is 1 if every row, column and box has each digit once and the given cells are kept.
     - ``units`` is the share of the 12 rows, columns and boxes that have each digit once.
     - ``nats`` is minus the log-probability of a token under the judge.
 
@@ -51,16 +51,8 @@ class SudokuTask(Task):
     eos = False
 
     def __post_init__(self) -> None:
-        """Check the parameters.
-
-        Raises:
-            UsageError: limit is outside 1 to 2000, or the seed is below 0.
-        """
-        if not 1 <= self.limit <= MOST or self.seed < 0:
-            raise UsageError(
-                f"the task sudoku was given limit={self.limit}, seed={self.seed}; "
-                f"limit must be 1 to {MOST} and seed 0 or more"
-            )
+        within("the task sudoku", 1, MOST, limit=self.limit)
+        within("the task sudoku", 0, seed=self.seed)
 
     def prompts(self) -> Sequence[Prompt]:
         """Return different puzzles; the category is the number of answers."""
@@ -75,7 +67,7 @@ class SudokuTask(Task):
         )
 
     def score(self, prompt: Prompt, output: Output, tokens: Sequence[int]) -> dict[str, float]:
-        """Return all three scores; an empty answer has no ``nats``."""
+        """Return all three scores; an empty answer lacks ``nats``."""
         text = as_text(output)
         units = 1 - sudoku.faults(text) / len(sudoku.UNITS)
         scores = {"solved": float(sudoku.solves(prompt.data["shown"], text)), "units": units}

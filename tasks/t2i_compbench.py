@@ -35,7 +35,7 @@ DEPTH = weights.WeightFile("dpt_hybrid-midas-501f0c75.pt", "isl-org/DPT", "501f0
 
 
 def _non_spatial(picture_set: PictureSet, settings: Settings) -> SetScore:
-    """The mean cosine under OpenAI's ViT-B/32, over the pictures of this category."""
+    """Return the mean cosine under OpenAI's ViT-B/32, over the pictures of this category."""
     from stridebench.tasks.metrics.clip import Clip
 
     subset = picture_set.only("non_spatial")

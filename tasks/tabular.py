@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stridebench.harness.core.task import Prompt, Task
-from stridebench.harness.errors import UsageError
+from stridebench.harness.errors import within
 from stridebench.harness.registry import TASKS
 
 
@@ -30,16 +30,8 @@ class TabularTask(Task):
     modality = "tabular"
 
     def __post_init__(self) -> None:
-        """Check the parameters.
-
-        Raises:
-            UsageError: a count is below one.
-        """
-        if min(self.prompts_count, self.length, self.vocabulary) < 1:
-            raise UsageError(
-                f"the task tabular was given prompts_count={self.prompts_count}, length={self.length}, "
-                f"vocabulary={self.vocabulary}; each must be 1 or more"
-            )
+        counts = {"prompts_count": self.prompts_count, "length": self.length, "vocabulary": self.vocabulary}
+        within("the task tabular", 1, **counts)
 
     def prompts(self) -> Sequence[Prompt]:
         """Return ``prompts_count`` prompts of ``length`` ids, tabular/0 first."""

@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Float
 
 from stridebench.harness.core.task import Prompt
-from stridebench.harness.errors import UsageError
+from stridebench.harness.errors import UsageError, one_of
 from stridebench.harness.registry import TASKS
 from stridebench.tasks.loaders.files import json_lines
 from stridebench.tasks.loaders.speech import SpeechTask
@@ -43,23 +43,13 @@ class Utterances(SpeechTask):
 
     split: str = "test"
 
-    source = "sentences of our own, voices of CMU Flite 2.2"
+    source = "sentences of this project, voices of CMU Flite 2.2"
 
     def __post_init__(self) -> None:
-        """Check the parameter.
-
-        Raises:
-            UsageError: there is no such split.
-        """
-        if self.split not in SPLITS:
-            raise UsageError(f"the task utterances was given split={self.split!r}; choose one of {', '.join(SPLITS)}")
+        one_of("the task utterances", "split", self.split, SPLITS)
 
     def prompts(self) -> Sequence[Prompt]:
-        """Return all utterances of the split.
-
-        Raises:
-            UsageError: shipped data is missing or damaged.
-        """
+        """Return all utterances of the split."""
         return _prompts(SHIPPED, self.split)
 
 

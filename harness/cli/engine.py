@@ -189,7 +189,9 @@ def watch(
     while True:
         begun = time.monotonic()
         line = watched.line()
-        _append(history, line)
+        history.parent.mkdir(parents=True, exist_ok=True)
+        with open(history, "a", encoding="utf-8") as file:
+            file.write(json.dumps(json_values(line), allow_nan=False) + "\n")
         readings, failed = readings + 1, failed + (line["status"] != "done")
         if not as_json:
             say(_text(line))
@@ -204,12 +206,6 @@ def watch(
     if as_json:
         emit({"readings": readings, "failed": failed, "moved": moved})
     raise SystemExit(3 if failed == readings else 1 if moved else 0)
-
-
-def _append(history: Path, line: dict[str, Any]) -> None:
-    history.parent.mkdir(parents=True, exist_ok=True)
-    with open(history, "a", encoding="utf-8") as file:
-        file.write(json.dumps(json_values(line), allow_nan=False) + "\n")
 
 
 def _moves(history: Path) -> list[str]:

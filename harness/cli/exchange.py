@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from stridebench.harness.cli.main import LazyGroup, emit, say
-from stridebench.harness.cli.show import engine_cells, match_cell, match_name
+from stridebench.harness.cli.show import engine_cells, match_name
 from stridebench.harness.core.task import SetScore
 from stridebench.harness.discover import declare_all
 from stridebench.harness.errors import UsageError, printable_line
@@ -158,7 +158,7 @@ def attach(run: Path, cell: str, other: tuple[str, ...], as_json: bool, **option
     if not files:
         raise UsageError("name a file of results, such as --geneval results.jsonl")
     store = Store.open(run)
-    name = match_cell(store, cell)
+    name = match_name(store.cells(), cell)
     scores: dict[str, SetScore] = {}
     for layout, named in files.items():
         if missing := [path for path in named.values() if not path.is_file()]:

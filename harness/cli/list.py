@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +12,12 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from stridebench.harness.cli import matrix
 from stridebench.harness.cli.main import emit, say
 from stridebench.harness.discover import catalogue, declare_all
 from stridebench.harness.errors import UnknownNameError
 from stridebench.harness.plan import contract, presets, suite
+from stridebench.harness.plan.compatibility import LACKS, WORDS, Outcomes
+from stridebench.harness.plan.planned_method import PlannedMethod
 from stridebench.harness.plan.presets import Spec
 from stridebench.harness.registry import DATASETS, ENGINES, METHODS, PICTURE_SCORERS, TASKS, Registry
 
@@ -60,86 +63,77 @@ def command(kind: str | None, name: str | None, long: bool, as_json: bool) -> No
             _show(word, [row for row in rows if row["kind"] == word.removesuffix("s")], long)
 
 
-def methods() -> list[dict[str, Any]]:
-    """Return one row a method."""
-    found = dict(contract.usable_methods(_others("method", METHODS)))
-    rows = [*_catalogued("method", METHODS), *(method_row(name, settings) for name, settings in found.items())]
-    return sorted(rows, key=lambda row: str(row["name"]))
+def _row(kind: str, name: str, source: str, summary: str | None, **more: Any) -> dict[str, Any]:
+    """Return a row with the fields of every kind; the summary is the first line of a docstring."""
+    first = (summary or "").strip().split("\n")[0]
+    return {"name": name, "kind": kind, "claim": None, "needs": [], "source": source, **more, "summary": first}
 
 
 def method_row(name: str, settings: list[Any]) -> dict[str, Any]:
     """Return the row of a method with these variants."""
     cls = type(settings[0])
     claims = list(dict.fromkeys(method.claim.name for method in settings))
-    return {
-        "name": name,
-        "kind": "method",
+    return _row("method", name, cls.source, cls.__doc__) | {
         "claim": claims[0],
         "claims": claims,
         "exact_at": cls.exact_at,
         "needs": sorted(need.name for need in settings[0].requirements),
-        "source": cls.source,
-        "params": {f.name: contract.default(f) for f in dataclasses.fields(cls)},
+        "params": _params(cls),
         "from": METHODS.source(name),
-        "summary": (cls.__doc__ or "").strip().split("\n")[0],
     }
-
-
-def tasks() -> list[dict[str, Any]]:
-    """Return one row a task."""
-    found = dict(contract.usable_tasks(_others("task", TASKS)))
-    rows = [*_catalogued("task", TASKS), *(task_row(name, kind) for name, kind in found.items())]
-    return sorted(rows, key=lambda row: str(row["name"]))
 
 
 def task_row(name: str, kind: type[Any]) -> dict[str, Any]:
     """Return the row of a task."""
-    return {
-        "name": name,
-        "kind": "task",
-        "claim": None,
-        "needs": [],
-        "source": kind.source,
-        "params": {f.name: contract.default(f) for f in dataclasses.fields(kind)},
-        "makes": kind.modality,
-        "metrics": list(kind.metrics),
-        "runs_code": kind.runs_code,
-        "from": TASKS.source(name),
-        "summary": (kind.__doc__ or "").strip().split("\n")[0],
-    }
+    facts = {"makes": kind.modality, "metrics": list(kind.metrics), "runs_code": kind.runs_code}
+    more = {"params": _params(kind), **facts, "from": TASKS.source(name)}
+    return _row("task", name, kind.source, kind.__doc__, **more)
 
 
-def _catalogued(kind: str, registry: Registry[Any]) -> list[dict[str, Any]]:
-    """Return the rows of the catalogue whose modules are not imported."""
-    rows = (entry["row"] for name, entry in catalogue()[f"{kind}s"].items() if registry.pending(name))
-    return [{**row, "params": contract.values(row["params"])} for row in rows]
+def engine_row(name: str) -> dict[str, Any]:
+    """Return the row of an engine."""
+    kind = ENGINES.get(name)
+    facts = {**dataclasses.asdict(kind.tells), "params": _params(kind)}
+    return _row("engine", name, ENGINES.source(name), kind.__doc__, **facts)
 
 
-def _others(kind: str, registry: Registry[Any]) -> list[str]:
-    """Return the names that the catalogue lacks, or whose modules are imported anyway."""
-    return [name for name in registry if not registry.pending(name) or name not in catalogue()[f"{kind}s"]]
+def _params(kind: type[Any]) -> dict[str, Any]:
+    return {field.name: contract.default(field) for field in dataclasses.fields(kind) if field.init}
+
+
+def rows_of(registry: Registry[Any]) -> list[dict[str, Any]]:
+    """Return one row a method, task or engine; from the catalogue if its module is not imported."""
+    entries = catalogue()[f"{registry.kind}s"]
+    rows = [entry["row"] for name, entry in entries.items() if registry.pending(name)]
+    rows = [{**row, "params": contract.values(row["params"])} for row in rows]
+    others = [name for name in registry if not registry.pending(name) or name not in entries]
+    if registry is METHODS:
+        rows += [method_row(name, settings) for name, settings in contract.usable_methods(others)]
+    elif registry is TASKS:
+        rows += [task_row(name, kind) for name, kind in contract.usable_tasks(others)]
+    else:
+        rows += map(engine_row, others)
+    return sorted(rows, key=lambda row: str(row["name"]))
 
 
 def backbones() -> list[dict[str, Any]]:
     """Return one row a preset."""
     return [
-        {
-            "name": spec.name,
-            "kind": "backbone",
-            "claim": None,
-            "needs": [],
-            "meets": sorted(need.name for need in spec.meets()),
-            "source": source_of(spec)[0],
-            "id": source_of(spec)[1],
-            "adapter": spec.adapter,
-            "modality": spec.modality(),
-            "size": spec.size,
-            "template": spec.params.get("template"),
-            "chat": bool(spec.params.get("chat", False)),
-            "licence": spec.licence,
-            "ready": spec.ready(),
-            "summary": spec.note,
-        }
+        _row(
+            "backbone",
+            spec.name,
+            source_of(spec)[0],
+            spec.note,
+            meets=sorted(need.name for need in spec.meets()),
+            id=source_of(spec)[1],
+            adapter=spec.adapter,
+            modality=spec.modality(),
+            size=spec.size,
+            template=spec.params.get("template"),
+            chat=bool(spec.params.get("chat", False)),
+            licence=spec.licence,
+            ready=spec.ready(),
+        )
         for spec in presets.by_name().values()
     ]
 
@@ -171,71 +165,123 @@ def suites() -> list[dict[str, Any]]:
 def suite_row(name: str, path: Path) -> dict[str, Any]:
     """Return the row of a suite."""
     loaded = suite.of_command(name).suite
-    return {
-        "name": name,
-        "kind": "suite",
-        "claim": None,
-        "needs": [],
-        "source": path.name,
-        "backbones": [entry.name for entry in loaded.backbones],
-        "tasks": [entry.name for entry in loaded.tasks],
-        "summary": loaded.description,
-    }
+    names = {"backbones": [entry.name for entry in loaded.backbones], "tasks": [entry.name for entry in loaded.tasks]}
+    return _row("suite", name, path.name, loaded.description, **names)
 
 
-def _of_packages(kind: str, registry: Registry[Any]) -> list[dict[str, Any]]:
+def _of_packages(registry: Registry[Any]) -> list[dict[str, Any]]:
     """Return one row an entry point."""
-    return [
-        {
-            "name": name,
-            "kind": kind,
-            "claim": None,
-            "needs": [],
-            "source": registry.source(name),
-            "from": registry.source(name),
-            "summary": (registry.get(name).__doc__ or "").strip().split("\n")[0],
-        }
-        for name in registry
-    ]
+    origins = {name: registry.source(name) for name in registry}
+    return [_row(registry.kind, name, at, registry.get(name).__doc__, **{"from": at}) for name, at in origins.items()]
 
 
-def engines() -> list[dict[str, Any]]:
-    """Return one row an engine."""
-    rows = [*_catalogued("engine", ENGINES), *(engine_row(name) for name in _others("engine", ENGINES))]
-    return sorted(rows, key=lambda row: str(row["name"]))
+NARROWEST = 12
+"""Characters of a column of words, its border included."""
+MARKS = {"runs": "x", "needs a part": "p", "needs weights": "w", "cannot": "-"}
 
 
-def engine_row(name: str) -> dict[str, Any]:
-    """Return the row of an engine."""
-    kind = ENGINES.get(name)
-    return {
-        "name": name,
-        "kind": "engine",
-        "claim": None,
-        "needs": [],
-        "source": ENGINES.source(name),
-        **dataclasses.asdict(kind.tells),
-        "params": {f.name: contract.default(f) for f in dataclasses.fields(kind) if f.init},
-        "summary": (kind.__doc__ or "").strip().split("\n")[0],
-    }
+def matrix_rows() -> list[dict[str, Any]]:
+    """Return one row for each pair: its outcome, the reason, and the command that makes or fetches missing parts."""
+    pairs, outcomes = [], Outcomes()
+    specs = presets.by_name()
+    for name in contract.usable_names():
+        method = PlannedMethod.default(name)
+        for backbone in specs.values():
+            outcome = outcomes.of(method, backbone)
+            pair = {"name": name, "kind": "matrix", "backbone": backbone.name}
+            pairs.append({**pair, "outcome": outcome.word, "reason": outcome.reason, "command": outcome.command})
+    return pairs
+
+
+def show_matrix(console: Console, pairs: list[dict[str, Any]]) -> None:
+    """Print the matrix; backbones with the same outcome for every method share a column, and their names follow.
+
+    If the words are too wide for the terminal, a column has a mark for each method, and a legend follows.
+    """
+    outcomes: dict[str, list[str]] = {}
+    for row in pairs:
+        outcomes.setdefault(row["backbone"], []).append(_outcome_words(row))
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for backbone, column in outcomes.items():
+        alike.setdefault(tuple(column), []).append(backbone)
+    methods = dict.fromkeys(row["name"] for row in pairs)
+    if len(alike) * NARROWEST + max(map(len, methods)) > console.width:
+        marked: dict[tuple[str, ...], list[str]] = {}
+        for words, backbones in alike.items():
+            marked.setdefault(tuple(MARKS.get(word, MARKS["cannot"]) for word in words), []).extend(backbones)
+        alike = marked
+    table = Table(title="matrix", title_justify="left", header_style="bold")
+    if _are_marks(alike):
+        table.box, table.padding = None, (0, 1, 0, 0)
+    table.add_column("method", no_wrap=True)
+    for index in range(len(alike)):
+        table.add_column(_letter(index), overflow="fold")
+    for place, method in enumerate(methods):
+        table.add_row(method, *(column[place] for column in alike))
+    console.print(table)
+    names = Table.grid(padding=(0, 2))
+    names.add_column(style="bold", no_wrap=True)
+    names.add_column(overflow="fold")
+    for index, backbones in enumerate(alike.values()):
+        names.add_row(_letter(index), ", ".join(backbones))
+    console.print(names)
+    if _are_marks(alike):
+        console.print(", ".join(f"{mark} {word}" for word, mark in MARKS.items()) + "; why: stride list matrix --json")
+    counts = Counter(row["outcome"] for row in pairs)
+    console.print(f"{len(pairs)} pairs: " + ", ".join(f"{counts[word]} {word}" for word in WORDS))
+    _show_commands(pairs)
+
+
+def _are_marks(alike: Iterable[tuple[str, ...]]) -> bool:
+    return any(column[0] in MARKS.values() for column in alike)
+
+
+def _show_commands(pairs: list[dict[str, Any]]) -> None:
+    """Print each command once, with the pairs that need it."""
+    needing: dict[str, list[dict[str, Any]]] = {}
+    for row in pairs:
+        if row["command"]:
+            needing.setdefault(row["command"], []).append(row)
+    for command, rows in needing.items():
+        say(f"# {_first([row['name'] for row in rows], 2)} on {_first([row['backbone'] for row in rows], 1)}")
+        from_here = command.replace(f"{Path.cwd()}/", "")
+        say(from_here.replace(" --out ", " \\\n    --out "))
+
+
+def _first(names: list[str], count: int) -> str:
+    """Return the first few distinct names, and how many more there are."""
+    distinct = list(dict.fromkeys(names))
+    more = len(distinct) - count
+    return ", ".join(distinct[:count]) + (f" and {more} more" if more > 0 else "")
+
+
+def _letter(index: int) -> str:
+    return chr(ord("A") + index) if index < 26 else f"A{index}"
+
+
+def _outcome_words(row: dict[str, Any]) -> str:
+    """Return the outcome, or the reason if a method cannot run."""
+    if row["outcome"] != "cannot":
+        return str(row["outcome"])
+    return str(row["reason"]).replace(LACKS, "lacks").replace(f" for {row['backbone']} is here", "")
 
 
 ROWS = {
-    "methods": methods,
-    "tasks": tasks,
+    "methods": lambda: rows_of(METHODS),
+    "tasks": lambda: rows_of(TASKS),
     "backbones": backbones,
     "suites": suites,
-    "engines": engines,
-    "scorers": lambda: _of_packages("scorer", PICTURE_SCORERS),
-    "datasets": lambda: _of_packages("dataset", DATASETS),
-    "matrix": matrix.rows,
+    "engines": lambda: rows_of(ENGINES),
+    "scorers": lambda: _of_packages(PICTURE_SCORERS),
+    "datasets": lambda: _of_packages(DATASETS),
+    "matrix": matrix_rows,
 }
 
 
 def _show(kind: str, rows: list[dict[str, Any]], long: bool) -> None:
     console = Console()
     if kind == "matrix":
-        matrix.show(console, rows)
+        show_matrix(console, rows)
     elif not long:
         _show_lines(console, kind, rows)
     elif kind == "backbones":

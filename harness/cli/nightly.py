@@ -67,7 +67,11 @@ def command(
     stored = _stored(folder)
     code, answer = _run([suite, *options, "--out", str(path), "--append", str(folder / LINES), "--json"])
     baseline = folder / "baseline.json"
-    result = None if stored is None else _gate(path, stored, margin)
+    result = None
+    if stored is not None:
+        store = Store.open(path)
+        result = decision.gate(store, stored, margin)
+        write_verdict(result, store, None, None)
     if result is None and code == 0:
         again = [_again([suite, *options], path, number + 1) for number in range(reruns)]
         document = make_baseline(Store.open(path), again)
@@ -145,14 +149,6 @@ def _again(words: list[str], night: Path, number: int) -> Store:
             f"says why, and the next night tries again"
         )
     return Store.open(path)
-
-
-def _gate(path: Path, stored: Any, margin: float | None) -> decision.GateResult:
-    """Test a night against the baseline, and write the verdict."""
-    store = Store.open(path)
-    result = decision.gate(store, stored, margin)
-    write_verdict(result, store, None, None)
-    return result
 
 
 def _changes(folder: Path) -> list[str]:

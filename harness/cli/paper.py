@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from stridebench.harness.cli.list import methods
+from stridebench.harness.cli.list import rows_of
 from stridebench.harness.cli.main import LazyGroup, emit, say
 from stridebench.harness.discover import declare_all
 from stridebench.harness.plan import presets
@@ -90,7 +90,7 @@ def row(outcomes: Outcomes, paper: str, item: Item) -> dict[str, Any]:
     outcome, reason = _judged(item, cells)
     made_by = f"stride run {item.suite}" if item.suite else item.made_by
     models = {model for cells in item.cells for model in cells.models}
-    missing = sorted(models - _backbones(item.suite)) if item.suite else []
+    missing = sorted(models - {entry.name for entry in _loaded(item.suite).suite.backbones}) if item.suite else []
     if missing and not item.why:
         outcome, lacks = "no", f"{item.suite} does not run {', '.join(missing)}"
         reason = "; ".join(text for text in (lacks, reason) if text)
@@ -107,10 +107,6 @@ def _settings(suite: str, cells: Cells, model: str) -> list[PlannedMethod]:
     if named:
         return [use.planned for use in named]
     return [catalogued(cells.method, cells.options) or PlannedMethod.of(METHODS.get(cells.method)(**cells.options))]
-
-
-def _backbones(suite: str) -> set[str]:
-    return {entry.name for entry in _loaded(suite).suite.backbones}
 
 
 @cache
@@ -166,7 +162,7 @@ def cost(
     rows, sheets = cost.rows(book, rate), [cost.cost_table(book, rate)]
     if book.frameworks:
         declare_all()
-        sheets.append(cost.framework_table(book, {row["name"]: row["claim"] for row in methods()}))
+        sheets.append(cost.framework_table(book, {row["name"]: row["claim"] for row in rows_of(METHODS)}))
     if markdown:
         markdown.write_text(cost.markdown(sheets), encoding="utf-8")
     if csv_file:
@@ -209,12 +205,12 @@ def export(run: Path, cells: tuple[str, ...], cases: int, seed: int, out: Path |
     \b
     stride paper study export runs/mine autoregressive.embedded-mesh. multi_head. --cases 20 --seed 1
     """
-    from stridebench.harness.cli.show import match_cell
+    from stridebench.harness.cli.show import match_name
     from stridebench.harness.record.store import Store
     from stridebench.reports.papers import user_study
 
     store = Store.open(run)
-    ids = [match_cell(store, cell) for cell in cells]
+    ids = [match_name(store.cells(), cell) for cell in cells]
     paths = user_study.export(store, ids, out or run / "study", cases, seed)
     say("\n".join(f"wrote {path}" for path in paths))
 

@@ -239,7 +239,9 @@ def _print_plan(plan: Plan, by_cell: Mapping[str, Outcome], as_json: bool) -> No
     say(f"{count} cells, {most.decodes} decodes of up to {most.tokens} tokens together")
     if most.seconds is not None:
         machine = "on a CPU that reads 6 GB/s, at one token a pass"
-        say(f"about {_duration(most.seconds)} {machine}; proofs and scores come on top")
+        minutes = most.seconds / 60
+        hours = f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.1f} h"
+        say(f"about {f'{most.seconds:.0f} s' if minutes < 2 else hours} {machine}; proofs and scores come on top")
     for name in most.unsized:
         say(f"the picture of {name} is known when it is loaded; until then its budget counts")
 
@@ -251,8 +253,3 @@ def _outcomes(plan: Plan) -> dict[str, Outcome]:
         cell.id: Outcome("cannot", cell.skip) if cell.skip else outcomes.of(cell.planned, specs[cell.backbone])
         for cell in plan.cells
     }
-
-
-def _duration(seconds: float) -> str:
-    minutes = seconds / 60
-    return f"{seconds:.0f} s" if minutes < 2 else f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.1f} h"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ COUNTS = ("drafted", "tested", "accepted", "emitted", "forced")
 BLOCK = "\N{BLACK SQUARE}"
 """Stands for a token of an output that is not text."""
 LISTED = 12
-"""A message lists at most so many prompts."""
+"""A message lists at most so many cells or prompts."""
 STEPS = 24
 """The table shows at most so many steps; --json has all."""
 TOLD = ("prompt_tokens", "output_tokens", "finish", "draft_steps", "drafted", "accepted", "histogram", "error")
@@ -83,11 +84,6 @@ def command(run: Path, cell: str | None, prompt: str | None, as_json: bool) -> N
     _print(document, finished)
 
 
-def match_cell(store: Store, text: str) -> str:
-    """Return the only cell of a method in a run that fits a text, by the rules and errors of ``match_name``."""
-    return match_name(list(store.cells()), text)
-
-
 def match_name(ids: list[str], text: str) -> str:
     """Return the only cell whose id is ``text``, begins with it, contains it, or contains its parts in their order.
 
@@ -96,23 +92,35 @@ def match_name(ids: list[str], text: str) -> str:
     Raises:
         UnknownNameError: there is no such cell. UsageError: there are several; they are listed.
     """
-    if text in ids:
-        return text
     label = re.sub(r"[^\w=+-]+", "-", text, flags=re.ASCII).strip("-")  # as `SealedCell.id` writes it
     parts = re.compile(".*".join(map(re.escape, text.split("."))))
-    for matches in (
-        [name for name in ids if name.startswith(f"{text}.")],
-        [name for name in ids if label and name.startswith(f"{label}.")],
-        [name for name in ids if name.startswith(f"{text}-")],
-        [name for name in ids if text in name],
-        [name for name in ids if parts.search(name)],
-    ):
+    rules: list[Callable[[str], object]] = [
+        lambda name: name.startswith(f"{text}."),
+        lambda name: label and name.startswith(f"{label}."),
+        lambda name: name.startswith(f"{text}-"),
+        lambda name: text in name,
+        parts.search,
+    ]
+    return _only_one("cell", ids, text, rules)
+
+
+def _only_one(kind: str, ids: list[str], text: str, rules: Sequence[Callable[[str], object]]) -> str:
+    """Return ``text`` if it is an id, or the only id that meets the first of the rules that any meets.
+
+    Raises:
+        UnknownNameError: no id meets a rule. UsageError: several do; the first of them are listed.
+    """
+    if text in ids:
+        return text
+    for rule in rules:
+        matches = [name for name in ids if rule(name)]
         if len(matches) == 1:
             return matches[0]
-        if matches:
-            listed = "".join(f"\n  {name}" for name in matches)
-            raise UsageError(f"{text!r} fits {len(matches)} cells; write more of one's id:{listed}")
-    raise UnknownNameError("cell", text, ids)
+        if matches and text:
+            listed = "".join(f"\n  {name}" for name in matches[:LISTED])
+            more = f"\n  and {len(matches) - LISTED} more" if len(matches) > LISTED else ""
+            raise UsageError(f"{text!r} fits {len(matches)} {kind}s; write more of one's id:{listed}{more}")
+    raise UnknownNameError(kind if kind == "cell" else f"{kind} of this cell", text, ids)
 
 
 def _document(cell: SealedCell) -> dict[str, Any]:
@@ -190,19 +198,7 @@ def match_prompt(ids: list[str], text: str) -> str:
     Raises:
         UnknownNameError: there is no such prompt. UsageError: there are several; the first of them are listed.
     """
-    if text in ids:
-        return text
-    for matches in (
-        [name for name in ids if name.endswith(f"/{text}")],
-        [name for name in ids if name.startswith(text)],
-    ):
-        if len(matches) == 1:
-            return matches[0]
-        if matches and text:
-            listed = "".join(f"\n  {name}" for name in matches[:LISTED])
-            more = f"\n  and {len(matches) - LISTED} more" if len(matches) > LISTED else ""
-            raise UsageError(f"{text!r} fits {len(matches)} prompts; write more of one's id:{listed}{more}")
-    raise UnknownNameError("prompt of this cell", text, ids)
+    return _only_one("prompt", ids, text, [lambda name: name.endswith(f"/{text}"), lambda name: name.startswith(text)])
 
 
 def _print_decode(console: Console, sample: pd.Series[Any], steps: pd.DataFrame) -> None:
@@ -211,17 +207,20 @@ def _print_decode(console: Console, sample: pd.Series[Any], steps: pd.DataFrame)
         console.print(Text(printable(str(sample["error"]))))
         return
     kinds = origins(steps.itertuples(), len(sample["tokens"]))
-    pieces = [printable(piece) for piece in _pieces(sample)]
+    pieces = [printable(str(piece)) for piece in (() if sample.get("pieces") is None else sample["pieces"])]
     text, file = printable(str(sample["text"])), file_of(sample)
     if kinds is None or (text and len(pieces) != len(kinds)):
         console.print(Text(text or file or f"{len(sample['tokens'])} tokens without a text"))
-        console.print(Text(f"({_why_plain(kinds)})", "dim"))
+        in_any_order = "positions were filled in any order, so that no token has one origin"
+        textless = "the run holds no text of single tokens; the steps say how many were accepted"
+        console.print(Text(f"({in_any_order if kinds is None else textless})", "dim"))
     else:
         if not text:
             console.print(Text(f"{file or 'no text'}, a block a token:"))
         shown = pieces if text else [BLOCK] * len(kinds)
         console.print(Text.assemble(*((piece, COLOURS[kind]) for piece, kind in zip(shown, kinds, strict=True))))
-        console.print(_legend(kinds))
+        lines = [(f"{kind} {kinds.count(kind)}: {ORIGINS[kind]}\n", COLOURS[kind]) for kind in ORIGINS if kind in kinds]
+        console.print(Text.assemble(*lines, end=""))
     console.print(_table(steps, pieces))
     if len(steps) > STEPS:
         console.print(Text(f"{len(steps) - STEPS} more steps: --json has all", "dim"))
@@ -230,17 +229,6 @@ def _print_decode(console: Console, sample: pd.Series[Any], steps: pd.DataFrame)
 def file_of(sample: pd.Series[Any]) -> str:
     """Return the file of an output that is not text, such as a picture, in the run folder; "" if there is none."""
     return printable(_text(sample, "output"))
-
-
-def _why_plain(kinds: list[str] | None) -> str:
-    if kinds is None:
-        return "positions were filled in any order, so that no token has one origin"
-    return "the run holds no text of single tokens; the steps say how many were accepted"
-
-
-def _legend(kinds: list[str]) -> Text:
-    lines = [(f"{kind} {kinds.count(kind)}: {ORIGINS[kind]}\n", COLOURS[kind]) for kind in ORIGINS if kind in kinds]
-    return Text.assemble(*lines, end="")
 
 
 def _table(steps: pd.DataFrame, pieces: list[str]) -> Table:
@@ -262,11 +250,6 @@ def _text(sample: pd.Series[Any], column: str) -> str:
     """Return a text of a column, or "" if the run lacks it."""
     value = sample.get(column)
     return value if isinstance(value, str) else ""
-
-
-def _pieces(sample: pd.Series[Any]) -> list[str]:
-    value = sample.get("pieces")
-    return [] if value is None else [str(piece) for piece in value]
 
 
 def engine_cells(store: Store) -> list[str]:

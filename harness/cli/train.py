@@ -237,7 +237,9 @@ def _show(kind: str | None, as_json: bool) -> None:
     kinds = sorted({recipe.kind for recipe in recipes.values()})
     if kind is not None and kind not in kinds:
         raise UsageError(f"{kind!r} is not a kind of recipe; choose one of {', '.join(kinds)}")
-    rows = [_row(name, recipe) for name, recipe in recipes.items() if kind in (None, recipe.kind)]
+    keys = ("kind", "summary", "steps", "hours", "source", "requires")
+    chosen = {name: recipe for name, recipe in recipes.items() if kind in (None, recipe.kind)}
+    rows = [{"name": name, **{key: getattr(recipe, key) for key in keys}} for name, recipe in chosen.items()]
     if as_json:
         emit(rows)
         return
@@ -245,8 +247,3 @@ def _show(kind: str | None, as_json: bool) -> None:
     for row in rows:
         table.add_row(*(str(row[key]) for key in ("name", "kind", "summary", "steps", "hours", "source")))
     Console().print(table)
-
-
-def _row(name: str, recipe: training.Recipe) -> dict[str, Any]:
-    keys = ("kind", "summary", "steps", "hours", "source", "requires")
-    return {"name": name, **{key: getattr(recipe, key) for key in keys}}

@@ -145,20 +145,11 @@ def _show_random(rows: list[dict[str, Any]], asked: int, seed: int) -> None:
         lines.append([row["label"], row["verdict"], variation, row["claim"], counts, row["case"]])
     title = f"exact output distributions on random cases (seed {seed})"
     console = Console()
-    text_table.print_table(text_table.TextTable(title, tuple(columns), lines, _failed(rows)), console)
+    reasons = ((row, row["case"] or (row["left_out"] or [""])[0]) for row in rows if row["verdict"] == "unverified")
+    failed = [f"! {row['label']}: {reason}" for row, reason in reasons]
+    text_table.print_table(text_table.TextTable(title, tuple(columns), lines, failed), console)
     done = sum(row["cases"] + len(row["left_out"]) for row in rows)
     console.print(f"{done} of {asked} cases in the time budget; exact: below {EXACT:g}.")
-
-
-def _failed(rows: list[dict[str, Any]]) -> list[str]:
-    """Return notes on why settings are unverified."""
-    reasons = ((row, row["case"] or (row["left_out"] or [""])[0]) for row in rows if row["verdict"] == "unverified")
-    return [f"! {row['label']}: {reason}" for row, reason in reasons]
-
-
-def _unproved(rows: list[dict[str, Any]]) -> list[str]:
-    """Return notes on why settings could not be enumerated."""
-    return [f"! {row['label']}: {row['case']}" for row in rows if row["total_variation"] is None]
 
 
 def _show(rows: list[dict[str, Any]], bugs: list[dict[str, Any]], floor: Mapping[str, Any]) -> None:
@@ -170,7 +161,8 @@ def _show(rows: list[dict[str, Any]], bugs: list[dict[str, Any]], floor: Mapping
         missed = "NOT caught" if row["verdict"] == "exact" else "none applies"
         caught = "caught" if row["planted"] else (missed if row["plants"] else "none injected")
         lines.append([row["label"], row["verdict"], tv, row["claim"], caught, row["case"]])
-    table = text_table.TextTable("exact output distributions", tuple(columns), lines, _unproved(rows))
+    unproved = [f"! {row['label']}: {row['case']}" for row in rows if row["total_variation"] is None]
+    table = text_table.TextTable("exact output distributions", tuple(columns), lines, unproved)
     text_table.print_table(table, console)
     if bugs:
         columns = [text_table.Column(key, key, rank=rank) for key, rank in BUGS.items()]

@@ -62,7 +62,12 @@ def _drafter_mismatch(name: str, shrink: int, backbone: Spec) -> str | None:
 
 def vocabulary(spec: Spec) -> int | None:
     """Return the number of token ids of a backbone, from its preset or from weights that are here, if known."""
-    return int(spec.params["vocabulary"]) if "vocabulary" in spec.params else _size(_config(spec))
+    if "vocabulary" in spec.params:
+        return int(spec.params["vocabulary"])
+    config = _config(spec)
+    inner = config.get("text_config")
+    size = config.get("vocab_size", inner.get("vocab_size") if isinstance(inner, dict) else None)
+    return size if isinstance(size, int) else None
 
 
 def cells(spec: Spec) -> tuple[int, int] | None:
@@ -94,12 +99,6 @@ def _config(spec: Spec) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}  # loading says what is wrong with it
     return config if isinstance(config, dict) else {}
-
-
-def _size(config: dict[str, Any]) -> int | None:
-    inner = config.get("text_config")
-    size = config.get("vocab_size", inner.get("vocab_size") if isinstance(inner, dict) else None)
-    return size if isinstance(size, int) else None
 
 
 # What becomes of a method on a backbone, decided without loading: it runs, lacks a part or weights, or cannot run.

@@ -26,27 +26,21 @@ def _is_a(*kinds: type[Any]) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, kinds)
 
 
-def _is_tap(value: Any) -> bool:
-    return value == "middle" or (isinstance(value, int) and not isinstance(value, bool))
-
-
-def _is_pair(value: Any) -> bool:
-    return isinstance(value, tuple | list) and len(value) == 2 and all(isinstance(word, str) for word in value)
-
-
-def _is_scale(value: Any) -> bool:
-    return isinstance(value, int) and value >= 1
-
+_TEXT, _BOOL = _is_a(str), _is_a(bool)
+_TEXTS = (_each(_TEXT), "a tuple of names")
 
 ATTRIBUTES: Mapping[str, Mapping[str, tuple[Callable[[Any], bool], str]]] = {
     "method": {
         "claim": (_is_a(Claim), "a Claim"),
         "requirements": (_each(_is_a(Requirement)), "a frozenset of Requirement"),
-        "taps": (_each(_is_tap), "a tuple of layers"),
+        "taps": (_each(lambda tap: tap == "middle" or type(tap) is int), "a tuple of layers"),
         "reference": (_is_a(Method, type(None)), "a Method or None"),
-        "components": (_each(_is_pair), "a sequence of pairs of kind and name"),
-        "drafters": (_each(_is_a(str)), "a sequence of names"),
-        "drafter_shrink": (_is_scale, "a whole number from 1"),
+        "components": (
+            _each(lambda pair: _each(_TEXT)(pair) and len(pair) == 2),
+            "a sequence of pairs of kind and name",
+        ),
+        "drafters": (_each(_TEXT), "a sequence of names"),
+        "drafter_shrink": (lambda value: isinstance(value, int) and value >= 1, "a whole number from 1"),
         "mutants": (_each(_is_a(Mutant)), "a tuple of Mutant"),
         "source": (_is_a(str), "a text"),
         "exact_at": (_is_a(str), "a text"),
@@ -54,12 +48,8 @@ ATTRIBUTES: Mapping[str, Mapping[str, tuple[Callable[[Any], bool], str]]] = {
     "task": {
         "source": (_is_a(str), "a text"),
         "modality": (_is_a(str), "a text"),
-        "metrics": (_each(_is_a(str)), "a tuple of names"),
-        "optional_metrics": (_each(_is_a(str)), "a tuple of names"),
-        "set_metrics": (_each(_is_a(str)), "a tuple of names"),
-        "optional_set_metrics": (_each(_is_a(str)), "a tuple of names"),
-        "runs_code": (_is_a(bool), "True or False"),
-        "eos": (_is_a(bool), "True or False"),
+        **dict.fromkeys(("metrics", "optional_metrics", "set_metrics", "optional_set_metrics"), _TEXTS),
+        **dict.fromkeys(("runs_code", "eos"), (_BOOL, "True or False")),
     },
 }
 """What each attribute must be, as a test and in words; `drafters` is called."""

@@ -129,7 +129,7 @@ def _with_settings(chosen: Sequence[Any], written: Sequence[Any]) -> list[Any]:
 
 
 def _add_companions(suite: dict[str, Any], lines: Lines, problems: list[str]) -> None:
-    """Remove ``beside``, and add the backbones that it names for those of the suite."""
+    """Add the backbones that run whenever one of the suite does, as the file says."""
     companions = suite.pop("beside", {})
     if not isinstance(companions, dict) or not all(isinstance(names, list) for names in companions.values()):
         problems.append(

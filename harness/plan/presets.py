@@ -204,7 +204,9 @@ def _read(path: Path, errors: list[str]) -> Iterator[Spec]:
 
 def _faults(name: str, body: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the key at fault and its fault."""
-    faults = [(key, f"`{key}` is a text; found {body[key]!r}") for key in TEXTS if not _is_text(body, key)]
+    faults = [
+        (key, f"`{key}` is a text; found {body[key]!r}") for key in TEXTS if not isinstance(body.get(key, ""), str)
+    ]
     adapter = body.get("adapter")
     if adapter is None:
         faults.append(("", f"`adapter` is missing; choose one of {', '.join(BACKBONES)}"))
@@ -216,10 +218,6 @@ def _faults(name: str, body: Mapping[str, Any]) -> list[tuple[str, str]]:
         except UsageError as error:
             faults.append(("source", str(error)))
     return faults
-
-
-def _is_text(body: Mapping[str, Any], key: str) -> bool:
-    return isinstance(body.get(key, ""), str)
 
 
 def resolve(name: str) -> Spec:
@@ -285,7 +283,7 @@ def _changed(spec: Spec, name: str) -> Spec:
             raise UsageError(f"{name}: {key} is not YAML: {getattr(error, 'problem', error)}") from error
     for key in BESIDE & set(changes):
         example = f"{{name: {plain(name)}, {key}: {changes[key]}}}"
-        raise UsageError(f"{name}: {key} is not a parameter of the adapter and stands beside the name: {example}")
+        raise UsageError(f"{name}: {key} is not a parameter of the adapter; write it next to the name: {example}")
     check_parameters(f"{name}: {spec.adapter}", changes, parameters(spec))
     return replace(spec, name=name, params={**spec.params, **changes})
 

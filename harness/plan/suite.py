@@ -94,12 +94,8 @@ class PaperEntry(Strict):
     roles: dict[str, dict[str, Any]] = Field(default_factory=dict)
 
 
-def _by_name(value: Any) -> Any:
-    return {"name": value} if isinstance(value, str) else value
-
-
-def _unless_auto(value: Any) -> Any:
-    return None if value == "auto" else value
+BY_NAME = BeforeValidator(lambda value: {"name": value} if isinstance(value, str) else value)
+UNLESS_AUTO = BeforeValidator(lambda value: None if value == "auto" else value)
 
 
 class Suite(Strict):
@@ -136,12 +132,12 @@ class Suite(Strict):
     seed: int = 0
     prove: bool = True
     greedy_check: GreedyCheck = Field(default_factory=lambda: GreedyCheck(prompts=2, tokens=32))
-    threads: Annotated[Annotated[int, Field(ge=1)] | None, BeforeValidator(_unless_auto)] = None
+    threads: Annotated[Annotated[int, Field(ge=1)] | None, UNLESS_AUTO] = None
     timing: bool = True
     isolation: Literal["process", "none"] | None = None
     sample_limit_s: float | None = Field(600, gt=0, allow_inf_nan=False)
     cell_limit_s: float | None = Field(None, gt=0, allow_inf_nan=False)
-    report: Annotated[PaperEntry | None, BeforeValidator(_by_name)] = None
+    report: Annotated[PaperEntry | None, BY_NAME] = None
 
     @property
     def top_ks(self) -> tuple[int, ...]:

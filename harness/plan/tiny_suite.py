@@ -30,7 +30,8 @@ SHORTER = {"masked_diffusion": ("steps",)}
 def shrink(plain: dict[str, Any]) -> None:
     """Replace the models and the data of a suite's plain data, whose entries are in their long form."""
     plain["backbones"] = [
-        _short({**entry, "name": stand_in(entry.get("name"))}) for entry in plain.get("backbones", ())
+        {**{key: value for key, value in entry.items() if key != "max_new_tokens"}, "name": stand_in(entry.get("name"))}
+        for entry in plain.get("backbones", ())
     ]
     share = TOKENS / max(budget, TOKENS) if isinstance(budget := plain.get("max_new_tokens", TOKENS), int) else 1.0
     plain["methods"] = [_fitting(_renamed(entry), plain["backbones"], share) for entry in plain.get("methods", ())]
@@ -38,11 +39,6 @@ def shrink(plain: dict[str, Any]) -> None:
     most = plain.get("max_new_tokens", TOKENS)
     plain |= {"max_new_tokens": min(most, TOKENS) if isinstance(most, int) else most}
     plain |= {"prove": False, "warmup": 0, "repetitions": 1, "greedy_check": {"prompts": 0}}
-
-
-def _short(entry: dict[str, Any]) -> dict[str, Any]:
-    """Return a backbone's entry without its budget."""
-    return {key: value for key, value in entry.items() if key != "max_new_tokens"}
 
 
 def stand_in(name: Any) -> Any:
@@ -70,7 +66,11 @@ def _fitting(entry: Any, backbones: list[dict[str, Any]], share: float) -> Any:
         return entry
     values = contract.parameters_of(METHODS, name) | entry
     smaller = {key: _each(values[key], partial(min, most)) for key, most in SMALLER.get(name, {}).items()}
-    shorter = {key: _each(entry[key], partial(_shorter, share)) for key in SHORTER.get(name, ()) if key in entry}
+    shorter = {
+        key: _each(entry[key], lambda count: max(int(count * share), 1))
+        for key in SHORTER.get(name, ())
+        if key in entry
+    }
     return {**entry, **smaller, **shorter}
 
 
@@ -79,10 +79,6 @@ def _few_layers(value: Any) -> Any:
     if isinstance(value, list):
         return [_few_layers(one) for one in value]
     return LAYERS.sub(r"\g<1>2", value) if isinstance(value, str) else value
-
-
-def _shorter(share: float, count: int) -> int:
-    return max(int(count * share), 1)
 
 
 def _each(value: Any, change: Callable[[int], int]) -> Any:

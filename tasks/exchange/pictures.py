@@ -46,7 +46,7 @@ class GenEvalLayout(Layout):
 
     @staticmethod
     def _check_pictures(path: Path, judged: Sequence[str], outputs: Sequence[Stored]) -> None:
-        """Refuse results whose lines name other pictures: another number, or, where they are here, other bytes."""
+        """Refuse results whose lines name other pictures: another number or, if they are here, other bytes."""
         own = {f"{_number(output)}/samples/{output.repetition:05d}.png": output.picture() for output in outputs}
         named = ["/".join(Path(file.replace("\\", "/")).parts[-3:]) for file in judged]
         if named:
@@ -155,7 +155,7 @@ def _categories(outputs: Sequence[Stored]) -> dict[str, list[Stored]]:
     groups: dict[str, list[Stored]] = {}
     for group in by_prompt(outputs):
         if group[0].prompt.category not in t2i_compbench.CATEGORIES:
-            raise UsageError(f"{group[0].prompt.id} is no prompt of T2I-CompBench++; name a cell of t2i_compbench")
+            raise UsageError(f"{group[0].prompt.id} is not a prompt of T2I-CompBench++; name a cell of t2i_compbench")
         groups.setdefault(group[0].prompt.category, []).extend(group)
     return groups
 
@@ -167,7 +167,7 @@ def _words(output: Stored) -> str:
 
 @LAYOUTS.register("vbench-like")
 class VBenchLayout(Layout):
-    """PROMPT-REPETITION.png, as VBench names its videos; it has no results to read back."""
+    """PROMPT-REPETITION.png, as VBench names its videos; results are not read back."""
 
     def write(self, outputs: Sequence[Stored], folder: Path) -> str:
         """Write all pictures into one folder.

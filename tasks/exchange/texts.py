@@ -40,7 +40,7 @@ def refuse_others(path: Path, judged: Sequence[Hashable], expected: Sequence[Has
 
 
 def by_prompt(outputs: Sequence[Stored]) -> list[list[Stored]]:
-    """The outputs of each prompt, by repetition; prompts in their order."""
+    """Group outputs by prompt, in the order of the prompts; each group is sorted by repetition."""
     groups: dict[str, list[Stored]] = {}
     for output in outputs:
         groups.setdefault(output.prompt.id, []).append(output)
@@ -48,13 +48,13 @@ def by_prompt(outputs: Sequence[Stored]) -> list[list[Stored]]:
 
 
 def field(output: Stored, name: str) -> Any:
-    """A field of the prompt's data.
+    """Return a field that the data of the benchmark's prompts has.
 
     Raises:
-        UsageError: the benchmark's prompts have it and this one has not.
+        UsageError: this prompt lacks it.
     """
     if name not in output.prompt.data:
-        raise UsageError(f"{output.prompt.id} is no prompt of this benchmark: it has no {name}. Name another cell")
+        raise UsageError(f"{output.prompt.id} is not a prompt of this benchmark: it lacks {name}. Name another cell")
     return output.prompt.data[name]
 
 
@@ -63,7 +63,7 @@ class HumanEvalLayout(Layout):
     """samples.jsonl of {task_id, completion}; results are its ``samples.jsonl_results.jsonl``."""
 
     def write(self, outputs: Sequence[Stored], folder: Path) -> str:
-        """Write the completions, cut where the function ends."""
+        """Write the completions, cut at the end of the function."""
         rows = [{"task_id": task, "completion": completion} for task, completion in map(_completion, outputs)]
         _write_rows(folder / "samples.jsonl", rows)
         return f"evaluate_functional_correctness {folder / 'samples.jsonl'}"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, final
 
 from stridebench.harness.core.task import Prompt, Task
-from stridebench.harness.errors import UsageError, one_of
+from stridebench.harness.errors import UsageError, one_of, within
 from stridebench.harness.registry import TASKS
 from stridebench.tasks.loaders.files import Row, Where, json_lines
 from stridebench.tasks.loaders.texts import PublishedTexts, key, questions_of, ranked, raw, texts, unique
@@ -29,15 +29,15 @@ TURNS = (("from", "value"), ("role", "content"))
 class ConversationTask(Task, ABC):
     """First turns of conversations; only agreement and log-probability are measured.
 
-    A conversation is left out where its first turn (after a system's) is not a user's: it is a piece of a longer one.
-    A text that differs from an earlier one in case and white space alone is left out too.
+    A conversation whose first turn (after a system's) is not a user's is a piece of a longer one and is left out, as is
+    a text that differs from an earlier one in case and white space alone.
 
     Args:
         file: the data: .json, JSON lines, .parquet or a folder of .parquet.
-        hub: ``official`` where one is pinned, or ID@REVISION, instead of a file.
+        hub: ``official`` if one is pinned, or ID@REVISION, instead of a file.
         split: test or train.
         limit: number of prompts; 0 takes all.
-        seed: chooses the prompts where not all are taken.
+        seed: chooses the prompts if not all are taken.
     """
 
     file: str = ""
@@ -53,22 +53,12 @@ class ConversationTask(Task, ABC):
     hub_split: ClassVar[str] = "train"
 
     def __post_init__(self) -> None:
-        """Check the parameters.
-
-        Raises:
-            UsageError: there is no such split, or the limit is below 0.
-        """
         one_of(f"the task {self.name}", "split", self.split, SPLITS)
-        if self.limit < 0:
-            raise UsageError(f"the task {self.name} was given limit={self.limit}; take 0 for all, or more")
+        within(f"the task {self.name}", 0, limit=self.limit)
 
     @final
     def prompts(self) -> Sequence[Prompt]:
-        """Return the prompts in the order of the data. Ids are hashes; ``data["reference"]`` is the data set's answer.
-
-        Raises:
-            UsageError: the data is missing or malformed, or has no prompt of this split.
-        """
+        """Return the prompts in the order of the data. Ids are hashes; ``data["reference"]`` is the answer."""
         prompts: dict[str, Prompt] = {}
         rows = self.data.rows(self.file, self.hub, self.hub_split)
         for where, row in rows:
@@ -79,7 +69,7 @@ class ConversationTask(Task, ABC):
             data = {"asked": turns[0], "reference": turns[1] if len(turns) > 1 else ""}
             prompts.setdefault(mark, Prompt(f"{self.name}/{mark[:16]}", turns[0], data=data))
         if not prompts:
-            raise UsageError(f"{rows[0][0].path} has no conversation of the {self.split} side that a user begins")
+            raise UsageError(f"{rows[0][0].path} lacks conversations of the {self.split} side that a user begins")
         chosen = {prompt.id for prompt in ranked(tuple(prompts.values()), self.seed)[: self.limit or None]}
         return tuple(prompt for prompt in prompts.values() if prompt.id in chosen)
 
@@ -112,7 +102,7 @@ def marks(names: Sequence[str]) -> set[str]:
 
 
 def _turns(row: Row, field: str, where: Where) -> tuple[str, ...]:
-    """Return the user's first turn and its answer; nothing where a user does not begin, or the turn is blank."""
+    """Return the user's first turn and its answer, or nothing if a user does not begin or the turn is blank."""
     entries = row.get(field)
     if entries is None:
         if field not in row:
@@ -254,7 +244,7 @@ class Second:
         name, text = f"{task}/{question.id}", question.turns[0]
         if self.turn == 2:
             if question.id not in answers:
-                raise UsageError(f"{self.answers} has no answer to question {question.id}; give one for every question")
+                raise UsageError(f"{self.answers} lacks an answer to question {question.id}; give one for each")
             pattern, second = CONVERSATIONS[self.conversation], question.turns[1]
             name, text = f"{name}/2", pattern.format(first=text.strip(), answer=answers[question.id], second=second)
         data: dict[str, Any] = {"question": question.id, "turn": self.turn, "subcategory": question.category}

@@ -1,4 +1,4 @@
-"""Files of public benchmarks: where they are and how they are read. Every error names the line."""
+"""Finds and reads files of public benchmarks. Every error names the line."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Where:
     def fault(self, what: str) -> UsageError:
         """Return the error of a malformed line. Lines are written FILE:LINE, as editors expect."""
         place = f"{self.path}:{self.number}" if self.unit == "line" else f"{self.path}, {self.unit} {self.number}"
-        return UsageError(f"{place}: {what}. Mend that {self.unit}, or take the file again from where it comes")
+        return UsageError(f"{place}: {what}. Mend that {self.unit}, or replace the file by the published one")
 
 
 def locate(path: str, name: str) -> Path:
@@ -50,7 +50,7 @@ def read(path: Path, what: str, origin: str) -> str:
         origin: who publishes it.
 
     Raises:
-        UsageError: the file is missing, empty or not UTF-8; the message says where it comes from and where to put it.
+        UsageError: the file is missing, empty or not UTF-8; the message says who publishes it and its place.
     """
     try:
         raw = path.read_bytes() if path.suffix not in PACKED else _unpacked(path)
@@ -118,7 +118,7 @@ def json_file(path: Path, what: str, origin: str) -> Any:
 def table(path: Path, what: str, origin: str, delimiter: str) -> list[tuple[Where, Row]]:
     """Read the rows of a table with a header as dictionaries, each with the line that it begins on.
 
-    A tab-separated table has no quoting. A comma-separated table has the usual quoting.
+    Quotation marks are read in a comma-separated table only.
 
     Raises:
         UsageError: see `read`; or the header names a field twice, a row has more or fewer fields than the header, or
@@ -144,10 +144,13 @@ def table(path: Path, what: str, origin: str, delimiter: str) -> list[tuple[Wher
             if row:
                 where = Where(path, begin)
                 if len(row) != len(header):
-                    raise where.fault(f"{_counted(len(row))} where the header has {len(header)}")
+                    raise where.fault(
+                        f"{len(row)} field{'' if len(row) == 1 else 's'}, and the header has {len(header)}"
+                    )
                 out.append((where, dict(zip(header, row, strict=True))))
     except csv.Error as error:
-        raise Where(path, begin).fault(f"not a table: {_of_quotes(str(error))}") from error
+        unclosed = "a quotation mark is opened and never closed" if "end of data" in str(error) else str(error)
+        raise Where(path, begin).fault(f"not a table: {unclosed}") from error
 
 
 def parquet(path: Path, what: str, origin: str) -> list[tuple[Where, Row]]:
@@ -205,17 +208,8 @@ def text_of(row: Row, key: str, where: Where) -> str:
     return value.strip()
 
 
-def _counted(fields: int) -> str:
-    return "1 field" if fields == 1 else f"{fields} fields"
-
-
-def _of_quotes(error: str) -> str:
-    """The error of a row in the words of a table."""
-    return "a quotation mark is opened and never closed" if "end of data" in error else error
-
-
 def _unique(pairs: list[tuple[str, Any]]) -> Row:
-    """An object of JSON. ValueError: it has a key twice."""
+    """Return a JSON object; raise ValueError if it has a key twice."""
     entry = dict(pairs)
     if len(entry) < len(pairs):
         names = [name for name, _ in pairs]
@@ -234,7 +228,7 @@ def _object(line: str, where: Where, kinds: tuple[type, ...] = (dict,)) -> Any:
 
 
 def _first(error: Exception) -> str:
-    """What was wrong, without the place: of a file of one line that place is the whole file."""
+    """Return the fault without its place, which in a file of one line says nothing."""
     return error.msg if isinstance(error, json.JSONDecodeError) else str(error).split(";")[0]
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 from stridebench.harness.core.task import Prompt, Scored, SetScore, Task
-from stridebench.harness.errors import UsageError
+from stridebench.harness.errors import within
 from stridebench.tasks.loaders.texts import ranked
 from stridebench.tasks.metrics import images
 from stridebench.tasks.metrics.image_weights import OPENAI
@@ -20,7 +20,7 @@ class PictureTask(Task):
 
     Args:
         limit: number of prompts; 0 takes all.
-        seed: chooses the prompts where not all are taken. They stay in the order of the file.
+        seed: chooses the prompts if not all are taken. They stay in the order of the file.
         scorers: names such as ``clip_score, fid``, in one text or a tuple. Their weights must be installed.
         weights: see ``stridebench.tasks.metrics.images.Settings``, as for the following parameters.
         reference: real pictures or their statistics.
@@ -43,16 +43,10 @@ class PictureTask(Task):
     set_metrics = images.FIGURES
     optional_set_metrics = images.FIGURES
     own: ClassVar[Mapping[str, images.Scorer]] = {}
-    """The benchmark's own figures, computed whatever ``scorers`` says."""
+    """Figures of the benchmark, computed whatever ``scorers`` says."""
 
     def __post_init__(self) -> None:
-        """Check the parameters.
-
-        Raises:
-            UsageError: a number is below 0, or a scorer is unknown.
-        """
-        if self.limit < 0 or self.minimum < 0:
-            raise UsageError(f"limit is {self.limit} and minimum {self.minimum}; both must be 0 or more")
+        within("a task of pictures", 0, limit=self.limit, minimum=self.minimum)
         images.names(self.scorers)
 
     @abstractmethod

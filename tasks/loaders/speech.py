@@ -20,11 +20,7 @@ class SpeechTask(Task, ABC):
     set_metrics = wer.SET_METRICS
 
     def score(self, prompt: Prompt, output: Output, tokens: Sequence[int]) -> dict[str, float]:
-        """Return word error rates of a transcript, without ``wer`` if Whisper's spellings are missing.
-
-        Raises:
-            OutputError: the reference has no words, or the output is not a text.
-        """
+        """Return word error rates of a transcript, without ``wer`` if Whisper's spellings are missing."""
         return wer.scores(_transcript(prompt, output))
 
     def score_set(self, outputs: Sequence[Scored]) -> dict[str, SetScore]:

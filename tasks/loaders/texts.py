@@ -37,7 +37,7 @@ class PublishedTexts:
         hub: ID@REVISION of the hub.
         config: the configuration of the hub's data set.
         files: which files of the hub's data set.
-        package: a distribution that contains it, used where the data folder does not.
+        package: a distribution that contains it, used if the data folder does not.
         member: the file in that distribution.
     """
 
@@ -51,15 +51,15 @@ class PublishedTexts:
     member: str = ""
 
     def rows(self, path_or_empty: str, hub: str, split: str) -> list[tuple[Where, Row]]:
-        """Read all rows: from the hub where ``hub`` names a data set, else from a file (.parquet, .json, JSON lines).
+        """Read all rows: from the hub if ``hub`` names a data set, else from a file (.parquet, .json, JSON lines).
 
         Args:
-            given: a path, or "".
+            path_or_empty: a path, or "".
             hub: "", `OFFICIAL`, ID or ID@REVISION.
             split: of the hub's data set.
 
         Raises:
-            UsageError: the data is missing, malformed or empty; the message says what it is and where to put it.
+            UsageError: the data is missing, malformed or empty; the message names it and its place.
         """
         if hub:
             return self._of_hub(self.hub if hub == OFFICIAL else hub, split)

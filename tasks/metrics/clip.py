@@ -32,14 +32,14 @@ class Clip:
         tensor_resize: resize pictures as floats, as HPSv2 does, and not as pictures, as CLIP does.
 
     Raises:
-        UsageError: open_clip is not installed, or has no such model.
+        UsageError: open_clip is not installed, or lacks the model.
         WeightsError: the checkpoint cannot be read or does not fit.
     """
 
     def __init__(self, model: str, path: Path, *, tensor_resize: bool = False) -> None:
         package = imported("open_clip", INSTALL)
         if model not in package.list_models():
-            raise UsageError(f"open_clip has no model {model!r}; see open_clip.list_models()")
+            raise UsageError(f"open_clip lacks the model {model!r}; see open_clip.list_models()")
         self._net, _, transform = package.create_model_and_transforms(model, load_weights=False)
         weights.fill(self._net, weights.read(path), path)
         self._net.eval().to(device())
@@ -56,7 +56,7 @@ class Clip:
         return self._all(self._net.encode_text, [self._tokens(part) for part in parts])
 
     def cosines(self, pictures: Sequence[Picture], texts: Sequence[str]) -> Float[np.ndarray, " N"]:
-        """Return the cosine of each picture with its own text."""
+        """Return the cosine of each picture with its text."""
         return np.asarray(np.einsum("ne,ne->n", self.pictures(pictures), self.texts(texts)))
 
     def _images(self, pictures: Sequence[Picture]) -> Float[Tensor, "B 3 H W"]:

@@ -82,8 +82,8 @@ def load(folder: Path = WEIGHTS) -> Detector:
         model.load_state_dict({key: value.float() for key, value in load_file(path).items()})
     except (OSError, SafetensorError, RuntimeError) as error:
         raise WeightsError(
-            f"{path} is no detector of emoji scenes ({error}). Make it with `stride train scorer emoji-detector --out "
-            f"{folder}`"
+            f"{path} is not a detector of emoji scenes ({error}). "
+            f"Make it with `stride train scorer emoji-detector --out {folder}`"
         ) from error
     return model.eval()
 

@@ -1,4 +1,4 @@
-"""DPG-Bench: a dense prompt's propositions asked as questions; a child counts only where its parents hold.
+"""DPG-Bench: a dense prompt's propositions asked as questions; a child counts only if its parents hold.
 
 Source: Hu et al. 2024, arXiv:2403.05135; TencentQQGYLab/ELLA, dpg_bench/compute_dpg_bench.py, its quirks included.
 The question answering (mPLUG-large of ModelScope) is not part of this: answers are recorded elsewhere.
@@ -66,7 +66,10 @@ def read_questions(path: Path) -> dict[str, tuple[Proposition, ...]]:
     for where, row in table(path, "DPG-Bench questions", ORIGIN, ",")[1:]:
         question = Proposition(
             _number(row, "proposition_id", where),
-            tuple(_parent(part, where) for part in text_of(row, "dependency", where).split(",")),
+            tuple(
+                _number({"dependency": part.strip()}, "dependency", where)
+                for part in text_of(row, "dependency", where).split(",")
+            ),
             text_of(row, "tuple", where).split("(")[0].strip(),
             text_of(row, "question_natural_language", where),
         )
@@ -77,7 +80,7 @@ def read_questions(path: Path) -> dict[str, tuple[Proposition, ...]]:
 def picture_marks(questions: Sequence[Proposition], crops: Sequence[Mapping[int, bool]]) -> Marks:
     """Score one picture, or a grid of several: the mean over its crops.
 
-    Propositions are evaluated in the order of the file. A proposition is false where a parent is false by then. The
+    Propositions are evaluated in the order of the file. A proposition is false if a parent is false by then. The
     categories use the raw answers of the last crop, as in the official code.
 
     Args:
@@ -94,7 +97,14 @@ def picture_marks(questions: Sequence[Proposition], crops: Sequence[Mapping[int,
             raise OutputError(f"no answer to the questions {sorted(lacking)}; ask every one of the prompt")
         holds = {q.id: answers[q.id] for q in questions}
         for question in questions:
-            holds[question.id] &= all(_holds(parent, question, holds) for parent in question.parents if parent)
+            for parent in filter(None, question.parents):
+                if parent not in holds:
+                    raise OutputError(
+                        f"question {question.id} depends on {parent}, which is not among those of its prompt"
+                    )
+                if not holds[parent]:
+                    holds[question.id] = False
+                    break
         shares.append(sum(holds.values()) / len(holds))
     if not shares:
         raise OutputError("no crop was judged; give the answers of one at least")
@@ -111,16 +121,16 @@ def summary(
         marks: of each picture, by the item id of its prompt.
         failures: number of pictures that could not be judged.
     """
-    ids, values = _answers(questions, marks, level=1)
+    ids: dict[str, list[str]] = {}
+    values: dict[str, list[float]] = {}
+    for item in sorted(marks):
+        for question in questions[item]:
+            name = question.category.split("-")[0].strip()
+            ids.setdefault(name, []).append(item)
+            values.setdefault(name, []).append(100.0 * marks[item].answers[question.id])
     out = {f"dpg_{name}": mean(ids.get(name, ()), values.get(name, ())) for name in CATEGORIES}
     items = sorted(marks)
     return {**out, "dpg_bench": mean(items, [100 * marks[item].score for item in items], failures)}
-
-
-def fine_categories(questions: Mapping[str, Sequence[Proposition]], marks: Mapping[str, Marks]) -> dict[str, SetScore]:
-    """Return the share of yes in each fine category, such as ``attribute - color``, times 100."""
-    ids, values = _answers(questions, marks, level=2)
-    return {name: mean(ids[name], values[name]) for name in sorted(ids)}
 
 
 def read_details(path: Path) -> dict[str, list[dict[str, bool]]]:
@@ -144,31 +154,8 @@ def by_id(questions: Sequence[Proposition], answers: Mapping[str, bool]) -> dict
     return {question.id: answers[question.text] for question in questions if question.text in answers}
 
 
-def _holds(parent: int, question: Proposition, holds: Mapping[int, bool]) -> bool:
-    if parent not in holds:
-        raise OutputError(f"question {question.id} depends on {parent}, which is not among those of its prompt")
-    return holds[parent]
-
-
-def _answers(
-    questions: Mapping[str, Sequence[Proposition]], marks: Mapping[str, Marks], level: int
-) -> tuple[dict[str, list[str]], dict[str, list[float]]]:
-    ids: dict[str, list[str]] = {}
-    values: dict[str, list[float]] = {}
-    for item in sorted(marks):
-        for question in questions[item]:
-            name = question.category.split("-")[0].strip() if level == 1 else question.category
-            ids.setdefault(name, []).append(item)
-            values.setdefault(name, []).append(100.0 * marks[item].answers[question.id])
-    return ids, values
-
-
 def _number(row: Mapping[str, object], key: str, where: Where) -> int:
     text = text_of(row, key, where)
     if not text.strip().isdigit():
         raise where.fault(f"{key} is {text!r}, not a number")
     return int(text)
-
-
-def _parent(text: str, where: Where) -> int:
-    return _number({"dependency": text.strip()}, "dependency", where)

@@ -1,4 +1,4 @@
-"""Nets that turn pictures into features: pytorch-fid's Inception, and EfficientNet-Lite0 under its own name."""
+"""Nets that turn pictures into features: pytorch-fid's Inception, and EfficientNet-Lite0."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class PictureSet:
         categories: of its prompt.
         texts: of its prompt.
         pictures: the pictures.
-        failures: number of outputs that are no picture.
+        failures: number of outputs that are not pictures.
     """
 
     ids: tuple[str, ...]

@@ -29,7 +29,7 @@ RESAMPLES = 50
 
 @dataclass(frozen=True, eq=False)
 class Gaussian:
-    """Mean and covariance of the features of ``n`` pictures; n is 0 where a file of statistics does not say."""
+    """Mean and covariance of the features of ``n`` pictures; n is 0 if a file of statistics does not say."""
 
     mean: Float[np.ndarray, " E"]
     covariance: Float[np.ndarray, "E E"]
@@ -45,7 +45,7 @@ def distance(one: Gaussian, other: Gaussian) -> float:
     """Return pytorch-fid's squared Frechet distance.
 
     Raises:
-        ValueError: the product of the covariances has no real square root (too few pictures, or constant ones).
+        ValueError: the product of the covariances lacks a real square root (too few pictures, or constant ones).
         UsageError: pytorch-fid is not installed.
     """
     formula: Any = imported("pytorch_fid.fid_score", INSTALL).calculate_frechet_distance
@@ -87,8 +87,8 @@ def frechet(
         pictures: the set to measure.
         reference: the reference set, or its statistics.
         net: computes the features.
-        minimum: fewest pictures on either side; 0 takes the network's own number.
-        failures: number of outputs that are no picture.
+        minimum: fewest pictures on either side; 0 takes the network's number.
+        failures: number of outputs that are not pictures.
 
     Raises:
         UsageError: pytorch-fid is not installed, or the statistics have another width.

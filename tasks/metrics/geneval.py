@@ -1,4 +1,4 @@
-"""GenEval: what a picture shows, judged from an object detector's boxes; six sub-scores and their mean.
+"""GenEval: pictures are judged by the boxes of an object detector; six sub-scores and their mean.
 
 Source: Ghosh et al. 2023, arXiv:2310.11513; djghosh13/geneval, evaluation/evaluate_images.py and summary_scores.py.
 The detector (Mask2Former) and the colour classifier (CLIP) are not part of this module.
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 TAGS = ("single_object", "two_object", "counting", "colors", "position", "color_attr")
 FIGURES = (*(f"geneval_{tag}" for tag in TAGS), "geneval_overall")
 
-THRESHOLD, COUNTING_THRESHOLD, MOST, POSITION = 0.3, 0.9, 16, 0.1
+POSITION = 0.1
 
 DETECTOR = weights.WeightFile(
     "mask2former_swin-s-p4-w7-224_lsj_8x2_50e_coco.pth",
@@ -43,7 +43,7 @@ class Detection:
     Args:
         box: x0, y0, x1, y1 in pixels.
         score: of the detector.
-        colour: of the classifier; "" where it was not asked.
+        colour: of the classifier; "" if it was not asked.
     """
 
     box: tuple[float, float, float, float]
@@ -53,22 +53,14 @@ class Detection:
 
 @dataclass(frozen=True)
 class Judgement:
-    """Whether a picture shows what the prompt asks for, and what it lacks."""
+    """Whether a picture satisfies its prompt, and the faults that were found."""
 
     correct: bool
     reasons: tuple[str, ...]
 
 
-def confident(detections: Mapping[str, Sequence[Detection]], tag: str) -> dict[str, list[Detection]]:
-    """Return the objects of each class above the tag's threshold: the 16 most confident, most confident first."""
-    least = COUNTING_THRESHOLD if tag == "counting" else THRESHOLD
-    ranked = {name: sorted(objects, key=lambda one: -one.score) for name, objects in detections.items()}
-    sure = {name: [one for one in objects if one.score > least][:MOST] for name, objects in ranked.items()}
-    return {name: objects for name, objects in sure.items() if objects}
-
-
 def relations(first_object: Detection, second_object: Detection) -> frozenset[str]:
-    """Return where the first object lies from the second: left of, right of, above, below; none if close."""
+    """Return the direction of the first object from the second: left of, right of, above, below; none if close."""
     corners, other_corners = (np.array(thing.box).reshape(2, 2) for thing in (first_object, second_object))
     offset: Float[np.ndarray, 2] = corners.mean(0) - other_corners.mean(0)
     size = np.abs(corners[1] - corners[0]) + np.abs(other_corners[1] - other_corners[0])
@@ -121,7 +113,7 @@ def _fault(objects: Sequence[Detection], entry: Mapping[str, Any], groups: Seque
 class GenEvalResult:
     """A picture's line in the official ``results.jsonl``; the text of ``metadata`` identifies the prompt.
 
-    ``file`` is the picture that was judged; "" where the line names none.
+    ``file`` is the picture that was judged; "" if the line names none.
     """
 
     tag: str
@@ -148,7 +140,7 @@ def read_results(path: Path) -> tuple[GenEvalResult, ...]:
         try:
             json.loads(metadata)
         except (ValueError, RecursionError) as error:
-            raise where.fault(f"metadata is {metadata!r:.80}, no JSON object in a text") from error
+            raise where.fault(f"metadata is {metadata!r:.80}, not a JSON object in a text") from error
         out.append(GenEvalResult(tag, metadata, correct, file if isinstance(file, str) else ""))
     return tuple(out)
 
@@ -184,7 +176,7 @@ class DetectedObject:
 
     Args:
         kind: its class.
-        colour: "" where it has none.
+        colour: "" if it has none.
         x: centre in pixels, to the right.
         y: centre in pixels, down.
         side: of its square box in pixels.
@@ -210,12 +202,12 @@ def judge_attributes(objects: Sequence[DetectedObject], prompt: Mapping[str, Any
 
     Args:
         objects: the detected objects, in any order.
-        prompt: a prompt in GenEval's layout: tag, include (class, count, and color or position where the prompt names
+        prompt: a prompt in GenEval's layout: tag, include (class, count, and color or position if the prompt names
             them), exclude (class, count).
 
     Returns:
         ``object``: each class of the prompt is there at least once. ``overall``: all that GenEval requires holds.
-        Where the prompt asks for them, ``count``: the number is exact; ``colour`` and ``position``: they hold for the
+        If the prompt asks for them, ``count``: the number is exact; ``colour`` and ``position``: they hold for the
         most confident objects of each class, as many as the prompt counts.
     """
     groups: dict[str, list[Detection]] = {}
@@ -239,7 +231,7 @@ def _without(include: Sequence[Mapping[str, Any]], *keys: str) -> list[dict[str,
 def regions(
     objects: Sequence[DetectedObject], textured: bool, cells: int = 16, pixels: int = 64
 ) -> Int8[np.ndarray, "cells cells"]:
-    """Return the region of each token's cell in a generated picture: OBJECT where its middle lies in a detected box.
+    """Return the region of each token's cell in a generated picture: OBJECT if its middle lies in a detected box.
 
     Args:
         objects: detected objects, in pixels.

@@ -28,8 +28,8 @@ class WeightFile:
     Args:
         file: its official name.
         origin: who publishes it.
-        sha256: the first digits of its hash; "" where the publisher states none.
-        package: an installed package that contains it; "" where there is none.
+        sha256: the first digits of its hash; "" if the publisher states none.
+        package: an installed package that contains it; "" if there is none.
     """
 
     file: str
@@ -53,7 +53,7 @@ HPS_20 = WeightFile("HPS_v2_compressed.pt", "tgxs002/HPSv2 (hub repository xswu/
 HPS_21 = WeightFile("HPS_v2.1_compressed.pt", "tgxs002/HPSv2 (hub repository xswu/HPSv2)")
 AESTHETIC = WeightFile("sac+logos+ava1-l14-linearMSE.pth", "christophschuhmann/improved-aesthetic-predictor")
 OPENAI_SIZES = ("input_resolution", "context_length", "vocab_size")
-"""Entries of OpenAI's archives that are no weights; `open_clip.openai` leaves them out too."""
+"""Entries of OpenAI's archives that are not weights; `open_clip.openai` leaves them out too."""
 ALEXNET = WeightFile("alexnet-owt-7be5be79.pth", "torchvision's AlexNet", "7be5be79")
 
 

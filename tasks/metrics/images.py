@@ -90,7 +90,7 @@ def diversity(groups: Mapping[str, Sequence[Picture]], net: Distance, failures: 
     Args:
         groups: pictures by prompt id; prompts with fewer than two are left out.
         net: measures the distance.
-        failures: number of outputs that are no picture.
+        failures: number of outputs that are not pictures.
     """
     several = {name: groups[name] for name in sorted(groups) if len(groups[name]) > 1}
     n = sum(map(len, several.values()))
@@ -112,7 +112,7 @@ class Settings:
         weights: folder of their weight files; "" is torch's checkpoint folder.
         reference: a folder of real pictures, or an .npz of statistics, for Frechet distances; the features of a folder
             are computed for every cell.
-        minimum: fewest pictures of a Frechet distance; 0 takes the network's own number.
+        minimum: fewest pictures of a Frechet distance; 0 takes the network's number.
         clip_model: another CLIP than OpenAI's ViT-L/14.
         clip_weights: the checkpoint of another CLIP.
     """
@@ -171,15 +171,13 @@ def _lpips(weights: str) -> Distance:
     return Lpips.open(weights)
 
 
-def _inception_score(picture_set: PictureSet, settings: Settings) -> SetScore:
-    return inception_score(picture_set, Inception.open(settings.weights))
-
-
 SCORERS: Mapping[str, Mapping[str, Scorer]] = {
     "fid": {"fid": partial(_fd, net=Inception)},
     "kid": {"kid": _kid},
     "fd_efflite0": {"fd_efflite0": partial(_fd, net=EffLite0)},
-    "inception_score": {"inception_score": _inception_score},
+    "inception_score": {
+        "inception_score": lambda picture_set, settings: inception_score(picture_set, Inception.open(settings.weights))
+    },
     "clip_score": {"clip_score": _clip},
     "hpsv2": {"hpsv2": partial(_hps, published=weights.HPS_20)},
     "hpsv2.1": {"hpsv2.1": partial(_hps, published=weights.HPS_21)},
@@ -207,11 +205,6 @@ def names(scorers: Sequence[str] | str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(scorer_names))
 
 
-def _figures(name: str) -> Mapping[str, Scorer]:
-    """The scores that a scorer reports; one of another package reports the score of its name."""
-    return SCORERS[name] if name in SCORERS else {name: PICTURE_SCORERS.get(name)}
-
-
 def score(
     scorers: Sequence[str] | str, outputs: Sequence[Scored], settings: Settings, own: Mapping[str, Scorer] | None = None
 ) -> dict[str, SetScore]:
@@ -221,16 +214,18 @@ def score(
         scorers: names of scorers.
         outputs: the outputs of a cell.
         settings: of the scorers.
-        own: further scorers of the benchmark itself.
+        own: further scorers, of the benchmark.
 
     Raises:
         UnknownNameError: there is no such scorer.
         ContractError: two outputs have the same prompt and repetition.
     """
     picture_set = sorted_pictures(outputs)
-    functions = [*(own or {}).items(), *(item for name in names(scorers) for item in _figures(name).items())]
+    functions = dict(own or {})
+    for name in names(scorers):  # one of another package reports the score of its name
+        functions |= SCORERS[name] if name in SCORERS else {name: PICTURE_SCORERS.get(name)}
     out = {}
-    for figure, scorer in functions:
+    for figure, scorer in functions.items():
         try:
             out[figure] = scorer(picture_set, settings)
         except StrideError as error:

@@ -1,6 +1,6 @@
 """Reads the scores of a judge, in the format of FastChat's ``model_judgment/*_single.jsonl``.
 
-Source: Zheng et al. 2023, arXiv:2306.05685. A score counts only where the judged text contains the output, so that the
+Source: Zheng et al. 2023, arXiv:2306.05685. A score counts only if the judged text contains the output, so that the
 scores of another method or run are never used.
 """
 
@@ -19,7 +19,7 @@ from stridebench.tasks.metrics.features import mean
 UNPARSED = -1
 """The score of a judgement without one; it is left out, as FastChat does."""
 LOWEST, HIGHEST = 1, 10
-ORIGIN = "gen_judgment.py of FastChat's llm_judge, or your own with question_id, turn, score and answer"
+ORIGIN = "gen_judgment.py of FastChat's llm_judge, or any file with question_id, turn, score and answer"
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def score_of(output: Scored, judgements: Iterable[JudgeScore], model: str = "") 
     """Return the mean score of this output, from 1 to 10, over judgements of ``model``; "" takes all models.
 
     Raises:
-        OutputError: the output has no judgement, or no judgement has a score.
+        OutputError: the output was not judged, or no judgement has a score.
     """
     text, data = as_text(output.output).strip(), output.prompt.data
     if not text:
@@ -68,7 +68,7 @@ def score_of(output: Scored, judgements: Iterable[JudgeScore], model: str = "") 
     ]
     parsed = [score for score in scores if score != UNPARSED]
     if not parsed:
-        why = "its judgement has no score" if scores else "nobody judged this text"
+        why = "its judgement lacks a score" if scores else "nobody judged this text"
         raise OutputError(f"{output.prompt.id}, repetition {output.repetition}: {why}")
     return sum(parsed) / len(parsed)
 

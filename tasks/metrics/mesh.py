@@ -15,13 +15,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from stridebench.harness.errors import OutputError, UsageError
+from stridebench.harness.errors import OutputError, one_of, within
 from stridebench.harness.record.outputs import Mesh
 from stridebench.harness.synthetic import shapes
 
 Points = npt.NDArray[np.float64]
 METRICS = ("chamfer", "hausdorff", "normal_consistency", "components", "open_edges", "faces", "tokens")
-"""What `scores` returns."""
+"""Names of the values that `scores` returns."""
 SCALES = ("none", "cube", "sphere")
 SAME = 1e-6
 """Vertices closer than this on every axis, after rounding, are one vertex to `fragments`."""
@@ -46,16 +46,8 @@ class Protocol:
     squared: bool = False
 
     def __post_init__(self) -> None:
-        """Check the parameters.
-
-        Raises:
-            UsageError: there is no such scale, or the number of points is below 1.
-        """
-        if self.scale not in SCALES or self.points < 1:
-            raise UsageError(
-                f"a mesh is measured with points >= 1 and scale one of {', '.join(SCALES)}; "
-                f"found points={self.points}, scale={self.scale!r}"
-            )
+        one_of("the distance of meshes", "scale", self.scale, SCALES)
+        within("the distance of meshes", 1, points=self.points)
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +97,7 @@ def sample(mesh: Mesh, protocol: Protocol, stream: int = 0) -> Surface:
         stream: other numbers give other draws of the same seed.
 
     Raises:
-        OutputError: a vertex is not finite, or the mesh has no area.
+        OutputError: a vertex is not finite, or the area of the mesh is 0.
     """
     ready = scaled(checked(mesh), protocol.scale)
     drawn = shapes.points(ready, protocol.points, np.random.default_rng([protocol.seed, stream])).astype(np.float64)
@@ -116,7 +108,7 @@ def checked(mesh: Mesh) -> Mesh:
     """Return the mesh if it can be measured.
 
     Raises:
-        OutputError: a vertex is not finite, or the mesh has no area.
+        OutputError: a vertex is not finite, or the area of the mesh is 0.
     """
     if not np.isfinite(mesh.vertices).all():
         raise OutputError(f"{(~np.isfinite(mesh.vertices)).any(1).sum()} vertices of the mesh are not finite")
@@ -160,7 +152,7 @@ def compare(mesh: Mesh, reference: Mesh, protocol: Protocol) -> Distances:
     """Return the distances of two meshes under a protocol.
 
     Raises:
-        OutputError: one of them has no area or a vertex that is not finite.
+        OutputError: one of them has the area 0, or a vertex is not finite.
     """
     return distances(sample(mesh, protocol), sample(reference, protocol, stream=1), protocol.squared)
 
@@ -190,7 +182,7 @@ def scores(mesh: Mesh, goal: Surface, protocol: Protocol, tokens: int) -> dict[s
     """Return all ``METRICS`` of a mesh of so many tokens that should equal the surface ``goal``.
 
     Raises:
-        OutputError: the mesh has no area or a vertex that is not finite.
+        OutputError: the mesh has the area 0, or a vertex is not finite.
     """
     measured, broken = distances(sample(mesh, protocol), goal, protocol.squared), fragments(mesh)
     return {

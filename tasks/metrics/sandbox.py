@@ -3,7 +3,7 @@
 The program defines functions. The check calls them over a socket and compares plain data, so the program never holds
 the channel of the verdict, and cannot change how the check compares. If bubblewrap is installed, the program runs
 inside it. Otherwise it gets an unprivileged user (if the harness runs as root) and the namespaces that the kernel
-allows. Limits of time, memory, files and processes always hold. `isolation` says what a machine offers.
+allows. Limits of time, memory, files and processes always hold. `isolation` measures what holds on a machine.
 
 This prevents accidents: an endless loop, a deleted file, a full disk. It is not a security boundary.
 """
@@ -56,7 +56,7 @@ class Limits:
     Args:
         timeout_s: wall time of the program and its check; the CPU time of a process is one second more.
         memory_mb: address space of a process, in MiB.
-        file_mb: size of a file, and of all files if the program has a file system of its own, in MiB.
+        file_mb: size of a file, and of all files if the program has a separate file system, in MiB.
         open_files: at once.
         processes: at once; threads count as processes.
         namespaces: False uses neither namespaces nor bubblewrap, as on a kernel that refuses them.
@@ -70,11 +70,6 @@ class Limits:
     namespaces: bool = True
 
     def __post_init__(self) -> None:
-        """Check the values.
-
-        Raises:
-            UsageError: no program could start under a limit.
-        """
         if self.timeout_s <= 0 or self.memory_mb < LEAST_MEMORY_MB:
             raise UsageError(
                 f"the sandbox was given {self.timeout_s} s and {self.memory_mb} MiB; the interpreter needs "
@@ -84,7 +79,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Isolation:
-    """What a program cannot reach.
+    """Things that a program cannot reach.
 
     Args:
         network: it has an empty network namespace.

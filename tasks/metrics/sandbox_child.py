@@ -150,7 +150,7 @@ def limit(spec: dict[str, Any], processes: int) -> None:
 
 
 def confine(spec: dict[str, Any], flags: int, files: bool) -> None:
-    """Drop every right that can be dropped; if this is the program, write to standard output what is isolated."""
+    """Drop every right that can be dropped; if this is the program, write its isolation to standard output."""
     inside = spec["bubblewrap"]
     dropped = drop_user(spec["user"])
     control(DEATH_SIGNAL, signal.SIGKILL)  # after the change of user, which clears it

@@ -4,7 +4,7 @@ Source: Radford et al. 2022, arXiv:2212.04356, appendix C; the normaliser is tra
 their table of British and American spellings, which transformers does not contain. So there are two rates:
 
 - ``wer``: with the table, from the package ``whisper-normalizer`` (extra ``speech``), checked by its hash. Without the
-  package there is no such rate.
+  package this rate is missing.
 - ``wer_no_spelling``: without the table, so that "colour" for "color" is an error. It always exists.
 """
 
@@ -53,7 +53,7 @@ def count(transcript: Transcript, metric: str) -> Count:
     """Count errors under a metric of ``METRICS``. In an empty transcript every word is deleted.
 
     Raises:
-        OutputError: the reference has no words, so no rate is defined.
+        OutputError: the reference is empty, so no rate is defined.
     """
     import jiwer
 
@@ -85,7 +85,7 @@ def scores(transcript: Transcript) -> dict[str, float]:
 def corpus(transcripts: Sequence[Transcript]) -> dict[str, SetScore]:
     """Return errors over words of all utterances; the 95 % interval resamples prompts with all their repetitions.
 
-    A transcript whose reference has no words counts as a failure.
+    A transcript whose reference is empty counts as a failure.
 
     Raises:
         UsageError: another table of spellings than Whisper's is installed.
@@ -123,7 +123,7 @@ def _total(transcripts: Sequence[Transcript], metric: str) -> SetScore:
 
 @lru_cache(maxsize=1)
 def table() -> Mapping[str, str] | None:
-    """Return Whisper's spellings, British to American; None where no package has them.
+    """Return Whisper's spellings, British to American, or None if the package is not installed.
 
     Raises:
         UsageError: another table is installed.

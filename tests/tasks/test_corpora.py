@@ -125,7 +125,7 @@ class TestConversations:
             (["x"], "entry 1: a JSON object is expected; found str"),
             ({"a": 1}, ":1: a list is expected; found dict"),
             ([], "holds no row. It should be ShareGPT"),
-            ([{"conversations": talk("a", who="gpt")}], "has no conversation of the test side that a user begins"),
+            ([{"conversations": talk("a", who="gpt")}], "lacks conversations of the test side that a user begins"),
         ],
     )
     def test_malformed_data_is_refused(self, tmp_path: Path, rows, says) -> None:
@@ -150,13 +150,6 @@ class TestConversations:
         (tmp_path / "e.json").write_text("")
         with pytest.raises(UsageError, match="is empty"):
             ShareGpt(file=str(tmp_path / "e.json")).prompts()
-
-    @pytest.mark.parametrize(
-        ("change", "says"), [({"split": "dev"}, "choose one of test, train"), ({"limit": -1}, "limit=-1")]
-    )
-    def test_parameters_that_do_not_fit_are_refused(self, change, says) -> None:
-        with pytest.raises(UsageError, match=says):
-            ShareGpt(**change)
 
     def test_the_hub_is_asked_for_the_pinned_files(self, monkeypatch) -> None:
         calls: list[Any] = []
@@ -231,7 +224,7 @@ class TestMixed7k:
             UsageError, match=r"2334 prompts of ultrachat are asked for; of the 3\d\d that are for train"
         ):
             Mixed7k(without=()).prompts()
-        with pytest.raises(UsageError, match="take 3 or more"):
+        with pytest.raises(UsageError, match="must be 3 or more"):
             Mixed7k(limit=2)
 
     def test_all_missing_benchmarks_are_named(self, cache: Path) -> None:

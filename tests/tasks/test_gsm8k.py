@@ -37,20 +37,6 @@ class TestGsm8k:
         assert text == f"Q: One and one?\nA: It is 2. The answer is 2.\n\nQ: {GSM8K[0]['question']}\nA:"
 
     @pytest.mark.parametrize(
-        ("parameters", "says"),
-        [
-            ({"split": "dev"}, "split is 'dev'; choose one of test, train"),
-            ({"form": "few"}, "choose one of qa, cot, chat"),
-            ({"form": "chat", "shots": 2}, "take 0, or form=qa"),
-            ({"shots": -1}, "shots=-1"),
-            ({"form": "cot", "shots": 1}, "as exemplars"),
-        ],
-    )
-    def test_parameters_that_do_not_fit_are_refused(self, parameters, says) -> None:
-        with pytest.raises(UsageError, match=says):
-            Gsm8k(**parameters)
-
-    @pytest.mark.parametrize(
         ("output", "scores"),
         [
             (" 2 * 3 = 6\n#### 6", (1, 1, 1, 1)),

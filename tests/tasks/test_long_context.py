@@ -25,9 +25,3 @@ def test_a_model_reads_the_last_tokens() -> None:
     assert Prompt("a", "x").cut([1, 2, 3]) == (1, 2, 3)
     with pytest.raises(UsageError, match="prompt 'a' has 3 tokens and 4 are to be read"):
         Prompt("a", "x", last=4).cut([1, 2, 3])
-
-
-@pytest.mark.parametrize("params", [{"length": 15}, {"length": 20_000}, {"limit": 0}, {"limit": 165}])
-def test_numbers_outside_their_range_are_refused(params: dict[str, int]) -> None:
-    with pytest.raises(UsageError, match="the task long_context was given"):
-        LongContext(**params)

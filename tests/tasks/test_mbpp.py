@@ -71,14 +71,6 @@ class TestMbpp:
         prompt = Mbpp().prompts()[1]
         assert prompt.data["setup"] == "from math import sqrt" and prompt.data["names"] == ["root"]
 
-    def test_it_runs_code_only_when_asked(self) -> None:
-        assert Mbpp.runs_code and Mbpp.metrics == ("pass@1",)
-
-    @pytest.mark.parametrize("parameters", [{"shots": 4}, {"shots": -1}, {"variant": "plus"}, {"timeout_s": 0.0}])
-    def test_parameters_that_do_not_fit_are_refused(self, parameters) -> None:
-        with pytest.raises(UsageError):
-            Mbpp(**parameters)
-
     def test_missing_examples_are_named(self, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=r"lacks the examples \[3, 4\]"):
             task_of("mbpp", tmp_path, [MBPP[1], *MBPP[4:]]).prompts()

@@ -18,7 +18,7 @@ class TestPartiPrompts:
 
     def test_malformed_data_is_refused(self, tmp_path):
         path = write_text(tmp_path / "p.tsv", PARTI + "no category\n")
-        with pytest.raises(UsageError, match=r"p\.tsv:4: 1 field where the header has 4"):
+        with pytest.raises(UsageError, match=r"p\.tsv:4: 1 field, and the header has 4"):
             PartiPrompts(file=str(path)).prompts()
         path = write_text(tmp_path / "p.tsv", "Text\tCategory\nx\ty\n")
         with pytest.raises(UsageError, match=r"p\.tsv:2: Prompt is None, not a text; found the fields Category, Text"):

@@ -7,7 +7,6 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from stridebench.harness.errors import UsageError
 from stridebench.harness.synthetic.code import programs
 from stridebench.harness.train.passages import PassagePlan
 from stridebench.harness.train.windows import prompts
@@ -32,9 +31,3 @@ def test_only_the_body_of_the_grammar_is_right() -> None:
     body = prompt.data["body"]
     assert task.score(prompt, body + "\n\ndef test():\n", ()) == {"body": 1.0}
     assert task.score(prompt, body[:-2], ()) == task.score(prompt, " " + body, ()) == {"body": 0.0}
-
-
-@pytest.mark.parametrize("wrong", [{"limit": 0}, {"limit": 501}, {"seed": -1}])
-def test_parameters_are_checked(wrong: dict[str, int]) -> None:
-    with pytest.raises(UsageError, match="programs was given"):
-        Programs(**wrong)

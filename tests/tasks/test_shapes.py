@@ -105,12 +105,6 @@ def test_degenerate_outputs_are_failures_and_other_kinds_are_bugs() -> None:
         SMALL.score(prompt, "a chair", [1])
 
 
-@pytest.mark.parametrize("wrong", [{"limit": 0}, {"points": 0}, {"score_points": 0}, {"scale": "big"}])
-def test_wrong_parameters_of_shapes_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(UsageError):
-        Shapes(**wrong)
-
-
 @pytest.fixture(scope="module")
 def shape() -> Mesh:
     return world.shape(np.random.default_rng(0), "test", 0).mesh
@@ -218,8 +212,3 @@ def test_furniture_has_prompts_and_a_pool_of_its_own(monkeypatch: pytest.MonkeyP
     protocol = task.protocol()
     pool, _ = known_shapes(protocol, "furniture")
     assert nearest(pool[3], protocol, "furniture").chamfer == 0 < nearest(pool[3], protocol, "shapes").chamfer
-
-
-def test_unknown_data_is_refused() -> None:
-    with pytest.raises(UsageError, match="data='chairs'; it has furniture, shapes"):
-        Shapes(data="chairs")

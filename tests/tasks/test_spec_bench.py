@@ -32,5 +32,5 @@ class TestSpecBench:
             SpecBench(category="rag", turn=2, answers=answers, conversation="vicuna").prompts()
 
     def test_mt_benchs_file_is_refused(self, tmp_path: Path) -> None:
-        with pytest.raises(UsageError, match="no question of math_reasoning, qa, rag, summarization, translation"):
+        with pytest.raises(UsageError, match="lacks questions of math_reasoning, qa, rag, summarization, translation"):
             task_of("spec_bench", tmp_path, MT).prompts()

@@ -20,7 +20,6 @@ from stridebench.harness.core.task import Prompt, Scored
 from stridebench.harness.errors import OutputError, UsageError
 from stridebench.harness.machine.extras import install_command
 from stridebench.harness.record.outputs import Picture
-from stridebench.harness.registry import TASKS
 from stridebench.harness.run.scoring import checked_scores
 from stridebench.harness.synthetic import speech
 from stridebench.harness.synthetic.speech import read_sound
@@ -97,14 +96,6 @@ def test_damaged_data_says_where(tmp_path: Path) -> None:
         utterances._prompts(tmp_path, "test")
     with pytest.raises(UsageError, match="choose one of test, train"):
         Utterances("dev")
-
-
-@pytest.mark.parametrize("name", ["utterances", "librispeech"])
-def test_speech_tasks_say_what_they_score(name: str) -> None:
-    task = TASKS.get(name)
-    assert task.modality == "speech" and task.source and not task.runs_code
-    assert task.metrics == ("wer", "wer_no_spelling")
-    assert task.set_metrics == ("corpus_wer", "corpus_wer_no_spelling")
 
 
 def test_transcripts_are_scored_one_by_one_and_together() -> None:

@@ -43,7 +43,7 @@ def turns(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return done.code, done.err
 
     monkeypatch.setattr("stridebench.harness.run.checkouts.versions", versions)
-    monkeypatch.setattr("stridebench.harness.cli.ab.run_turn", run_turn)
+    monkeypatch.setattr("stridebench.harness.cli.gate.run_turn", run_turn)
     monkeypatch.setattr("stridebench.reports.run_report.RunReport.write", lambda report, folder: [])  # tables and plots
     return order
 

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from stridebench.harness.cli import list as verb
-from stridebench.harness.cli import matrix
+from stridebench.harness.cli.list import show_matrix
 from stridebench.harness.core.capabilities import Requirement
 from stridebench.harness.plan import presets
 from stridebench.harness.plan.compatibility import WORDS, incompatibility
@@ -177,7 +177,7 @@ def test_backbones_with_equal_outcomes_share_a_column(monkeypatch: pytest.Monkey
         for b in ("one", "two", "odd")
     ]
     console = Console(width=WIDTH, record=True, file=open("/dev/null", "w"))  # noqa: SIM115  # closed with the process
-    matrix.show(console, pairs)
+    show_matrix(console, pairs)
     lines = [line.split() for line in console.export_text().splitlines()]
     assert ["A", "one,", "two"] in lines and ["B", "odd"] in lines
     assert ["│", "sjd", "│", "runs", "│", "lacks", "GRID", "│"] in lines
@@ -196,7 +196,7 @@ def test_a_narrow_matrix_keeps_every_column(width: int) -> None:
         for i in range(17)
     ]
     console = Console(width=width, record=True, file=io.StringIO())
-    matrix.show(console, pairs)
+    show_matrix(console, pairs)
     lines = [line.split() for line in console.export_text().splitlines()]
     assert ["method", *"ABCDEFGHIJKLMNOPQ"] in lines
     assert [names[3], *("x" if i == 3 else "-" for i in range(17))] in lines

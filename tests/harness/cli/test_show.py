@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from stridebench.harness.cli.show import match_cell, match_name, match_prompt, show_prompt
+from stridebench.harness.cli.show import match_name, match_prompt, show_prompt
 from stridebench.harness.errors import UnknownNameError, UsageError
 from stridebench.harness.record.store import SealedCell
 
@@ -37,7 +37,7 @@ STORE: Any = SimpleNamespace(cells=lambda: IDS)
     ],
 )
 def test_parts_that_one_cell_has_name_it(text: str, index: int) -> None:
-    assert match_cell(STORE, text) == IDS[index]
+    assert match_name(STORE.cells(), text) == IDS[index]
 
 
 def test_a_label_with_a_dot_is_the_beginning_of_an_id() -> None:
@@ -47,12 +47,12 @@ def test_a_label_with_a_dot_is_the_beginning_of_an_id() -> None:
 
 def test_parts_of_several_cells_list_them() -> None:
     with pytest.raises(UsageError, match=r"'prompt_lookup' fits 2 cells; write more of one's id:\n  prompt_lookup.*T0"):
-        match_cell(STORE, "prompt_lookup")
+        match_name(STORE.cells(), "prompt_lookup")
 
 
 def test_an_unknown_cell_is_an_error_with_the_known_ones() -> None:
     with pytest.raises(UnknownNameError, match="there is no cell 'medusa'"):
-        match_cell(STORE, "medusa")
+        match_name(STORE.cells(), "medusa")
 
 
 STEP = {"prompt": "a/1", "repetition": 0, "warmup": False, "wall_ns": 2_000_000, "forced": 0}

@@ -20,5 +20,5 @@ def test_prompts_of_a_task_become_a_user_s_turn_and_cells_differ() -> None:
 
 
 def test_chat_is_true_or_false() -> None:
-    with pytest.raises(UsageError, match=r"tasks\.0\.chat: Input should be a valid boolean"):
+    with pytest.raises(UsageError, match="chat: Input should be a valid boolean"):
         plan_of(**BASE, tasks=[{"name": "humaneval", "chat": "perhaps"}])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stridebench.harness import discover
-from stridebench.harness.cli import matrix
+from stridebench.harness.cli.list import matrix_rows
 from stridebench.harness.discover import declare_all, load_recipes
 from stridebench.harness.errors import WeightsError
 from stridebench.harness.plan import presets
@@ -31,7 +31,7 @@ FETCH = re.compile(r"stride fetch (\S+)")
 @pytest.fixture(scope="module")
 def pairs() -> list[dict[str, Any]]:
     declare_all()
-    return matrix.rows()
+    return matrix_rows()
 
 
 def outcome(method: str, backbone: str) -> Outcome:

@@ -123,7 +123,7 @@ def test_a_name_changes_parameters_of_its_adapter() -> None:
     assert (spec.name, spec.adapter) == ("embedded-image:weights=int8,guidance=3", plain.adapter)
     with pytest.raises(UsageError, match="image has no parameter 'colour'; it has pixels, guidance, weights"):
         presets.resolve("embedded-image:colour=1")
-    with pytest.raises(UsageError, match=r"dtype is not a parameter of the adapter .* \{name: image, dtype: fp32\}"):
+    with pytest.raises(UsageError, match=r"dtype is not a parameter of the adapter.* \{name: image, dtype: fp32\}"):
         presets.resolve("image:dtype=fp32")
     with pytest.raises(UsageError, match="image has no parameter 'source'"):
         presets.resolve("embedded-image:source=1")

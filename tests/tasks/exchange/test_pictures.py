@@ -68,15 +68,15 @@ def test_geneval_results_name_the_pictures_of_this_cell(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"00001/samples/00001\.png, which is another picture than that of this cell"):
         read(str(tmp_path / "out"))
     path.write_text(json.dumps({**rows[0], "metadata": "{"}))
-    with pytest.raises(UsageError, match=r"metadata is '\{', no JSON object"):
+    with pytest.raises(UsageError, match=r"metadata is '\{', not a JSON object"):
         GenEvalLayout().read({"": path}, outputs)
 
 
 def test_a_cell_of_another_task_is_refused(tmp_path: Path) -> None:
     outputs = [Stored(Prompt("coco/1", "a cat"), 0, picture(tmp_path, "a", 9))]
-    with pytest.raises(UsageError, match="coco/1 is no prompt of this benchmark"):
+    with pytest.raises(UsageError, match="coco/1 is not a prompt of this benchmark"):
         GenEvalLayout().write(outputs, tmp_path / "out")
-    with pytest.raises(UsageError, match="no prompt of T2I"):
+    with pytest.raises(UsageError, match="not a prompt of T2I"):
         T2ILayout().write(outputs, tmp_path)
     with pytest.raises(UsageError, match="takes pictures"):
         VBenchLayout().write([Stored(Prompt("a", "b"), 0, "a text")], tmp_path)

@@ -62,7 +62,7 @@ class TestEvery:
     def test_scorers_and_numbers_are_checked_at_once(self):
         with pytest.raises(UnknownNameError, match="picture scorer"):
             Coco(scorers="fidd")
-        with pytest.raises(UsageError, match="limit is -1"):
+        with pytest.raises(UsageError, match="limit=-1; it must be 0 or more"):
             Coco(limit=-1)
 
 

@@ -346,7 +346,7 @@ class TestClip:
     def test_a_model_without_a_checkpoint_is_refused(self):
         with pytest.raises(UsageError, match="clip_weights"):
             clips.open_clip(TINY, "", "")
-        with pytest.raises(UsageError, match="no model 'ViT-none'"):
+        with pytest.raises(UsageError, match="lacks the model 'ViT-none'"):
             clips.Clip("ViT-none", Path("x.pt"))
 
 
