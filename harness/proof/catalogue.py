@@ -11,7 +11,7 @@ from stridebench.harness.core.capabilities import Requirement
 from stridebench.harness.core.method import Claim, Method, label, parameters
 from stridebench.harness.errors import UsageError, said_by
 from stridebench.harness.plan import contract
-from stridebench.harness.plan.names import build
+from stridebench.harness.plan.lookup import build
 from stridebench.harness.proof.cases import PUBLISHED, PUBLISHED_GREEDY, Case, cases_to_verify, halves
 from stridebench.harness.proof.distance import QUICK, WHOLE, Effort, distance
 from stridebench.harness.proof.kept_laws import sheet
