@@ -303,7 +303,7 @@ def test_a_quantised_model_is_one_model_in_bf16_and_fp32(weights: str) -> None:
 
 
 def test_a_forward_that_is_not_ours_cannot_be_quantised() -> None:
-    with pytest.raises(UsageError, match="tiny: weights: int8 needs our own forward, and the entry asks for another"):
+    with pytest.raises(UsageError, match="tiny: weights: int8 needs our forward, and the entry asks for another"):
         tiny(forward="transformers", dtype="fp32", weights="int8")
 
 
