@@ -29,17 +29,18 @@ from stridebench.harness.record.files import SCHEMA, encode, load, put
 TICK_S = 0.1
 """Clocks of file systems may lag behind by less."""
 SHARED = {
-    "harness": ("core", "proof", "machine", "plan", "record", "kernels", "backbones/toy", "backbones/slots"),
+    "harness": ("core", "proof", "machine", "plan", "record", "kernels", "backbones/slots"),
     "methods": ("drafters", "verifiers"),
 }
-"""Folders that every law depends on, with the modules next to the first and the reference of masked models."""
+"""Folders that every law depends on, with the modules next to the first, the toys and the reference of masked ones."""
 
 
 def files(modules: tuple[str, ...]) -> list[Path]:
     """Return the files that laws of these modules depend on: the shared ones, and those of the modules."""
     homes = {room: Path(importlib.import_module(f"stridebench.{room}").__path__[0]) for room in SHARED}
     found = {file for room, home in homes.items() for folder in SHARED[room] for file in (home / folder).rglob("*.py")}
-    found |= {*homes["harness"].glob("*.py"), homes["methods"] / "masked_diffusion.py"}
+    found |= {*homes["harness"].glob("*.py"), homes["harness"] / "backbones" / "toy.py"}
+    found.add(homes["methods"] / "masked_diffusion.py")
     return sorted(found | {Path(str(sys.modules[name].__file__)) for name in modules if name in sys.modules})
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from stridebench.harness.cli.show import match_name, match_prompt, show_prompt
 from stridebench.harness.errors import UnknownNameError, UsageError
+from stridebench.harness.record.entries import CellMeta
 from stridebench.harness.record.store import SealedCell
 
 IDS = (
@@ -64,7 +65,8 @@ def cell_of(**columns: Any) -> SealedCell:
         {**STEP, "step": 0, "drafted": 2, "tested": 2, "accepted": 1, "emitted": 2},
         {**STEP, "step": 1, "drafted": 0, "tested": 0, "accepted": 0, "emitted": 1},
     ]
-    return SealedCell("c", {}, pd.DataFrame([{**sample, "text": "one two", **columns}]), pd.DataFrame(steps))
+    samples = pd.DataFrame([{**sample, "text": "one two", **columns}])
+    return SealedCell("c", CellMeta(), samples, pd.DataFrame(steps), pd.DataFrame())
 
 
 PROMPTS = ["HumanEval/1", "HumanEval/11", "HumanEval/2"]
