@@ -157,29 +157,29 @@ class TestRuns:
         self, method: Method[Any]
     ) -> None:
         assert max(measure(method, case).total_variation for case in CASES[11:]) > CAUGHT
-        assert word_of_run(method)["word"] == "broken"
+        assert word_of_run(method).word == "broken"
 
     def test_random_cases_see_a_cut_that_is_dropped_beside_another(self) -> None:
         (one,) = try_random({"drops": [WithoutTopP()]}, 60, SEED, math.inf)
         assert one.verdict == "broken"
 
     def test_a_run_in_batches_sees_a_buffer_that_rows_share(self) -> None:
-        assert [word_of_run(SharesItsBuffer(), batch)["word"] for batch in (1, 4)] == ["exact", "broken"]
-        assert word_of_run(METHODS.get("speculative")(drafter="toy", gamma=1), 4)["word"] == "exact"
+        assert [word_of_run(SharesItsBuffer(), batch).word for batch in (1, 4)] == ["exact", "broken"]
+        assert word_of_run(METHODS.get("speculative")(drafter="toy", gamma=1), 4).word == "exact"
 
     def test_pictures_are_proved_in_batches_too(self) -> None:
         class OfPictures(OneByOne):
             requirements = frozenset({Requirement.GRID})
 
-        assert word_of_run(OfPictures(), 4)["word"] == "exact"
+        assert word_of_run(OfPictures(), 4).word == "exact"
         assert all(case.grid and case.batch > 1 for case in batch_cases_of(OfPictures()))
 
     def test_without_batches_in_its_proof_a_run_in_batches_is_unverified_in_them(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(distance, "MOST", 10)
-        assert word_of_run(Shy(), 4)["word"] == "unverified in batches"
-        assert word_of_run(Shy(), 1)["word"] == "exact"
+        assert word_of_run(Shy(), 4).word == "unverified in batches"
+        assert word_of_run(Shy(), 1).word == "exact"
 
 
 def nearest_wrong(case: Case) -> dict[str, Case]:
