@@ -46,6 +46,7 @@ from stridebench.harness.proof.mutants import CAUGHT, injected
 from stridebench.harness.proof.prove import EXACT
 from stridebench.harness.proof.random_cases import random_case, try_random
 from stridebench.harness.proof.verdicts import Verdicts
+from stridebench.harness.record.entries import StoredVerdict
 from stridebench.harness.registry import METHODS
 from stridebench.methods.drafters.draft_model import ModelDrafter
 from stridebench.methods.speculative import Speculative
@@ -140,7 +141,7 @@ class SharesItsBuffer(Speculative):
 LENGTHS: list[Method[Any]] = [Shy("a prompt of sixteen"), NinthDraft(), AfterSixtyFourTokens(), IdsAbove255()]
 
 
-def word_of_run(method: Method[Any], batch: int = 1) -> dict[str, Any]:
+def word_of_run(method: Method[Any], batch: int = 1) -> StoredVerdict:
     """The verdict that a run of the tabular model at T = 1 gives to a method."""
     plan = SimpleNamespace(suite=SimpleNamespace(suite=SimpleNamespace(prove=True)))
     cell = SimpleNamespace(
