@@ -175,7 +175,7 @@ def counts(path: Path) -> dict[str, dict[str, Any]]:
         ].copy()
         samples["tokens"], samples["logprobs"] = samples["tokens"].map(list), samples["logprobs"].map(list)
         steps = cell.steps[[column for column in cell.steps if not column.endswith("_ns") and column != "switches"]]
-        meta = {key: value for key, value in cell.meta.items() if key not in MEASURED}
+        meta = {key: value for key, value in cell.meta.stored().items() if key not in MEASURED}
         records[name] = {"meta": meta, "samples": samples, "steps": steps}
     return records
 
