@@ -159,10 +159,11 @@ def _remedy(name: str, source: Source) -> str:
         kind = RECIPES.get(recipe).kind if recipe in RECIPES else "backbone"
         return f"they do not come with this version; make them: stride train {kind} {recipe} --out {SHIPPED / recipe}"
     if source.kind == "folder":
-        place = Path(source.fields["path"]).expanduser()
+        written = source.fields["path"]
+        place = Path(written).expanduser()
         if place.exists() and not place.is_dir():
-            return f"{place} is a file; give the folder of a transformers model, or gguf:FILE"
-        problem = f"{place} holds no config.json" if place.exists() else f"there is no folder {place}"
+            return f"{written} is a file; give the folder of a transformers model, or gguf:FILE"
+        problem = f"{written} holds no config.json" if place.exists() else f"there is no folder {written}"
         return f"{problem}; give the folder of a transformers model"
     if source.kind == "wheels":
         part = source.fields["parts"][0]
