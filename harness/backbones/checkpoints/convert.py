@@ -333,7 +333,8 @@ def _model(gguf: Path) -> Any:
     architecture = str(reader.fields["general.architecture"].contents())
     if rope := _rope_parameters(reader, architecture, config):
         config = type(config).from_dict({**config.to_dict(), "rope_parameters": {**config.rope_parameters, **rope}})
-    config.unread_keys = _unread_keys(reader, architecture, config)
+    if unread := _unread_keys(reader, architecture, config):  # components are tied to the settings of their backbone
+        config.unread_keys = unread
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     processor = TENSOR_PROCESSORS.get(architecture, TensorProcessor)(config=config.to_dict())
     known = {*get_gguf_hf_weights_map(model, processor), *ROPE_TENSORS}

@@ -221,7 +221,7 @@ def test_the_scaling_of_rotations_in_a_gguf_file_is_that_of_transformers(
     path = write_gguf(tmp_path / "scaled.gguf", keys=scaling, tensors=tensors)
     folder = sources.fetch("scaled", sources.parse("scaled", {"gguf": str(path)}))
     model = AutoModelForCausalLM.from_pretrained(folder).eval()
-    assert not model.config.unread_keys
+    assert not hasattr(model.config, "unread_keys")  # a key without a value would part components from their backbone
     expected = LlamaForCausalLM(LlamaConfig(**{**model.config.to_dict(), "rope_parameters": rope})).eval()
     expected.load_state_dict(model.state_dict())
     if tensors:
