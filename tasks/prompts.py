@@ -227,8 +227,8 @@ def _text(where: Where, row: Row, key: str) -> str | None:
     if key in NUMBERS and isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if value is not None and not isinstance(value, str):
-        wanted = "neither a text nor a whole number" if key in NUMBERS else "not a text"
-        raise where.fault(f"{key} is {value!r}, {wanted}")
+        fault = "neither a text nor a whole number" if key in NUMBERS else "not a text"
+        raise where.fault(f"{key} is {value!r}, {fault}")
     if value is not None and not value.strip():
         if key == "prompt":
             raise where.fault("prompt is empty")

@@ -134,10 +134,9 @@ class EngineUse:
         Raises:
             ValueError: an option is wrong, which the check of a suite would have said.
         """
-        made = build(self.kind, self.name, {**self.options, **options})
-        if isinstance(made, list):
-            raise ValueError("; ".join(text for _, text in made))
-        engine: Engine = made
+        engine: Engine | list[tuple[str, str]] = build(self.kind, self.name, {**self.options, **options})
+        if isinstance(engine, list):
+            raise ValueError("; ".join(text for _, text in engine))
         return engine
 
     @property
@@ -224,8 +223,8 @@ class MethodEntry(_Entry):
 
     @model_validator(mode="after")
     def _look_up(self) -> Self:
-        found = instances(METHODS, self.name, self.params)
-        planned = (one if isinstance(one, PlannedMethod) else PlannedMethod.of(one) for one in found)
+        settings = instances(METHODS, self.name, self.params)
+        planned = (one if isinstance(one, PlannedMethod) else PlannedMethod.of(one) for one in settings)
         self._uses = tuple(MethodUse(one, self.at, self.backbones) for one in planned)
         return self
 
@@ -292,11 +291,11 @@ class EngineEntry(_Entry):
     @model_validator(mode="after")
     def _look_up(self) -> Self:
         try:
-            made = build(ENGINES.get(self.name), self.name, self.params)
+            engine = build(ENGINES.get(self.name), self.name, self.params)
         except StrideError as error:
             raise faults_error([((), str(error))]) from error
-        if isinstance(made, list):
-            raise faults_error(((key,) if key else (), text) for key, text in made)
+        if isinstance(engine, list):
+            raise faults_error(((key,) if key else (), text) for key, text in engine)
         return self
 
     @property

@@ -241,13 +241,13 @@ class Store:
 
     def requests(self, cell: str) -> list[Request]:
         """Return the requests of a cell that is not sealed. One that is damaged is set aside, with a warning."""
-        found = []
+        requests = []
         for path in sorted((self.path / "requests" / cell).glob("*.json")):
             try:
-                found.append(Request.of(load(path, "Run again with --resume.")["payload"]))
+                requests.append(Request.of(load(path, "Run again with --resume.")["payload"]))
             except (DamagedError, KeyError, TypeError) as error:
                 self._set_aside(path, error)
-        return found
+        return requests
 
     def done(self, cell: str) -> frozenset[tuple[str, int, bool]]:
         """(prompt, repetition, warmup) of each decode that is stored, failed ones included.

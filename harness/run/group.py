@@ -197,8 +197,8 @@ def _run(group: LoadedGroup, models: WarmModels, facts: CellMeta) -> None:
             result = audit_cell(group.plan, cell, samples)
             changed = scorer.other_weights(cell, samples) if cell in isolated else None
             verdict, scores = judged(cell, verdict, result, changed), scorer.score_set(cell)
-            found = CellMeta(status="done", verdict=verdict, set_scores=scores)
-            parts = (facts_of_models[cell], audit_facts(result), drafter_facts(cell, samples), facts, found)
+            conclusions = CellMeta(status="done", verdict=verdict, set_scores=scores)
+            parts = (facts_of_models[cell], audit_facts(result), drafter_facts(cell, samples), facts, conclusions)
             group.store.seal(cell.id, group.plan.meta(cell).merged(*parts))
 
 

@@ -104,9 +104,9 @@ def rerun(store: Store, name: str, again: Store) -> pd.DataFrame:
     Raises:
         UsageError: there is none.
     """
-    wanted = configuration(store.manifest.engines[name], ("cell", "seed"))
+    configured = configuration(store.manifest.engines[name], ("cell", "seed"))
     for other in names(again):
-        if configuration(again.manifest.engines[other], ("cell", "seed")) == wanted:
+        if configuration(again.manifest.engines[other], ("cell", "seed")) == configured:
             return figures(again, other)
     raise UsageError(f"{again.path} lacks a finished cell like {label(store, name)}; rerun the same suite")
 

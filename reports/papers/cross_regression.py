@@ -330,9 +330,9 @@ def layers(run: MeasuredRun) -> Iterator[ChartData]:
         for layout, column in (("sequential", "tau_Seq"), ("joint", "tau_Joint")):
             of_layout = fits(rows, layout=layout)
             for place, (label, value) in enumerate(zip(table["Layer Range"], table[column], strict=True)):
-                wanted = layers_of(label)
-                near = beside(of_layout, wanted) if wanted else None
-                cell = fits(of_layout, layers=near).iloc[:1] if near or not wanted else of_layout.iloc[:0]
+                asked = layers_of(label)
+                near = beside(of_layout, asked) if asked else None
+                cell = fits(of_layout, layers=near).iloc[:1] if near or not asked else of_layout.iloc[:0]
                 shown = cell if len(cell) else pd.DataFrame({"tau": [math.nan]})
                 cells.append(shown.assign(layout=layout, layers=label.removeprefix("Layers "), line="measured"))
                 values.append(("printed, Llama-2-7B-chat", layout, place, float(value)))
