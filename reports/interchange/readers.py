@@ -35,7 +35,7 @@ LOGGED = re.compile(
     r"draft acceptance(?: rate)? = +[\d.]+ \( *(\d+) accepted / +(\d+) generated\)"
     r"(?:, mean (?:len|acceptance length) = +([\d.]+))?(?:.*?(?:per pos\w*) = \(([\d., ]+)\))?"
 )
-"""A request in the log of llama.cpp's server: accepted, drafted, and in newer versions the length and rates by place."""
+"""A request in the log of llama.cpp's server: accepted, drafted; newer versions add the length and rates by place."""
 
 
 def read(path: Path) -> ToolResult:
