@@ -1,8 +1,8 @@
-"""Pareto plots: speed-up against quality, both with intervals; a PNG and a byte-for-byte repeatable SVG.
+"""Speed-up against quality of approximate methods that are swept, both with intervals; a PNG and a repeatable SVG.
 
-A panel for each group of comparable cells and each quality measured there: agreement with the baseline at
-T = 0, log-probability less the baseline's at T > 0, and the task's scores, of each output and of all together. A score
-of fewer than six prompts gets no panel if the speed-up is of more. Neither has one that is the same for all cells.
+A group of comparable cells has a panel if it holds an approximate method with three values of one parameter. Its
+quality is the score that stands for the task, or without one the agreement with the baseline at T = 0 and the
+log-probability less the baseline's at T > 0.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
 
-from stridebench.harness.record.stats import FEWEST
+from stridebench.reports.quality import main_score, title_of
 from stridebench.reports.tables import GROUP
 
 # How every plot looks: colours that colour-blind readers tell apart, and fonts that a PDF embeds.
@@ -55,48 +55,6 @@ BROKEN = "#D55E00"
 OFFSET: Any = "offset points"
 
 
-# Which scores say something of quality, and which of them are better where they are lower.
-# Scores of each output are columns ``score.NAME`` of the summary, and scores of all outputs together ``set.NAME``.
-
-
-PREFIXES = ("score.", "set.")
-LOWER_IS_BETTER = frozenset(
-    {
-        *("wer", "wer_no_spelling", "cer", "corpus_wer", "corpus_wer_no_spelling"),
-        *("chamfer", "hausdorff", "fragments", "open_edges"),
-        *("nats", "perplexity", "generative_perplexity"),
-        *("fid", "kid", "fd_efflite0"),
-    }
-)
-NEUTRAL = frozenset(
-    {
-        *("tokens", "units", "answered", "faces", "components"),
-        *("floor_chamfer", "retrieval_chamfer", "swapped_chamfer", "swapped"),
-        *("diversity_lpips", "diversity_efflite0"),
-    }
-)
-"""Scores that say nothing of quality: counts, controls and floors, and the diversity of pictures of one prompt."""
-
-
-def is_quality(key: str) -> bool:
-    """Whether a column of the summary is a score that says something of quality."""
-    return key.startswith(PREFIXES) and _name(key) not in NEUTRAL and not key.endswith(("_low", "_high", "_n"))
-
-
-def lower_is_better(key: str) -> bool:
-    """Return whether less of a score is better; higher agreement and log-probability are better."""
-    return _name(key) in LOWER_IS_BETTER
-
-
-def title_of(key: str) -> str:
-    """The name of a score for an axis."""
-    return f"{_name(key)}, lower is better" if lower_is_better(key) else _name(key)
-
-
-def _name(key: str) -> str:
-    return next((key.removeprefix(prefix) for prefix in PREFIXES if key.startswith(prefix)), key)
-
-
 MARKERS = {"exact": "o", "approximate": "o", "broken": "X", "unverified": "s"}
 
 
@@ -121,54 +79,21 @@ class Sweep:
 
 
 def panels(frame: pd.DataFrame) -> Iterator[Panel]:
-    """A panel for each group and quality that at least two of its cells have."""
-    scores = [str(key) for key in frame if is_quality(str(key)) and f"{key}_low" in frame]
+    """Yield a panel for each group with a sweep of an approximate method."""
     done = frame[(frame["status"] == "done") & frame.get("speedup", pd.Series(np.nan, frame.index)).notna()]
     for names, rows in done.groupby(list(GROUP), sort=False, dropna=False):
         backbone, dtype, temperature, top_k, task, *_ = names
         title = f"{backbone} {dtype}, T = {temperature:g}, {f'top-k {top_k:g}, ' if top_k else ''}{task}"
-        fidelity = ("logprob_diff", "log-probability less AR's, nat/token")
+        key, label = ("logprob_diff", "log-probability less AR's, nat/token")
         if not temperature:
-            fidelity = ("agreement", "agreement with AR")
-        for key, label in (fidelity, *((score, title_of(score)) for score in scores)):
-            measured = rows[rows[key].notna()] if key in rows else rows.iloc[:0]
-            alike = key != fidelity[0] and measured[key].nunique() == 1  # nothing to weigh against speed
-            if len(measured) < 2 or _of_few(measured, key) or alike:
-                continue
-            floor = measured[measured["role"] == "floor"]
-            cells = measured[measured["role"] != "floor"].reset_index(drop=True)
+            key, label = ("agreement", "agreement with AR")
+        if score := main_score(rows):
+            key, label = score, title_of(score)
+        measured = rows[rows[key].notna()] if key in rows else rows.iloc[:0]
+        floor = measured[measured["role"] == "floor"]
+        cells = measured[measured["role"] != "floor"].reset_index(drop=True)
+        if any(cells.loc[sweep.rows, "verdict"].eq("approximate").any() for sweep in sweeps(cells)):
             yield Panel(title, key, label, cells, floor.iloc[0] if len(floor) else None)
-
-
-def _of_few(measured: pd.DataFrame, key: str) -> bool:
-    """Whether a quality is of a part of the prompts that is too small for an interval, such as one picture a family."""
-    size, prompts = (measured[name].max() if name in measured else np.nan for name in (f"{key}_n", "speedup_n"))
-    return bool(size < min(prompts, FEWEST))
-
-
-def front(x: Sequence[float], y: Sequence[float]) -> list[int]:
-    """Indices of the points that no other point beats in both, from slow to fast."""
-    order = sorted(range(len(x)), key=lambda i: (-x[i], -y[i]))
-    undominated: list[int] = []
-    for i in order:
-        if not undominated or y[i] > y[undominated[-1]]:
-            undominated.append(i)
-    return undominated[::-1]
-
-
-def best(panel: Panel) -> pd.DataFrame:
-    """The cells on the front, from slow to fast; none if the quality of all is equal by exactness.
-
-    Exact cells have the target's distribution, so that they differ in quality by chance alone: the fastest stands for
-    them. Broken cells are left out.
-    """
-    honest = panel.cells[panel.cells["verdict"] != "broken"]
-    same = (honest["verdict"] == "exact") | (honest["role"] == "baseline")
-    if same.all():
-        return honest.iloc[:0]
-    candidates = pd.concat([honest[same].nlargest(1, "speedup"), honest[~same]])
-    sign = -1 if lower_is_better(panel.quality) else 1
-    return candidates.iloc[front(list(candidates["speedup"]), list(sign * candidates[panel.quality]))]
 
 
 def _size(panel: Panel) -> str:
@@ -181,7 +106,7 @@ def _size(panel: Panel) -> str:
 
 
 def write(frame: pd.DataFrame, outdir: Path) -> list[Path]:
-    """Write pareto.png and pareto.svg; returns their paths, or none if no cell has a speed-up.
+    """Write pareto.png and pareto.svg; returns their paths, or none if no approximate method is swept.
 
     Args:
         frame: of ``summary.summarise``.
@@ -201,7 +126,7 @@ def write(frame: pd.DataFrame, outdir: Path) -> list[Path]:
 
 
 def draw(frame: pd.DataFrame) -> Figure | None:
-    """Draw a panel for each group and quality; return None if no cell has a speed-up.
+    """Draw a panel for each group with a sweep; return None if there is none.
 
     Args:
         frame: of ``summary.summarise``.
@@ -251,8 +176,6 @@ def _draw(axes: Axes, panel: Panel) -> None:
     for sweep in sweeps(cells):
         line = cells.loc[sweep.rows]
         axes.plot(line["speedup"], line[key], color=colours[line["method"].iloc[0]], lw=1.2, zorder=1)
-    undominated = best(panel)
-    axes.step(undominated["speedup"], undominated[key], where="pre", color="0.35", lw=1.4, ls=DASHES, zorder=1)
 
 
 def _has_band(panel: Panel) -> bool:
@@ -333,8 +256,6 @@ def _keys(drawn: Sequence[Panel]) -> list[Artist]:
     keys: list[Artist] = [
         Line2D([], [], ls="", ms=8, mew=1.6, label=name, **look) for name, look in looks.items() if name in present
     ]
-    if any(len(best(panel)) for panel in drawn):
-        keys.append(Line2D([], [], color="0.35", lw=1.4, ls=DASHES, label="Pareto front"))
     if any(_has_band(panel) for panel in drawn):
         keys.append(Patch(color="0.93", label="AR against AR, 95 %"))
     return keys

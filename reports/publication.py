@@ -13,7 +13,7 @@ from matplotlib.backends.backend_pdf import PdfPages
 from matplotlib.figure import Figure
 
 from stridebench.harness.errors import UnknownNameError, UsageError
-from stridebench.reports import pareto
+from stridebench.reports import forest, pareto
 from stridebench.reports.pareto import STYLE
 from stridebench.reports.run_report import additions
 from stridebench.reports.summary import summarise
@@ -21,15 +21,16 @@ from stridebench.reports.summary import summarise
 if TYPE_CHECKING:
     from stridebench.harness.record.store import Store
 
-PARETO = "pareto"
+DRAWN = {"forest": forest.draw, "pareto": pareto.draw}
+"""Figures of every run."""
 
 
 def figure_names() -> list[str]:
-    """Return the names of all figures: the Pareto front, and those of the papers."""
-    return [PARETO, *sorted(figure for report in additions() for figure in report.figure_names())]
+    """Return the names of all figures: those of every run, and those of the papers."""
+    return [*DRAWN, *sorted(figure for report in additions() for figure in report.figure_names())]
 
 
-def write_pdf(store: Store, name: str, cells: Sequence[str], path: Path) -> Path:
+def write_pdf(store: Store, name: str, cells: Sequence[str], path: Path, column: bool = False) -> Path:
     """Write a figure as PDF, one page a panel group.
 
     Args:
@@ -37,6 +38,7 @@ def write_pdf(store: Store, name: str, cells: Sequence[str], path: Path) -> Path
         name: one of ``figure_names``.
         cells: ids or labels of cells, with * and ? as wildcards; all if there are none.
         path: of the file.
+        column: 3.3 inches wide, for a column of a paper; the forest plot alone.
 
     Raises:
         UnknownNameError: the figure is not known.
@@ -44,10 +46,12 @@ def write_pdf(store: Store, name: str, cells: Sequence[str], path: Path) -> Path
     """
     if name not in figure_names():
         raise UnknownNameError("figure", name, figure_names())
+    if column and name != "forest":
+        raise UsageError(f"--width column is for the figure forest; {name} has the width of a page")
     frame = summarise(store)
     chosen = choose(frame, cells)
     with rc_context(STYLE):
-        figures = list(_draw(store, name, frame[frame["cell"].isin(chosen)]))
+        figures = list(_draw(store, name, frame[frame["cell"].isin(chosen)], column))
         if not figures:
             raise UsageError(f"the cells of {store.path} have nothing to draw for {name}; stride report lists them")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -75,9 +79,9 @@ def _fits(pattern: str, cell: str, label: str) -> bool:
     return fnmatchcase(cell, pattern) or fnmatchcase(label, pattern)
 
 
-def _draw(store: Store, name: str, frame: pd.DataFrame) -> Iterable[Figure]:
-    if name == PARETO:
-        figure = pareto.draw(frame)
+def _draw(store: Store, name: str, frame: pd.DataFrame, column: bool) -> Iterable[Figure]:
+    if name in DRAWN:
+        figure = forest.draw(frame, column=True) if column else DRAWN[name](frame)
         return [] if figure is None else [figure]
     report = next(report for report in additions() if name in report.figure_names())
     return report.draw(store, name, set(frame["cell"]))

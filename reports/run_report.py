@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pandas as pd
 from rich.console import Console
 
+from stridebench.harness.errors import printable_line
 from stridebench.harness.record.files import put
 from stridebench.harness.record.outputs import json_values
 from stridebench.harness.record.store import Store
 from stridebench.harness.registry import REPORTS
-from stridebench.reports import contact_sheets, pareto, tables
+from stridebench.reports import contact_sheets, forest, pareto, tables
+from stridebench.reports.conclusions import conclusions
 from stridebench.reports.summary import FinishedCell, reader, summarise
 
 if TYPE_CHECKING:
@@ -73,16 +75,20 @@ class RunReport:
         """Write every report, and return the files."""
         return [
             *tables.write(self.store, folder, self.frame, self._read),
+            *forest.write(self.frame, folder, self.store.manifest.suite.name or ""),
             *pareto.write(self.frame, folder),
             *contact_sheets.write(self.store, folder),
             *(path for report in self._more for path in report.write(folder)),
         ]
 
     def print(self) -> None:
-        """Print the table of the run, then those of its paper."""
-        tables.terminal(self.frame, Console())
+        """Print the table of the run, those of its paper, and what it shows in three sentences."""
+        console = Console()
+        tables.terminal(self.frame, console)
         for report in self._more:
-            report.print(Console())
+            report.print(console)
+        for sentence in conclusions(self.frame):
+            console.print(printable_line(sentence), style="bold", markup=False, highlight=False)
 
     def html(self) -> str:
         """Return the tables of the run for a notebook; every text of them is escaped."""

@@ -229,9 +229,14 @@ def html_tables(tables: Iterable[TextTable]) -> Iterator[str]:
         yield from (f"<p>{escape(printable(note))}</p>" for note in table.notes)
 
 
-def markdown(frame: pd.DataFrame, categories: pd.DataFrame | None = None) -> str:
-    """Return all tables, the table by category if there is one, and the legend."""
-    parts = ["# Results", ""]
+def markdown(frame: pd.DataFrame, categories: pd.DataFrame | None = None, sentences: Sequence[str] = ()) -> str:
+    """Return ``sentences`` as a list, all tables, the table by category if there is one, and the legend."""
+    parts = [
+        "# Results",
+        "",
+        *(f"- {escape_markdown(sentence)}" for sentence in sentences),
+        *([""] if sentences else []),
+    ]
     for table in text_tables(frame):
         lines = markdown_lines([column.title for column in table.columns], table.rows) if table.rows else []
         parts += [f"## {table.title}", "", *lines, *([""] if lines else [])]
@@ -341,10 +346,12 @@ def write(
         frame: of ``summarise``, if the caller has it.
         read: of ``summary.reader``, if the caller has read cells already.
     """
+    from stridebench.reports.conclusions import conclusions  # which reads the groups of these tables
+
     frame = summarise(store, read) if frame is None else frame
     outdir.mkdir(parents=True, exist_ok=True)
     texts = {
-        "summary.md": markdown(frame, by_category(store, read)),
+        "summary.md": markdown(frame, by_category(store, read), conclusions(frame)),
         "summary.csv": frame.to_csv(index=False),
         "summary.tex": latex(frame),
     }

@@ -50,7 +50,8 @@ POINTS = 200
 @click.option("--paper", help="With --table: a paper's table, printed and measured. Such as sjdpp.")
 @click.option("--table", help="The number of the table, as the paper writes it: 1, or IV.")
 @click.option("--format", "form", type=click.Choice(FORMS), default=FORMS[0], help="Of the paper's table.")
-@click.option("--figure", help="With --pdf: the figure to write. pareto, or one of a paper such as sjdpp_fig5.")
+@click.option("--figure", help="With --pdf: the figure to write. forest, pareto, or of a paper such as sjdpp_fig5.")
+@click.option("--width", type=click.Choice(["page", "column"]), default="page", help="column: 3.3 inches, for forest.")
 @click.option("--cells", multiple=True, help="Cells of the figure: an id or label, with * and ?. May be repeated.")
 @click.option("--pdf", type=click.Path(path_type=Path, dir_okay=False), help="The figure's file, with its fonts.")
 @click.option(
@@ -71,8 +72,9 @@ def command(
 ) -> None:
     """Print the table of a run, and write its reports.
 
-    Files: the table as Markdown, CSV and LaTeX; the Pareto plot as PNG and SVG; sheets of pictures, meshes and
-    transcripts; and for a run of papers/... the paper's tables and figures. The pages of --html work from the disk.
+    Files: the table as Markdown, CSV and LaTeX; the forest plot as PNG and SVG, and if an approximate method is swept
+    its speed against its quality; sheets of pictures, meshes and transcripts; and for a run of papers/... the paper's
+    tables and figures. The pages of --html work from the disk.
 
     With --against, cells of equal configuration are compared over prompts that both runs finished, paired by prompt and
     seed, with intervals. The strongest evidence comes first. A cell without a partner is named with the reason. Times
@@ -86,7 +88,8 @@ def command(
     stride report runs/mine --paper sjdpp --table 1 --format latex
     stride report runs/after --against runs/before
     stride report runs/tuesday runs/wednesday --against runs/monday --json
-    stride report runs/mine --figure pareto --cells 'sjd*' --cells autoregressive --pdf front.pdf
+    stride report runs/mine --figure forest --width column --pdf forest.pdf
+    stride report runs/mine --figure pareto --cells 'sjd*' --cells autoregressive --pdf sweep.pdf
     """
     _check(asked, pages, as_json)
     if against is not None:
@@ -113,7 +116,9 @@ def command(
     if asked["figure"]:
         from stridebench.reports.publication import write_pdf
 
-        say(f"wrote {write_pdf(Store.open(run), asked['figure'], asked['cells'], asked['pdf'])}")
+        say(
+            f"wrote {write_pdf(Store.open(run), asked['figure'], asked['cells'], asked['pdf'], asked['width'] == 'column')}"
+        )
         return
     store = Store.open(run)
     rows = engine_rows(report_engines(store, as_json, out)) if store.manifest.engines else []

@@ -22,7 +22,7 @@ from stridebench.harness.record.metrics import totals
 from stridebench.harness.record.stats import FloatArray
 from stridebench.reports.gate import engine_cells
 from stridebench.reports.gate.document import COUNTS, SCORE, fault
-from stridebench.reports.pareto import LOWER_IS_BETTER, NEUTRAL
+from stridebench.reports.quality import LOWER_IS_BETTER, NEUTRAL
 from stridebench.reports.summary import WAITING_STEPS, FinishedCell, disturbed_share
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from stridebench.harness.record.entries import CellMeta, Manifest
 from stridebench.harness.record.metrics import METRICS, REFUTED, value
 from stridebench.reports.html.headline import COLUMNS, HeadlineEntry, entry, setting_of, verdict_of
 from stridebench.reports.html.text import e_value, figure_of, signed, visible
-from stridebench.reports.pareto import title_of
+from stridebench.reports.quality import title_of
 from stridebench.reports.text_table import Column
 
 if TYPE_CHECKING:

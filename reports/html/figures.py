@@ -17,7 +17,8 @@ import pandas as pd
 from stridebench.harness.record.metrics import acceptance_by_depth
 from stridebench.reports.html.headline import setting_of
 from stridebench.reports.html.text import figure_of, for_plotly, plain_list
-from stridebench.reports.pareto import Panel, best, lower_is_better, panels
+from stridebench.reports.pareto import Panel, panels
+from stridebench.reports.quality import lower_is_better
 from stridebench.reports.tables import GROUP
 from stridebench.reports.text_table import interval
 
@@ -85,16 +86,10 @@ class TargetPasses:
 
 
 def pareto_charts(frame: pd.DataFrame) -> Iterator[Chart]:
-    """Yield a chart of speed-up against quality for each group of comparable cells and each quality."""
-    with_methods = (panel for panel in panels(frame) if (panel.cells["role"] == "method").any())
-    for index, panel in enumerate(with_methods):
+    """Yield a chart of speed-up against quality for each group of cells with a swept approximate method."""
+    for index, panel in enumerate(panels(frame)):
         colours = _colours(panel.cells)
         data = [_point(row, "speedup", panel.quality, colours[i]) for i, (_, row) in enumerate(panel.cells.iterrows())]
-        front = best(panel)
-        if len(front):
-            line = {"color": GREY, "dash": "dash", "width": 1.5, "shape": "vh"}
-            points = {"x": plain_list(front["speedup"]), "y": plain_list(front[panel.quality])}
-            data.append({**points, "mode": "lines", "line": line, "name": "front", **QUIET})
         y_axis = {"title": {"text": for_plotly(panel.ylabel)}}
         if lower_is_better(panel.quality):
             y_axis["autorange"] = "reversed"  # type: ignore[assignment]  # better is up
@@ -106,8 +101,6 @@ def pareto_charts(frame: pd.DataFrame) -> Iterator[Chart]:
             "Median speed-up over the baseline, with 95 % intervals. Filled: exact. Open: approximate. "
             "Cross: broken. Square: unverified. Diamond: the baseline. Up and to the right is better."
         )
-        if len(front):
-            caption += " Dashed: the front of cells that no other beats in both."
         if panel.floor is not None:
             caption += " Band: the baseline against itself with other seeds."
         columns = ("cell", "verdict", "speed-up", panel.ylabel)

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from stridebench.reports.html.text import figure_of, signed
-from stridebench.reports.pareto import is_quality, title_of
+from stridebench.reports.quality import is_quality, title_of
 from stridebench.reports.tables import COLUMN
 from stridebench.reports.text_table import Column, number
 

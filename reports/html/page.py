@@ -15,7 +15,8 @@ from markupsafe import Markup
 
 from stridebench.harness.errors import printable_line
 from stridebench.harness.record import stats
-from stridebench.reports import tables
+from stridebench.reports import forest, tables
+from stridebench.reports.conclusions import conclusions
 from stridebench.reports.engines import COLUMNS
 from stridebench.reports.html import figures, samples, text
 from stridebench.reports.html.cell_facts import RunFacts, cell_facts
@@ -171,6 +172,11 @@ class _Run:
         self.frame = frame.assign(run=self.name, modality=modality, link=links, pick=picks, shown=shown)
         self.engines = Engines(store, self.prefix)
 
+    def forest(self, folder: Path) -> list[str]:
+        """Draw the forest plot of the run into the assets, and return its name; nothing if no method has a speed-up."""
+        written = forest.write(self.frame, folder / "assets", self.facts.name, [f"{self.prefix}forest.svg"])
+        return [path.name for path in written]
+
     def page_of(self, cell: str) -> str:
         """The page of a cell, below the folder of the pages."""
         return f"cells/{self.prefix}{cell}.html"
@@ -239,6 +245,8 @@ def write(stores: Sequence[Store], folder: Path, curve: Curve | None = None, ser
         engine_words=WORDS_OF_ENGINES,
         engine_legend=[(column.title, column.help) for column in COLUMNS if column.help],
         methods=any(run.store.manifest.cells for run in runs),
+        sentences=[sentence for run in runs for sentence in conclusions(run.frame)],
+        forests=[name for run in runs if not run.picked for name in run.forest(folder)],
         pareto=list(figures.pareto_charts(drawn)),
         speed=list(figures.speed_charts(drawn, passes)),
         missing=missing[:MISSING],

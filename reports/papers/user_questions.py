@@ -20,7 +20,7 @@ from stridebench.harness.record import stats
 from stridebench.reports.papers.charts import ChartData, source
 from stridebench.reports.papers.drawing import sheet
 from stridebench.reports.papers.measured import CellGroup, MeasuredRun
-from stridebench.reports.pareto import is_quality
+from stridebench.reports.quality import is_quality
 from stridebench.reports.summary import FinishedCell
 from stridebench.reports.text_table import Column, TextTable, estimate_text, measured_text, number
 

@@ -1,0 +1,82 @@
+"""Methods of a run, ranked by speed-up in the groups that share a baseline: what they gain and lose."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from stridebench.reports.quality import lower_is_better, main_score
+from stridebench.reports.tables import GROUP
+
+
+@dataclass(frozen=True)
+class RankedGroup:
+    """Cells that share a baseline: methods from fast to slow, the baseline, and a second set of it, or None."""
+
+    title: str
+    short: str
+    methods: pd.DataFrame
+    baseline: pd.Series[Any]
+    floor: pd.Series[Any] | None
+    score: str | None
+
+    def rows(self) -> Iterator[pd.Series[Any]]:
+        """Yield its methods, from fast to slow."""
+        yield from (row for _, row in self.methods.iterrows())
+
+
+def groups(frame: pd.DataFrame) -> Iterator[RankedGroup]:
+    """Yield the groups of a summary that hold a method with a speed-up."""
+    done = frame[frame["status"] == "done"]
+    if "speedup" not in done:
+        return
+    for names, rows in done.groupby(list(GROUP), sort=False, dropna=False):
+        backbone, dtype, temperature, top_k, task, _, batch = names
+        methods = rows[(rows["role"] == "method") & rows["speedup"].notna()]
+        baseline, floor = (rows[rows["role"] == role] for role in ("baseline", "floor"))
+        if methods.empty or baseline.empty:
+            continue
+        n = methods["speedup_n"].max()
+        parts = [f"{backbone} {dtype}", str(task), f"T = {temperature:g}", f"top-k {top_k:g}" if top_k else ""]
+        parts += [f"batch {batch:g}" if batch > 1 else "", f"n = {n:.0f}" if n == n else ""]
+        yield RankedGroup(
+            " · ".join(filter(None, parts)),
+            f"{backbone}, {task}, T = {temperature:g}" + (f", batch {batch:g}" if batch > 1 else ""),
+            methods.sort_values("speedup", ascending=False, kind="stable"),
+            baseline.iloc[0],
+            floor.iloc[0] if len(floor) else None,
+            main_score(methods),
+        )
+
+
+def gains(row: pd.Series[Any]) -> bool | None:
+    """Return whether the interval of a speed-up lies above 1, or None if it holds 1 or there is none."""
+    low, high = row.get("speedup_low"), row.get("speedup_high")
+    if low is None or high is None or math.isnan(low) or low <= 1 <= high:
+        return None
+    return bool(low > 1)
+
+
+def loses(row: pd.Series[Any], group: RankedGroup) -> bool:
+    """Return whether a cell that is not exact is shown to be worse: in log-probability, or in the main score.
+
+    A score is worse if its interval lies on the worse side of the baseline's estimate.
+    """
+    if row["verdict"] == "exact":
+        return False
+    if row.get("logprob_diff_high", math.nan) < 0:
+        return True
+    if group.score is None:
+        return False
+    if lower_is_better(group.score):
+        return bool(row[f"{group.score}_low"] > group.baseline[group.score])
+    return bool(row[f"{group.score}_high"] < group.baseline[group.score])
+
+
+def is_measured(row: pd.Series[Any], key: str) -> bool:
+    """Return whether a cell has a figure."""
+    return key in row and bool(pd.notna(row[key]))
