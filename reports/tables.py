@@ -231,12 +231,8 @@ def html_tables(tables: Iterable[TextTable]) -> Iterator[str]:
 
 def markdown(frame: pd.DataFrame, categories: pd.DataFrame | None = None, sentences: Sequence[str] = ()) -> str:
     """Return ``sentences`` as a list, all tables, the table by category if there is one, and the legend."""
-    parts = [
-        "# Results",
-        "",
-        *(f"- {escape_markdown(sentence)}" for sentence in sentences),
-        *([""] if sentences else []),
-    ]
+    shown = [f"- {escape_markdown(sentence)}" for sentence in sentences]
+    parts = ["# Results", "", *shown, *([""] if shown else [])]
     for table in text_tables(frame):
         lines = markdown_lines([column.title for column in table.columns], table.rows) if table.rows else []
         parts += [f"## {table.title}", "", *lines, *([""] if lines else [])]

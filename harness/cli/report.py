@@ -116,9 +116,8 @@ def command(
     if asked["figure"]:
         from stridebench.reports.publication import write_pdf
 
-        say(
-            f"wrote {write_pdf(Store.open(run), asked['figure'], asked['cells'], asked['pdf'], asked['width'] == 'column')}"
-        )
+        column = asked["width"] == "column"
+        say(f"wrote {write_pdf(Store.open(run), asked['figure'], asked['cells'], asked['pdf'], column)}")
         return
     store = Store.open(run)
     rows = engine_rows(report_engines(store, as_json, out)) if store.manifest.engines else []
