@@ -186,6 +186,10 @@ class Plan:
         """Whether a worker process scores the outputs of the cell: those of tasks of other packages."""
         return self.suite.suite.isolation != "none" and TASKS.from_plugin(cell.task.name)
 
+    def repetitions(self, use: TaskUse) -> int:
+        """Decodes of each prompt of a task."""
+        return use.repetitions or self.suite.suite.repetitions
+
     def floor(self, cell: Cell) -> Cell | None:
         """The second autoregressive set, where T > 0."""
         return self._references.get(("floor", cell.setting))
@@ -204,7 +208,7 @@ class Plan:
             modality=cell.task.task.modality,
             baseline=self.baseline(cell).id,
             floor=floor.id if floor else None,
-            expected=len(self.prompts[cell.task]) * self.suite.suite.repetitions,
+            expected=len(self.prompts[cell.task]) * self.repetitions(cell.task),
             **{**cell.config, "role": cell.role},
         )
         meta = meta.merged(CellMeta(plugin=plugin)) if plugin else meta
@@ -250,9 +254,10 @@ class Plan:
 
     def _engine_facts(self) -> dict[str, Any]:
         """Return the facts of the engines' cells that this run, or a resumed one, can run, by id."""
-        repetitions = self.suite.suite.repetitions
         cells = (cell for cell in self.engines if cell.skip is None or cell.only_now)
-        return {cell.id: cell.meta(len(self.prompts[cell.task]) * repetitions).stored() for cell in cells}
+        return {
+            cell.id: cell.meta(len(self.prompts[cell.task]) * self.repetitions(cell.task)).stored() for cell in cells
+        }
 
 
 def _plain(use: MethodUse) -> list[Any]:

@@ -66,6 +66,7 @@ class TaskUse:
         sampling: pairs that replace the suite's.
         max_new_tokens: or None for that of the suite.
         chat: its texts go through the model's chat template.
+        repetitions: decodes of each prompt, or None for those of the suite.
     """
 
     name: str
@@ -75,6 +76,7 @@ class TaskUse:
     sampling: tuple[tuple[str, Any], ...] = ()
     max_new_tokens: int | None = None
     chat: bool = False
+    repetitions: int | None = None
 
     @property
     def params(self) -> dict[str, Any]:
@@ -242,6 +244,7 @@ class TaskEntry(_Entry):
     sampling: dict[str, Any] | None = None
     max_new_tokens: int | None = Field(None, ge=1)
     chat: bool | None = None
+    repetitions: int | None = Field(None, ge=1)
     _uses: tuple[TaskUse, ...] = PrivateAttr(())
 
     @model_validator(mode="after")
@@ -268,6 +271,7 @@ class TaskEntry(_Entry):
                 tuple(sampling.items()),
                 self.max_new_tokens,
                 bool(self.chat),
+                self.repetitions,
             )
             for task in instances(TASKS, self.name, params)
         )

@@ -69,6 +69,8 @@ class Overrides:
             if self.limit < 1:
                 problems.append(f"{lines.at(('tasks', 'limit'))}: limit is {self.limit}; a whole number from 1")
             _set_in_entries(suite, "tasks", limit=max(self.limit, 1))
+        if "repetitions" in self.values:
+            _set_in_entries(suite, "tasks", repetitions=self.values["repetitions"])
         if self.dtypes:
             _set_in_entries(suite, "backbones", dtype=list(self.dtypes))
         _set_urls(suite, self.urls, problems)

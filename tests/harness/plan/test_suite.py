@@ -486,6 +486,19 @@ def test_a_backbones_entry_has_a_budget_of_its_own(write):
         suite.load(str(write(SUITE_WITH_CHAT.replace("90", "0"))))
 
 
+def test_a_task_has_its_repetitions_and_the_command_line_replaces_them(write):
+    """GenEval has four pictures a prompt next to tasks of one."""
+    tasks = "tasks: [{name: tabular, prompts_count: 2, repetitions: 4}, {name: tabular, prompts_count: 3}]\n"
+    path = write("methods: [sjd]\nbackbones: tabular\nrepetitions: 2\n" + tasks)
+
+    def expected(**values):
+        plan = expand(suite.load(path, suite.Overrides(values)))
+        return {len(plan.prompts[cell.task]): plan.meta(cell).expected for cell in plan.cells}
+
+    assert expected() == {2: 8, 3: 6}
+    assert expected(repetitions=1) == {2: 2, 3: 3}
+
+
 def test_a_bare_name_of_the_command_line_takes_the_suites_entry(write):
     """`--backbone NAME` of a model that the suite has with parameters alone; a model of its own name stays plain."""
 

@@ -383,6 +383,14 @@ def test_cells_pair_by_seed_and_warm_ups_are_separate(tmp_path):
     assert sum(a == b for a, b in zip(same, floor, strict=True)) < len(same)  # so has the second set
 
 
+def test_a_task_is_decoded_as_often_as_its_entry_says(tmp_path):
+    tasks = [{"name": "tabular", "prompts_count": 2, "repetitions": 3}, {"name": "tabular", "prompts_count": 1}]
+    store = start(tmp_path, plan := plan_of(methods=["sjd"], tasks=tasks, temperature=[1], warmup=0))
+    serial(plan, store, Options())
+    counts = [(store.cell(cell.id).meta.expected, len(counted(store.cell(cell.id)))) for cell in plan.cells]
+    assert sorted(counts) == [(1, 1)] * 3 + [(6, 6)] * 3
+
+
 def test_a_resumed_run_ends_with_the_counts_of_an_uninterrupted_one(tmp_path, plug):
     """A baseline may be sealed already: its outputs are then read from the sealed cell."""
     data: dict[str, Any] = {"methods": ["sjd", "speculative"], "temperature": [0, 1]}
