@@ -105,10 +105,6 @@ class Reader:
         self._position += 1
         return self._allowed(logits)
 
-    def score(self, level: Draft) -> Float[Tensor, "n V"]:
-        """Return log q after the nodes of the next level."""
-        return self.read(level).log_softmax(-1)
-
     def _allowed(self, logits: Float[Tensor, "n V"]) -> Float[Tensor, "n V"]:
         """Return the logits in fp32 or wider, -inf for ids that their position does not allow."""
         logits, grid = logits.to(torch.promote_types(logits.dtype, torch.float32)), self._capabilities.grid
@@ -232,20 +228,32 @@ def check_growth(name: str, depth: int, width: int, nodes: int) -> None:
         )
 
 
-def grow_dynamic(run: Run, drafter: FeatureDrafter, levels: int, width: int, nodes: int) -> RankedTree:
-    """Return the best nodes of a tree grown level by level, by the products of the drafter's raw probabilities.
+Confidence = Literal["raw", "warped"]
+"""The probabilities that rank nodes: the drafter's at temperature 1, or as the text is sampled (if T > 0)."""
+
+
+def grow_dynamic(
+    run: Run, drafter: FeatureDrafter, levels: int, width: int, nodes: int, confidence: Confidence = "raw"
+) -> RankedTree:
+    """Return the best nodes of a tree grown level by level, by the products of the drafter's probabilities.
 
     Args:
         levels: of the tree, fewer if less room is left. Without an entry to read there is no tree.
         width: w, no more than V.
         nodes: K, fewer if there are fewer candidates.
+        confidence: the probabilities.
     """
     levels, nodes = min(levels, run.room - 1), min(nodes, run.space)
     reader = drafter.root(run) if levels > 0 and nodes > 0 else None
     if reader is None:
         return RankedTree(run.nothing, run.nothing.tokens)
     levels = min(levels, 1 + reader.space // width)
-    return rerank(grow_best(reader.first.log_softmax(-1), reader.score, levels, width), nodes)
+    warps = confidence == "warped" and run.sampling.temperature > 0
+
+    def ranked(logits: Float[Tensor, "n V"]) -> Float[Tensor, "n V"]:
+        return run.probs(logits).log() if warps else logits.log_softmax(-1)
+
+    return rerank(grow_best(ranked(reader.first), lambda level: ranked(reader.read(level)), levels, width), nodes)
 
 
 Sizing = Literal["auto", "given", "measured"]
@@ -258,11 +266,12 @@ class DynamicTrees:
 
     drafter: FeatureDrafter
     sizer: TreeSizer
+    confidence: Confidence = "raw"
 
     def propose(self, run: Run) -> RankedTree:
         """Grow a tree of the size that is chosen."""
         size = self.sizer.choose()
-        return grow_dynamic(run, self.drafter, size.levels, self.sizer.width, size.nodes)
+        return grow_dynamic(run, self.drafter, size.levels, self.sizer.width, size.nodes, self.confidence)
 
 
 @dataclass(frozen=True)
@@ -277,6 +286,8 @@ class DynamicTreeMethod(Method[DynamicTrees]):
         sizing: given: ``depth`` and ``nodes`` as they are. measured: they are the most, and each cycle takes those that
             pay best (see `TreeSizer`). auto: given if ``depth`` or ``nodes`` is named; else measured if passes are
             timed, so that its counts depend on the machine.
+        confidence: nodes are ranked by the drafter's probabilities. raw: at temperature 1, as in EAGLE. warped: after
+            temperature and top-k, as in LANTERN's code.
     """
 
     features: str
@@ -284,6 +295,7 @@ class DynamicTreeMethod(Method[DynamicTrees]):
     width: int = 4
     nodes: int | None = None
     sizing: Sizing = "auto"
+    confidence: Confidence = "raw"
 
     claim = Claim.SAME_LAW
     requirements = frozenset({Requirement.HIDDEN, Requirement.TREE_MASK})
@@ -318,4 +330,4 @@ class DynamicTreeMethod(Method[DynamicTrees]):
         if self.sizes_by_cost:
             with nullcontext() if self.sizing == "measured" else suppress(UsageError):  # a run without timing has none
                 costs = run.costs(drafter.name)
-        return DynamicTrees(drafter, TreeSizer(self.largest, self.width, costs))
+        return DynamicTrees(drafter, TreeSizer(self.largest, self.width, costs), self.confidence)
