@@ -266,6 +266,7 @@ def _plain(use: MethodUse) -> list[Any]:
         dict(use.planned.params),
         use.at,
         *([use.backbones] if use.backbones else []),
+        *([{"tasks": use.tasks}] if use.tasks else []),
     ]
 
 
@@ -385,10 +386,10 @@ class _Matrix:
         suite, uses = self._suite, self._resolved.uses
         count, each = 0, len(suite.top_ks) * len(suite.batches)
         for entry in suite.backbones if uses else ():
-            tasks = sum(1 for _ in self._uses(entry.name))
+            tasks = [task.name for task in self._uses(entry.name)]
             for temperature in suite.temperature if count <= MOST_CELLS else ():
-                methods = 1 + sum(use.meets(entry.name, temperature) for use in uses)
-                count += len(entry.dtype) * tasks * each * methods
+                methods = len(tasks) + sum(use.meets(entry.name, temperature, task) for use in uses for task in tasks)
+                count += len(entry.dtype) * each * methods
                 if count > MOST_CELLS:
                     break
         if count > MOST_CELLS:
@@ -416,7 +417,8 @@ class _Matrix:
                         if sampling.temperature > 0:
                             yield replace(first, role="floor")
                         uses = self._resolved.uses
-                        methods = (use.planned for use in uses if use.meets(entry.name, sampling.temperature))
+                        at = entry.name, sampling.temperature, task.name
+                        methods = (use.planned for use in uses if use.meets(*at))
                         yield from (replace(first, planned=m, role="method") for m in methods if m != baseline)
 
     def reason(self, cell: Cell) -> str | None:

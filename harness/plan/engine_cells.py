@@ -138,6 +138,8 @@ def _reason(cell: EngineCell) -> str | None:
         return f"engines make text, and the task scores {cell.task.task.modality}"
     if cell.task.backbones and cell.backbone not in cell.task.backbones:
         return f"the suite keeps the task to {', '.join(cell.task.backbones)}"
+    if cell.task.task.stops:
+        return f"the task ends an output at {cell.task.task.stops[0]!r}, which engines are not told"
     if not cell.use.kind.tells.concurrent and (cell.concurrency > 1 or cell.rate):
         return "the engine decodes one request at a time"
     if cell.sampling.order != "temperature_first":

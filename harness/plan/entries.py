@@ -36,21 +36,22 @@ from stridebench.harness.registry import ENGINES, METHODS, TASKS
 
 @dataclass(frozen=True)
 class MethodUse:
-    """A method, and the temperatures and backbones of the suite that it runs at, or None for all."""
+    """A method, and the temperatures, backbones and tasks of the suite that it runs at, or None for all."""
 
     planned: PlannedMethod
     at: tuple[float, ...] | None = None
     backbones: tuple[str, ...] | None = None
+    tasks: tuple[str, ...] | None = None
 
     @property
     def method(self) -> Method[Any]:
         """The method itself."""
         return self.planned.method
 
-    def meets(self, backbone: str, temperature: float) -> bool:
+    def meets(self, backbone: str, temperature: float, task: str) -> bool:
         """Return whether the suite asks for it there."""
         here = self.backbones is None or bool(names_of(backbone) & set(self.backbones))
-        return here and (self.at is None or temperature in self.at)
+        return here and (self.tasks is None or task in self.tasks) and (self.at is None or temperature in self.at)
 
 
 @dataclass(frozen=True)
@@ -217,17 +218,18 @@ class _Entry(BaseModel):
 
 
 class MethodEntry(_Entry):
-    """A method; ``at`` limits it to some temperatures of the suite, ``backbones`` to some backbones of it."""
+    """A method; ``at``, ``backbones`` and ``tasks`` limit it to some temperatures, backbones and tasks of the suite."""
 
     at: Annotated[tuple[StrictInt | StrictFloat, ...] | None, BeforeValidator(listed)] = None
     backbones: Annotated[tuple[str, ...] | None, BeforeValidator(listed)] = None
+    tasks: Annotated[tuple[str, ...] | None, BeforeValidator(listed)] = None
     _uses: tuple[MethodUse, ...] = PrivateAttr(())
 
     @model_validator(mode="after")
     def _look_up(self) -> Self:
         settings = instances(METHODS, self.name, self.params)
         planned = (one if isinstance(one, PlannedMethod) else PlannedMethod.of(one) for one in settings)
-        self._uses = tuple(MethodUse(one, self.at, self.backbones) for one in planned)
+        self._uses = tuple(MethodUse(one, self.at, self.backbones, self.tasks) for one in planned)
         return self
 
     @property

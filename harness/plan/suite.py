@@ -162,6 +162,9 @@ class Suite(Strict):
             for name in () if "backbones" in options else method.backbones or ():
                 if name not in named:
                     faults.append((("methods", index, "backbones"), f"{name!r} is not a backbone of the suite"))
+            for name in () if "tasks" in options else method.tasks or ():
+                if name not in {task.name for task in self.tasks}:
+                    faults.append((("methods", index, "tasks"), f"{name!r} is not a task of the suite"))
         uses: dict[str, TaskUse] = {}
         for index, task in enumerate(self.tasks):
             for use in task.uses:

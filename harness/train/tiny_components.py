@@ -39,7 +39,7 @@ def make(plan: Plan, tell: Callable[[str], None]) -> None:
         base = discover.plain(backbone)
         _forget_other_weights(name, base, tuned)
         if not discover.is_here(kind, name, base) and (part := discover.general(kind, name)):
-            _train(*part, name, base, tell)
+            _train(part.recipe, part.layers, name, base, tell)
 
 
 def _parts(cell: Cell) -> list[tuple[str, str]]:

@@ -233,6 +233,7 @@ class RealImage(LayeredAdapter):
 
     default_dtype: ClassVar[str] = "bf16"
     kind = "real_image"
+    parameters = ("guidance",)
 
     def __init__(self, identity: Identity, model: Model) -> None:
         super().__init__(identity)

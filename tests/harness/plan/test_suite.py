@@ -449,6 +449,16 @@ def test_an_entry_can_be_limited_to_some_temperatures(write):
     )
 
 
+def test_an_entry_can_be_limited_to_some_tasks(write):
+    """An adapter trained on GSM8K decodes GSM8K alone."""
+    tasks = "tasks: [gsm8k, {name: continuation, limit: 1}]\nbackbones: embedded-code\n"
+    path = write("methods: [prompt_lookup, {name: sjd, tasks: continuation}]\n" + tasks)
+    cells = [(cell.name, cell.task.name) for cell in expand(suite.load(path)).cells if cell.role == "method"]
+    assert cells == [("prompt_lookup", "gsm8k"), ("prompt_lookup", "continuation"), ("sjd", "continuation")]
+    text = "methods: [{name: sjd, tasks: [gsm9k]}]\nbackbones: tabular\ntasks: tabular\n"
+    assert "'gsm9k' is not a task of the suite" in refused(write(text))
+
+
 def test_a_backbones_entry_takes_parameters_of_its_adapter(write):
     text = "methods: [{name: sjd, backbones: embedded-image}]\n"
     text += "tasks: [{name: emoji_scenes, backbones: [embedded-image]}]\n"
