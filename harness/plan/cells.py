@@ -231,6 +231,7 @@ class Plan:
         key["backbones"] = [
             {"name": entry.name, "dtype": entry.dtype}
             | ({"max_new_tokens": entry.max_new_tokens} if entry.max_new_tokens else {})
+            | ({"sampling": dict(entry.pairs)} if entry.pairs else {})
             for entry in self.suite.suite.backbones
         ]
         key["methods"] = [_plain(use) for use in self.suite.uses]
@@ -408,7 +409,7 @@ class _Matrix:
             baseline = PlannedMethod.default(MASKED_BASELINE if masked else BASELINE)
             for dtype in entry.dtype:
                 for task in self._uses(entry.name):
-                    for batch, sampling in itertools.product(suite.batches, samplings(suite, task)):
+                    for batch, sampling in itertools.product(suite.batches, samplings(suite, task, entry)):
                         stop = suite.stop_at_eos and task.task.eos
                         budget = entry.max_new_tokens or task.max_new_tokens or suite.max_new_tokens
                         first = Cell(baseline, entry.name, dtype, task, sampling, budget, stop, suite.seed, "baseline")

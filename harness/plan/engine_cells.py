@@ -119,7 +119,7 @@ def _combinations(resolved: Resolved, suite: EngineSuite) -> Iterator[EngineCell
     places = {use.label: place for place, use in enumerate(resolved.engines)}
     in_order = sorted(resolved.engines, key=lambda use: (places[use.plain or use.label], use.plain != ""))
     for entry, task in itertools.product(suite.backbones, resolved.tasks):
-        for use, sampling in itertools.product(in_order, samplings(suite, task)):
+        for use, sampling in itertools.product(in_order, samplings(suite, task, entry)):
             if use.backbones and entry.name not in use.backbones:
                 continue
             budget, eos = task.max_new_tokens or suite.max_new_tokens, suite.stop_at_eos and task.task.eos

@@ -178,20 +178,40 @@ def _native(dtypes: Any, info: ValidationInfo) -> Any:
     return tuple(dict.fromkeys(native if dtype == NATIVE else dtype for dtype in dtypes)) if dtypes else dtypes
 
 
+def _pairs(sampling: Mapping[str, Any] | None) -> tuple[tuple[str, Any], ...]:
+    """Return the pairs of a sampling that replace the suite's, or raise the error of an entry."""
+    pairs = {
+        key: float(value) if key in ("temperature", "top_p") and isinstance(value, int) else value
+        for key, value in sorted((sampling or {}).items())
+    }
+    try:
+        Sampling(**pairs)
+    except (TypeError, ValueError, StrideError) as error:
+        raise faults_error([(("sampling",), f"sampling: {error}")]) from error
+    return tuple(pairs.items())
+
+
 class BackboneEntry(Strict):
     """A backbone and the types to run it in; if no type is named, the default of its adapter.
 
-    ``max_new_tokens`` replaces the suite's and the tasks', for models that reason before they answer. Other keys are
-    parameters of its adapter, such as ``weights: int4``, and become part of the name.
+    ``max_new_tokens`` replaces the suite's and the tasks', for models that reason before they answer, and ``sampling``
+    pairs of theirs. Other keys are parameters of its adapter, such as ``weights: int4``, and become part of the name.
     """
 
     name: str = Field(min_length=1)
     dtype: Annotated[tuple[Literal["fp32", "bf16", "fp16", "fp64"], ...], BeforeValidator(_native)] = ()
     resources: Resources | None = None
     max_new_tokens: int | None = Field(None, ge=1)
+    sampling: dict[str, Any] | None = None
+
+    @property
+    def pairs(self) -> tuple[tuple[str, Any], ...]:
+        """Return the pairs of ``sampling``."""
+        return _pairs(self.sampling)
 
     @model_validator(mode="after")
     def _look_up(self) -> Self:
+        _pairs(self.sampling)
         try:
             default = presets.default_dtype(presets.resolve(self.name).adapter)
         except StrideError as wrong:
@@ -256,21 +276,14 @@ class TaskEntry(_Entry):
             params["limit"] = self.limit
         elif self.limit is not None and (type(self.limit) is not int or self.limit < 1):
             raise faults_error([(("limit",), f"limit is {self.limit!r}; a whole number from 1")])
-        sampling: dict[str, Any] = {
-            key: float(value) if key in ("temperature", "top_p") and isinstance(value, int) else value
-            for key, value in sorted((self.sampling or {}).items())
-        }
-        try:
-            Sampling(**sampling)
-        except (TypeError, ValueError, StrideError) as error:
-            raise faults_error([(("sampling",), f"sampling: {error}")]) from error
+        sampling = _pairs(self.sampling)
         self._uses = tuple(
             TaskUse(
                 self.name,
                 task,
                 task.limit if chooses else self.limit,
                 self.backbones or (),
-                tuple(sampling.items()),
+                sampling,
                 self.max_new_tokens,
                 bool(self.chat),
                 self.repetitions,

@@ -16,7 +16,7 @@ from stridebench.harness.plan.lookup import is_named
 from stridebench.harness.plan.yaml_lines import Lines
 from stridebench.harness.registry import ENGINES
 
-BACKBONE_KEYS = ("name", "dtype", "resources", "max_new_tokens")
+BACKBONE_KEYS = ("name", "dtype", "resources", "max_new_tokens", "sampling")
 """Keys of a backbone's entry that are not parameters of its adapter."""
 
 

@@ -496,6 +496,22 @@ def test_a_backbones_entry_has_a_budget_of_its_own(write):
         suite.load(str(write(SUITE_WITH_CHAT.replace("90", "0"))))
 
 
+def test_a_backbones_entry_has_a_sampling_of_its_own(write):
+    """LLaDA and Dream have theirs whatever the suite's temperatures."""
+    entry = "{name: tiny:dream-7b, sampling: {temperature: 0.2, top_p: 0.95}}"
+    rest = "methods: [masked_diffusion, prompt_lookup]\ntasks: [gsm8k]\ntemperature: [0, 1]\n"
+    path = write(f"backbones: [tiny:llama3-8b, {entry}]\n{rest}")
+    plan = expand(suite.load(path))
+    assert {(c.backbone, c.sampling.temperature, c.sampling.top_p) for c in plan.cells} == {
+        ("tiny:dream-7b", 0.2, 0.95),
+        ("tiny:llama3-8b", 0.0, 1.0),
+        ("tiny:llama3-8b", 1.0, 1.0),
+    }
+    assert plan.manifest()["key"]["backbones"][1]["sampling"] == {"temperature": 0.2, "top_p": 0.95}
+    wrong = "methods: [sjd]\nbackbones: [{name: tabular, sampling: {top_p: 2}}]\ntasks: tabular\n"
+    assert "0 < top_p <= 1" in refused(write(wrong))
+
+
 def test_a_task_has_its_repetitions_and_the_command_line_replaces_them(write):
     """GenEval has four pictures a prompt next to tasks of one."""
     tasks = "tasks: [{name: tabular, prompts_count: 2, repetitions: 4}, {name: tabular, prompts_count: 3}]\n"
