@@ -21,6 +21,10 @@ class UsageError(StrideError):
     """The request cannot be carried out as it was written."""
 
 
+class PackageMissing(UsageError):
+    """An optional package is not installed; says how to install it."""
+
+
 class DataMissing(UsageError):
     """A file of prompts is not there; says where to get it and where to put it.
 
