@@ -39,12 +39,14 @@ class FeatureDrafter:
         name: of the drafter's weights.
         kind: that it must have.
         prompt: tokens of the prompt.
+        negative: tokens of that of the branch without the condition.
         cell_mask: added to the logits of cells.
     """
 
     name: str
     kind: Kind
     prompt: int
+    negative: int
     cell_mask: Float[Tensor, " V"] | None = field(compare=False)
 
     @classmethod
@@ -55,7 +57,8 @@ class FeatureDrafter:
             WeightsError: it is not there, or of another kind or backbone.
             UsageError: it cannot be guided.
         """
-        drafter = cls(name, kind, len(run.target), _cell_mask(run.capabilities, run.target.device))
+        mask = _cell_mask(run.capabilities, run.target.device)
+        drafter = cls(name, kind, len(run.target), run.models.negative_length, mask)
         if len(run.target) > 1:
             session = run.features(name, lambda: drafter._cache(run))
             session.prefill(run.target.hidden[: len(session) - 1])
@@ -71,7 +74,7 @@ class FeatureDrafter:
             raise WeightsError(f"{folder} holds a drafter of kind {net.shape.kind}, and this method reads {self.kind}")
         if not net.shape.fingerprint:
             _check_published(folder, net, run, cache.resolve(taps_of(self.name), run.capabilities))
-        return FeatureCache(net, tied, run.capabilities, self.prompt)
+        return FeatureCache(net, tied, run.capabilities, self.prompt, self.negative)
 
     def root(self, run: Run) -> Reader | None:
         """Run a pass over the new pairs; returns None if there is no pair yet."""

@@ -56,6 +56,8 @@ class FeatureNetShape:
         normed_output: the output is normed before it is read on.
         rates, sharpness: of scaled rotations; (): by theta alone.
         side: cells a side of a picture whose rows and columns rotate; 0: positions do.
+        unconditional: the branch without the condition reads of the prompt its last token with a feature of zeros
+            (last: drafters trained here), or what the target's branch reads, with its hidden rows (rows: LANTERN).
     """
 
     kind: Kind
@@ -87,6 +89,7 @@ class FeatureNetShape:
     rates: tuple[float, ...] = ()
     sharpness: float = 1.0
     side: int = 0
+    unconditional: Literal["last", "rows"] = "last"
 
     @property
     def depth(self) -> int:
@@ -293,6 +296,7 @@ def shape_of(folder: Path, config: Mapping[str, Any], state: Mapping[str, Tensor
         rates=rates,
         sharpness=sharpness,
         side=GRIDS[config["input_type"]] if "input_type" in config else 0,
+        unconditional="rows",
     )
 
 
