@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stridebench.harness.cli import paper
-from stridebench.harness.discover import declare_all, plain
+from stridebench.harness.discover import declare_all, plain, trained
 from stridebench.harness.plan import presets, suite
 from stridebench.harness.plan.compatibility import Outcome, Outcomes
 from stridebench.harness.registry import METHODS
@@ -88,6 +88,15 @@ def test_what_an_item_names_exists() -> None:
 def test_an_item_is_judged_by_the_worst_of_its_cells(item: Item, outcome: str, why: str) -> None:
     row = judged(item)
     assert row["outcome"] == outcome and why in row["why"]
+
+
+def test_a_published_drafter_is_named_with_the_command_that_fetches_it() -> None:
+    """LANTERN's for Anole and LlamaGen, where a run looks; a backbone with parameters is fetched by its name."""
+    listed = {item.item: item for item in items()["ADT-Tree"]}
+    why = paper.row(Outcomes(), "ADT-Tree", listed["Figure 1"])["why"]
+    for drafter, backbone in (("anole_drafter", "anole-7b"), ("llamagen_drafter", "llamagen-t2i-xl-256")):
+        assert f"hf download jadohu/{drafter} --local-dir {trained(f'eagle1-{backbone}')}" in why
+    assert "stride fetch llamagen-c2i-l;" in paper.row(Outcomes(), "ADT-Tree", listed["Table V"])["why"]
 
 
 def test_an_item_is_yes_only_if_its_suite_runs_all_of_its_models(monkeypatch: pytest.MonkeyPatch) -> None:
