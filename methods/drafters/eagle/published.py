@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import re
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
-from stridebench.harness.errors import WeightsError, WeightsWarning, listed
+from stridebench.harness.errors import WeightsError, warn_unread
 from stridebench.methods.drafters import checkpoint
 
 if TYPE_CHECKING:
@@ -240,14 +239,7 @@ def check_keys(folder: Path, config: Mapping[str, Any]) -> None:
             raise WeightsError(
                 f"{folder}/config.json has {key}: {stated[key]!r}, and only drafters with {usual!r} are computed here"
             )
-    known = {*f"{READ} {WITHOUT_EFFECT}".split(), *USUAL}
-    if unknown := sorted(stated.keys() - known):
-        warnings.warn(
-            f"{folder}/config.json has keys that are not read: {listed(unknown)}. If one of them changes the "
-            f"drafter's output, it drafts worse here than it should",
-            WeightsWarning,
-            stacklevel=2,
-        )
+    warn_unread(folder / "config.json", stated, f"{READ} {WITHOUT_EFFECT} {' '.join(USUAL)}")
 
 
 def shape_of(folder: Path, config: Mapping[str, Any], state: Mapping[str, Tensor], eagle3: bool) -> FeatureNetShape:
