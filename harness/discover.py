@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from stridebench.harness.errors import WeightsError
 from stridebench.harness.registry import BACKBONES, ENGINES, KERNELS, LAYOUTS, METHODS, RUNNERS, TASKS
@@ -112,13 +112,35 @@ def _recipes(kind: str) -> dict[str, Any]:
     return {name: facts for name, facts in catalogue()["recipes"].items() if facts["kind"] == kind}
 
 
-def general(kind: str, name: str) -> tuple[str, tuple[int, int] | None] | None:
-    """Return the recipe for any backbone that trains a component, and the layers in its name, or None if none does."""
+class GeneralPart(NamedTuple):
+    """A component that a recipe for any backbone trains.
+
+    Attributes:
+        recipe: its name.
+        layers: first and last layer that the component's name states, or None.
+        data: the task of prompts that its name states, or "".
+        temperature: of the backbone's answers, as its name states it.
+    """
+
+    recipe: str
+    layers: tuple[int, int] | None = None
+    data: str = ""
+    temperature: str = ""
+
+
+ADAPTER = re.compile(r"(gsm8k|mixed)-t(\d+(?:\.\d+)?)")
+"""Adapters of Cross-Regression by data and temperature: gsm8k-t0.6."""
+
+
+def general(kind: str, name: str) -> GeneralPart | None:
+    """Return how a recipe for any backbone trains a component of this name, or None if none does."""
+    if kind == "adapter" and (stated := ADAPTER.fullmatch(name)):
+        return GeneralPart("cross-regression", None, f"{stated[1]}_7k", stated[2])
     match = re.fullmatch(r"(.+)-l(\d+)-(\d+)", name)
     recipe_name = match[1] if match else name
     if catalogue()["general_recipes"].get(recipe_name, {}).get("kind") != kind:
         return None
-    return recipe_name, (int(match[2]), int(match[3])) if match else None
+    return GeneralPart(recipe_name, (int(match[2]), int(match[3])) if match else None)
 
 
 def general_command(kind: str, name: str, backbone: str, data: str = "FILE") -> str | None:
@@ -127,11 +149,14 @@ def general_command(kind: str, name: str, backbone: str, data: str = "FILE") -> 
     Recipes that tune the backbone serve only that one: ``bpt:lora=xspecmesh-cross-lora``.
     """
     part = general(kind, name)
-    if part is None or (tunes(part[0]) and not backbone.endswith(f":lora={name}")):
+    if part is None or (tunes(part.recipe) and not backbone.endswith(f":lora={name}")):
         return None
     backbone = plain(backbone)
-    layers = f" --set 'layers={list(part[1])}' --out {trained(f'{name}-{backbone}')}" if part[1] else ""
-    return f"stride train {part[0]} --backbone {backbone} --data {data}{layers}"
+    if part.layers:
+        more = f" --set 'layers={list(part.layers)}' --out {trained(f'{name}-{backbone}')}"
+    else:
+        more = f" --name {name} --set data.temperature={part.temperature}" if part.data else ""
+    return f"stride train {part.recipe} --backbone {backbone} --data {part.data or data}{more}"
 
 
 def tuned(lora: str, backbone: str) -> Path:

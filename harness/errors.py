@@ -8,7 +8,9 @@ from __future__ import annotations
 import difflib
 import math
 import unicodedata
+import warnings
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 
 class StrideError(Exception):
@@ -19,6 +21,10 @@ class StrideError(Exception):
 
 class UsageError(StrideError):
     """The request cannot be carried out as it was written."""
+
+
+class PackageMissing(UsageError):
+    """An optional package is not installed; says how to install it."""
 
 
 class DataMissing(UsageError):
@@ -126,6 +132,23 @@ def listed(keys: Sequence[str]) -> str:
     """The first ten keys, and how many more there are."""
     more = f" and {len(keys) - NAMED} more" if len(keys) > NAMED else ""
     return ", ".join(keys[:NAMED]) + more
+
+
+def warn_unread(file: Path, keys: Iterable[str], known: str) -> None:
+    """Warn of the keys of a published configuration that its importer does not know.
+
+    Args:
+        file: the configuration.
+        keys: that it has.
+        known: those that are read or change nothing, separated by spaces.
+    """
+    if unknown := sorted(set(keys) - set(known.split())):
+        warnings.warn(
+            f"{file} has keys that are not read: {listed(unknown)}. If one of them changes the output of these "
+            f"weights, they draft worse here than they should",
+            WeightsWarning,
+            stacklevel=2,
+        )
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:

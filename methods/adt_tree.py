@@ -21,7 +21,7 @@ from stridebench.harness.core.method import Claim, Method
 from stridebench.harness.core.run import Run
 from stridebench.harness.errors import UsageError
 from stridebench.harness.registry import METHODS
-from stridebench.methods.drafters.eagle.drafter import FeatureDrafter, check_growth, grow_dynamic
+from stridebench.methods.drafters.eagle.drafter import Confidence, FeatureDrafter, check_growth, grow_dynamic
 from stridebench.methods.verifiers.lantern import Bound, Relaxed, Residual, check_relaxed, verify_relaxed
 from stridebench.methods.verifiers.tree import POINT_MASSES, children, verify_delta
 
@@ -130,8 +130,9 @@ class ADTTree(Method[AdaptingState]):
         of_neighbour: vertical takes alpha from the cell above as well.
         deep_only: widths are bounded only if d > 1.
         acceptance: exact; or lantern, with its ``k``, ``delta`` and ``resid``.
+        confidence: as EAGLE-2.
 
-    Published for Anole: nodes 59, first (4, 10), widths 4 to 13, step_k 3; for LlamaGen widths 4 to 39, step_k 10.
+    Published for Anole: nodes 58, first (4, 10), widths 4 to 13, step_k 3; for LlamaGen widths 4 to 39, step_k 10.
     """
 
     features: str = "eagle1"
@@ -151,6 +152,7 @@ class ADTTree(Method[AdaptingState]):
     k: int = 0
     delta: float = 0.1
     resid: Residual = "relaxed"
+    confidence: Confidence = "raw"
 
     source = "ADT-Tree, section IV"
     loads: ClassVar[Mapping[str, str]] = {"features": "drafter"}
@@ -201,7 +203,7 @@ class ADTTree(Method[AdaptingState]):
 
     def step(self, run: Run, state: AdaptingState) -> Acceptance:
         first, size = len(run.target), state.sizes.choose(run)
-        draft = grow_dynamic(run, state.drafter, size.depth + 1, size.width, self.nodes).draft
+        draft = grow_dynamic(run, state.drafter, size.depth + 1, size.width, self.nodes, self.confidence).draft
         logits = run.target.forward(draft)
         p = run.probs(logits)
         if state.rule is None:

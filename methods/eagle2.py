@@ -23,8 +23,9 @@ class Eagle2(DynamicTreeMethod):
     """Grow a tree level by level by the products of q; verify its N best nodes as point masses.
 
     Args:
-        features, depth, width, nodes, sizing: see `DynamicTreeMethod`. Published depth, width and nodes: 7, 10, 60 for
-            texts (depth 5 by default in the class); 4, 10, 59 for pictures.
+        features, depth, width, nodes, sizing, confidence: see `DynamicTreeMethod`. Published depth, width and nodes: 7,
+            10, 59 for texts (depth 5 by default in the class); 4, 10, 58 for pictures, warped. The released
+            `total_token` is one more, because it counts the root.
     """
 
     features: str = "eagle1"
@@ -47,6 +48,7 @@ class Eagle2(DynamicTreeMethod):
         return (
             cls(),
             cls(depth=2, width=2, nodes=4),
+            cls(depth=2, width=2, nodes=4, confidence="warped"),
             cls(depth=1, width=2, nodes=4, sizing="measured"),
             cls(depth=1, width=3, nodes=60),
         )

@@ -25,7 +25,8 @@ class Eagle3(DynamicTreeMethod):
     """Grow a tree level by level by the products of q; verify its N best nodes as point masses.
 
     Args:
-        features, depth, width, nodes, sizing: see `DynamicTreeMethod`. Published depth, width and nodes: 7, 10, 60.
+        features, depth, width, nodes, sizing, confidence: see `DynamicTreeMethod`. Published depth, width and nodes: 7,
+            10, 59 (the released `total_token` of 60 counts the root).
     """
 
     features: str = "eagle3"

@@ -17,7 +17,7 @@ from stridebench.harness.core.draft import Acceptance
 from stridebench.harness.core.method import Claim, Method
 from stridebench.harness.core.run import Run
 from stridebench.harness.registry import METHODS
-from stridebench.methods.drafters.eagle.drafter import FeatureDrafter, check_growth, grow_dynamic
+from stridebench.methods.drafters.eagle.drafter import Confidence, FeatureDrafter, check_growth, grow_dynamic
 from stridebench.methods.verifiers.lantern import RELAXED, Bound, Relaxed, Residual, check_relaxed, verify_relaxed
 from stridebench.methods.verifiers.tree import children
 
@@ -36,7 +36,8 @@ class Lantern(Method[LanternState]):
     """Draft as EAGLE-2; accept a token by its probability and its nearest neighbours'.
 
     Args:
-        features, depth, width, nodes: as EAGLE-2. Published depth, width and nodes: 4, 10, 59.
+        features, depth, width, nodes, confidence: as EAGLE-2. Published depth, width and nodes: 4, 10, 58, and depth
+            5 for Lumina-mGPT.
         k: neighbours. 0: the share of the codebook that 1,000 of 16,384 codes are.
         delta: as above; 0 is EAGLE-2. Released 0.1; in ADT-Tree's tables 0.4.
         resid: the residual after a rejection (see `Relaxed`). The released code leaves so little of p that its pictures
@@ -50,6 +51,7 @@ class Lantern(Method[LanternState]):
     k: int = 0
     delta: float = 0.1
     resid: Residual = "relaxed"
+    confidence: Confidence = "raw"
 
     source = "arXiv:2410.03355, section 4"
     loads: ClassVar[Mapping[str, str]] = {"features": "drafter"}
@@ -72,7 +74,7 @@ class Lantern(Method[LanternState]):
         return LanternState(FeatureDrafter.open(run, self.features, "eagle1"), rule)
 
     def step(self, run: Run, state: LanternState) -> Acceptance:
-        draft = grow_dynamic(run, state.drafter, self.depth + 1, self.width, self.nodes).draft
+        draft = grow_dynamic(run, state.drafter, self.depth + 1, self.width, self.nodes, self.confidence).draft
         logits = run.target.forward(draft)
         kids = children(draft.explicit_parents, len(draft) + 1, min(self.width, run.capabilities.vocabulary))
         return verify_relaxed(draft, logits, run.probs(logits), run.draws, state.rule, kids)
@@ -80,4 +82,4 @@ class Lantern(Method[LanternState]):
     @classmethod
     def variants(cls) -> Sequence[Lantern]:
         lossy = [cls(k=1, delta=0.4, resid=resid) for resid in ("code", "relaxed", "p_minus_q")]
-        return (*lossy, cls(delta=0.0))
+        return (*lossy, cls(delta=0.0), cls(depth=1, nodes=4, delta=0.0, confidence="warped"))

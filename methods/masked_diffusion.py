@@ -78,6 +78,12 @@ def unmasked_fraction(step: int, steps: int) -> float:
     return 1.0 if step == steps - 1 else 1 - s / t
 
 
+def _without(logits: Float[Tensor, "M V"], ids: frozenset[int]) -> Float[Tensor, "M V"]:
+    """Return the logits with -inf at these ids."""
+    index = torch.tensor(sorted(ids), dtype=torch.long, device=logits.device)
+    return logits.index_fill(1, index, float("-inf"))
+
+
 @dataclass
 class CanvasProgress:
     """How far the canvas is; ``done``: passes so far."""
@@ -97,12 +103,19 @@ class MaskedDiffusion(Method[CanvasProgress]):
         steps: S; 0: one token a step, the reference. A step of Dream's schedule may fill nothing: that pass counts.
         block: b; blocks are filled from left to right (LLaDA); 0: the whole canvas is one block.
         alg_temp: temperature of Dream's choice of positions; 0: the most confident.
+        logits_eos_inf: the end of text has no probability, as LLaDA's authors set it for HumanEval.
+        confidence_eos_eot_inf: ends of text and turn have no confidence, so other positions are filled first; theirs
+            for GSM8K, MATH and MBPP.
+        cfg_scale: s of z_u + (s + 1) (z - z_u), where z_u reads the prompt as masks in a second pass; 0: one pass.
     """
 
     order: Order = "low_confidence"
     steps: int = 0
     block: int = 0
     alg_temp: float = 0.0
+    logits_eos_inf: bool = False
+    confidence_eos_eot_inf: bool = False
+    cfg_scale: float = 0.0
 
     claim = Claim.APPROXIMATE
     requirements = frozenset({Requirement.BIDIRECTIONAL})
@@ -110,12 +123,14 @@ class MaskedDiffusion(Method[CanvasProgress]):
     exact_at = "steps = 0: one token a step, which is its reference"
 
     def __post_init__(self) -> None:
-        if min(self.steps, self.block, self.alg_temp) < 0:
-            raise UsageError("masked_diffusion: steps, block and alg_temp are 0 or more")
+        if min(self.steps, self.block, self.alg_temp, self.cfg_scale) < 0:
+            raise UsageError("masked_diffusion: steps, block, alg_temp and cfg_scale are 0 or more")
         if self.block and self.order in DREAM:
             raise UsageError(f"masked_diffusion: blocks are LLaDA's; order {self.order} fills the whole canvas")
         if self.alg_temp and self.order not in DREAM[1:]:
             raise UsageError(f"masked_diffusion: alg_temp is for {', '.join(DREAM[1:])}; order is {self.order}")
+        if self.confidence_eos_eot_inf and self.order != "low_confidence":
+            raise UsageError(f"masked_diffusion: confidence_eos_eot_inf is of low_confidence; order is {self.order}")
 
     @property
     def reference(self) -> MaskedDiffusion:
@@ -157,8 +172,16 @@ class MaskedDiffusion(Method[CanvasProgress]):
         if mask is None:
             raise ContractError("masked_diffusion needs a masked model, and this backbone offers no mask id")
         ids = torch.tensor([canvas.tokens.get(i, mask) for i in range(canvas.end)], device=canvas.device)
-        rows = canvas.read(ids, range(canvas.end), "all", rows=canvas.end - positions[0])
-        return rows[[i - positions[0] for i in positions]]
+        count, index = canvas.end - positions[0], [i - positions[0] for i in positions]
+        logits = canvas.read(ids, range(canvas.end), "all", rows=count)[index]
+        if self.cfg_scale > 0:
+            blank = torch.where(torch.arange(canvas.end, device=canvas.device) < canvas.start, mask, ids)
+            other = canvas.read(blank, range(canvas.end), "all", rows=count)[index]
+            logits = other + (self.cfg_scale + 1) * (logits - other)
+            logits[:, mask] = float("-inf")  # which both branches are there
+        if self.logits_eos_inf:
+            logits = _without(logits, run.capabilities.eos - run.capabilities.turn_ends)
+        return logits
 
     def _count(self, masked: int, done: int, length: int) -> float:
         """Return how many to fill; for ``origin``, the mean."""
@@ -174,8 +197,9 @@ class MaskedDiffusion(Method[CanvasProgress]):
         p = run.probs(logits)
         if count and self.order in BY_TOKEN:
             x = run.draws.categorical(p, "draft")
+            judged = _without(logits, run.capabilities.eos) if self.confidence_eos_eot_inf else logits
             index = most_confident(
-                confidence(self.order, logits, x, run.sampling), int(count), self.alg_temp, run.draws
+                confidence(self.order, judged, x, run.sampling), int(count), self.alg_temp, run.draws
             )
             return Fill(index, x[index])
         index = self._positions(run, logits, count)

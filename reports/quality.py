@@ -15,7 +15,7 @@ LOWER_IS_BETTER = frozenset(
         *("wer", "wer_no_spelling", "cer", "corpus_wer", "corpus_wer_no_spelling"),
         *("chamfer", "hausdorff", "fragments", "open_edges"),
         *("nats", "perplexity", "generative_perplexity"),
-        *("fid", "kid", "fd_efflite0"),
+        *("fid", "clean_fid_256", "kid", "fd_efflite0"),
     }
 )
 NEUTRAL = frozenset(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import UsageError
 from stridebench.harness.registry import TASKS
 from stridebench.tasks.loaders.files import Where, json_file, locate, text_of
 from stridebench.tasks.loaders.pictures import PictureTask
@@ -22,22 +23,31 @@ ORIGIN = "annotations_trainval2017.zip of the MS-COCO project"
 @TASKS.register("coco")
 @dataclass(frozen=True)
 class Coco(PictureTask):
-    """Draw captions of COCO: one a picture, of the lowest id, or every one; ordered by picture and caption ids.
+    """Draw captions of COCO: one a picture, of the lowest id or the longest, or every one; ordered by picture and id.
 
     Args:
         file: ``captions_val2017.json``.
         every_caption: take all five captions of a picture instead of one.
+        longest: take the longest caption of a picture, the first in the file of equally long ones, as ADT-Tree does.
     """
 
     file: str = ""
     every_caption: bool = False
+    longest: bool = False
 
     source = "arXiv:1405.0312"
 
     def every(self) -> Sequence[Prompt]:
         path = locate(self.file, FILE)
         captions = json_file(path, "MS-COCO captions", ORIGIN)
-        rows = sorted(_captions(captions, path), key=lambda row: (row.data["image_id"], row.data["caption_id"]))
+        if self.every_caption and self.longest:
+            raise UsageError("coco was given every_caption and longest; take one of them")
+        rows = _captions(captions, path)
+        if self.longest:
+            rows.sort(key=lambda row: -len(row.text or ""))  # stable: of equally long ones the first
+        else:
+            rows.sort(key=lambda row: row.data["caption_id"])
+        rows.sort(key=lambda row: row.data["image_id"])
         if self.every_caption:
             return rows
         first: dict[int, Prompt] = {}

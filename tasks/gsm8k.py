@@ -72,6 +72,8 @@ class Gsm8k(Task):
         form: qa ("Question: ... Answer:"), cot ("Let's think step by step.") or chat (the bare question).
         shots: number of examples before every question: the first ones of ``exemplars``.
         exemplars: a file of the same format; "" is train.jsonl, whose answers suit the form qa.
+        stop: end an answer where the model asks itself the next question, as lm-evaluation-harness does; scores are cut
+            there anyway.
     """
 
     split: str = "test"
@@ -80,6 +82,7 @@ class Gsm8k(Task):
     form: str = "qa"
     shots: int = 0
     exemplars: str = ""
+    stop: bool = False
 
     source = "arXiv:2110.14168; openai/grade-school-math (MIT)"
     metrics = ("exact_match", "exact_match_strict", "exact_match_flexible", "answered")
@@ -91,6 +94,11 @@ class Gsm8k(Task):
             raise UsageError(f"the task gsm8k was given shots={self.shots} in the form {self.form}; take 0, or form=qa")
         if self.shots and self.form == "cot" and not self.exemplars:
             raise UsageError("shots in the form cot end in 'The answer is N.': give a file of them as exemplars")
+
+    @property
+    def stops(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Return the texts that end an answer."""
+        return FORMS[self.form].stops if self.stop else ()
 
     def prompts(self) -> Sequence[Prompt]:
         """Return the prompts in the order of the file.

@@ -15,14 +15,14 @@ from rich.table import Table
 
 from stridebench.harness.cli.list import rows_of
 from stridebench.harness.cli.main import LazyGroup, emit, say
-from stridebench.harness.discover import declare_all
+from stridebench.harness.discover import declare_all, names_of
 from stridebench.harness.plan import presets
 from stridebench.harness.plan.compatibility import Outcome, Outcomes, vocabulary
 from stridebench.harness.plan.planned_method import PlannedMethod, catalogued
 from stridebench.harness.plan.suite import Resolved, of_command
 from stridebench.harness.record.entries import CellMeta, StoredSetScore
 from stridebench.harness.registry import METHODS
-from stridebench.reports.papers.paper_files import Cells, Item, items
+from stridebench.reports.papers.paper_files import Cells, Item, items, model_name
 
 if TYPE_CHECKING:
     from stridebench.harness.record.store import Store
@@ -90,7 +90,8 @@ def row(outcomes: Outcomes, paper: str, item: Item) -> dict[str, Any]:
     outcome, reason = _judged(item, cells)
     made_by = f"stride run {item.suite}" if item.suite else item.made_by
     models = {model for cells in item.cells for model in cells.models}
-    missing = sorted(models - {entry.name for entry in _loaded(item.suite).suite.backbones}) if item.suite else []
+    run = {model_name(entry.name) for entry in _loaded(item.suite).suite.backbones} if item.suite else models
+    missing = sorted(models - run)
     if missing and not item.why:
         outcome, lacks = "no", f"{item.suite} does not run {', '.join(missing)}"
         reason = "; ".join(text for text in (lacks, reason) if text)
@@ -102,8 +103,8 @@ def row(outcomes: Outcomes, paper: str, item: Item) -> dict[str, Any]:
 
 def _settings(suite: str, cells: Cells, model: str) -> list[PlannedMethod]:
     """Return a method as the item's suite runs it on a model, or with the item's options if it does not."""
-    uses = _loaded(suite).uses if suite else ()
-    named = [use for use in uses if use.planned.name == cells.method and use.backbones and model in use.backbones]
+    uses = [use for use in _loaded(suite).uses if use.planned.name == cells.method] if suite else []
+    named = [use for use in uses if not use.backbones or names_of(model) & set(use.backbones)]
     if named:
         return [use.planned for use in named]
     return [catalogued(cells.method, cells.options) or PlannedMethod.of(METHODS.get(cells.method)(**cells.options))]

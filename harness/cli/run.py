@@ -149,7 +149,7 @@ def command(name: str | None, **options: Any) -> None:
     if options["tiny"]:
         from stridebench.harness.train.tiny_components import make
 
-        make(plan, lambda text: say(text, err=True))
+        plan = make(plan, lambda text: say(text, err=True))
     options["executor_options"] = executor_values(options["executor_options"])
     execute(plan, RunRequest(**{field: options[field] for field in RunRequest.__dataclass_fields__}), options)
 

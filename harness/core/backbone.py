@@ -31,12 +31,14 @@ class EncodedPrompt:
             encoder states, a second guidance branch.
         condition: the encoder's rows of the prompt's condition, if the backbone meets CONDITION.
         unread: says which part of the prompt the model did not read, for the row; "" if it read all.
+        negative: tokens of the prompt of a second guidance branch; 0 if there is none.
     """
 
     tokens: tuple[int, ...]
     cache: Callable[[], Cache]
     condition: Float[Tensor, "K C"] | None = None
     unread: str = ""
+    negative: int = 0
 
 
 @dataclass(frozen=True, eq=False)

@@ -93,6 +93,7 @@ class Capabilities:
         vocabulary: V, the number of token ids; every distribution covers all of them.
         context: the most entries a cache may hold.
         eos: ids that end a text; empty if the length is fixed.
+        turn_ends: those of them that end a turn of a conversation, not the text.
         meets: the requirements met.
         grid: how output tokens lie in a picture, or None if they do not make one. In a run it starts behind the prompt.
         codebook: row i is the vector of ``grid.ids[i]``; or None if there are none.
@@ -117,6 +118,7 @@ class Capabilities:
     guidance: float = 1.0
     mask: int | None = None
     condition: int = 0
+    turn_ends: frozenset[int] = frozenset()
 
     @property
     def cell_ids(self) -> Sequence[int]:

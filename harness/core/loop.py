@@ -122,6 +122,8 @@ def _decoded(method: Method[Any], run: Run, keeps_drafts: bool, spans: list[list
         committed = advance(method, run, state)
         step_end = clock.stamp()
         emitted, ended = truncate(committed.emitted, room, run.eos)
+        if run.stop is not None and run.filling is None and (kept := run.stop(tokens, emitted)) is not None:
+            emitted, ended = emitted[:kept], True
         tokens.extend(emitted)
         served = run.slot.served if run.slot is not None else 1
         overshoot = len(committed.emitted) - len(emitted)

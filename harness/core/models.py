@@ -158,6 +158,11 @@ class Models:
         return self._encoded.condition
 
     @property
+    def negative_length(self) -> int:
+        """Return the tokens of the prompt of the second guidance branch, 0 if there is none."""
+        return self._encoded.negative
+
+    @property
     def prompt_length(self) -> int:
         """Return the number of tokens of the prompt."""
         return len(self._encoded.tokens)

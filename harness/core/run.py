@@ -41,6 +41,7 @@ class Run:
         budget: output tokens allowed, no more than the context holds.
         models: opens the models of this decode.
         text_ends: ids that end the text; empty if the task has none.
+        stop: given the tokens so far and a step's, returns how many of the step's are kept if a stop text ends there.
         opened: drafter sessions by name.
         pictures: drafters' canvases by name; that of the target, under "", once a method asked for it.
     """
@@ -53,6 +54,7 @@ class Run:
     text_ends: frozenset[int] = frozenset()
     opened: dict[str, Session] = field(default_factory=dict)
     pictures: dict[str, Canvas] = field(default_factory=dict)
+    stop: Callable[[Sequence[int], Sequence[int]], int | None] | None = None
 
     @classmethod
     def of(cls, models: Models, sampling: Sampling, budget: int, draws: Draws, stop_at_eos: bool = True) -> Run:

@@ -110,6 +110,8 @@ class Task(ABC):
     """``score`` executes model output: called only when the user has opted in."""
     eos: ClassVar[bool] = True
     """False: fixed-length outputs, end-of-text is an ordinary token."""
+    stops: tuple[str, ...] = ()
+    """Texts that end an output: it is cut after the token that completes one. A property if parameters decide."""
     set_metrics: ClassVar[tuple[str, ...]] = ()
     """Names that ``score_set`` returns."""
     optional_set_metrics: ClassVar[tuple[str, ...]] = ()

@@ -186,6 +186,10 @@ class Plan:
         """Whether a worker process scores the outputs of the cell: those of tasks of other packages."""
         return self.suite.suite.isolation != "none" and TASKS.from_plugin(cell.task.name)
 
+    def repetitions(self, use: TaskUse) -> int:
+        """Decodes of each prompt of a task."""
+        return use.repetitions or self.suite.suite.repetitions
+
     def floor(self, cell: Cell) -> Cell | None:
         """The second autoregressive set, where T > 0."""
         return self._references.get(("floor", cell.setting))
@@ -204,7 +208,7 @@ class Plan:
             modality=cell.task.task.modality,
             baseline=self.baseline(cell).id,
             floor=floor.id if floor else None,
-            expected=len(self.prompts[cell.task]) * self.suite.suite.repetitions,
+            expected=len(self.prompts[cell.task]) * self.repetitions(cell.task),
             **{**cell.config, "role": cell.role},
         )
         meta = meta.merged(CellMeta(plugin=plugin)) if plugin else meta
@@ -227,6 +231,7 @@ class Plan:
         key["backbones"] = [
             {"name": entry.name, "dtype": entry.dtype}
             | ({"max_new_tokens": entry.max_new_tokens} if entry.max_new_tokens else {})
+            | ({"sampling": dict(entry.pairs)} if entry.pairs else {})
             for entry in self.suite.suite.backbones
         ]
         key["methods"] = [_plain(use) for use in self.suite.uses]
@@ -250,9 +255,10 @@ class Plan:
 
     def _engine_facts(self) -> dict[str, Any]:
         """Return the facts of the engines' cells that this run, or a resumed one, can run, by id."""
-        repetitions = self.suite.suite.repetitions
         cells = (cell for cell in self.engines if cell.skip is None or cell.only_now)
-        return {cell.id: cell.meta(len(self.prompts[cell.task]) * repetitions).stored() for cell in cells}
+        return {
+            cell.id: cell.meta(len(self.prompts[cell.task]) * self.repetitions(cell.task)).stored() for cell in cells
+        }
 
 
 def _plain(use: MethodUse) -> list[Any]:
@@ -261,6 +267,7 @@ def _plain(use: MethodUse) -> list[Any]:
         dict(use.planned.params),
         use.at,
         *([use.backbones] if use.backbones else []),
+        *([{"tasks": use.tasks}] if use.tasks else []),
     ]
 
 
@@ -382,10 +389,10 @@ class _Matrix:
         suite, uses = self._suite, self._resolved.uses
         count, each = 0, len(suite.top_ks) * len(suite.batches)
         for entry in suite.backbones if uses else ():
-            tasks = sum(1 for _ in self._uses(entry.name))
+            tasks = [task.name for task in self._uses(entry.name)]
             for temperature in suite.temperature if count <= MOST_CELLS else ():
-                methods = 1 + sum(use.meets(entry.name, temperature) for use in uses)
-                count += len(entry.dtype) * tasks * each * methods
+                methods = len(tasks) + sum(use.meets(entry.name, temperature, task) for use in uses for task in tasks)
+                count += len(entry.dtype) * each * methods
                 if count > MOST_CELLS:
                     break
         if count > MOST_CELLS:
@@ -404,7 +411,7 @@ class _Matrix:
             baseline = PlannedMethod.default(MASKED_BASELINE if masked else BASELINE)
             for dtype in entry.dtype:
                 for task in self._uses(entry.name):
-                    for batch, sampling in itertools.product(suite.batches, samplings(suite, task)):
+                    for batch, sampling in itertools.product(suite.batches, samplings(suite, task, entry)):
                         stop = suite.stop_at_eos and task.task.eos
                         budget = entry.max_new_tokens or task.max_new_tokens or suite.max_new_tokens
                         first = Cell(baseline, entry.name, dtype, task, sampling, budget, stop, suite.seed, "baseline")
@@ -413,7 +420,8 @@ class _Matrix:
                         if sampling.temperature > 0:
                             yield replace(first, role="floor")
                         uses = self._resolved.uses
-                        methods = (use.planned for use in uses if use.meets(entry.name, sampling.temperature))
+                        at = entry.name, sampling.temperature, task.name
+                        methods = (use.planned for use in uses if use.meets(*at))
                         yield from (replace(first, planned=m, role="method") for m in methods if m != baseline)
 
     def reason(self, cell: Cell) -> str | None:

@@ -187,9 +187,8 @@ def _weights(spec: Spec) -> list[Outcome]:
         if kind := discover.kind_of(name):
             reason = f"the weights {name} did not come with the package"
             return [Outcome("needs weights", reason, discover.train_command(kind, name))]
-    return [
-        Outcome("needs weights", f"the weights of {spec.name} are not on this machine", f"stride fetch {spec.name}")
-    ]
+    reason, command = f"the weights of {spec.name} are not on this machine", f"stride fetch {discover.plain(spec.name)}"
+    return [Outcome("needs weights", reason, command)]
 
 
 def _matrices(spec: Spec) -> list[Outcome]:
@@ -202,9 +201,27 @@ def _matrices(spec: Spec) -> list[Outcome]:
     return _trained("heads", lora, spec, reason) if discover.tunes(lora) else [Outcome("cannot", reason)]
 
 
+PUBLISHED = {
+    ("eagle1", "anole-7b"): "jadohu/anole_drafter",
+    ("eagle1", "llamagen-t2i-xl-256"): "jadohu/llamagen_drafter",
+    ("eagle1", "llamagen-t2i-xl"): "jadohu/llamagen2_drafter",
+    ("eagle1", "vicuna-7b"): "yuhuili/EAGLE-Vicuna-7B-v1.3",
+    ("eagle1", "llama2-7b"): "yuhuili/EAGLE-llama2-chat-7B",
+    ("eagle1", "llama2-13b"): "yuhuili/EAGLE-llama2-chat-13B",
+    ("eagle1", "llama3-8b"): "yuhuili/EAGLE-LLaMA3-Instruct-8B",
+}
+"""Drafters that the authors of LANTERN and EAGLE publish on the hub, by component and backbone."""
+
+
 def _trained(kind: str, name: str, spec: Spec, missing: str) -> list[Outcome]:
-    """Return the commands of a recipe for any backbone, with its first stage if that is missing too, or nothing."""
+    """Return the command that fetches a published component, or those of a recipe for any backbone, or nothing.
+
+    A recipe's first stage comes first if it is missing too.
+    """
     backbone, data = spec.name, _data_for(spec)
+    if published := PUBLISHED.get((name, discover.plain(backbone))):
+        folder = discover.trained(f"{name}-{discover.plain(backbone)}")
+        return [Outcome("needs a part", missing, f"hf download {published} --local-dir {folder}")]
     command = discover.general_command(kind, name, backbone, data)
     if command is None:
         return []

@@ -119,7 +119,7 @@ def _combinations(resolved: Resolved, suite: EngineSuite) -> Iterator[EngineCell
     places = {use.label: place for place, use in enumerate(resolved.engines)}
     in_order = sorted(resolved.engines, key=lambda use: (places[use.plain or use.label], use.plain != ""))
     for entry, task in itertools.product(suite.backbones, resolved.tasks):
-        for use, sampling in itertools.product(in_order, samplings(suite, task)):
+        for use, sampling in itertools.product(in_order, samplings(suite, task, entry)):
             if use.backbones and entry.name not in use.backbones:
                 continue
             budget, eos = task.max_new_tokens or suite.max_new_tokens, suite.stop_at_eos and task.task.eos
@@ -138,6 +138,8 @@ def _reason(cell: EngineCell) -> str | None:
         return f"engines make text, and the task scores {cell.task.task.modality}"
     if cell.task.backbones and cell.backbone not in cell.task.backbones:
         return f"the suite keeps the task to {', '.join(cell.task.backbones)}"
+    if cell.task.task.stops:
+        return f"the task ends an output at {cell.task.task.stops[0]!r}, which engines are not told"
     if not cell.use.kind.tells.concurrent and (cell.concurrency > 1 or cell.rate):
         return "the engine decodes one request at a time"
     if cell.sampling.order != "temperature_first":

@@ -36,21 +36,22 @@ from stridebench.harness.registry import ENGINES, METHODS, TASKS
 
 @dataclass(frozen=True)
 class MethodUse:
-    """A method, and the temperatures and backbones of the suite that it runs at, or None for all."""
+    """A method, and the temperatures, backbones and tasks of the suite that it runs at, or None for all."""
 
     planned: PlannedMethod
     at: tuple[float, ...] | None = None
     backbones: tuple[str, ...] | None = None
+    tasks: tuple[str, ...] | None = None
 
     @property
     def method(self) -> Method[Any]:
         """The method itself."""
         return self.planned.method
 
-    def meets(self, backbone: str, temperature: float) -> bool:
+    def meets(self, backbone: str, temperature: float, task: str) -> bool:
         """Return whether the suite asks for it there."""
         here = self.backbones is None or bool(names_of(backbone) & set(self.backbones))
-        return here and (self.at is None or temperature in self.at)
+        return here and (self.tasks is None or task in self.tasks) and (self.at is None or temperature in self.at)
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,7 @@ class TaskUse:
         sampling: pairs that replace the suite's.
         max_new_tokens: or None for that of the suite.
         chat: its texts go through the model's chat template.
+        repetitions: decodes of each prompt, or None for those of the suite.
     """
 
     name: str
@@ -75,6 +77,7 @@ class TaskUse:
     sampling: tuple[tuple[str, Any], ...] = ()
     max_new_tokens: int | None = None
     chat: bool = False
+    repetitions: int | None = None
 
     @property
     def params(self) -> dict[str, Any]:
@@ -175,20 +178,40 @@ def _native(dtypes: Any, info: ValidationInfo) -> Any:
     return tuple(dict.fromkeys(native if dtype == NATIVE else dtype for dtype in dtypes)) if dtypes else dtypes
 
 
+def _pairs(sampling: Mapping[str, Any] | None) -> tuple[tuple[str, Any], ...]:
+    """Return the pairs of a sampling that replace the suite's, or raise the error of an entry."""
+    pairs: dict[str, Any] = {
+        key: float(value) if key in ("temperature", "top_p") and isinstance(value, int) else value
+        for key, value in sorted((sampling or {}).items())
+    }
+    try:
+        Sampling(**pairs)
+    except (TypeError, ValueError, StrideError) as error:
+        raise faults_error([(("sampling",), f"sampling: {error}")]) from error
+    return tuple(pairs.items())
+
+
 class BackboneEntry(Strict):
     """A backbone and the types to run it in; if no type is named, the default of its adapter.
 
-    ``max_new_tokens`` replaces the suite's and the tasks', for models that reason before they answer. Other keys are
-    parameters of its adapter, such as ``weights: int4``, and become part of the name.
+    ``max_new_tokens`` replaces the suite's and the tasks', for models that reason before they answer, and ``sampling``
+    pairs of theirs. Other keys are parameters of its adapter, such as ``weights: int4``, and become part of the name.
     """
 
     name: str = Field(min_length=1)
     dtype: Annotated[tuple[Literal["fp32", "bf16", "fp16", "fp64"], ...], BeforeValidator(_native)] = ()
     resources: Resources | None = None
     max_new_tokens: int | None = Field(None, ge=1)
+    sampling: dict[str, Any] | None = None
+
+    @property
+    def pairs(self) -> tuple[tuple[str, Any], ...]:
+        """Return the pairs of ``sampling``."""
+        return _pairs(self.sampling)
 
     @model_validator(mode="after")
     def _look_up(self) -> Self:
+        _pairs(self.sampling)
         try:
             default = presets.default_dtype(presets.resolve(self.name).adapter)
         except StrideError as wrong:
@@ -215,17 +238,18 @@ class _Entry(BaseModel):
 
 
 class MethodEntry(_Entry):
-    """A method; ``at`` limits it to some temperatures of the suite, ``backbones`` to some backbones of it."""
+    """A method; ``at``, ``backbones`` and ``tasks`` limit it to some temperatures, backbones and tasks of the suite."""
 
     at: Annotated[tuple[StrictInt | StrictFloat, ...] | None, BeforeValidator(listed)] = None
     backbones: Annotated[tuple[str, ...] | None, BeforeValidator(listed)] = None
+    tasks: Annotated[tuple[str, ...] | None, BeforeValidator(listed)] = None
     _uses: tuple[MethodUse, ...] = PrivateAttr(())
 
     @model_validator(mode="after")
     def _look_up(self) -> Self:
         settings = instances(METHODS, self.name, self.params)
         planned = (one if isinstance(one, PlannedMethod) else PlannedMethod.of(one) for one in settings)
-        self._uses = tuple(MethodUse(one, self.at, self.backbones) for one in planned)
+        self._uses = tuple(MethodUse(one, self.at, self.backbones, self.tasks) for one in planned)
         return self
 
     @property
@@ -242,6 +266,7 @@ class TaskEntry(_Entry):
     sampling: dict[str, Any] | None = None
     max_new_tokens: int | None = Field(None, ge=1)
     chat: bool | None = None
+    repetitions: int | None = Field(None, ge=1)
     _uses: tuple[TaskUse, ...] = PrivateAttr(())
 
     @model_validator(mode="after")
@@ -251,23 +276,17 @@ class TaskEntry(_Entry):
             params["limit"] = self.limit
         elif self.limit is not None and (type(self.limit) is not int or self.limit < 1):
             raise faults_error([(("limit",), f"limit is {self.limit!r}; a whole number from 1")])
-        sampling: dict[str, Any] = {
-            key: float(value) if key in ("temperature", "top_p") and isinstance(value, int) else value
-            for key, value in sorted((self.sampling or {}).items())
-        }
-        try:
-            Sampling(**sampling)
-        except (TypeError, ValueError, StrideError) as error:
-            raise faults_error([(("sampling",), f"sampling: {error}")]) from error
+        sampling = _pairs(self.sampling)
         self._uses = tuple(
             TaskUse(
                 self.name,
                 task,
                 task.limit if chooses else self.limit,
                 self.backbones or (),
-                tuple(sampling.items()),
+                sampling,
                 self.max_new_tokens,
                 bool(self.chat),
+                self.repetitions,
             )
             for task in instances(TASKS, self.name, params)
         )

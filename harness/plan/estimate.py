@@ -51,7 +51,7 @@ def estimate(plan: Plan, cells: Sequence[Cell | EngineCell] | None = None) -> Es
     decodes = tokens = 0
     seconds: float | None = 0.0
     for cell in cells:
-        count = len(plan.prompts[cell.task]) * plan.suite.suite.repetitions
+        count = len(plan.prompts[cell.task]) * plan.repetitions(cell.task)
         length = min(cell.max_new_tokens, pictures[cell.backbone] or cell.max_new_tokens)
         a_token = _seconds(cell, specs[cell.backbone])
         decodes, tokens = decodes + count, tokens + count * length

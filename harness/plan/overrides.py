@@ -16,7 +16,7 @@ from stridebench.harness.plan.lookup import is_named
 from stridebench.harness.plan.yaml_lines import Lines
 from stridebench.harness.registry import ENGINES
 
-BACKBONE_KEYS = ("name", "dtype", "resources", "max_new_tokens")
+BACKBONE_KEYS = ("name", "dtype", "resources", "max_new_tokens", "sampling")
 """Keys of a backbone's entry that are not parameters of its adapter."""
 
 
@@ -69,6 +69,8 @@ class Overrides:
             if self.limit < 1:
                 problems.append(f"{lines.at(('tasks', 'limit'))}: limit is {self.limit}; a whole number from 1")
             _set_in_entries(suite, "tasks", limit=max(self.limit, 1))
+        if "repetitions" in self.values:
+            _set_in_entries(suite, "tasks", repetitions=self.values["repetitions"])
         if self.dtypes:
             _set_in_entries(suite, "backbones", dtype=list(self.dtypes))
         _set_urls(suite, self.urls, problems)

@@ -162,6 +162,9 @@ class Suite(Strict):
             for name in () if "backbones" in options else method.backbones or ():
                 if name not in named:
                     faults.append((("methods", index, "backbones"), f"{name!r} is not a backbone of the suite"))
+            for name in () if "tasks" in options else method.tasks or ():
+                if name not in {task.name for task in self.tasks}:
+                    faults.append((("methods", index, "tasks"), f"{name!r} is not a task of the suite"))
         uses: dict[str, TaskUse] = {}
         for index, task in enumerate(self.tasks):
             for use in task.uses:
@@ -225,12 +228,13 @@ class EngineSuite(Suite):
         return self
 
 
-def samplings(suite: Suite, use: TaskUse) -> Iterator[Sampling]:
-    """Yield every temperature with every top-k; values of a task replace those of the suite."""
+def samplings(suite: Suite, use: TaskUse, backbone: BackboneEntry) -> Iterator[Sampling]:
+    """Yield every temperature with every top-k; a task's values replace the suite's, and a backbone's replace both."""
     rest = {"top_p": suite.top_p, "order": suite.order}
+    replaced = dict((*use.sampling, *backbone.pairs))
     for temperature in suite.temperature:
         for top_k in suite.top_ks:
-            yield Sampling(**{**rest, "temperature": temperature, "top_k": top_k, **dict(use.sampling)})
+            yield Sampling(**{**rest, "temperature": temperature, "top_k": top_k, **replaced})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -407,7 +411,17 @@ def _say(fault: Any, loc: Loc, plain: Mapping[str, Any]) -> str:
     if fault["type"] == "missing":
         return f"{where}: {message}"
     if fault["type"] == "extra_forbidden":
-        inner = {"name", "dtype", "resources", *Resources.model_fields, "limit", "prompts", "tokens", "roles"}
+        inner = {
+            "name",
+            "dtype",
+            "resources",
+            "sampling",
+            *Resources.model_fields,
+            "limit",
+            "prompts",
+            "tokens",
+            "roles",
+        }
         key, nearest = str(loc[-1]), did_you_mean(str(loc[-1]), EngineSuite.model_fields if len(loc) == 1 else inner)
         return f"{where}: unknown key{place_of(key, plain if len(loc) == 1 else None) or nearest}"
     return f"{where}: {message}; found {fault['input']!r:.80}"

@@ -98,7 +98,7 @@ def _small(entry: Any, budget: Any) -> Any:
     most = {"max_new_tokens": budget} if whole else {}
     if not whole and "max_new_tokens" in entry:
         most = {"max_new_tokens": min(entry["max_new_tokens"], TOKENS)}
-    return {**entry, **sample, **most, "limit": 1}
+    return {**entry, **sample, **most, "limit": 1, "repetitions": 1}
 
 
 def _sample(name: str) -> dict[str, str]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from stridebench.harness.core.batch import BatchStopped, Slot
 from stridebench.harness.core.canvas import Canvas
@@ -17,6 +18,7 @@ from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import RunIncomplete, StoreError, printable, said_by
 from stridebench.harness.plan.cells import Cell
 from stridebench.harness.record.columns import Sample, Step
+from stridebench.harness.record.outputs import Output
 from stridebench.harness.run.loading import LoadedGroup
 
 NO_OUTPUT = "output: "
@@ -73,6 +75,8 @@ def attempt(
         budget = min(most, grid.length) if grid else most
         models = Models(backbone, group.load_drafter, prompt, stopwatch, encoded, slot)
         run = Run.of(models, cell.sampling, budget, draws, cell.stop_at_eos)
+        if stops := cell.task.task.stops:
+            run = replace(run, stop=partial(kept_tokens, backbone.decode, stops))
         if slot is not None:
             slot.ready()  # no prefill waits for another prompt's encoder
         decoded = decode(cell.method, run, keeps_drafts)
@@ -93,6 +97,24 @@ def attempt(
         if isinstance(error, KeyboardInterrupt) and group.options.interruptible:
             raise
         return Attempt(prompt, replace(sample, status="failed", error=one_line(error)))
+
+
+TAIL = 32
+"""Tokens before a step that may hold the beginning of a stop text."""
+
+
+def kept_tokens(
+    decode: Callable[[Sequence[int]], Output], stops: Sequence[str], before: Sequence[int], emitted: Sequence[int]
+) -> int | None:
+    """Return how many of a step's tokens are kept, up to the one that completes a stop text, or None if none does."""
+
+    def ends(count: int) -> bool:
+        text = str(decode([*before[-TAIL:], *emitted[:count]]))
+        return any(stop in text for stop in stops)
+
+    if not ends(len(emitted)):
+        return None
+    return next(count for count in range(1, len(emitted) + 1) if ends(count))
 
 
 def completion(tokens: Sequence[int], eos: Container[int]) -> int:

@@ -45,10 +45,11 @@ class Schedule:
     def run(self) -> None:
         """All cells, one task after another."""
         for task in dict.fromkeys(cell.task for cell in self._group.cells):
-            self._task([cell for cell in self._group.cells if cell.task == task], self._group.plan.prompts[task])
+            plan = self._group.plan
+            keys = [(prompt, again) for prompt in plan.prompts[task] for again in range(plan.repetitions(task))]
+            self._task([cell for cell in self._group.cells if cell.task == task], keys)
 
-    def _task(self, cells: Sequence[Cell], prompts: Sequence[Prompt]) -> None:
-        keys = [(prompt, repetition) for prompt in prompts for repetition in range(self._suite.repetitions)]
+    def _task(self, cells: Sequence[Cell], keys: Sequence[Key]) -> None:
         self._scorer.read_baselines(cells)
         todo = {cell: {(p.id, r) for p, r in keys if (p.id, r, False) not in self._done[cell]} for cell in cells}
         self._group.options.progress.expect(sum(map(len, todo.values())))
@@ -58,7 +59,7 @@ class Schedule:
         if any(todo.values()) and self._suite.timing:
             self._group.options.progress.say("warming up")
             for cell in cells:
-                self._warm_up(cell, prompts)
+                self._warm_up(cell, [prompt for prompt, again in keys if not again])
         for batch in dict.fromkeys(cell.batch for cell in cells):
             self._interleave([cell for cell in cells if cell.batch == batch], keys, todo)
 

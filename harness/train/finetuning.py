@@ -29,7 +29,7 @@ from stridebench.harness.backbones.slots.lora import LowRank
 from stridebench.harness.backbones.slots.transformers_net import TransformersNet
 from stridebench.harness.backbones.text.hf_causal import HFCausal
 from stridebench.harness.core.backbone import Backbone
-from stridebench.harness.errors import UsageError
+from stridebench.harness.errors import PackageMissing, UsageError
 from stridebench.harness.machine.extras import install_command
 from stridebench.harness.machine.quiet import quiet
 from stridebench.harness.plan import presets
@@ -48,12 +48,12 @@ def with_low_rank(model: Any, tuning: Tuning, target_modules: str) -> Any:
     """A model whose weights are frozen and whose target modules have low-rank matrices.
 
     Raises:
-        UsageError: peft is not installed.
+        PackageMissing: peft is not installed.
     """
     try:
         from peft import LoraConfig, get_peft_model
     except ImportError as error:
-        raise UsageError(f"low-rank training needs peft: {install_command('train')}") from error
+        raise PackageMissing(f"low-rank training needs peft: {install_command('train')}") from error
     config = LoraConfig(r=tuning.rank, lora_alpha=tuning.alpha, target_modules=target_modules)
     return get_peft_model(model, config)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 from stridebench.harness import discover
 from stridebench.harness.backbones.tiny import PREFIX
+from stridebench.harness.errors import PackageMissing
 from stridebench.harness.plan import presets
 from stridebench.harness.plan.cells import Cell, Plan
 from stridebench.harness.train import loop
@@ -27,19 +29,32 @@ SMALL["mulo-2x"] = SMALL["mulo-4x"] = {"batch": 2, "width": 16, "blocks": 1}
 SMALL["xspecmesh-cross-lora"] = SMALL["xspecmesh-mlp-lora"] = {"together": 1}
 
 
-def make(plan: Plan, tell: Callable[[str], None]) -> None:
-    """Train the components that cells of stand-ins lack.
+def make(plan: Plan, tell: Callable[[str], None]) -> Plan:
+    """Train the components that cells of stand-ins lack; return the plan without the cells that must do without.
+
+    A component whose training needs a package that is not installed is a reason to skip its cells.
 
     Args:
         tell: gets a line before each training.
     """
+    absent: dict[tuple[tuple[str, str], str], str] = {}
     cells = [cell for cell in plan.runnable if cell.backbone.startswith(PREFIX)]
     for (kind, name), backbone in dict.fromkeys((part, cell.backbone) for cell in cells for part in _parts(cell)):
         tuned = discover.tunes(name)
         base = discover.plain(backbone)
         _forget_other_weights(name, base, tuned)
         if not discover.is_here(kind, name, base) and (part := discover.general(kind, name)):
-            _train(*part, name, base, tell)
+            try:
+                _train(part.recipe, part.layers, name, base, tell)
+            except PackageMissing as error:
+                absent[(kind, name), backbone] = str(error)
+    return replace(plan, cells=tuple(_without(cell, absent) for cell in plan.cells)) if absent else plan
+
+
+def _without(cell: Cell, absent: Mapping[tuple[tuple[str, str], str], str]) -> Cell:
+    """Return the cell, skipped if one of its components is absent."""
+    reasons = [absent[part, cell.backbone] for part in _parts(cell) if (part, cell.backbone) in absent]
+    return cell if cell.skip or not reasons else replace(cell, skip=reasons[0])
 
 
 def _parts(cell: Cell) -> list[tuple[str, str]]:

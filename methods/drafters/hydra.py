@@ -23,7 +23,7 @@ from torch.nn import functional
 from stridebench.harness.core.backbone import TiedEmbeddings
 from stridebench.harness.core.draft import Draft
 from stridebench.harness.core.run import Run
-from stridebench.harness.errors import UsageError, WeightsError
+from stridebench.harness.errors import UsageError, WeightsError, warn_unread
 from stridebench.methods.drafters import checkpoint
 from stridebench.methods.drafters.draft_model import check_shapes
 from stridebench.methods.drafters.eagle.net import FeatureCache, FeatureDrafterNet
@@ -35,6 +35,10 @@ FILES = ("hydra_lm_head.safetensors", "hydra_lm_head.pt", *checkpoint.FILES)
 PREFIX = "prefix_embeding_layer."
 BLOCK = re.compile(r"hydra_mlp\.(\d+)\.(\d+)\.(.+)$")
 LEAVES = [f"{module}.{leaf}" for module in ("linear", "res_connection") for leaf in ("weight", "bias")]
+HYDRA = """_name_or_path base_model_name_or_path dropout_rate grounded_heads head_dim hidden_size hidden_state_offset
+hydra_head_arch hydra_num_heads hydra_num_layers lm_head_init_strategy model_type rms_norm_eps torch_dtype
+transformers_version version vocab_size"""
+"""Keys of Hydra's configuration that are read or change nothing at inference."""
 HEAD_WIDTH = 128
 """Of the attention of every LLaMA that heads were published for; their configuration does not say."""
 
@@ -115,6 +119,7 @@ def _check(folder: Path, config: Mapping[str, Any]) -> None:
             raise WeightsError(
                 f"{folder}: {key} is {setting!r}; heads with {key} {' or '.join(map(str, known))} are read"
             )
+    warn_unread(folder / "config.json", config, HYDRA)
 
 
 def _own(folder: Path, state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:

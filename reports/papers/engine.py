@@ -148,7 +148,20 @@ def _fitting(table: Printed, lines: Sequence[SheetLine], cells: pd.DataFrame) ->
         fitting &= cells["task"].isin(paper.alone) == bool(tasks & set(paper.alone))
     if layout.temperatures:
         fitting &= cells["temperature"].isin(layout.temperatures)
+    if layout.model in paper.models and not layout.reference:
+        fitting &= _of_model(table, cells["backbone"][fitting]).reindex(cells.index, fill_value=False)
     return fitting
+
+
+def _of_model(table: Printed, backbones: pd.Series[str]) -> pd.Series[bool]:
+    """Select the backbones that a table of one model shows.
+
+    These are no other models of the paper, and on sheets by backbone the model alone if the run has it.
+    """
+    layout, paper = table.layout, table.paper
+    models = backbones.map(lambda backbone: paper.model_of(str(backbone)))
+    itself = models == layout.model
+    return itself if itself.any() and "backbone" in layout.sheet_by else itself | models.isna()
 
 
 def lines_of(table: Printed) -> list[SheetLine]:

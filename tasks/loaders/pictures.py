@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import ClassVar, final
 
 from stridebench.harness.core.task import Prompt, Scored, SetScore, Task
-from stridebench.harness.errors import within
+from stridebench.harness.errors import one_of, within
 from stridebench.tasks.loaders.texts import ranked
 from stridebench.tasks.metrics import images
 from stridebench.tasks.metrics.image_weights import OPENAI
@@ -27,6 +27,8 @@ class PictureTask(Task):
         minimum: fewest pictures of a Frechet distance.
         clip_model: name of the CLIP model.
         clip_weights: its checkpoint.
+        clip_prefix: text before every prompt that CLIP reads.
+        clip_resize: "", lanczos-256 or bilinear-299.
     """
 
     limit: int = 0
@@ -37,6 +39,8 @@ class PictureTask(Task):
     minimum: int = 0
     clip_model: str = OPENAI
     clip_weights: str = ""
+    clip_prefix: str = ""
+    clip_resize: str = ""
 
     modality = "image"
     eos = False
@@ -47,6 +51,7 @@ class PictureTask(Task):
 
     def __post_init__(self) -> None:
         within("a task of pictures", 0, limit=self.limit, minimum=self.minimum)
+        one_of("a task of pictures", "clip_resize", self.clip_resize, images.RESIZES)
         images.names(self.scorers)
 
     @abstractmethod
@@ -63,7 +68,7 @@ class PictureTask(Task):
 
     @final
     def score_set(self, outputs: Sequence[Scored]) -> dict[str, SetScore]:
-        settings = images.Settings(self.weights, self.reference, self.minimum, self.clip_model, self.clip_weights)
+        settings = images.Settings(**{field.name: getattr(self, field.name) for field in fields(images.Settings)})
         return images.score(self.scorers, outputs, settings, self.own)
 
 

@@ -19,7 +19,7 @@ from stridebench.harness.core.task import SetScore
 from stridebench.harness.errors import UsageError
 from stridebench.harness.record.outputs import Picture
 from stridebench.tasks.metrics import image_weights as weights
-from stridebench.tasks.metrics.features import INSTALL, PictureSet, batches, device, imported, mean
+from stridebench.tasks.metrics.features import INSTALL, PictureSet, batches, device, imported, lanczos_square, mean
 
 
 @final
@@ -71,7 +71,7 @@ class Clip:
 
 
 def open_clip(model: str, path: str, folder: str) -> Clip:
-    """Open the CLIP that a task names: the user's checkpoint, or OpenAI's ViT-L-14.pt, checked by its hash.
+    """Open the CLIP that a task names: the user's checkpoint, or OpenAI's archive of that model, checked by its hash.
 
     Raises:
         UsageError: another model than OpenAI's was named without a checkpoint.
@@ -82,18 +82,44 @@ def open_clip(model: str, path: str, folder: str) -> Clip:
         return Clip(
             model, weights.find(weights.WeightFile(checkpoint.name, f"whoever trained {model}"), str(checkpoint.parent))
         )
-    if model != weights.OPENAI:
+    if model not in weights.OPENAI_FILES:
         raise UsageError(f"clip_model is {model!r}: give its checkpoint as clip_weights, a path")
-    return Clip(model, weights.find(weights.CLIP_L14, folder))
+    return Clip(model, weights.find(weights.OPENAI_FILES[model], folder))
 
 
-def clip_score(picture_set: PictureSet, clip: Clip) -> SetScore:
-    """Return the mean of 100 max(cosine, 0) over pictures."""
+def resized(picture: Picture, how: str) -> Picture:
+    """Return a picture resized as one of `images.RESIZES`.
+
+    lanczos-256: the square in the middle, by LANCZOS to 256 pixels. bilinear-299: the whole picture, without
+    antialiasing, to 299.
+
+    Source: Haodong-Lei-Ray/ADT-Tree at 6526280, entrypoints/eval_fid_clip.py; tyshiwo1/Accelerating-T2I-AR-with-SJD at
+    b389cfb, evaluation_metrics.py.
+    """
+    if how == "lanczos-256":
+        return Picture(lanczos_square(picture.pixels, 256))
+    if how == "bilinear-299":
+        pixels = torch.from_numpy(np.ascontiguousarray(picture.pixels)).permute(2, 0, 1)[None]
+        return Picture(nn.functional.interpolate(pixels, size=(299, 299), mode="bilinear")[0].permute(1, 2, 0).numpy())
+    return picture
+
+
+def clip_score(picture_set: PictureSet, clip: Clip, prefix: str = "", resize: str = "") -> SetScore:
+    """Return the mean of 100 max(cosine, 0) over pictures.
+
+    Args:
+        picture_set: the pictures.
+        clip: computes the embeddings.
+        prefix: text in front of every prompt.
+        resize: one of `images.RESIZES`.
+    """
     if not picture_set.pictures:
         return mean((), (), picture_set.failures)
+    pictures = [resized(picture, resize) for picture in picture_set.pictures]
+    texts = [prefix + text for text in picture_set.texts]
     return mean(
         picture_set.ids,
-        (100 * np.maximum(clip.cosines(picture_set.pictures, picture_set.texts), 0)).tolist(),
+        (100 * np.maximum(clip.cosines(pictures, texts), 0)).tolist(),
         picture_set.failures,
     )
 

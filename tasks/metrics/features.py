@@ -1,4 +1,4 @@
-"""Nets that turn pictures into features: pytorch-fid's Inception, and EfficientNet-Lite0."""
+"""Nets that turn pictures into features: pytorch-fid's Inception, clean-fid's way to use it, and EfficientNet-Lite0."""
 
 from __future__ import annotations
 
@@ -207,6 +207,64 @@ class Inception(FeatureNet):
 
 
 @final
+class CleanInception(FeatureNet):
+    """The same network on pictures that are resized as clean-fid does, after a LANCZOS resize to 256 pixels.
+
+    The square in the middle comes to 256 pixels; then each channel comes to 299 by PIL's bicubic filter, antialiased
+    and not rounded to bytes. Values are (x - 128) / 128. clean-fid reads the same weights from NVIDIA's file.
+
+    Args:
+        path: of ``pt_inception-2015-12-05-6726825d.pth``.
+
+    Raises:
+        UsageError: pytorch-fid is not installed.
+        WeightsError: the file does not fit.
+
+    Source: Parmar et al. 2022, arXiv:2104.11222; GaParmar/clean-fid at e88c4d6, cleanfid/resize.py; the crop and 256
+    pixels of Haodong-Lei-Ray/ADT-Tree at 6526280, entrypoints/eval_fid_clip.py.
+    """
+
+    name = "clean_inception_256"
+    width = 2048
+    enough = 2049
+
+    def __init__(self, path: Path) -> None:
+        self._net = _pytorch_fid(dict(weights.read(path)), path, resize_input=False, normalize_input=False)
+
+    @classmethod
+    def open(cls, folder: str = "") -> CleanInception:
+        return cls(weights.find(weights.INCEPTION, folder))
+
+    def batch(self, pixels: UInt8[Tensor, "B 3 H W"]) -> Float[Tensor, "B E"]:
+        import torch
+
+        squares = (lanczos_square(picture, 256) for picture in pixels.permute(0, 2, 3, 1).cpu().numpy())
+        sized = torch.from_numpy(np.stack([clean_resize(square, 299) for square in squares])).permute(0, 3, 1, 2)
+        pooled: Tensor = self._net((sized.to(device()) - 128) / 128)[0]
+        return pooled[:, :, 0, 0]
+
+
+def lanczos_square(pixels: UInt8[np.ndarray, "H W 3"], side: int) -> UInt8[np.ndarray, "S S 3"]:
+    """Return the square in the middle of a picture, resized by PIL's LANCZOS filter."""
+    from PIL import Image
+
+    height, width = pixels.shape[:2]
+    least = min(height, width)
+    top, left = round((height - least) / 2), round((width - least) / 2)
+    square = Image.fromarray(pixels[top : top + least, left : left + least])
+    return np.asarray(square.resize((side, side), Image.Resampling.LANCZOS))
+
+
+def clean_resize(pixels: UInt8[np.ndarray, "H W 3"], side: int) -> Float[np.ndarray, "S S 3"]:
+    """Return a picture whose channels were resized one by one in float32 by PIL's bicubic filter, cut to 0 to 255."""
+    from PIL import Image
+
+    channels = [Image.fromarray(pixels[:, :, channel].astype(np.float32)) for channel in range(3)]
+    sized = [np.asarray(image.resize((side, side), Image.Resampling.BICUBIC)) for image in channels]
+    return np.asarray(np.stack(sized, -1).clip(0, 255))
+
+
+@final
 class EffLite0(FeatureNet):
     """EfficientNet-Lite0 of ImageNet, 1280 pooled features; pictures are resized to 224 (bicubic) and scaled.
 
@@ -267,13 +325,13 @@ def imported(name: str, how: str) -> Any:
         raise UsageError(f"{name} cannot be imported ({error}). {how}") from error
 
 
-def _pytorch_fid(tensors: dict[str, Tensor], path: Path) -> Any:
+def _pytorch_fid(tensors: dict[str, Tensor], path: Path, **settings: bool) -> Any:
     """Build pytorch-fid's network with these weights. Its loader, which downloads, is replaced meanwhile."""
     module = imported("pytorch_fid.inception", INSTALL)
     own = module.load_state_dict_from_url
     module.load_state_dict_from_url = lambda *_, **__: tensors
     try:
-        return module.InceptionV3([3]).eval().to(device())
+        return module.InceptionV3([3], **settings).eval().to(device())
     except RuntimeError as error:
         raise weights.incompatibility(path, "pytorch-fid's InceptionV3", error) from error
     finally:

@@ -49,6 +49,9 @@ EFFLITE0 = WeightFile(
 )
 CLIP_L14 = WeightFile("ViT-L-14.pt", "openai/CLIP", "b8cca3fd41ae0c99ba7e8951adf17d267cdb84cd88be6f7c2e0eca1737a03836")
 CLIP_B32 = WeightFile("ViT-B-32.pt", "openai/CLIP", "40d365715913c9da98579312b702a82c18be219cc2a73407c4526f58eba950af")
+CLIP_B16 = WeightFile("ViT-B-16.pt", "openai/CLIP", "5806e77cd80f8b59890b7e101eabd078d9fb84e6937f9e85e4ecb61988df416f")
+OPENAI_FILES = {OPENAI: CLIP_L14, "ViT-B-32-quickgelu": CLIP_B32, "ViT-B-16-quickgelu": CLIP_B16}
+"""OpenAI's archives by open_clip's names of their models."""
 HPS_20 = WeightFile("HPS_v2_compressed.pt", "tgxs002/HPSv2 (hub repository xswu/HPSv2)")
 HPS_21 = WeightFile("HPS_v2.1_compressed.pt", "tgxs002/HPSv2 (hub repository xswu/HPSv2)")
 AESTHETIC = WeightFile("sac+logos+ava1-l14-linearMSE.pth", "christophschuhmann/improved-aesthetic-predictor")

@@ -15,7 +15,15 @@ from stridebench.harness.errors import StrideError, UnknownNameError, UsageError
 from stridebench.harness.record.outputs import Picture
 from stridebench.harness.registry import PICTURE_SCORERS
 from stridebench.tasks.metrics import image_weights as weights
-from stridebench.tasks.metrics.features import EffLite0, FeatureNet, Inception, PictureSet, mean, sorted_pictures
+from stridebench.tasks.metrics.features import (
+    CleanInception,
+    EffLite0,
+    FeatureNet,
+    Inception,
+    PictureSet,
+    mean,
+    sorted_pictures,
+)
 from stridebench.tasks.metrics.frechet import Gaussian, frechet, statistics
 from stridebench.tasks.metrics.image_weights import OPENAI
 from stridebench.tasks.metrics.kid import kid
@@ -101,6 +109,8 @@ def diversity(groups: Mapping[str, Sequence[Picture]], net: Distance, failures: 
     return SetScore(score.value, n, failures, score.low, score.high)
 
 
+RESIZES = ("", "lanczos-256", "bilinear-299")
+"""How pictures are resized before CLIP's transform: not at all, as ADT-Tree's evaluation does, or as SJD's."""
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 
 
@@ -113,8 +123,10 @@ class Settings:
         reference: a folder of real pictures, or an .npz of statistics, for Frechet distances; the features of a folder
             are computed for every cell.
         minimum: fewest pictures of a Frechet distance; 0 takes the network's number.
-        clip_model: another CLIP than OpenAI's ViT-L/14.
+        clip_model: open_clip's name of the model: one of OpenAI's ViT-L/14, ViT-B/16 and ViT-B/32, or another.
         clip_weights: the checkpoint of another CLIP.
+        clip_prefix: text before every prompt that CLIP reads.
+        clip_resize: how pictures are resized before CLIP (``RESIZES``).
     """
 
     weights: str = ""
@@ -122,6 +134,8 @@ class Settings:
     minimum: int = 0
     clip_model: str = OPENAI
     clip_weights: str = ""
+    clip_prefix: str = ""
+    clip_resize: str = ""
 
 
 Scorer = Callable[[PictureSet, Settings], SetScore]
@@ -135,6 +149,12 @@ def _fd(picture_set: PictureSet, settings: Settings, net: type[FeatureNet]) -> S
     return frechet(picture_set.pictures, reference, network, minimum=settings.minimum, failures=picture_set.failures)
 
 
+def _clean_fid(picture_set: PictureSet, settings: Settings) -> SetScore:
+    if settings.reference.endswith(".npz"):
+        raise UsageError("reference is not a folder: statistics of pytorch-fid are of pictures resized in another way")
+    return _fd(picture_set, settings, CleanInception)
+
+
 def _kid(picture_set: PictureSet, settings: Settings) -> SetScore:
     reference = _reference(Path(settings.reference).expanduser()) if settings.reference else None
     if not isinstance(reference, list):
@@ -145,7 +165,8 @@ def _kid(picture_set: PictureSet, settings: Settings) -> SetScore:
 def _clip(picture_set: PictureSet, settings: Settings) -> SetScore:
     from stridebench.tasks.metrics.clip import clip_score, open_clip
 
-    return clip_score(picture_set, open_clip(settings.clip_model, settings.clip_weights, settings.weights))
+    clip = open_clip(settings.clip_model, settings.clip_weights, settings.weights)
+    return clip_score(picture_set, clip, settings.clip_prefix, settings.clip_resize)
 
 
 def _hps(picture_set: PictureSet, settings: Settings, published: weights.WeightFile) -> SetScore:
@@ -173,6 +194,7 @@ def _lpips(weights: str) -> Distance:
 
 SCORERS: Mapping[str, Mapping[str, Scorer]] = {
     "fid": {"fid": partial(_fd, net=Inception)},
+    "clean_fid_256": {"clean_fid_256": _clean_fid},
     "kid": {"kid": _kid},
     "fd_efflite0": {"fd_efflite0": partial(_fd, net=EffLite0)},
     "inception_score": {

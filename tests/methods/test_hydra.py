@@ -14,7 +14,7 @@ from transformers import LlamaConfig, LlamaModel
 
 from stridebench.harness.core.loop import decode
 from stridebench.harness.core.sampling import Sampling
-from stridebench.harness.errors import WeightsError
+from stridebench.harness.errors import WeightsError, WeightsWarning
 from stridebench.methods.autoregressive import Autoregressive
 from stridebench.methods.drafters.hydra import HydraDrafter, HydraNet
 from stridebench.methods.drafters.tree_shapes import branching
@@ -121,6 +121,15 @@ def test_a_folder_that_does_not_fit_says_what(
 ) -> None:
     with pytest.raises(WeightsError, match=message):
         HydraNet.load(Released().save(tmp_path, changes, **config))
+
+
+def test_a_key_of_the_configuration_that_nobody_reads_is_named(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    HydraNet.load(Released().save(tmp_path, hydra_num_heads=3, dropout_rate=0.1))
+    assert not recwarn.list
+    with pytest.warns(WeightsWarning, match=r"keys that are not read: residual_scale\. If"):
+        HydraNet.load(Released().save(tmp_path, residual_scale=2))
 
 
 def test_heads_of_another_target_are_refused(tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -241,6 +242,61 @@ class TestSteps:
         assert [unmasked_fraction(step, 4) for step in range(4)] == pytest.approx(
             [0.24975, 0.332889, 0.499001, 1.0], abs=1e-6
         )
+
+
+class Ending(MaskedTabular):
+    """Id 0 ends the text and id 1 a turn, as LLaDA's."""
+
+    def __init__(self, name: str, params: Mapping[str, Any]) -> None:
+        super().__init__(name, params)
+        self.capabilities = replace(self.capabilities, eos=frozenset({0, 1}), turn_ends=frozenset({1}))
+
+
+def filled_by(method: MaskedDiffusion, length: int = 4) -> tuple[Ids, list[list[int]], int]:
+    """Greedy tokens, the positions filled by each step from 0, and the passes."""
+    model = Ending("masked_tabular", {"vocabulary": 4, "context": 99})
+    run = open_run(model, lambda name: model, (0, 1), Sampling(0.0), length, SeededDraws(0, "t", "p", 0))
+    state, steps = method.start(run), []
+    while run.room:
+        steps.append([place - 2 for place in advance(method, run, state).places])
+    return run.canvas.output, steps, run.canvas.passes
+
+
+class TestSwitchesOfLLaDA:
+    """generate.py of ML-GSAI/LLaDA at b7e6c35, one token a step, by hand."""
+
+    def by_hand(self, without: Sequence[int] = (), last: Sequence[int] = (), scale: float = 0.0) -> Ids:
+        model = Ending("masked_tabular", {"vocabulary": 4, "context": 99})
+        canvas = [0, 1, 3, 3, 3, 3]
+        while 3 in canvas[2:]:
+            logits = rows_of(model, tuple(canvas))
+            if scale:
+                blank = rows_of(model, (3, 3, *canvas[2:]))
+                logits = blank + (scale + 1) * (logits - blank)
+                logits[:, 3] = float("-inf")
+            logits[:, list(without)] = float("-inf")
+            x = logits.argmax(-1)
+            logits[:, list(last)] = float("-inf")
+            masked = [place for place in range(2, 6) if canvas[place] == 3]
+            best = max(masked, key=lambda place: float(logits[place].softmax(-1)[x[place]]))
+            canvas[best] = int(x[best])
+        return tuple(canvas[2:])
+
+    def test_the_end_of_text_has_no_probability(self) -> None:
+        tokens, _, passes = filled_by(MaskedDiffusion(logits_eos_inf=True))
+        assert (tokens, passes) == (self.by_hand(without=[0]), 4) and 0 not in tokens
+        assert 0 in self.by_hand() or 1 in self.by_hand()
+
+    def test_ends_have_no_confidence(self) -> None:
+        tokens, _, _ = filled_by(MaskedDiffusion(confidence_eos_eot_inf=True))
+        assert tokens == self.by_hand(last=[0, 1])
+        with pytest.raises(UsageError, match="is of low_confidence; order is entropy"):
+            MaskedDiffusion("entropy", confidence_eos_eot_inf=True)
+
+    @pytest.mark.parametrize("scale", [0.5, 2.0])
+    def test_guidance_reads_the_prompt_as_masks_in_a_second_pass(self, scale: float) -> None:
+        tokens, _, passes = filled_by(MaskedDiffusion(cfg_scale=scale))
+        assert (tokens, passes) == (self.by_hand(scale=scale), 8)
 
 
 class TestConfidence:

@@ -46,7 +46,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     *(("lantern", bad, NEIGHBOURS) for bad in ({"k": -1}, {"delta": -0.1}, {"delta": nan})),
     *(("lanternpp", bad, NEIGHBOURS) for bad in ({"k": -1}, {"factor": -0.1})),
     *(("lookahead", bad, "an ngram from 3, a window from 2") for bad in ({"ngram": 2}, {"window": 1}, {"guesses": 0})),
-    ("masked_diffusion", {"steps": -1}, "steps, block and alg_temp are 0 or more"),
+    ("masked_diffusion", {"steps": -1}, "steps, block, alg_temp and cfg_scale are 0 or more"),
     ("masked_diffusion", {"order": "entropy", "block": 2}, "blocks are LLaDA's; order entropy fills the whole canvas"),
     ("masked_diffusion", {"alg_temp": 0.5}, "alg_temp is for maskgit_plus, topk_margin, entropy; order is low"),
     ("medusa", {"nodes": 0}, "nodes is 0"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from stridebench.harness.errors import UsageError
@@ -19,6 +21,14 @@ class TestCoco:
         prompts = Coco(file=str(picture_files / "captions_val2017.json"), every_caption=True).prompts()
         assert [p.id for p in prompts] == ["coco/5", "coco/3", "coco/9"]
         assert prompts[2].text == "A dog lies in shoes."
+
+    def test_the_longest_caption_is_the_first_of_equally_long_ones(self, tmp_path):
+        rows = [(9, 42, "A dog."), (7, 42, "A pup."), (3, 42, "Dogs"), (5, 1, "Two cats.")]
+        rows = [{"id": number, "image_id": image, "caption": text} for number, image, text in rows]
+        path = write_text(tmp_path / "c.json", json.dumps({"annotations": rows}))
+        assert [prompt.text for prompt in Coco(file=str(path), longest=True).prompts()] == ["Two cats.", "A dog."]
+        with pytest.raises(UsageError, match="every_caption and longest"):
+            Coco(file=str(path), longest=True, every_caption=True).prompts()
 
     @pytest.mark.parametrize(
         ("text", "what"),

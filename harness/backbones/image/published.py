@@ -233,6 +233,7 @@ class RealImage(LayeredAdapter):
 
     default_dtype: ClassVar[str] = "bf16"
     kind = "real_image"
+    parameters = ("guidance",)
 
     def __init__(self, identity: Identity, model: Model) -> None:
         super().__init__(identity)
@@ -287,7 +288,7 @@ class RealImage(LayeredAdapter):
                 grammar=self._grammar,
             )
 
-        return EncodedPrompt(reading.tokens, cache)
+        return EncodedPrompt(reading.tokens, cache, negative=len(reading.negative) if scale != 1.0 else 0)
 
     def tokenizer(self) -> PictureTokenizer:
         """Return its frozen tokenizer of pictures, or raise UsageError or WeightsError without an encoder."""

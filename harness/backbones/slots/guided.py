@@ -49,7 +49,8 @@ class GuidedCache(Cache):
 
     Entry i of the conditional branch is entry i + U - P of the other, from the prompt's last one (i = P - 1) on, where
     the other branch reads the last token of its prompt: often the same. Rows of earlier entries, which are asked for
-    only after a rollback into the prompt, are the conditional branch's alone; their hidden rows stand in both places.
+    only after a rollback into the prompt, are the conditional branch's alone. The hidden rows of the U - 1 entries
+    before are those of either branch; earlier ones stand in both places.
 
     Args:
         conditional: empty.
@@ -82,6 +83,7 @@ class GuidedCache(Cache):
         self._grammar = grammar
         self._held = 0
         self._opened = False
+        self._before: Float[Tensor, "N one J E"] | None = None
 
     def extend(self, window: Window) -> Rows:
         rows = type(self).extend_many([self], [window])[0]
@@ -112,6 +114,8 @@ class GuidedCache(Cache):
                 f"a tree hangs from entry {self._held + count - window.rows} and the prompt ends with entry "
                 f"{self._last}: read the prompt first, then draft"
             )
+        if self._unconditional is not None and window.taps and count >= alone and not self._opened:
+            self._open(self._unconditional, window)  # whose hidden rows stand next to those of the prompt
         if self._unconditional is None or count <= alone:
             return [(self._conditional, window)]
         other = self._other(self._unconditional, window, max(0, alone))
@@ -131,11 +135,24 @@ class GuidedCache(Cache):
             logits = torch.cat([logits[:plain], mixed]) if plain else mixed
         if hidden is not None and self._unconditional is not None:
             behind = hidden[count:] if other is None or other.hidden is None else other.hidden
-            hidden = torch.cat([hidden, torch.cat([hidden[: count - len(behind)], behind])], 1)
+            second = torch.cat([hidden[: count - len(behind)], behind])
+            hidden = torch.cat([hidden, self._with_prompt(second, self._held - count)], 1)
         if self._grammar is not None and window.rows:
             places = window.positions[count - window.rows :] - self._last
             logits = logits + self._grammar(places).to(logits.dtype)
         return Rows(logits, hidden)
+
+    def _with_prompt(self, hidden: Float[Tensor, "N one J E"], start: int) -> Float[Tensor, "N one J E"]:
+        """Return the hidden rows from entry ``start`` on, with those of the other branch's prompt where it has some."""
+        rows = self._before
+        if rows is None:
+            return hidden
+        first = max(0, self._last - len(rows))
+        low, high = max(first, start), min(self._last, start + len(hidden))
+        offset = len(rows) - self._last
+        if low < high:
+            hidden[low - start : high - start] = rows[low + offset : high + offset]
+        return hidden
 
     def _other(self, cache: Cache, window: Window, alone: int) -> Window:
         """Return the window of the unconditional branch: all but the first ``alone`` entries."""
@@ -155,7 +172,8 @@ class GuidedCache(Cache):
         self._opened = True
         if len(self._negative) > 1:
             tokens = window.tokens.new_tensor(self._negative[:-1])
-            cache.extend(Window(tokens, torch.arange(len(tokens), device=tokens.device), 0, None, 0))
+            positions = torch.arange(len(tokens), device=tokens.device)
+            self._before = cache.extend(Window(tokens, positions, 0, None, 0, window.taps)).hidden
 
     def keep(self, length: int, entries: Sequence[int] = ()) -> None:
         behind = max(0, self._last - length)

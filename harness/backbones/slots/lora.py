@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from stridebench.harness.core.backbone import Backbone
-from stridebench.harness.errors import WeightsError
+from stridebench.harness.errors import WeightsError, warn_unread
 from stridebench.harness.kernels import int8
 from stridebench.harness.kernels.packed_linear import Product
 
@@ -28,8 +28,16 @@ PREFIX = "base_model.model."
 """Of peft's names."""
 SETTINGS = "adapter_config.json"
 TENSORS = "adapter_model.safetensors"
-PLAIN = {"use_dora": False, "bias": "none", "fan_in_fan_out": False, "rank_pattern": {}, "alpha_pattern": {}}
+PLAIN = {"use_dora": False, "bias": "none", "fan_in_fan_out": False, "rank_pattern": {}, "alpha_pattern": {}} | {
+    **dict.fromkeys(("lora_bias", "use_qalora"), False),
+    **dict.fromkeys(("layer_replication", "target_parameters", "trainable_token_indices", "alora_invocation_tokens")),
+}
 """Settings that an adapter must have or omit."""
+KNOWN = """arrow_config auto_mapping base_model_name_or_path corda_config ensure_weight_tying eva_config exclude_modules
+inference_mode init_lora_weights layers_pattern layers_to_transform loftq_config lora_alpha lora_dropout megatron_config
+megatron_core modules_to_save peft_type peft_version qalora_group_size r revision runtime_config target_modules
+task_type use_rslora"""
+"""Other settings of peft, which are read or change no product."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,6 +179,8 @@ class _Stored:
                 f"{folder}: {wrong[0]} is {how.get(wrong[0])!r}; rows read plain LoRA alone: one rank, one alpha, no "
                 f"biases, nothing saved whole"
             )
+        stated = [key for key, value in how.items() if value]  # peft writes every kind that it knows, most as null
+        warn_unread(folder / SETTINGS, stated, f"{KNOWN} {' '.join(PLAIN)}")
         pairs: dict[str, dict[str, Tensor]] = {}
         for key, tensor in tensors.items():
             layer, _, kind = key.removeprefix(PREFIX).rpartition(".lora_")

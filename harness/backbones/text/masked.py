@@ -69,6 +69,8 @@ PLAIN = {
     "weight_tying": False,
 }
 """Values that LLaDA's configuration must have, because the decoder computes these only."""
+TURN_END = "<|eot_id|>"
+"""LLaDA's end of a turn, which ends its answers too; its configuration names the end of text alone."""
 LLADA_SIZES = {
     "hidden_size": "d_model",
     "intermediate_size": "mlp_hidden_size",
@@ -209,8 +211,15 @@ class MaskedModel(TokenizedAdapter):
         tokenizer = _tokenizer(folder, published.family)
         chat.fit(name, template, tokenizer)
         config = published.config
+        vocabulary = {} if tokenizer is None else tokenizer.get_vocab()
+        turn_ends = frozenset({vocabulary[TURN_END]} if TURN_END in vocabulary else ())
         capabilities = Capabilities(
-            config.vocab_size, config.max_position_embeddings, published.eos, cls.meets({}), mask=published.mask
+            config.vocab_size,
+            config.max_position_embeddings,
+            published.eos | turn_ends,
+            cls.meets({}),
+            mask=published.mask,
+            turn_ends=turn_ends - published.eos,
         )
         identity = Identity(name, dtype, device, capabilities, sources.digest(folder))
         loaded = cls(identity, forward_of(model), published, tokenizer, template)

@@ -227,7 +227,8 @@ class _Group:
                 for cell in cells:
                     self._options.progress.say(f"{cell.label}, T = {cell.sampling.temperature:g}, load {cell.load}")
                     prompts = self._plan.prompts[cell.task]
-                    CellRun(engine, cell, self._store, self._reference, prompts, suite.repetitions, suite.warmup).run()
+                    repetitions = self._plan.repetitions(cell.task)
+                    CellRun(engine, cell, self._store, self._reference, prompts, repetitions, suite.warmup).run()
         except StrideError as error:
             if not isinstance(error, EngineFault):
                 raise

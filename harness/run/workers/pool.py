@@ -71,9 +71,9 @@ def run_on(pool: Pool, plan: Plan, store: Store, options: Options, retries: int)
     for name in (name for unit in waiting for name in unit.cells):
         store.reopen(name)  # before any worker reads sealed cells
     cells = [cell for unit in waiting for cell in _cells(plan, unit)]
-    options.progress.expect(sum(len(plan.prompts[cell.task]) for cell in cells) * plan.suite.suite.repetitions)
+    options.progress.expect(sum(len(plan.prompts[cell.task]) * plan.repetitions(cell.task) for cell in cells))
     for cell in cells:
-        options.progress.expect_of(cell, len(plan.prompts[cell.task]) * plan.suite.suite.repetitions)
+        options.progress.expect_of(cell, len(plan.prompts[cell.task]) * plan.repetitions(cell.task))
     unfinished = {cell for unit in waiting for cell in unit.cells}
     running = 0
     try:
@@ -112,7 +112,7 @@ def _settle(ended: Ended, plan: Plan, store: Store, options: Options, retries: i
         options.progress.say(f"failed: {_named(unit)}: {ended.lost}")
         _fail(plan, again, store)
     for cell in _cells(plan, unit):
-        for prompt in plan.prompts[cell.task] * plan.suite.suite.repetitions:
+        for prompt in plan.prompts[cell.task] * plan.repetitions(cell.task):
             options.progress.done(cell, prompt)
     return []
 
@@ -124,7 +124,7 @@ def _fail(plan: Plan, unit: Unit, store: Store) -> None:
         if _finished(store, cell.id):
             continue
         store.reopen(cell.id)
-        repetitions = range(plan.suite.suite.repetitions)
+        repetitions = range(plan.repetitions(cell.task))
         write_failed(store, cell, itertools.product(plan.prompts[cell.task], repetitions), reason)
         samples = store.pending(cell.id)
         verdict = unproved(cell, samples, reason)

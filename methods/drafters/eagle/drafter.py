@@ -39,12 +39,14 @@ class FeatureDrafter:
         name: of the drafter's weights.
         kind: that it must have.
         prompt: tokens of the prompt.
+        negative: tokens of that of the branch without the condition.
         cell_mask: added to the logits of cells.
     """
 
     name: str
     kind: Kind
     prompt: int
+    negative: int
     cell_mask: Float[Tensor, " V"] | None = field(compare=False)
 
     @classmethod
@@ -55,7 +57,8 @@ class FeatureDrafter:
             WeightsError: it is not there, or of another kind or backbone.
             UsageError: it cannot be guided.
         """
-        drafter = cls(name, kind, len(run.target), _cell_mask(run.capabilities, run.target.device))
+        mask = _cell_mask(run.capabilities, run.target.device)
+        drafter = cls(name, kind, len(run.target), run.models.negative_length, mask)
         if len(run.target) > 1:
             session = run.features(name, lambda: drafter._cache(run))
             session.prefill(run.target.hidden[: len(session) - 1])
@@ -71,7 +74,7 @@ class FeatureDrafter:
             raise WeightsError(f"{folder} holds a drafter of kind {net.shape.kind}, and this method reads {self.kind}")
         if not net.shape.fingerprint:
             _check_published(folder, net, run, cache.resolve(taps_of(self.name), run.capabilities))
-        return FeatureCache(net, tied, run.capabilities, self.prompt)
+        return FeatureCache(net, tied, run.capabilities, self.prompt, self.negative)
 
     def root(self, run: Run) -> Reader | None:
         """Run a pass over the new pairs; returns None if there is no pair yet."""
@@ -104,10 +107,6 @@ class Reader:
         self._rows = torch.cat([self._rows, self._session.newest])
         self._position += 1
         return self._allowed(logits)
-
-    def score(self, level: Draft) -> Float[Tensor, "n V"]:
-        """Return log q after the nodes of the next level."""
-        return self.read(level).log_softmax(-1)
 
     def _allowed(self, logits: Float[Tensor, "n V"]) -> Float[Tensor, "n V"]:
         """Return the logits in fp32 or wider, -inf for ids that their position does not allow."""
@@ -232,20 +231,32 @@ def check_growth(name: str, depth: int, width: int, nodes: int) -> None:
         )
 
 
-def grow_dynamic(run: Run, drafter: FeatureDrafter, levels: int, width: int, nodes: int) -> RankedTree:
-    """Return the best nodes of a tree grown level by level, by the products of the drafter's raw probabilities.
+Confidence = Literal["raw", "warped"]
+"""The probabilities that rank nodes: the drafter's at temperature 1, or as the text is sampled (if T > 0)."""
+
+
+def grow_dynamic(
+    run: Run, drafter: FeatureDrafter, levels: int, width: int, nodes: int, confidence: Confidence = "raw"
+) -> RankedTree:
+    """Return the best nodes of a tree grown level by level, by the products of the drafter's probabilities.
 
     Args:
         levels: of the tree, fewer if less room is left. Without an entry to read there is no tree.
         width: w, no more than V.
         nodes: K, fewer if there are fewer candidates.
+        confidence: the probabilities.
     """
     levels, nodes = min(levels, run.room - 1), min(nodes, run.space)
     reader = drafter.root(run) if levels > 0 and nodes > 0 else None
     if reader is None:
         return RankedTree(run.nothing, run.nothing.tokens)
     levels = min(levels, 1 + reader.space // width)
-    return rerank(grow_best(reader.first.log_softmax(-1), reader.score, levels, width), nodes)
+    warps = confidence == "warped" and run.sampling.temperature > 0
+
+    def ranked(logits: Float[Tensor, "n V"]) -> Float[Tensor, "n V"]:
+        return run.probs(logits).log() if warps else logits.log_softmax(-1)
+
+    return rerank(grow_best(ranked(reader.first), lambda level: ranked(reader.read(level)), levels, width), nodes)
 
 
 Sizing = Literal["auto", "given", "measured"]
@@ -258,11 +269,12 @@ class DynamicTrees:
 
     drafter: FeatureDrafter
     sizer: TreeSizer
+    confidence: Confidence = "raw"
 
     def propose(self, run: Run) -> RankedTree:
         """Grow a tree of the size that is chosen."""
         size = self.sizer.choose()
-        return grow_dynamic(run, self.drafter, size.levels, self.sizer.width, size.nodes)
+        return grow_dynamic(run, self.drafter, size.levels, self.sizer.width, size.nodes, self.confidence)
 
 
 @dataclass(frozen=True)
@@ -277,6 +289,8 @@ class DynamicTreeMethod(Method[DynamicTrees]):
         sizing: given: ``depth`` and ``nodes`` as they are. measured: they are the most, and each cycle takes those that
             pay best (see `TreeSizer`). auto: given if ``depth`` or ``nodes`` is named; else measured if passes are
             timed, so that its counts depend on the machine.
+        confidence: nodes are ranked by the drafter's probabilities. raw: at temperature 1, as in EAGLE. warped: after
+            temperature and top-k, as in LANTERN's code.
     """
 
     features: str
@@ -284,6 +298,7 @@ class DynamicTreeMethod(Method[DynamicTrees]):
     width: int = 4
     nodes: int | None = None
     sizing: Sizing = "auto"
+    confidence: Confidence = "raw"
 
     claim = Claim.SAME_LAW
     requirements = frozenset({Requirement.HIDDEN, Requirement.TREE_MASK})
@@ -318,4 +333,4 @@ class DynamicTreeMethod(Method[DynamicTrees]):
         if self.sizes_by_cost:
             with nullcontext() if self.sizing == "measured" else suppress(UsageError):  # a run without timing has none
                 costs = run.costs(drafter.name)
-        return DynamicTrees(drafter, TreeSizer(self.largest, self.width, costs))
+        return DynamicTrees(drafter, TreeSizer(self.largest, self.width, costs), self.confidence)

@@ -279,14 +279,15 @@ FIRST = 512
 class FeatureCache(Cache):
     """One sequence over the target's tokens but the first.
 
-    The branch without the condition knows only the last token of the prompt. Its features are zero for entries in the
-    prompt, and of these it attends only to the last one.
+    The branch without the condition reads of the prompt what the shape's ``unconditional`` says, and attends to no
+    earlier entry. Its features there are zeros, or the target's rows of that branch.
 
     Args:
         net: in the type of ``embed``.
         tied: the target's embeddings.
         capabilities: the target's.
         prompt: tokens of the prompt.
+        negative: tokens of the prompt of the target's branch without the condition.
     """
 
     def __init__(
@@ -295,10 +296,16 @@ class FeatureCache(Cache):
         tied: TiedEmbeddings,
         capabilities: Capabilities,
         prompt: int,
+        negative: int = 0,
     ) -> None:
         self._net, self._embed = net, tied.embed if net.embed is None else net.embed
         self._head = net.head(tied)
-        self._capabilities, self._last = capabilities, prompt - 2
+        self._capabilities = capabilities
+        rows = net.shape.unconditional == "rows" and negative > 0
+        self._first = max(0, prompt - max(negative, 1)) if rows else max(0, prompt - 2)
+        """The first entry that the branch without the condition sees."""
+        self._blank = self._first if rows else prompt - 1
+        """The number of entries whose features are zeros there."""
         self._entries = tied.embed.new_empty(2, capabilities.branches, net.shape.kv_heads, 0, net.shape.depth)
         self._before = prompt - 1 if net.shape.side else 0
         """Entries before the first cell, where cells rotate."""
@@ -319,7 +326,7 @@ class FeatureCache(Cache):
                 f"{'' if features is not None else ' and no rows'}"
             )
         mask, features = self._mask(window), features.transpose(0, 1).to(self._embed.dtype)
-        hidden = max(0, self._last + 1 - self._length)
+        hidden = max(0, self._blank - self._length)
         if hidden and len(features) > 1:
             visible = functional.pad(features[1:, hidden:], (0, 0, 0, 0, min(hidden, count), 0))
             features = torch.cat([features[:1], visible])
@@ -361,8 +368,8 @@ class FeatureCache(Cache):
             mask = mask.tril(self._length)
         else:
             mask[:, :, :, window.base :] = window.sees
-        hidden = max(0, self._last - self._length)
-        mask[1:, :, hidden:, : max(0, self._last)] = False
+        hidden = max(0, self._first - self._length)
+        mask[1:, :, hidden:, : self._first] = False
         return mask
 
     def keep(self, length: int, entries: Sequence[int] = ()) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import re
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
-from stridebench.harness.errors import WeightsError, WeightsWarning, listed
+from stridebench.harness.errors import WeightsError, warn_unread
 from stridebench.methods.drafters import checkpoint
 
 if TYPE_CHECKING:
@@ -56,6 +55,8 @@ class FeatureNetShape:
         normed_output: the output is normed before it is read on.
         rates, sharpness: of scaled rotations; (): by theta alone.
         side: cells a side of a picture whose rows and columns rotate; 0: positions do.
+        unconditional: the branch without the condition reads of the prompt its last token with a feature of zeros
+            (last: drafters trained here), or what the target's branch reads, with its hidden rows (rows: LANTERN).
     """
 
     kind: Kind
@@ -87,6 +88,7 @@ class FeatureNetShape:
     rates: tuple[float, ...] = ()
     sharpness: float = 1.0
     side: int = 0
+    unconditional: Literal["last", "rows"] = "last"
 
     @property
     def depth(self) -> int:
@@ -237,14 +239,7 @@ def check_keys(folder: Path, config: Mapping[str, Any]) -> None:
             raise WeightsError(
                 f"{folder}/config.json has {key}: {stated[key]!r}, and only drafters with {usual!r} are computed here"
             )
-    known = {*f"{READ} {WITHOUT_EFFECT}".split(), *USUAL}
-    if unknown := sorted(stated.keys() - known):
-        warnings.warn(
-            f"{folder}/config.json has keys that are not read: {listed(unknown)}. If one of them changes the "
-            f"drafter's output, it drafts worse here than it should",
-            WeightsWarning,
-            stacklevel=2,
-        )
+    warn_unread(folder / "config.json", stated, f"{READ} {WITHOUT_EFFECT} {' '.join(USUAL)}")
 
 
 def shape_of(folder: Path, config: Mapping[str, Any], state: Mapping[str, Tensor], eagle3: bool) -> FeatureNetShape:
@@ -293,6 +288,7 @@ def shape_of(folder: Path, config: Mapping[str, Any], state: Mapping[str, Tensor
         rates=rates,
         sharpness=sharpness,
         side=GRIDS[config["input_type"]] if "input_type" in config else 0,
+        unconditional="rows",
     )
 
 

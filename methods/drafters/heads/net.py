@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.nn import functional
 
-from stridebench.harness.errors import WeightsError
+from stridebench.harness.errors import WeightsError, warn_unread
 from stridebench.harness.kernels import int8
 from stridebench.methods.drafters import checkpoint
 
@@ -30,6 +30,9 @@ from stridebench.methods.drafters import checkpoint
 FILES = ("medusa_lm_head.safetensors", "medusa_lm_head.pt", *checkpoint.FILES)
 PREFIX = "medusa_head."
 """Of the heads' tensors in a file that holds the whole model."""
+MEDUSA = """_name_or_path base_model_name_or_path hidden_size medusa_num_heads medusa_num_layers model_type torch_dtype
+transformers_version version vocab_size"""
+"""Keys of Medusa's configuration; the tensors show the numbers."""
 BLOCK = {"linear.weight": "last", "linear.bias": "bias"}
 LEAF = re.compile(r"(\d+)\.(\d+)\.(linear\.weight|linear\.bias|weight)$")
 
@@ -183,6 +186,8 @@ def read_config(folder: Path) -> Config:
     try:
         body = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         if is_here(folder, body):
+            if "architectures" not in body:  # not of Medusa-2's tuned model
+                warn_unread(folder / "config.json", body, MEDUSA)
             own = read(folder)[0]
             layers = sum(key.endswith(".last") for key in own)
             return Config("", "", own["own"].shape[2], len(own["own"]), layers, own=True)

@@ -39,10 +39,13 @@ def options(params: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def stand_ins(scene: SheetScene) -> dict[str, str]:
-    """Return the run's backbones by the paper's models; both keep their order."""
-    printed = scene.table.rows
+    """Return the run's backbones by the paper's models: those models if the run has them, else in their order."""
+    printed, backbones = scene.table.rows, dict.fromkeys(scene.cells["backbone"])
     models = dict.fromkeys(printed["Model"]) if "Model" in printed else [scene.layout.model]
-    return dict(zip(models, dict.fromkeys(scene.cells["backbone"]), strict=False))
+    named = {scene.table.paper.model_of(backbone): backbone for backbone in backbones}
+    if itself := {model: named[model] for model in models if model in named}:
+        return itself
+    return dict(zip(models, backbones, strict=False))
 
 
 def lines(scene: SheetScene) -> Iterator[SheetLine]:

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from stridebench.harness.cli import paper
-from stridebench.harness.discover import declare_all, plain
+from stridebench.harness.discover import declare_all, plain, trained
 from stridebench.harness.plan import presets, suite
 from stridebench.harness.plan.compatibility import Outcome, Outcomes
 from stridebench.harness.registry import METHODS
 from stridebench.reports.papers import report
 from stridebench.reports.papers.drawing import FIGURES, SHEETS
-from stridebench.reports.papers.paper_files import Cells, Item, items, names
+from stridebench.reports.papers.paper_files import Cells, Item, items, model_name, names
 from tests.support.cli import stride
 
 COUNTS = {"XSpecMesh": (4, 9), "MuLo-SD": (1, 8), "ADT-Tree": (5, 9), "SJD++": (10, 14), "Cross-Regression": (17, 3)}
@@ -90,8 +90,17 @@ def test_an_item_is_judged_by_the_worst_of_its_cells(item: Item, outcome: str, w
     assert row["outcome"] == outcome and why in row["why"]
 
 
+def test_a_published_drafter_is_named_with_the_command_that_fetches_it() -> None:
+    """LANTERN's for Anole and LlamaGen, where a run looks; a backbone with parameters is fetched by its name."""
+    listed = {item.item: item for item in items()["ADT-Tree"]}
+    why = paper.row(Outcomes(), "ADT-Tree", listed["Figure 1"])["why"]
+    for drafter, backbone in (("anole_drafter", "anole-7b"), ("llamagen_drafter", "llamagen-t2i-xl-256")):
+        assert f"hf download jadohu/{drafter} --local-dir {trained(f'eagle1-{backbone}')}" in why
+    assert "stride fetch llamagen-c2i-l;" in paper.row(Outcomes(), "ADT-Tree", listed["Table V"])["why"]
+
+
 def test_an_item_is_yes_only_if_its_suite_runs_all_of_its_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even with all weights on this machine: SJD++ Fig. 2 and ADT-Tree Fig. 3 have suites of embedded models."""
+    """Even with all weights on this machine. A model in chat form is the paper's model."""
     monkeypatch.setattr(
         "stridebench.harness.plan.compatibility.Outcomes.of", lambda self, method, spec: Outcome("runs")
     )
@@ -99,16 +108,14 @@ def test_an_item_is_yes_only_if_its_suite_runs_all_of_its_models(monkeypatch: py
     rows = {(key, item.item): (item, paper.row(Outcomes(), key, item)) for key in items() for item in items()[key]}
     for item, row in rows.values():
         models = {model for cells in item.cells for model in cells.models}
-        run = {entry.name for entry in suite.of_command(item.suite).suite.backbones} if item.suite else models
+        names = [entry.name for entry in suite.of_command(item.suite).suite.backbones] if item.suite else models
+        run = {model_name(name) for name in names}
         assert (row["outcome"] == "yes") == (models <= run and not item.why and row["outcome"] != "needs weights"), row
         assert all(model in row["why"] for model in models - run if not item.why)
-    for unmade in (
-        ("SJD++", "Figure 2"),
-        ("ADT-Tree", "Figure 3"),
-        ("MuLo-SD", "Table 2"),
-        ("Cross-Regression", "Table 12"),
-    ):
-        assert rows[unmade][1]["outcome"] == "no"
+    assert {item.item for item, row in rows.values() if row["outcome"] == "no" and not item.why} == set()
+    assert rows["Cross-Regression", "Table 7"][1]["outcome"] == "yes"
+    unmade = Item(item="t", suite="papers/adt_tree", cells=(Cells(method="adt_tree", models=("anole-7b",)),))
+    assert judged(unmade)["outcome"] == "no"
 
 
 def test_a_part_that_a_recipe_trains_needs_weights_and_names_its_command(

@@ -103,12 +103,12 @@ def test_a_net_without_hidden_rows_raises_a_contract_error(monkeypatch: pytest.M
 
 
 def branch_rows(model: Backbone, prompt: Sequence[int], negative: Sequence[int], behind: Sequence[int]) -> Tensor:
-    """One pass for each prompt; inside the prompt the unconditional branch repeats the conditional rows."""
+    """One pass for each prompt; before its own prompt the unconditional branch repeats the conditional rows."""
     last = model.capabilities.layers
     conditional = hidden(model.cache(), [*prompt, *behind], (last,))
-    unconditional = hidden(model.cache(), [*negative, *behind], (last,))[len(negative) - 1 :]
-    inside = len(prompt) - 1
-    return torch.cat([conditional, torch.cat([conditional[:inside], unconditional])], 1)
+    shift = len(prompt) - len(negative)
+    unconditional = hidden(model.cache(), [*negative, *behind], (last,))[max(0, -shift) :]
+    return torch.cat([conditional, torch.cat([conditional[: max(0, shift)], unconditional])], 1)
 
 
 @pytest.mark.parametrize("negative", [(3,), (1, 0, 2, 3)])

@@ -14,7 +14,7 @@ from stridebench.harness.cli.list import matrix_rows
 from stridebench.harness.discover import declare_all, load_recipes
 from stridebench.harness.errors import WeightsError
 from stridebench.harness.plan import presets
-from stridebench.harness.plan.compatibility import WORDS, Outcome, Outcomes
+from stridebench.harness.plan.compatibility import PUBLISHED, WORDS, Outcome, Outcomes
 from stridebench.harness.registry import GENERAL_RECIPES, METHODS, RECIPES
 from stridebench.harness.train import loop
 from tests.support.cli import stride
@@ -26,6 +26,7 @@ GENERAL = re.compile(
 )
 CLOUDS = "'{name: point_clouds, folder: FOLDER}'"
 FETCH = re.compile(r"stride fetch (\S+)")
+HUB = re.compile(r"hf download (\S+) --local-dir (\S+)")
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +56,10 @@ def test_every_printed_command_can_be_followed(pairs: list[dict[str, Any]]) -> N
             assert backbone == row["backbone"] and presets.resolve(backbone), row
             written = Path(out) if out else discover.trained(f"{name}-{backbone}")
             assert written == discover.trained(f"{part[1]}-{discover.plain(backbone)}"), row
+        elif match := HUB.fullmatch(row["command"]):
+            part = METHODS.get(row["name"])().components[0][1]
+            assert match[1] == PUBLISHED[part, row["backbone"]]
+            assert Path(match[2]) == discover.trained(f"{part}-{row['backbone']}")
         elif row["command"]:
             fetch = FETCH.fullmatch(row["command"])
             assert fetch is not None and fetch[1] in presets.by_name(), row

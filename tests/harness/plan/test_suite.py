@@ -449,6 +449,16 @@ def test_an_entry_can_be_limited_to_some_temperatures(write):
     )
 
 
+def test_an_entry_can_be_limited_to_some_tasks(write):
+    """An adapter trained on GSM8K decodes GSM8K alone."""
+    tasks = "tasks: [gsm8k, {name: continuation, limit: 1}]\nbackbones: embedded-code\n"
+    path = write("methods: [prompt_lookup, {name: sjd, tasks: continuation}]\n" + tasks)
+    cells = [(cell.name, cell.task.name) for cell in expand(suite.load(path)).cells if cell.role == "method"]
+    assert cells == [("prompt_lookup", "gsm8k"), ("prompt_lookup", "continuation"), ("sjd", "continuation")]
+    text = "methods: [{name: sjd, tasks: [gsm9k]}]\nbackbones: tabular\ntasks: tabular\n"
+    assert "'gsm9k' is not a task of the suite" in refused(write(text))
+
+
 def test_a_backbones_entry_takes_parameters_of_its_adapter(write):
     text = "methods: [{name: sjd, backbones: embedded-image}]\n"
     text += "tasks: [{name: emoji_scenes, backbones: [embedded-image]}]\n"
@@ -484,6 +494,35 @@ def test_a_backbones_entry_has_a_budget_of_its_own(write):
     assert [entry.get("max_new_tokens") for entry in plan.manifest()["key"]["backbones"]] == [90, None, None]
     with pytest.raises(UsageError, match="max_new_tokens"):
         suite.load(str(write(SUITE_WITH_CHAT.replace("90", "0"))))
+
+
+def test_a_backbones_entry_has_a_sampling_of_its_own(write):
+    """LLaDA and Dream have theirs whatever the suite's temperatures."""
+    entry = "{name: tiny:dream-7b, sampling: {temperature: 0.2, top_p: 0.95}}"
+    rest = "methods: [masked_diffusion, prompt_lookup]\ntasks: [gsm8k]\ntemperature: [0, 1]\n"
+    path = write(f"backbones: [tiny:llama3-8b, {entry}]\n{rest}")
+    plan = expand(suite.load(path))
+    assert {(c.backbone, c.sampling.temperature, c.sampling.top_p) for c in plan.cells} == {
+        ("tiny:dream-7b", 0.2, 0.95),
+        ("tiny:llama3-8b", 0.0, 1.0),
+        ("tiny:llama3-8b", 1.0, 1.0),
+    }
+    assert plan.manifest()["key"]["backbones"][1]["sampling"] == {"temperature": 0.2, "top_p": 0.95}
+    wrong = "methods: [sjd]\nbackbones: [{name: tabular, sampling: {top_p: 2}}]\ntasks: tabular\n"
+    assert "0 < top_p <= 1" in refused(write(wrong))
+
+
+def test_a_task_has_its_repetitions_and_the_command_line_replaces_them(write):
+    """GenEval has four pictures a prompt next to tasks of one."""
+    tasks = "tasks: [{name: tabular, prompts_count: 2, repetitions: 4}, {name: tabular, prompts_count: 3}]\n"
+    path = write("methods: [sjd]\nbackbones: tabular\nrepetitions: 2\n" + tasks)
+
+    def expected(**values):
+        plan = expand(suite.load(path, suite.Overrides(values)))
+        return {len(plan.prompts[cell.task]): plan.meta(cell).expected for cell in plan.cells}
+
+    assert expected() == {2: 8, 3: 6}
+    assert expected(repetitions=1) == {2: 2, 3: 3}
 
 
 def test_a_bare_name_of_the_command_line_takes_the_suites_entry(write):

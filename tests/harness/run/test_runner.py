@@ -383,6 +383,41 @@ def test_cells_pair_by_seed_and_warm_ups_are_separate(tmp_path):
     assert sum(a == b for a, b in zip(same, floor, strict=True)) < len(same)  # so has the second set
 
 
+def test_a_task_is_decoded_as_often_as_its_entry_says(tmp_path):
+    tasks = [{"name": "tabular", "prompts_count": 2, "repetitions": 3}, {"name": "tabular", "prompts_count": 1}]
+    store = start(tmp_path, plan := plan_of(methods=["sjd"], tasks=tasks, temperature=[1], warmup=0))
+    serial(plan, store, Options())
+    counts = [(store.cell(cell.id).meta.expected, len(counted(store.cell(cell.id)))) for cell in plan.cells]
+    assert sorted(counts) == [(1, 1)] * 3 + [(6, 6)] * 3
+
+
+@dataclass(frozen=True)
+class Stopping(TASKS.get("tabular")):  # type: ignore[misc]
+    """Outputs end where the tokens 2 and 0 were emitted; their text is their numbers."""
+
+    stops = ("2 0",)
+
+
+def test_every_method_ends_an_output_at_the_stop_of_its_task(tmp_path, plug):
+    """The token that completes a stop is the last one; without one an output has its budget."""
+    plug(TASKS, "stopping", Stopping)
+    methods = ["sjd", {"name": "speculative", "gamma": 4}]
+    plain = finished(tmp_path / "a", methods=methods, tasks=["tabular"], temperature=[0, 1], max_new_tokens=12)
+    cut = finished(tmp_path / "b", methods=methods, tasks=["stopping"], temperature=[0, 1], max_new_tokens=12)
+    lengths = set()
+    for label, cell in cut.items():
+        for row in counted(cell).itertuples():
+            text = " ".join(map(str, row.tokens))
+            assert row.status == "ok" and "2 0" not in text[:-1], label
+            assert text.endswith("2 0") or len(row.tokens) == 12
+            lengths.add(len(row.tokens))
+        if label.endswith("T=0"):
+            whole = counted(plain[label])["tokens"]
+            for prompt, tokens in counted(cell)["tokens"].items():
+                assert list(whole[prompt])[: len(tokens)] == list(tokens)
+    assert min(lengths) < 12
+
+
 def test_a_resumed_run_ends_with_the_counts_of_an_uninterrupted_one(tmp_path, plug):
     """A baseline may be sealed already: its outputs are then read from the sealed cell."""
     data: dict[str, Any] = {"methods": ["sjd", "speculative"], "temperature": [0, 1]}

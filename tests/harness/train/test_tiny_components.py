@@ -10,8 +10,9 @@ import pytest
 
 from stridebench.harness import discover
 from stridebench.harness.backbones import tiny
-from stridebench.harness.errors import UsageError
+from stridebench.harness.errors import PackageMissing, UsageError
 from stridebench.harness.plan import presets, suite, tiny_suite
+from stridebench.harness.plan.cells import expand
 from stridebench.harness.registry import METHODS
 from stridebench.harness.train import tiny_components
 from tests.support.cli import stride
@@ -50,7 +51,7 @@ def test_settings_that_small_pictures_and_short_canvases_do_not_have_shrink() ->
         for use in suite.of_command("papers/cross_regression --only real", suite.Overrides(tiny=True)).uses
         if METHODS.name_of(type(use.method)) == "masked_diffusion"
     ]
-    assert steps == [40, 10, 5, 40, 2, 1], "1024, 256, 128 and 1024, 64, 16 of 1024 tokens"
+    assert steps == [40, 10, 5, 40, 10, 5, 40, 2, 1], "twice 1024, 256, 128, and 1024, 64, 16 of 1024 tokens"
     pictures = suite.of_command("papers/mulo_sd --only 500", suite.Overrides(tiny=True)).tasks
     assert {use.max_new_tokens for use in pictures} == {8192} and {use.limit for use in pictures} == {1}
 
@@ -120,6 +121,22 @@ def test_a_suite_runs_to_its_end_on_a_stand_in_of_each_family(
 def test_a_whole_suite_runs_to_its_end_on_stand_ins(name: str, tmp_path: Path) -> None:
     ran(name, tmp_path / "run")
     assert (tmp_path / "run/report/papers.md").read_text()
+
+
+def test_cells_whose_training_needs_a_package_are_skipped_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows C and E of XSpecMesh need peft; the other rows run."""
+
+    def train(recipe: str, *_: object) -> None:
+        if recipe.endswith("-lora"):
+            raise PackageMissing("low-rank training needs peft: pip install x")
+
+    monkeypatch.setattr(tiny_components, "_train", train)
+    monkeypatch.setattr(discover, "is_here", lambda *_: False)
+    plan = expand(suite.of_command("papers/xspecmesh --only real", suite.Overrides(tiny=True)))
+    made = tiny_components.make(plan, lambda _: None)
+    skipped = {cell.backbone for cell in made.cells if str(cell.skip).startswith("low-rank training needs peft")}
+    assert skipped == {cell.backbone for cell in plan.runnable if ":lora=" in cell.backbone} != set()
+    assert {cell.backbone for cell in made.runnable} == {cell.backbone for cell in plan.runnable} - skipped
 
 
 def test_what_was_trained_for_an_earlier_stand_in_is_made_again(

@@ -144,6 +144,20 @@ def test_models_of_table_v_are_paired_in_order_and_fixed_bases_are_distinguished
     assert depth["XL 775M", "ADT-Tree"] == "6.00"
 
 
+def test_models_of_the_paper_fill_their_rows_of_table_v_whatever_the_order_and_no_other_table() -> None:
+    store = empty()
+    store.body["suite"] = {"name": "papers/adt_tree_real", "report": "adt_tree_real"}
+    for i, model in enumerate(("llamagen-c2i-xl:guidance=3.0", "llamagen-c2i-l:guidance=3.0")):
+        same = {"backbone": model, "task": "imagenet_classes", "baseline": f"ar{i}", "grid": GRID}
+        same["sampling"] = {"temperature": 1.0, "top_k": 2000, "top_p": 1.0}
+        store.add(meta(f"ar{i}", **same, role="baseline"), [picture("p", (0,) * 16, 0)])
+        store.add(meta(f"adt{i}", **same, method="adt_tree", params=ADT), [picture("p", (1,) * 8, i + 1)])
+    (rows,) = filled(store, table("adt_tree_table5"), labels=2)
+    depth = rows["d_bar (paper header: d~), measured"].str[:4]
+    assert (depth["L 775M", "ADT-Tree"], depth["XL 775M", "ADT-Tree"]) == ("4.00", "3.00")
+    assert filled(store, table("adt_tree_table1")) == [], "ImageNet's cells are not printed under Anole's name"
+
+
 def test_the_suite_of_table_v_has_each_of_its_rows() -> None:
     cells = expand(suite.of_command("papers/adt_tree --only base")).cells
     options = [tables.options(cell.config["params"]) for cell in cells]

@@ -121,6 +121,26 @@ def test_a_published_model_fills_its_own_rows_alone() -> None:
     assert set(column[others][:12]) == {UNMEASURED}
 
 
+def test_a_table_of_one_model_shows_no_other_model_of_the_paper() -> None:
+    """Table 5 is Lumina's: Janus has no sheet there, a stand-in has one, and in Lumina's run Lumina alone."""
+
+    def backbones(*names: str) -> list[str]:
+        run = paper_run("papers/sjdpp", names[0], "coco")
+        for name in names[1:]:
+            other = paper_run("papers/sjdpp", name, "coco")
+            for cell in other.sealed_cells:
+                facts = {**other.cell(cell).facts, "cell": f"{cell}-{name}", "baseline": f"ar-{name}"}
+                run.add(facts, other.records[cell])
+        return [
+            sheet.title.partition("measured on ")[2].split()[0]
+            for sheet in report.printed_table("sjdpp_table5", run_of(run))
+        ]
+
+    assert backbones("janus-pro-1b") == []
+    assert backbones("embedded-image") == ["embedded-image"]
+    assert backbones("janus-pro-1b", "lumina-mgpt-7b-768", "lumina-mgpt-7b-512") == ["lumina-mgpt-7b-768"]
+
+
 def test_a_benchmark_fills_its_own_table_alone() -> None:
     run = run_of(paper_run("papers/sjdpp", task="coco"))
     assert len(report.printed_table("sjdpp_table1", run)) == 1

@@ -22,7 +22,15 @@ from stridebench.tasks.metrics import clip as clip_scores
 from stridebench.tasks.metrics import clip as clips
 from stridebench.tasks.metrics import frechet, images
 from stridebench.tasks.metrics import image_weights as weights
-from stridebench.tasks.metrics.features import EffLite0, FeatureNet, Inception, draws, mean, sorted_pictures
+from stridebench.tasks.metrics.features import (
+    CleanInception,
+    EffLite0,
+    FeatureNet,
+    Inception,
+    draws,
+    mean,
+    sorted_pictures,
+)
 from stridebench.tasks.metrics.lpips import Lpips
 from tests.support.extras import needs_image_extra
 
@@ -154,6 +162,29 @@ class TestInception:
         expected = get_activations(files, net._net, batch_size=2, device="cpu", num_workers=0)
         np.testing.assert_allclose(net.features(pictures), expected, rtol=1e-4, atol=1e-5)
         assert net.logits(expected).shape == (2, 1008)
+
+    @pytest.mark.slow
+    def test_clean_fid_reads_squares_that_are_resized_without_rounding(self, random_inception):
+        """A wide picture is cropped; the network gets (x - 128) / 128 of 299 pixels, bicubic from a LANCZOS of 256."""
+        from PIL import Image
+
+        net, picture = CleanInception(random_inception / weights.INCEPTION.file), noise(0, 300)
+        wide = Picture(np.concatenate([noise(1, 300).pixels, picture.pixels, noise(2, 300).pixels], 1))
+        np.testing.assert_array_equal(net.features([wide]), net.features([picture]))
+        small = Image.fromarray(picture.pixels).resize((256, 256), Image.Resampling.LANCZOS)
+        bands = [
+            Image.fromarray(np.asarray(band, np.float32)).resize((299, 299), Image.Resampling.BICUBIC)
+            for band in small.split()
+        ]
+        x = torch.from_numpy(np.stack([np.asarray(band) for band in bands]).clip(0, 255))[None]
+        assert not torch.equal(x, x.round())
+        with torch.inference_mode():
+            expected = net._net((x - 128) / 128)[0][:, :, 0, 0].numpy()
+        np.testing.assert_allclose(net.features([picture]), expected, rtol=1e-4, atol=1e-5)
+
+    def test_clean_fid_refuses_statistics_of_another_resize(self, tmp_path):
+        scores = images.score("clean_fid_256", cell([noise(1)]), images.Settings(reference=str(tmp_path / "x.npz")))
+        assert "statistics of pytorch-fid" in scores["clean_fid_256"].reason
 
     def test_a_file_with_another_hash_is_refused_and_named(self, random_inception):
         with pytest.raises(WeightsError, match="begins with 6726825d"):
@@ -308,6 +339,24 @@ class TestClip:
         assert score.value == pytest.approx(scorer.cosines(picture_set.pictures, picture_set.texts).mean())
         assert -1 <= score.low <= score.value <= score.high <= 1
 
+    def test_prefix_and_resize_are_those_of_the_papers_evaluations(self, clip):
+        """ADT-Tree: the square in the middle, LANCZOS to 256; SJD: all of it, bilinear to 299 without antialiasing."""
+        from PIL import Image
+
+        wide = Picture(np.concatenate([noise(1, 90).pixels, noise(3, 300).pixels[:90], noise(2, 90).pixels], 1))
+        middle = Image.fromarray(wide.pixels[:, 195:285]).resize((256, 256), Image.Resampling.LANCZOS)
+        assert np.array_equal(clips.resized(wide, "lanczos-256").pixels, np.asarray(middle))
+        grown = clips.resized(plain(7, 90, 200, size=5), "bilinear-299").pixels
+        assert grown.shape == (299, 299, 3) and (grown == (7, 90, 200)).all()
+        corners = clips.resized(
+            Picture(np.eye(2, dtype=np.uint8)[:, :, None].repeat(3, 2) * 255), "bilinear-299"
+        ).pixels
+        assert [corners[0, 0, 0], corners[0, -1, 0]] == [255, 0]
+        picture_set = sorted_pictures(cell([wide], ["a dog"]))
+        score = clips.clip_score(picture_set, clip, "A photo depicts ", "lanczos-256")
+        cosine = clip.cosines([Picture(np.asarray(middle))], ["A photo depicts a dog"])[0]
+        assert score.value == pytest.approx(100 * max(cosine, 0), abs=1e-9)
+
     def test_hps_resizes_floats_and_clip_resizes_bytes(self, clip, random_clip):
         """The embeddings differ only by the rounding of pixels to bytes, so they are close."""
         hps_embedding = clips.Clip(TINY, random_clip, tensor_resize=True).pictures([noise(4)])
@@ -346,6 +395,8 @@ class TestClip:
     def test_a_model_without_a_checkpoint_is_refused(self):
         with pytest.raises(UsageError, match="clip_weights"):
             clips.open_clip(TINY, "", "")
+        with pytest.raises(WeightsError, match=r"ViT-B-16\.pt is not in"):
+            clips.open_clip("ViT-B-16-quickgelu", "", "nowhere")
         with pytest.raises(UsageError, match="lacks the model 'ViT-none'"):
             clips.Clip("ViT-none", Path("x.pt"))
 
@@ -467,6 +518,7 @@ class TestScore:
         scores = images.score(names, cell([noise(1), noise(2)], repetitions=2), settings)
         files = {
             "fid": weights.INCEPTION.file,
+            "clean_fid_256": weights.INCEPTION.file,
             "clip_score": weights.CLIP_L14.file,
             "hpsv2": weights.HPS_20.file,
             "hpsv2.1": weights.HPS_21.file,

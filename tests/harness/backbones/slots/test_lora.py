@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import FrozenInstanceError
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from stridebench.harness.core.run import open_run
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.core.session import Session
 from stridebench.harness.discover import find_component
-from stridebench.harness.errors import UsageError, WeightsError
+from stridebench.harness.errors import UsageError, WeightsError, WeightsWarning
 from stridebench.harness.registry import METHODS
 from stridebench.methods.cross_regression import CrossRegression
 from tests.support import peft_adapter
@@ -259,6 +260,24 @@ def test_an_adapter_is_written_into_a_new_folder_and_read_back(tmp_path: Path) -
     assert torch.equal(read[layer].up, torch.full((48, 2), 1.5).double())  # alpha / r = 3
     with pytest.raises(FrozenInstanceError):
         read[layer].up = None  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "what"),
+    [("residual_scale", 2, "residual_scale"), ("target_parameters", ["x"], ""), ("lora_bias", True, "")],
+)
+def test_a_setting_of_peft_that_is_not_read_is_named(key: str, value: object, what: str, tmp_path: Path) -> None:
+    """A note if it is not known, an error if it changes the products."""
+    low, tie = LowRank(torch.ones(2, 6), torch.ones(7, 2)), {"backbone": "x", "fingerprint": "f"}
+    lora.write(tmp_path, {"a": low}, 4, None, tie)
+    file = tmp_path / "adapter_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "peft_version": "0.18", key: value}))
+    if what:
+        with pytest.warns(WeightsWarning, match=rf"keys that are not read: {what}\. If"):
+            lora.merged(tmp_path, "f", {"a.weight": torch.ones(7, 6)})
+    else:
+        with pytest.raises(WeightsError, match=f"{key} is .*plain LoRA alone"):
+            lora.merged(tmp_path, "f", {"a.weight": torch.ones(7, 6)})
 
 
 def test_an_adapter_is_added_to_weights_of_its_own_shape(tmp_path: Path) -> None:

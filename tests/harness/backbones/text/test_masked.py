@@ -243,6 +243,20 @@ def test_a_text_ends_at_the_first_end_of_text_id(kind: str, tmp_path: Path) -> N
     assert model.encode("cab") == [2, 0, 1] and model.decode([2, 0, 9, 1]).replace(" ", "") == "ca"
 
 
+def test_the_end_of_a_turn_ends_an_answer_of_llada_too(tmp_path: Path) -> None:
+    """LLaDA's configuration names the end of text alone; its tokenizer has <|eot_id|>."""
+    folder = folder_of("llada_8b", tmp_path / "w", eos_token_id=9)
+    tokenizer_files(folder, "llada_8b")
+    file = folder / "tokenizer.json"
+    document = json.loads(file.read_text())
+    number = len(document["model"]["vocab"])
+    mark = {"id": number, "content": "<|eot_id|>", "single_word": False, "lstrip": False, "rstrip": False}
+    document["added_tokens"] = [{**mark, "normalized": False, "special": True}]
+    file.write_text(json.dumps(document))
+    capabilities = load(folder).capabilities
+    assert (capabilities.eos, capabilities.turn_ends) == ({9, number}, {number})
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [

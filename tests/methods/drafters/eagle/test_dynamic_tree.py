@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -34,7 +36,7 @@ class TestTree:
         reader = drafter.root(run)
         assert reader is not None
         first = reader.first.log_softmax(-1)[0]
-        second = reader.score(Draft(torch.arange(4), parents=torch.full((4,), -1))) + first[:, None]
+        second = reader.read(Draft(torch.arange(4), parents=torch.full((4,), -1))).log_softmax(-1) + first[:, None]
         scores: dict[tuple[int, ...], float] = {(a,): float(first[a]) for a in range(4)}
         scores |= {(a, b): float(second[a, b]) for a in range(4) for b in range(4)}
         draft = drafters.grow_dynamic(run, drafter, 2, 4, 7).draft
@@ -58,6 +60,27 @@ class TestTree:
             run = run_on(model, Sampling(temperature), 40, (0, 1, 2))
             drafts.append(drafters.grow_dynamic(run, started(kind(), run).drafter, 3, 2, 6).draft.tokens.tolist())
         assert drafts[0] == drafts[1]
+
+
+@each_method
+def test_warped_confidence_ranks_nodes_by_the_sampled_distribution(kind: EAGLE) -> None:
+    """At T = 4 with top-k 2 each node has two likely children, as LANTERN ranks them; at T = 0 it ranks as raw."""
+    model = Tabular("tabular", {"vocabulary": 6})
+
+    def tree(sampling: Sampling, nodes: int, **settings: Any) -> Draft:
+        run = run_on(model, sampling, 40, (0, 1, 2))
+        return drafters.grow_dynamic(run, started(kind(), run).drafter, 2, 3, nodes, **settings).draft
+
+    hot = Sampling(4.0, top_k=2)
+    run = run_on(model, hot, 40, (0, 1, 2))
+    reader = started(kind(), run).drafter.root(run)
+    assert reader is not None
+    likely = set(run.probs(reader.first)[0].nonzero()[:, 0].tolist())
+    roots = {node: token for node, token in enumerate(tree(hot, 6, confidence="warped").tokens.tolist()[:2])}
+    assert set(roots.values()) == likely
+    assert torch.bincount(tree(hot, 6, confidence="warped").explicit_parents + 1).tolist() == [2, 2, 2]
+    cold = Sampling(0.0)
+    assert tree(cold, 6, confidence="warped").tokens.tolist() == tree(cold, 6).tokens.tolist()
 
 
 @each_method

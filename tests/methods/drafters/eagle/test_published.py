@@ -80,6 +80,33 @@ def test_one_pass_is_that_of_the_reference(name: str, tmp_path: Path) -> None:
         torch.testing.assert_close(own, expected @ tied.unembed.T, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("negative", [2, 3, 6])
+@pytest.mark.parametrize("cuts", [(8,), (5, 8), (2, 4, 8)])
+def test_the_branch_without_the_condition_reads_the_rows_of_the_targets(
+    negative: int, cuts: tuple[int, ...], tmp_path: Path
+) -> None:
+    """LANTERN for Anole has the row of the first of `[0, 8197]` (U = 2), for LlamaGen those of all places (U = P)."""
+    reference = Published("chameleon")
+    net = FeatureDrafterNet.load(reference.save(tmp_path)).packed()
+    assert net.shape.unconditional == "rows"
+    torch.manual_seed(0)
+    prompt, embed, scale = 6, reference.embed.weight, 3.0
+    tied = TiedEmbeddings(embed, torch.randn(61, 32))
+    tokens, rows = torch.tensor([5, 9, 22, 31, 7, 3, 8, 1]), torch.randn(8, 2, 1, 32)
+    cache = FeatureCache(net, tied, Capabilities(61, 64, width=32, branches=2, guidance=scale), prompt, negative)
+    logits, start = [], 0
+    for end in cuts:
+        places = torch.arange(start, end)
+        window = Window(tokens[start:end], places, start, None, end - start, (), rows[start:end])
+        logits.append(cache.extend(window).logits)
+        start = end
+    first = prompt - negative  # entry i holds token i + 1 of the text and row i
+    with_condition = reference(embed[tokens], rows[:, 0].flatten(1)) @ tied.unembed.T
+    without = reference(embed[tokens[first:]], rows[first:, 1].flatten(1)) @ tied.unembed.T
+    expected = without + scale * (with_condition[first:] - without)
+    torch.testing.assert_close(torch.cat(logits)[first:], expected, rtol=1e-4, atol=5e-4)
+
+
 def test_eagle3_reads_its_own_rows_as_the_reference_does(tmp_path: Path) -> None:
     reference = Published("llama", kept=9, name="midlayer")
     net = FeatureDrafterNet.load(reference.save(tmp_path))

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from stridebench.harness.core.backbone import TiedEmbeddings
 from stridebench.harness.core.loop import decode
 from stridebench.harness.core.sampling import Sampling
-from stridebench.harness.errors import WeightsError
+from stridebench.harness.errors import WeightsError, WeightsWarning
 from stridebench.methods.autoregressive import Autoregressive
 from stridebench.methods.drafters.heads.net import Heads
 from stridebench.methods.medusa import Medusa
@@ -68,6 +68,18 @@ def test_one_pass_is_that_of_the_release(file: str, layers: int, tmp_path: Path)
     rows = torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(1))
     expected = torch.stack([head(rows) for head in modules])
     torch.testing.assert_close(heads(rows[:, None]), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_key_of_the_configuration_that_nobody_reads_is_named(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    folder = save(tmp_path, released())
+    Heads.load(folder, tied)
+    assert not recwarn.list
+    body = {"medusa_num_heads": 2, "base_model_name_or_path": "x", "residual_scale": 2}
+    (folder / "config.json").write_text(json.dumps(body))
+    with pytest.warns(WeightsWarning, match=r"keys that are not read: residual_scale\. If"):
+        Heads.load(folder, tied)
 
 
 @pytest.mark.parametrize(

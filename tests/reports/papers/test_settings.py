@@ -1,0 +1,25 @@
+"""The papers' suites have the authors' settings."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from stridebench.harness.plan import suite
+from tests import paper_settings
+from tests.paper_settings import Setting, settings
+
+
+@pytest.mark.parametrize("one", settings(), ids=lambda one: re.sub(r"\W+", "-", one.name))
+def test_a_setting_is_the_authors_or_has_a_reason(one: Setting) -> None:
+    assert one.ours, f"{one.suite} has no such setting"
+    assert one.agrees or one.reason, f"ours {one.ours}, the authors' {one.authors} ({one.source})"
+    assert one.source and one.suite in suite.commands()
+
+
+def test_the_table_names_every_difference(capsys: pytest.CaptureFixture[str]) -> None:
+    paper_settings.main()
+    differing = sum(not one.agrees for one in settings())
+    assert capsys.readouterr().out.endswith(f"{len(settings())} settings, {differing} differ\n")
+    assert not Setting("t", "quick", [1], [2], "s", "").agrees
