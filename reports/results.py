@@ -2,19 +2,36 @@
 
 A page marks the place of a table with ``<!-- results: FILE/TABLE -->`` and ``<!-- end -->``.
 `python -m stridebench.reports.results README.md` writes the tables between the marks.
+
+Runs of `servers` and `crossover` become results that pages quote, in one file if they have one commit:
+
+    python -m stridebench.reports.results --name engines runs/servers
+    python -m stridebench.reports.results --name crossover runs/crossover
+
+write `reports/data/results/engines.yaml` and `crossover.yaml` (tables side_by_side and crossover N), and
+`docs/images/engines.png` and `docs/images/crossover.png`.
 """
 
 from __future__ import annotations
 
+import argparse
+import itertools
 import re
-import sys
+import shlex
+import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import yaml
 
 from stridebench.harness.errors import UsageError
 from stridebench.harness.plan.yaml_lines import load as load_yaml
-from stridebench.reports.text_table import markdown_lines
+from stridebench.reports.text_table import TextTable, markdown_lines
+
+if TYPE_CHECKING:
+    from stridebench.harness.record.store import Store
 
 FOLDER = Path(__file__).parent / "data" / "results"
 FIELDS = ("title", "command", "commit", "date", "machine", "setting", "tables")
@@ -110,7 +127,90 @@ def filled(page: str) -> str:
     return BLOCK.sub(lambda block: block[1] + read(block[2]).table(block[3]).markdown + "\n" + block[5], page)
 
 
+# A run with engines as results.
+
+
+IMAGES = Path(__file__).parents[1] / "docs" / "images"
+PICTURES = {"side_by_side.png": "engines.png", "crossover.png": "crossover.png"}
+"""Pictures of a run's report, and their names among the images of the documentation."""
+
+READS_GGUF = " OpenVINO and llama.cpp read the Q4_1 file, the others its weights read back."
+
+
+def of_runs(name: str, runs: Sequence[Store]) -> Results:
+    """Return the results of runs of one machine and commit.
+
+    Raises:
+        UsageError: the runs are of several commits.
+    """
+    from stridebench.reports.run_report import RunReport  # imports matplotlib
+
+    first = runs[0].manifest
+    suite, machine, torch = first.suite.stored(), first.provenance.machine, first.provenance.versions["torch"]
+    commits = sorted({_commit(store) for store in runs})
+    if len(commits) > 1:
+        raise UsageError(f"the runs are of several commits: {', '.join(commits)}; write one after the other, by --name")
+    reports = [RunReport(store) for store in runs]
+    tables: dict[str, TextTable] = {}
+    for report in reports:
+        tables |= {"side_by_side": report.beside} if report.store.manifest.cells else {}
+        tables |= {f"crossover {number}": table for number, table in enumerate(report.speed_ups, start=1)}
+    prompts = ", ".join(f"{task['limit']} prompts of {task['name']}" for task in suite.get("tasks", []))
+    engines = {entry["name"] for entry in suite.get("engines", [])}
+    return Results(
+        name,
+        title="; ".join(store.manifest.suite.description or "engines" for store in runs),
+        command="; ".join(map(_command, runs)),
+        commit=commits[0],
+        date=first.created[:10],
+        machine=f"{machine['cores']} cores of {machine['cpu']}, torch {torch}, {machine['threads']} threads",
+        setting=(
+            f"{prompts}, {suite.get('max_new_tokens')} tokens each, ends of text ignored, seconds of whole requests; "
+            f"intervals over prompts.{READS_GGUF if engines & {'openvino_genai', 'llama_cpp'} else ''}"
+        ),
+        tables=tuple(ResultsTable(key, [c.title for c in table.columns], table.rows) for key, table in tables.items()),
+        notes=tuple(note for table in tables.values() for note in table.notes),
+    )
+
+
+def _commit(store: Store) -> str:
+    commit = store.manifest.provenance.git or {}
+    return f"{commit.get('commit', 'unknown')[:7]}{' with changes' if commit.get('dirty') else ''}"
+
+
+def _command(store: Store) -> str:
+    """The command line of a run, without its folder."""
+    words = store.manifest.provenance.argv[1:]
+    if "--out" in words:
+        del words[(place := words.index("--out")) : place + 2]
+    return shlex.join(["stride", *(word for word in words if word != "--resume")])
+
+
+def write_runs(folders: Sequence[str], name: str) -> None:
+    """Write the file of that name and the pictures; the first run that has a picture gives it."""
+    from stridebench.harness.record.store import Store
+
+    stores = [Store.open(folder) for folder in folders]
+    results = of_runs(name, stores)
+    written = {key: value for key, value in asdict(results).items() if key != "name"}
+    plain = written | {key: list(written[key]) for key in ("tables", "notes")}
+    text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=120)
+    (FOLDER / f"{name}.yaml").write_text(text, encoding="utf-8")
+    IMAGES.mkdir(exist_ok=True)
+    drawn_of = {table.name.split()[0] for table in results.tables}
+    for store, (drawn, image) in itertools.product(reversed(stores), PICTURES.items()):
+        if Path(drawn).stem in drawn_of and (store.path / "report" / drawn).is_file():
+            shutil.copyfile(store.path / "report" / drawn, IMAGES / image)
+    read(name)  # refuses what a page could not quote
+
+
 if __name__ == "__main__":
-    for argument in sys.argv[1:]:
-        target = Path(argument)
-        target.write_text(filled(target.read_text(encoding="utf-8")), encoding="utf-8")
+    parser = argparse.ArgumentParser(description="Fills in the tables of pages, or writes runs as results.")
+    parser.add_argument("paths", nargs="+", help="pages; with --name: runs with engines")
+    parser.add_argument("--name", help="of the file of results that the runs become")
+    arguments = parser.parse_args()
+    if arguments.name:
+        write_runs(arguments.paths, arguments.name)
+    else:
+        for target in map(Path, arguments.paths):
+            target.write_text(filled(target.read_text(encoding="utf-8")), encoding="utf-8")

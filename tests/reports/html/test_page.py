@@ -200,7 +200,7 @@ def test_runs_of_unlike_suites_share_a_page(tmp_path: Path) -> None:
     engines = page_runs.with_engines(tmp_path / "engines")
     index = parsed(page.write([texts, media, engines], tmp_path / "out"))
     modalities = {a["data-modality"] for tag, a in index.elements if tag == "tr" and "data-modality" in a}
-    assert modalities == {"text", "image", "mesh", "speech"} and "engines/3-drafts.html" in str(index.elements)
+    assert modalities == {"text", "image", "mesh", "speech"} and "cells/3-drafts.html" in str(index.elements)
 
 
 def test_a_prompt_of_a_megabyte_lies_in_a_shard(tmp_path: Path) -> None:
