@@ -120,16 +120,33 @@ COLUMNS = described(
     Column("peak_mb", "peak MB", 0, rank=9),
     Column("cpu_joules_per_token", "CPU J/token", 2, rank=9),
     Column("gpu_joules_per_token", "GPU J/token", 2, rank=9),
-    speedup="median over pairs of prompt and seed of the baseline's ms/token over this cell's, with its interval",
-    predicted="tau times the mean step of the baseline over the mean step of the cell",
-    scr="output tokens a target pass",
-    tau="output tokens a step",
-    drafter_c="time of a drafter's pass over that of the target's; rounded weights are a drafter, noise is not",
-    acceptance="accepted over tested, along the tested path",
-    ms_per_token="wall time of start and steps an output token",
-    agreement="common prefix with the baseline's output over the longer length, at T = 0",
-    logprob_diff="mean log-probability of a token under the target, less the baseline's, in nats",
-    audit="evidence against tokens drawn from the target's distribution; in brackets the bias that it would see",
+    **{
+        key: METRICS[key].formula
+        for key in ("scr", "tau", "acceptance", "acceptance_per_node", "ms_per_token", "logprob")
+    },
+    verdict="exact (proved by enumeration), approximate (by design; TV: the largest on small models; differs from AR: "
+    "the interval of log-prob - AR excludes 0), broken (claims exactness and fails), unverified",
+    speedup="median over (prompt, seed) pairs of the baseline's ms/token over this cell's, same run",
+    predicted="tau x mean step of the baseline / mean step; far from the measured one, something is off",
+    nfe="passes of the target's weights, bit for bit; noise on its logits changes none",
+    drafter_c="drafter pass time / target pass time, as in Leviathan et al. 2023: the mean pass of the drafter over "
+    "the mean pass of autoregressive decoding. Every pass that NFE does not count, of rounded weights too, has its price "
+    "here; -: no drafter",
+    agreement="common prefix with the baseline's output / the longer length, at T = 0",
+    logprob_std="over tokens",
+    logprob_diff="paired difference of the mean log-probabilities of a token under the target, in nats",
+    audit="evidence against tokens drawn from the target's distribution; a correct sampler reaches 1000 once in a "
+    "thousand audits. In brackets the bias, in total variation a token, that 9 of 10 audits refute if it is of a kind "
+    "that is bet on (`stride audit --json` lists them); -: one of these kinds would not be seen",
+    test="of cells without e; between token histograms of this cell and of an autoregressive set of other seeds; the "
+    "floor is that set and the baseline; p by swapping the two within prompts",
+    drafter="total variation between the drafter's distributions and those that it gives when it reads the same text "
+    "anew, and the acceptance that the difference costs; flagged if it exceeds what rounding gives; -: no drafter, or "
+    "its drafts cannot be made again (drafter_reason in the CSV)",
+    peak_mb="the most memory of the process during a decode, on a GPU of its allocator; on a CPU all that the process "
+    "has loaded is in it, also for other cells",
+    cpu_joules_per_token="energy of the whole processor, other work included",
+    gpu_joules_per_token="energy of the whole GPU, other work included",
 )
 COLUMN = {column.key: column for column in COLUMNS}
 
@@ -328,9 +345,8 @@ def markdown(frame: pd.DataFrame, categories: pd.DataFrame | None = None, more: 
         titles = ["group", "category", *(column.title for column in columns)]
         parts += ["## By category", "", *markdown_lines(titles, rows), ""]
     parts += [line for table in more for line in _section(table)]
-    helps = [f"{column.title}: {column.help}" for table in more for column in table.columns if column.help]
-    lines = [*(legend() if len(frame) or not more else ()), *dict.fromkeys(helps)]
-    return "\n".join([*parts, "## Legend", "", *(f"- {line}" for line in lines), ""])
+    columns = [*(COLUMNS if len(frame) or not more else ()), *(column for table in more for column in table.columns)]
+    return "\n".join([*parts, "## Legend", "", *(f"- {line}" for line in legend(columns)), ""])
 
 
 def _section(table: TextTable) -> list[str]:
@@ -342,33 +358,10 @@ def _section(table: TextTable) -> list[str]:
 _BY_CATEGORY = ("label", "speedup", "scr", "tau", "acceptance")
 
 
-def legend() -> list[str]:
-    """Return one line a column with its meaning. The formulas are those of `METRICS`."""
-    metrics = ("scr", "tau", "acceptance", "acceptance_per_node", "ms_per_token", "logprob")
-    return [
-        *(f"{column.title}: {METRICS[column.key].formula}" for column in COLUMNS if column.key in metrics),
-        "speed-up: median over (prompt, seed) pairs of the baseline's ms/token over this cell's, same run",
-        "c: drafter pass time / target pass time, as in Leviathan et al. 2023: the mean pass of the drafter over the "
-        "mean pass of autoregressive decoding. NFE counts passes of the target's weights, bit for bit (noise on its "
-        "logits changes none); every other pass, of rounded weights too, has its price here; -: no drafter",
-        "predicted: tau x mean step of the baseline / mean step; far from the measured one, something is off",
-        "agreement: common prefix with the baseline's output / the longer length, at T = 0",
-        "log-prob sd: over tokens; log-prob - AR: paired difference of the means",
-        "e (visible TV): evidence against tokens drawn from the target's distribution; a correct sampler reaches 1000 "
-        "once in a thousand audits. In brackets the bias, in total variation a token, that 9 of 10 audits refute if "
-        "it is of a kind that is bet on (`stride audit --json` lists them); -: one of these kinds would not be seen",
-        "peak MB: the most memory of the process during a decode, on a GPU of its allocator; on a CPU all that the "
-        "process has loaded is in it, also for other cells; J/token: energy of the whole processor or GPU, other work "
-        "included",
-        "TV to AR (floor), p: of cells without e; between token histograms of this cell and of an autoregressive set "
-        "of other seeds; the floor is that set and the baseline; p by swapping the two within prompts",
-        "drafter TV (acceptance lost): total variation between the drafter's distributions and those that it gives "
-        "when it reads the same text anew, and the acceptance that the difference costs; flagged if it exceeds "
-        "what rounding gives; -: no drafter, or its drafts cannot be made again (drafter_reason in the CSV)",
-        "verdict: exact (proved by enumeration), approximate (by design; TV: the largest on small models; differs from "
-        "AR: the interval of log-prob - AR excludes 0), broken (claims exactness and fails), unverified",
-        "[low, high]: 95 % interval over prompts, of one prompt alone over its repetitions; (n=3): too few for one",
-    ]
+def legend(columns: Iterable[Column] = COLUMNS) -> list[str]:
+    """Return one line a column with its meaning, and the form of intervals."""
+    helps = dict.fromkeys(f"{column.title}: {column.help}" for column in columns if column.help)
+    return [*helps, "[low, high]: 95 % interval over prompts, of one prompt alone over its repetitions; (n=3): too few"]
 
 
 def markdown_of(table: TextTable) -> str:

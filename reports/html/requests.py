@@ -159,10 +159,7 @@ def write_requests(requests: pd.DataFrame, prompts: Mapping[str, str], folder: P
 
 def _rows(requests: pd.DataFrame) -> Iterator[list[Any]]:
     """Yield the rows of the table of requests."""
-    latencies = timings(requests)
-    for index, (row, ttft, tpot) in enumerate(
-        zip(map(dict, requests.to_dict("records")), latencies["ttft_ms"], latencies["tpot_ms"], strict=True)
-    ):
+    for index, (_, row) in enumerate(requests.join(timings(requests)).iterrows()):
         ok, steps = row["status"] == "ok", _known(row["draft_steps"])
         tokens, accepted, passes = (_known(row[name]) for name in ("output_tokens", "accepted", "target_passes"))
         if passes is None and tokens is not None and accepted is not None:
@@ -174,8 +171,8 @@ def _rows(requests: pd.DataFrame) -> Iterator[list[Any]]:
             printable_line(str(row["category"] or "")),
             "ok" if ok else printable_line(str(row["fault"] or "failed")),
             tokens,
-            _rounded(ttft, 1),
-            _rounded(tpot, 2),
+            _rounded(row["ttft_ms"], 1),
+            _rounded(row["tpot_ms"], 2),
             _rounded((row["ended_ns"] - row["sent_ns"]) / 1e9, 3) if ok else None,
             None if _known(row["scheduled_ns"]) is None else _rounded((row["sent_ns"] - row["scheduled_ns"]) / 1e6, 1),
             _known(row["drafted"]),
