@@ -20,7 +20,7 @@ from stridebench.harness.record.outputs import json_values
 from stridebench.harness.record.store import Store
 from stridebench.harness.registry import REPORTS
 from stridebench.reports import contact_sheets, crossover, pareto, tables
-from stridebench.reports.summary import FinishedCell, by_category, reader, summarise, summarise_engines
+from stridebench.reports.summary import FinishedCell, Row, by_category, reader, summarise, summarise_engines
 from stridebench.reports.text_table import TextTable, print_table
 
 if TYPE_CHECKING:
@@ -76,13 +76,13 @@ class RunReport:
         return summarise_engines(self.store)
 
     @property
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[Row]:
         """Return the rows of methods, then those of engines, as JSON values."""
         methods = json_values(self.frame.to_dict("records")) if self._of_methods else []
         return [*methods, *self.rows_of_engines]
 
     @property
-    def rows_of_engines(self) -> list[dict[str, Any]]:
+    def rows_of_engines(self) -> list[Row]:
         """Return the rows of engines as JSON values."""
         rows = self.engines.drop(columns=list(tables.NESTED), errors="ignore").to_dict("records")
         return [json_values(row) for row in rows]

@@ -130,8 +130,8 @@ COLUMNS = described(
     predicted="tau x mean step of the baseline / mean step; far from the measured one, something is off",
     nfe="passes of the target's weights, bit for bit; noise on its logits changes none",
     drafter_c="drafter pass time / target pass time, as in Leviathan et al. 2023: the mean pass of the drafter over "
-    "the mean pass of autoregressive decoding. Every pass that NFE does not count, of rounded weights too, has its price "
-    "here; -: no drafter",
+    "the mean pass of autoregressive decoding. Every pass that NFE does not count, of rounded weights too, has its "
+    "price here; -: no drafter",
     agreement="common prefix with the baseline's output / the longer length, at T = 0",
     logprob_std="over tokens",
     logprob_diff="paired difference of the mean log-probabilities of a token under the target, in nats",
@@ -224,7 +224,7 @@ def text_tables(frame: pd.DataFrame) -> Iterator[TextTable]:
         first = rows.iloc[0]
         title = f"{'engines: ' if engines else ''}{setting_of(first, budget=True)}"
         if engines:
-            yield table_of(title, COLUMNS_OF_ENGINES, done, engine_notes(rows))
+            yield table_of(title, COLUMNS_OF_ENGINES, done, notes_of_engines(rows))
             continue
         batches = rows["batch"].unique()
         redundant = {"batch"} if len(batches) == 1 else set()
@@ -255,7 +255,7 @@ def table_of(title: str, candidates: Sequence[Column], rows: pd.DataFrame, notes
     return TextTable(title, columns, lines, notes)
 
 
-def engine_notes(rows: pd.DataFrame) -> list[str]:
+def notes_of_engines(rows: pd.DataFrame) -> list[str]:
     """Return the notes of cells of engines, and name those that are not finished."""
     named = [(f"{row['label']}, load {row['load']}", row) for _, row in rows.iterrows()]
     notes = [f"{name}: {row['note']}" for name, row in named if row["note"]]

@@ -88,7 +88,7 @@ HISTORY = {
 """Figures of an engine's cell in a history, by the names that `stride engine watch` writes, and their columns."""
 
 
-def engine_history(frame: pd.DataFrame) -> list[dict[str, Any]]:
+def engine_history(frame: pd.DataFrame) -> list[dict[str, object]]:
     """Return lines of a history (`stridebench.reports.history.series`), one for each finished cell of an engine."""
     facts = ("cell", "label", "load", "backbone", "dtype", "temperature", "task", "role", "status", "verdict")
     finished = frame[frame["status"] == "done"] if len(frame) else frame

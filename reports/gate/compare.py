@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from string import ascii_lowercase
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pandas as pd
 from rich.console import Console
@@ -222,12 +222,12 @@ def _compare_runs(
     notes = [] if same_machine else [f"seconds are not compared: the machines differ ({both})"]
     left_out = set() if same_machine else set(SECONDS)
     left_out |= set() if consumption and same_machine else set(CONSUMED)
-    rows: list[Row] = []
+    rows: list[dict[str, object]] = []
     for key in (key for key in first.finished if key in other.finished):
         cells = first.finished[key], other.finished[key]
-        cell_rows, remarks = _compare_cells(*cells, left_out)
-        rows += [{"run": letter, **row} for row in cell_rows]
-        notes += [f"{name_of(cells[0])}: {remark}" for remark in remarks]
+        compared = _compare_cells(*cells, left_out)
+        rows += compared.rows(letter)
+        notes += [f"{name_of(cells[0])}: {remark}" for remark in compared.remarks]
     lines_a, lines_b = _alone(first, other), _alone(other, first)
     only_a, only_b, notes = ([f"{prefix}{line}" for line in lines] for lines in (lines_a, lines_b, notes))
     return Comparison(pd.DataFrame(rows), only_a, only_b, notes, (letter,))
@@ -242,12 +242,62 @@ def _alone(run: Planned, other: Planned) -> list[str]:
     return lines
 
 
-Row = dict[str, Any]
 Ratio = tuple[str, str, float]
 
 
-def _compare_cells(a: SealedCell, b: SealedCell, left_out: set[str]) -> tuple[list[Row], list[str]]:
-    """Return a row a metric, and remarks on the pair."""
+@dataclass(frozen=True)
+class MetricDifference:
+    """A metric of two runs, and how far it differs.
+
+    Args:
+        metric: its name.
+        a: its value in run a, over the shared pairs.
+        b: in the other run.
+        difference: b - a.
+        low: the lower bound of the difference, or None if there are too few prompts.
+        high: the upper bound.
+        prompts: that were compared.
+        evidence: standard errors between the difference and zero, or None without an interval.
+    """
+
+    metric: str
+    a: float | None
+    b: float | None
+    difference: float
+    low: float | None
+    high: float | None
+    prompts: int
+    evidence: float | None
+
+
+@dataclass(frozen=True)
+class ComparedCells:
+    """Two cells of equal configuration.
+
+    Args:
+        cell: of run a.
+        pairs: outputs of equal prompt and repetition.
+        equal: pairs whose outputs are the same.
+        differences: one a metric.
+        remarks: what was not compared, and why.
+    """
+
+    cell: SealedCell
+    pairs: int
+    equal: int
+    differences: tuple[MetricDifference, ...]
+    remarks: tuple[str, ...]
+
+    def rows(self, run: str) -> Iterator[dict[str, object]]:
+        """Yield the columns of ``Comparison.frame``, one row a metric."""
+        meta = self.cell.meta
+        common: dict[str, object] = {"run": run, "cell": self.cell.name, "label": label_of(self.cell)}
+        common |= {word: getattr(meta, word) for word in ("backbone", "dtype", "task")}
+        common |= {"temperature": meta.sampling.temperature, "pairs": self.pairs, "equal": self.equal}
+        yield from ({**common, **vars(difference)} for difference in self.differences)
+
+
+def _compare_cells(a: SealedCell, b: SealedCell, left_out: set[str]) -> ComparedCells:
     sides = _terms(a), _terms(b)
     shared = sides[0].index.intersection(sides[1].index)
     texts = [side.loc[shared, "asked"] for side in sides]
@@ -258,19 +308,12 @@ def _compare_cells(a: SealedCell, b: SealedCell, left_out: set[str]) -> tuple[li
     if None not in weights and weights[0] != weights[1]:
         remarks.append("the weights differ")
     if not len(shared):
-        return [], [*remarks, "the runs share no finished prompt and seed"]
+        return ComparedCells(a, 0, 0, (), (*remarks, "the runs share no finished prompt and seed"))
     before, after = (side.loc[shared] for side in sides)
-    common = {
-        "cell": a.name,
-        "label": label_of(a),
-        **{word: getattr(a.meta, word) for word in ("backbone", "dtype", "task")},
-        "temperature": a.meta.sampling.temperature,
-        "pairs": len(shared),
-        "equal": int((before["digest"] == after["digest"]).sum()),
-    }
     ratios = RATIOS_OF_ENGINES if a.meta.engine else _ratios(before, after)
-    rows = (row_of(name, before, after, ratio) for name, ratio in ratios.items() if name not in left_out)
-    return [{**common, **row} for row in rows if row is not None], remarks
+    metrics = (difference_of(name, before, after, ratio) for name, ratio in ratios.items() if name not in left_out)
+    equal = int((before["digest"] == after["digest"]).sum())
+    return ComparedCells(a, len(shared), equal, tuple(filter(None, metrics)), tuple(remarks))
 
 
 def _terms(cell: SealedCell) -> pd.DataFrame:
@@ -308,8 +351,8 @@ def _ratios(before: pd.DataFrame, after: pd.DataFrame) -> dict[str, Ratio]:
     return {name: ratio for name, ratio in ratios.items() if name not in without}
 
 
-def row_of(metric: str, before: pd.DataFrame, after: pd.DataFrame, ratio: Ratio) -> Row | None:
-    """Return metric, a, b, difference with its bounds, prompts and evidence, or None if the runs share no value.
+def difference_of(metric: str, before: pd.DataFrame, after: pd.DataFrame, ratio: Ratio) -> MetricDifference | None:
+    """Compare a metric in two runs; return None if they share no value.
 
     Args:
         metric: its name.
@@ -322,10 +365,9 @@ def row_of(metric: str, before: pd.DataFrame, after: pd.DataFrame, ratio: Ratio)
     gap = stats.difference(one, two, above, below) if one[below].sum() and two[below].sum() else None
     if gap is None:
         return None
-    sides = {"a": stats.ratio(one, above, below, minus), "b": stats.ratio(two, above, below, minus)}
-    levels = {side: interval.estimate if interval else None for side, interval in sides.items()}
-    bounds = {"difference": gap.estimate, "low": gap.low, "high": gap.high, "prompts": gap.n}
-    return {"metric": metric, **levels, **bounds, "evidence": evidence(gap)}
+    levels = (stats.ratio(side, above, below, minus) for side in (one, two))
+    a, b = (level.estimate if level else None for level in levels)
+    return MetricDifference(metric, a, b, gap.estimate, gap.low, gap.high, gap.n, evidence(gap))
 
 
 def evidence(gap: stats.Interval) -> float | None:

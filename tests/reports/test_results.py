@@ -13,7 +13,7 @@ import yaml
 from stridebench.harness.errors import UsageError
 from stridebench.harness.record.entries import Manifest
 from stridebench.harness.record.store import Store
-from stridebench.reports import results
+from tests import results
 from tests.support.cli import stride
 from tests.support.table_engine import NAME, table_engine
 
@@ -47,7 +47,7 @@ def test_an_interval_holds_its_value(name: str) -> None:
 def test_a_pages_tables_are_those_of_the_data(name: str, tables: int) -> None:
     page = (ROOT / name).read_text(encoding="utf-8")
     assert len(results.BLOCK.findall(page)) >= tables
-    assert results.filled(page) == page, f"run `python -m stridebench.reports.results {name}`"
+    assert results.filled(page) == page, f"run `python -m tests.results {name}`"
 
 
 def test_a_changed_value_in_a_page_is_replaced() -> None:

@@ -1,12 +1,12 @@
 """Measured results that the documentation quotes, with their command, commit and machine.
 
 A page marks the place of a table with ``<!-- results: FILE/TABLE -->`` and ``<!-- end -->``.
-`python -m stridebench.reports.results README.md` writes the tables between the marks.
+`python -m tests.results README.md` writes the tables between the marks.
 
 Runs of `servers` and `crossover` become results that pages quote, in one file if they have one commit:
 
-    python -m stridebench.reports.results --name engines runs/servers
-    python -m stridebench.reports.results --name crossover runs/crossover
+    python -m tests.results --name engines runs/servers
+    python -m tests.results --name crossover runs/crossover
 
 write `reports/data/results/engines.yaml` and `crossover.yaml` (tables side_by_side and crossover N), and
 `docs/images/engines.png` and `docs/images/crossover.png`.
@@ -22,18 +22,17 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import yaml
 
 from stridebench.harness.errors import UsageError
 from stridebench.harness.plan.yaml_lines import load as load_yaml
+from stridebench.harness.record.store import Store
+from stridebench.reports.run_report import RunReport
 from stridebench.reports.text_table import TextTable, markdown_lines
 
-if TYPE_CHECKING:
-    from stridebench.harness.record.store import Store
-
-FOLDER = Path(__file__).parent / "data" / "results"
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "reports" / "data" / "results"
 FIELDS = ("title", "command", "commit", "date", "machine", "setting", "tables")
 BLOCK = re.compile(r"(<!-- results: (\w+)/([^>]+?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
@@ -130,7 +129,7 @@ def filled(page: str) -> str:
 # A run with engines as results.
 
 
-IMAGES = Path(__file__).parents[1] / "docs" / "images"
+IMAGES = ROOT / "docs" / "images"
 PICTURES = {"side_by_side.png": "engines.png", "crossover.png": "crossover.png"}
 """Pictures of a run's report, and their names among the images of the documentation."""
 
@@ -143,8 +142,6 @@ def of_runs(name: str, runs: Sequence[Store]) -> Results:
     Raises:
         UsageError: the runs are of several commits.
     """
-    from stridebench.reports.run_report import RunReport  # imports matplotlib
-
     first = runs[0].manifest
     suite, machine, torch = first.suite.stored(), first.provenance.machine, first.provenance.versions["torch"]
     commits = sorted({_commit(store) for store in runs})
@@ -188,8 +185,6 @@ def _command(store: Store) -> str:
 
 def write_runs(folders: Sequence[str], name: str) -> None:
     """Write the file of that name and the pictures; the first run that has a picture gives it."""
-    from stridebench.harness.record.store import Store
-
     stores = [Store.open(folder) for folder in folders]
     results = of_runs(name, stores)
     written = {key: value for key, value in asdict(results).items() if key != "name"}
