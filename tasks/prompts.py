@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,8 @@ PACKAGE = "dataset:"
 """In front of the name of rows that a package brings."""
 NUMBERS = ("id", "reference")
 """Fields that may be a whole number."""
+LIMITS = ("max_tokens", "max_completion_tokens", "output_tokens")
+"""Fields that limit the output of their row."""
 OTHER = ("text", "question", "input", "query")
 """Names of a column that is the prompt if a row has one of them only."""
 ROLES = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "bot": "assistant"}
@@ -47,14 +50,17 @@ class Prompts(Task):
     as it stands) or ``messages`` (a list of {"role", "content"}, in a .csv file as JSON, written through the model's
     chat template), and optionally ``id`` (default: the number of the line), ``reference`` (the expected answer) and
     ``category`` (for tables by category). Rows of ShareGPT, MT-bench (its first turns), Alpaca, of OpenAI's batches and
-    fine-tuning, token ids, and single columns of other names are read too (see `_plain`).
+    fine-tuning, token ids, and single columns of other names are read too (see `_plain`). A row's ``max_tokens`` or
+    ``output_tokens`` limits its output, which never exceeds the run's.
 
     Args:
         file: the file; or dataset:NAME, the rows of a package by the name of its entry point in the group
             ``stridebench.datasets``: a function without arguments that returns mappings with the same fields.
+        prompt_column: the field or column that holds the text of a prompt; "": the known names.
     """
 
     file: str = ""
+    prompt_column: str = ""
 
     source = "a file of the user"
     metrics = ("exact_match", "contains_reference")
@@ -64,10 +70,9 @@ class Prompts(Task):
         """Return the prompts in the order of the file."""
         if not self.file:
             raise UsageError("the task prompts needs a file: --prompts FILE, or {name: prompts, file: FILE}")
-        name = self.file.removeprefix(PACKAGE) if self.file.startswith(PACKAGE) else ""
         prompts: dict[str, Prompt] = {}
         places: dict[str, int] = {}
-        rows = list(_of_package(name) if name else _rows(Path(self.file).expanduser()))
+        rows = list(self._rows())
         if not rows:
             raise UsageError(f"{Path(self.file).expanduser()} has a header and no row; write a row for each prompt")
         for where, row in rows:
@@ -76,6 +81,24 @@ class Prompts(Task):
                 raise _taken(where, row, prompt, places[prompt.id])
             prompts[prompt.id], places[prompt.id] = prompt, where.number
         return tuple(prompts.values())
+
+    def _rows(self) -> Iterator[tuple[Where, Row]]:
+        package = self.file.removeprefix(PACKAGE) if self.file.startswith(PACKAGE) else ""
+        for where, row in _of_package(package) if package else _rows(Path(self.file).expanduser()):
+            if not self.prompt_column:
+                yield where, _plain(row)
+            elif isinstance(row, dict) and self.prompt_column in row:
+                others = {key: value for key, value in row.items() if key != "messages"}
+                yield where, {**others, "prompt": row[self.prompt_column], "field": self.prompt_column}
+            else:
+                fields = field_names(row) if isinstance(row, dict) else "none"
+                raise where.fault(f"prompt_column is {self.prompt_column!r}; found the fields {fields}")
+
+    def reading(self, prompts: Sequence[Prompt]) -> str:
+        """Say how many prompts were read from which fields of the file."""
+        found = Counter(str(row.get("field", "prompt")) for _, row in self._rows())
+        fields = " and ".join(f"`{name}`" for name, _ in found.most_common())
+        return f"{len(prompts)} prompt{'' if len(prompts) == 1 else 's'} from {fields} of {Path(self.file).name}"
 
     def score(self, prompt: Prompt, output: Output, tokens: Sequence[int]) -> dict[str, float]:
         """Return whether the output is the reference, and whether it contains it, white space at both ends apart."""
@@ -109,54 +132,60 @@ def _of_package(name: str) -> Iterator[tuple[Where, Row]]:
         yield Where(where, number), dict(row)
 
 
-def _rows(path: Path) -> Iterator[tuple[Where, Row]]:
+def _rows(path: Path) -> Iterator[tuple[Where, Any]]:
+    """Yield the rows of a file as they are: objects, or in JSON also texts and lists of messages."""
     ending = path.with_suffix("").suffix.lower() if path.suffix in PACKED else path.suffix.lower()
     if ending == ".txt":
         found = lines(path, WHAT, ORIGIN)
         if all(line.startswith("{") and line.endswith("}") for _, line in found):
             raise found[0][0].fault("each line of this .txt file is an object of JSON: name it .jsonl")
-        yield from ((where, {"prompt": line}) for where, line in found)
+        yield from ((where, {"prompt": line, "field": "lines"}) for where, line in found)
     elif ending == ".jsonl":
-        yield from ((where, _plain(row)) for where, row in json_lines(path, WHAT, ORIGIN, (dict, list, str)))
+        yield from json_lines(path, WHAT, ORIGIN, (dict, list, str))
     elif ending == ".json":
         entries = json_file(path, WHAT, ORIGIN)
         for number, entry in enumerate(entries if isinstance(entries, list) else [entries], 1):
             where = Where(path, number, "entry")
             if not isinstance(entry, dict | list | str):
                 raise where.fault(f"a JSON object is expected; found {type(entry).__name__}")
-            yield where, _plain(entry)
+            yield where, entry
     elif ending in (".csv", ".tsv"):
         header = read(path, WHAT, ORIGIN).partition("\n")[0]
         delimiter = "\t" if ending == ".tsv" else ";" if ";" in header and "," not in header else ","
-        rows = (_of_table(where, row) for where, row in table(path, WHAT, ORIGIN, delimiter))
-        yield from ((where, _plain(row)) for where, row in rows)
+        yield from (_of_table(where, row) for where, row in table(path, WHAT, ORIGIN, delimiter))
     elif ending == ".parquet":
-        yield from ((where, _plain(row)) for where, row in parquet(path, WHAT, ORIGIN))
+        yield from parquet(path, WHAT, ORIGIN)
     else:
         endings = ".txt, .jsonl, .json, .csv, .tsv or .parquet"
         raise UsageError(f"{path}: prompts are read from {endings}; found {path.suffix or 'no ending'}")
 
 
 def _plain(row: Any) -> Row:
-    """Return a row of a known form with the fields of this task: ``prompt`` or ``messages``, and the optional ones."""
+    """Return a row of a known form with the fields of this task: ``prompt`` or ``messages``, and the optional ones.
+
+    ``field`` names the one that held the prompt, if it has another name.
+    """
     if isinstance(row, str | list):
-        return _plain({"prompt" if isinstance(row, str) else "messages": row})
-    if {"prompt", "messages"} & set(row):
-        fields = dict(row)
+        return _plain({"prompt" if isinstance(row, str) else "messages": row, "field": "entries"})
+    if key := next((key for key in ("messages", "prompt") if key in row), ""):
+        fields = {"field": key, **row}
     elif isinstance(body := row.get("body"), dict):  # a line of OpenAI's batch
-        fields = {**body, "id": row.get("custom_id")}
+        fields = {**body, "id": row.get("custom_id"), "field": "body"}
     elif isinstance(row.get("conversations"), list):  # ShareGPT, whose later turns answer the model's
         turns = [_message(turn) for turn in row["conversations"]]
         first = next((at for at, turn in enumerate(turns) if turn.get("role") == "user"), len(turns))
-        fields = {**row, "messages": turns[: first + 2 if first + 1 < len(turns) else first + 1]}
+        kept = turns[: first + 2 if first + 1 < len(turns) else first + 1]
+        fields = {**row, "messages": kept, "field": "conversations"}
     elif isinstance(row.get("turns"), list) and row["turns"]:  # MT-bench, Spec-Bench
-        fields = {**row, "messages": [{"role": "user", "content": row["turns"][0]}]}
+        fields = {**row, "messages": [{"role": "user", "content": row["turns"][0]}], "field": "turns"}
     elif "instruction" in row:  # Alpaca
         parts = [str(row[key]) for key in ("instruction", "input") if row.get(key)]
-        fields = {**row, "prompt": "\n\n".join(parts), "reference": row.get("output")}
+        fields = {**row, "prompt": "\n\n".join(parts), "reference": row.get("output"), "field": "instruction"}
+    elif "prompt_token_ids" in row:
+        return {**row, "field": "prompt_token_ids"}
     else:
         other = [name for name in OTHER if name in row]
-        return {**row, "prompt": row[other[0]]} if len(other) == 1 else row
+        return {**row, "prompt": row[other[0]], "field": other[0]} if len(other) == 1 else row
     if "id" not in fields and "question_id" in row:
         fields["id"] = row["question_id"]
     if isinstance(reference := fields.get("reference"), list):  # of each turn
@@ -208,7 +237,20 @@ def _prompt(where: Where, row: Row) -> Prompt:
         category=texts["category"] or "",
         data={} if reference is None else {"reference": reference.strip()},
         messages=messages,
+        max_tokens=_limit(where, row),
     )
+
+
+def _limit(where: Where, row: Row) -> int:
+    """Return the output tokens that a row allows, or 0 if it does not say."""
+    name = next((name for name in LIMITS if row.get(name) not in (None, "")), None)
+    if name is None:
+        return 0
+    value = row[name]
+    number = int(value) if isinstance(value, str) and value.isdecimal() else value
+    if type(number) is not int or number < 1:
+        raise where.fault(f"{name} is {value!r}, not a whole number of tokens above 0")
+    return number
 
 
 def _hint(row: Row) -> str:

@@ -16,7 +16,8 @@ from stridebench.harness.registry import LAYOUTS
 from stridebench.harness.run.stored_audit import attach as attach_scores
 from stridebench.harness.run.stored_audit import stored_outputs
 from stridebench.reports.interchange import writers
-from stridebench.reports.interchange.readers import read, table
+from stridebench.reports.interchange.readers import read
+from stridebench.reports.interchange.results import table
 from stridebench.reports.text_table import markdown_lines, number
 
 PATH = click.Path(path_type=Path)
@@ -41,9 +42,11 @@ def command() -> None:
 def import_results(paths: tuple[Path, ...], as_json: bool) -> None:
     """Read acceptance from results of other tools, in one definition, and name their flaws.
 
-    Read are AIPerf's acceptance records (JSON lines), InferenceX' golden acceptance lengths (YAML), the JSON files of
-    `vllm bench serve`, folders of specdec_bench (runs of SPEED-Bench too) and answer files of Spec-Bench. *Length a
-    draft* is 1 + accepted / passes with a draft, pooled over requests; *mean of means* averages over requests.
+    Read are AIPerf's acceptance records (JSON lines), InferenceX' golden acceptance lengths (YAML), files of `vllm
+    bench serve` and `sglang.bench_serving`, folders of specdec_bench (runs of SPEED-Bench too), answer files of
+    Spec-Bench and EAGLE, answers of SGLang's and llama.cpp's servers (JSON, one a line), llama.cpp's log (.log), and
+    reports of trtllm-bench and GuideLLM. *Length a draft* is 1 + accepted / passes with a draft, pooled over requests;
+    *mean of means* averages over requests.
 
     \b
     stride exchange import bench.json golden.yaml answers.jsonl

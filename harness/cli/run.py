@@ -12,7 +12,7 @@ import click
 
 from stridebench.harness.cli.main import emit, say
 from stridebench.harness.discover import catalogue, declare_all
-from stridebench.harness.errors import UsageError
+from stridebench.harness.errors import UsageError, printable_line
 from stridebench.harness.machine.quiet import stdout_on_stderr
 from stridebench.harness.machine.surroundings import restored
 from stridebench.harness.plan import presets
@@ -136,6 +136,9 @@ def command(name: str | None, **options: Any) -> None:
         out, resume = options["out"], options["resume"]
         plan = with_obstacles(expand(suite_to_run(name, read(options), out, resume)), out, resume)
         outcomes = _outcomes(plan) if options["dry_run"] else {}
+    for use, prompts in plan.prompts.items():
+        if reading := use.task.reading(prompts):
+            say(printable_line(reading), err=True)
     if options["dry_run"]:
         _print_plan(plan, outcomes, options["as_json"])
         _refuse_idle(plan, outcomes)

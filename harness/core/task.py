@@ -30,6 +30,7 @@ class Prompt:
         messages: a conversation of {"role", "content"}, which a model reads instead of ``text``, through its chat
             template.
         last: a model reads only the last so many tokens of ``text``; 0 for all of it.
+        max_tokens: output tokens at most, if the data says so; 0 leaves it to the run.
     """
 
     id: str
@@ -40,6 +41,11 @@ class Prompt:
     data: Mapping[str, Any] = field(default_factory=dict)
     messages: tuple[Mapping[str, str], ...] = ()
     last: int = 0
+    max_tokens: int = 0
+
+    def budget(self, most: int) -> int:
+        """Return the output tokens at most in a run that allows ``most``."""
+        return min(most, self.max_tokens or most)
 
     def cut(self, ids: Sequence[int]) -> tuple[int, ...]:
         """The tokens of ``text`` that are read.
@@ -116,6 +122,10 @@ class Task(ABC):
         Raises:
             UsageError: the data is missing; says what to put where.
         """
+
+    def reading(self, prompts: Sequence[Prompt]) -> str:
+        """Say in a line what these prompts were read from, or "" if the name of the task says it."""
+        return ""
 
     def score(self, prompt: Prompt, output: Output, tokens: Sequence[int]) -> dict[str, float]:
         """Score one output, decoded and without the prompt. Pure, never timed.

@@ -270,6 +270,8 @@ def _hashable(prompt: Prompt) -> list[Any]:
         content.append(prompt.last)
     if prompt.messages:
         content.append([dict(message) for message in prompt.messages])
+    if prompt.max_tokens:
+        content.append({"max_tokens": prompt.max_tokens})
     if prompt.condition is None:
         return content
     return [*content, hashlib.sha256(prompt.condition.tobytes()).hexdigest()[:16]]

@@ -69,7 +69,8 @@ def attempt(
         stream = f"{cell.task.name}/floor" if cell.role == "floor" else cell.task.name
         draws = SeededDraws(cell.seed, stream, prompt.id, repetition, backbone.device)
         grid = backbone.capabilities.grid
-        budget = min(cell.max_new_tokens, grid.length) if grid else cell.max_new_tokens
+        most = prompt.budget(cell.max_new_tokens)
+        budget = min(most, grid.length) if grid else most
         models = Models(backbone, group.load_drafter, prompt, stopwatch, encoded, slot)
         run = Run.of(models, cell.sampling, budget, draws, cell.stop_at_eos)
         if slot is not None:

@@ -11,7 +11,8 @@ from stridebench.harness.errors import UsageError, did_you_mean
 from stridebench.harness.record import stats
 from stridebench.harness.record.store import Store
 from stridebench.reports.gate.decision import EXIT
-from stridebench.reports.interchange.readers import ToolResult, read
+from stridebench.reports.interchange.readers import read
+from stridebench.reports.interchange.results import ToolResult
 from stridebench.reports.interchange.writers import lengths
 
 MARGIN = 0.05

@@ -1,198 +1,41 @@
 """Readers of other tools' results; which one a file is for shows in its content.
 
 Layouts: AIPerf 0.13's `SpecDecodeAcceptanceRecord` as JSON lines; InferenceX' `golden_al_distribution/*.yaml`; `vllm
-bench serve --save-result`; folders of specdec_bench, also of its SPEED-Bench runs; Spec-Bench's answer files.
+bench serve --save-result`; folders of specdec_bench, also of its SPEED-Bench runs; answers of Spec-Bench and EAGLE;
+`sglang.bench_serving` 0.5 and answers of SGLang's ``/generate``; answers of llama.cpp's server and its log;
+`trtllm-bench throughput --report_json`; GuideLLM 0.7's benchmarks.json.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections import Counter
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import yaml
 
 from stridebench.harness.errors import UsageError, printable_line
 from stridebench.harness.plan.yaml_lines import load as load_yaml
-from stridebench.harness.record.requests import Request, identities
-
-# What results of every tool are read into: acceptance of requests, or of a whole run where a tool tells no more.
-
-
-@dataclass(frozen=True)
-class ToolResult:
-    """A file or folder of another tool.
-
-    Args:
-        tool: whose layout it is.
-        source: its path.
-        label: model, method or engine, as the tool says.
-        requests: those that it tells, with fields null if it does not; ``status`` is "failed" if it failed.
-        total: the whole run's numbers, if the tool tells them: draft_steps, drafted, accepted, output_tokens,
-            seconds, told_length, told_rate, and the numbers that show its flaws.
-        golden: reference lengths by (mode, draft length), of a golden-acceptance file.
-        flaws: doubts about the numbers, one line each.
-    """
-
-    tool: str
-    source: str
-    label: str = ""
-    requests: tuple[Request, ...] = ()
-    total: Mapping[str, float] = field(default_factory=dict)
-    golden: Mapping[tuple[str, int], float] = field(default_factory=dict)
-    flaws: tuple[str, ...] = ()
-
-    def sum(self, name: str) -> float | None:
-        """Return a total of the tool, else of the requests, or None if one of them does not tell it."""
-        if name in self.total:
-            return self.total[name]
-        values = [getattr(row, name, None) for row in self.requests if row.status == "ok"]
-        told = [value for value in values if value is not None]
-        return float(sum(told)) if told and len(told) == len(values) else None
-
-    @property
-    def length(self) -> float | None:
-        """1 + accepted / passes with a draft, pooled."""
-        accepted, steps = self.sum("accepted"), self.sum("draft_steps")
-        return 1 + accepted / steps if accepted is not None and steps else None
-
-    @property
-    def length_of_means(self) -> float | None:
-        """Return the mean of the requests' lengths."""
-        own = [
-            1 + row.accepted / row.draft_steps
-            for row in self.requests
-            if row.status == "ok" and row.draft_steps and row.accepted is not None
-        ]
-        return sum(own) / len(own) if own else None
-
-    @property
-    def rate(self) -> float | None:
-        """Accepted / drafted."""
-        accepted, drafted = self.sum("accepted"), self.sum("drafted")
-        return accepted / drafted if accepted is not None and drafted else None
-
-
-# Known flaws of other tools' results, each looked for in the figures themselves.
-
-
-SLOW_START = 3.0
-"""A first request this many times as slow a token as the median was not warmed up."""
-ROUNDING = 0.006
-"""By how much printed means may differ from their counts."""
-DEAD = 1.01
-
-
-def checked(result: ToolResult) -> ToolResult:
-    """The result with its flaws."""
-    checks = {
-        "Spec-Bench": _spec_bench_lint,
-        "specdec_bench": _specdec_bench,
-        "vLLM bench": _vllm_bench_lint,
-        "InferenceX": _golden_lint,
-        "AIPerf": _records,
-    }
-    return replace(result, flaws=tuple(dict.fromkeys([*checks[result.tool](result), *_any(result)])))
-
-
-def _any(result: ToolResult) -> Iterator[str]:
-    length, told = result.length, result.total.get("told_length")
-    if result.rate is not None and not 0 <= result.rate <= 1:
-        yield f"it accepted {result.rate:.2f} of its drafts, which is not a share"
-    if length is not None and length < DEAD:
-        yield f"a mean length of {length:.2f}: nothing was drafted, or the drafter is dead; no acceptance was measured"
-    if told is not None and length is not None and abs(told - length) > ROUNDING:
-        yield f"it says a mean length of {told:.3f}, and its counts give {length:.3f}, as a mean of means may differ"
-
-
-def _records(result: ToolResult) -> Iterator[str]:
-    for row in result.requests:
-        yield from (f"request {row.prompt}: {line}" for line in identities(row))
-
-
-def _golden_lint(result: ToolResult) -> Iterator[str]:
-    yield "one figure each with two decimals and no interval: a gate against it knows nothing of its noise"
-    for (mode, k), length in result.golden.items():
-        if not 1 <= length <= k + 1:
-            yield f"{mode}, {k} drafts: a length of {length:g} lies outside of 1 to {k + 1}"
-    for mode in dict.fromkeys(mode for mode, _ in result.golden):
-        curve = sorted((k, length) for (name, k), length in result.golden.items() if name == mode)
-        falls = [f"{k}" for (_, before), (k, after) in pairwise(curve) if after < before]
-        if falls:
-            yield f"{mode}: longer drafts have a shorter length at {', '.join(falls)}, which is noise of that size"
-
-
-def _vllm_bench_lint(result: ToolResult) -> Iterator[str]:
-    total = result.total
-    if total["failed"]:
-        yield f"{total['failed']:.0f} requests failed and are in no figure; {total['completed']:.0f} are"
-    if "accepted" not in total:
-        yield "it tells no acceptance: the server did not speculate, or its counters were off"
-        return
-    places = [total[f"place_{place}"] for place in range(len(total)) if f"place_{place}" in total]
-    if any(after > before + ROUNDING for before, after in pairwise(places)):
-        yield "its rates by position rise; each must be at most the one before"
-    if places and result.length is not None and abs(sum(places) - (result.length - 1)) > ROUNDING:
-        yield f"its rates by position add up to {sum(places):.3f}, and its length less 1 is {result.length - 1:.3f}"
-    if result.rate is not None and abs(total.get("told_rate", result.rate) - result.rate) > ROUNDING:
-        yield f"it says an acceptance of {total['told_rate']:.3f}, and its counts give {result.rate:.3f}"
-
-
-def _specdec_bench(result: ToolResult) -> Iterator[str]:
-    total = result.total
-    if total["runs"] > 1:
-        yield f"{total['runs']:.0f} runs wrote into this folder; the last one is read"
-    requests = total["requests"]
-    if requests and total["single"] >= requests and total["longest"] > 1:
-        steps, accepted = total["draft_steps"] - requests, total["accepted"]
-        corrected = f"{1 + accepted / steps:.3f}" if steps > 0 else "nothing"
-        yield (
-            f"{total['single']:.0f} chunks of 1 token in {requests:.0f} turns: older versions count the chunk of the "
-            f"prefill as a step; without one a turn the length is {corrected}"
-        )
-    if total.get("step_times"):
-        yield "its step times hold the time to the first token of every request"
-    yield "it makes no warm-up requests"
-
-
-def _spec_bench_lint(result: ToolResult) -> Iterator[str]:
-    keys = Counter((row.prompt, row.repetition) for row in result.requests)
-    twice = [prompt for (prompt, _), count in keys.items() if count > 1]
-    if twice:
-        yield f"{len(twice)} questions stand there twice, such as {twice[0]}: a second run was appended to the file"
-    failed = [row.prompt for row in result.requests if row.status != "ok"]
-    if failed:
-        yield f"{len(failed)} turns are ERROR and hold the figures of the turn before, such as question {failed[0]}"
-    rows = [row for row in result.requests if row.status == "ok" and row.output_tokens]
-    emitted = {row: row.draft_steps + row.accepted for row in rows if row.draft_steps and row.accepted is not None}
-    over = [(row, count) for row, count in emitted.items() if row.output_tokens != count]
-    if over:
-        row, count = over[0]
-        yield (
-            f"{len(over)} outputs have another number of tokens than their steps emitted, such as question "
-            f"{row.prompt}: {row.output_tokens}, and {count}"
-        )
-    speeds = [row.ended_ns / row.output_tokens for row in rows if row.output_tokens]
-    if len(speeds) > 2 and speeds[0] > SLOW_START * float(np.median(speeds)):
-        yield "its first question is three times as slow a token as the median: nothing was warmed up"
-    if rows and all(row.draft_steps and not row.accepted for row in rows):
-        yield (
-            "it is a baseline: the tool counts its tokens from the text, less 1, and a method's by new_tokens; compare "
-            "new_tokens of both"
-        )
-
+from stridebench.harness.record.requests import Request
+from stridebench.reports.interchange.results import ToolResult, checked
 
 NOT_OF_IT = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 """What reading a file as another layout raises."""
 LONGEST_STEP = 100_000
 """Tokens of one step above which a figure is not a length; a histogram holds an entry for each number below."""
-TOOLS = "AIPerf acceptance records, InferenceX golden YAML, vLLM bench JSON, specdec_bench folders, Spec-Bench JSONL"
+TOOLS = (
+    "AIPerf acceptance records, InferenceX golden YAML, vLLM and SGLang bench files, specdec_bench folders, answer "
+    "files of Spec-Bench and EAGLE, answers of SGLang and llama.cpp, llama.cpp's log, reports of trtllm-bench and "
+    "GuideLLM"
+)
+LOGGED = re.compile(
+    r"draft acceptance(?: rate)? = +[\d.]+ \( *(\d+) accepted / +(\d+) generated\)"
+    r"(?:, mean (?:len|acceptance length) = +([\d.]+))?(?:.*?(?:per pos\w*) = \(([\d., ]+)\))?"
+)
+"""A request in the log of llama.cpp's server: accepted, drafted; newer versions add the length and rates by place."""
 
 
 def read(path: Path) -> ToolResult:
@@ -224,12 +67,43 @@ def _file(path: Path) -> ToolResult:
     text = path.read_text(encoding="utf-8-sig")  # Windows' programs write a byte order mark
     if not text.strip():
         raise ValueError("it is empty")
+    if path.suffix in (".log", ".txt"):
+        return _llama_cpp_log(path, text)
     if path.suffix in (".yaml", ".yml"):
-        return _golden(path, _object(load_yaml(text)))
+        document = _object(load_yaml(text))
+        return _guidellm(path, document) if "benchmarks" in document else _golden(path, document)
     if path.suffix == ".jsonl":
-        rows = [_object(json.loads(line), f"line {number}") for number, line in _lines(text)]
-        return _spec_bench(path, rows) if "choices" in rows[0] else _aiperf(path, rows)
-    return _vllm_bench(path, _object(json.loads(text)))
+        return _records(path, [_object(json.loads(line), f"line {number}") for number, line in _lines(text)])
+    document = json.loads(text)
+    if isinstance(document, list) and document:
+        return _records(path, [_object(row, f"entry {number}") for number, row in enumerate(document, 1)])
+    if "benchmarks" in _object(document):
+        return _guidellm(path, document)
+    if "request_info" in document and "performance" in document:
+        return _tensorrt_llm(path, document)
+    return _vllm_bench(path, document) if _whose([document]) == "AIPerf" else _records(path, [document])
+
+
+def _whose(rows: list[Any]) -> str:
+    """Return the tool that wrote these rows."""
+    first = rows[0]
+    if "choices" in first and "question_id" in first:
+        return "EAGLE" if "idxs" in first["choices"][0] and not _lengths(first["choices"][0]) else "Spec-Bench"
+    if "timings" in first:
+        return "llama.cpp"
+    if "meta_info" in first or "sglext" in first:
+        return "SGLang"
+    return "SGLang bench" if str(first.get("backend", "")).startswith("sglang") else "AIPerf"
+
+
+def _records(path: Path, rows: list[Any]) -> ToolResult:
+    """Read lines, or entries of a list, one a request, a question or a run."""
+    tool = _whose(rows)
+    if tool == "SGLang bench":
+        return _sglang_bench(path, rows)
+    if tool in ("Spec-Bench", "EAGLE"):
+        return _answers(path, tool, rows)
+    return {"llama.cpp": _llama_cpp, "SGLang": _sglang, "AIPerf": _aiperf}[tool](path, rows)
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
@@ -245,27 +119,44 @@ def _object(value: Any, place: str = "it") -> dict[Any, Any]:
 
 def _aiperf(path: Path, rows: list[Any]) -> ToolResult:
     """Records as they are, or each under ``spec_decode_acceptance`` of a request's line."""
-    requests, engines = [], set()
+    requests: dict[tuple[str, int], Request] = {}
+    engines = set()
     for number, row in enumerate(rows):
-        record = row.get("spec_decode_acceptance", row)
-        histogram = _histogram(record["acceptance_histogram"], 0)
-        engines.add(str(record["engine"]))
-        requests.append(
+        facts, record = row.get("metadata") or {}, row.get("spec_decode_acceptance", row) or {}
+        fault = row.get("error") or ("cancelled" if facts.get("was_cancelled") else None)
+        name = str(facts.get("x_request_id") or row.get("request", number))
+        told = {} if not record and (fault or facts) else _acceptance_record(record)
+        if record:
+            engines.add(str(record["engine"]))
+        requests.setdefault(
+            (name, _whole(facts.get("turn_index") or 0)),
             Request(
-                str(row.get("request", number)),
-                0,
-                False,
-                "ok",
-                draft_steps=_whole(record["num_spec_steps"]),
-                drafted=_whole(record["num_draft_tokens"]),
-                accepted=_whole(record["num_accepted_draft_tokens"]),
-                histogram=tuple(histogram.get(kept, 0) for kept in range(max(histogram, default=0) + 1)),
-                output_tokens=None if record.get("completion_tokens") is None else _whole(record["completion_tokens"]),
-                told_length=_number(record["mean_acceptance_length"]),
-                told_rate=_number(record["draft_acceptance_rate"]),
-            )
+                name,
+                _whole(facts.get("turn_index") or 0),
+                facts.get("benchmark_phase", "profiling") != "profiling",
+                "failed" if fault else "ok",
+                error=None if fault is None else str(fault)[:200],
+                **told,
+            ),
         )
-    return ToolResult("AIPerf", str(path), ", ".join(sorted(engines)), tuple(requests))
+    total = {"twice": float(len(rows) - len(requests))}
+    return ToolResult("AIPerf", str(path), ", ".join(sorted(engines)), tuple(requests.values()), total)
+
+
+def _acceptance_record(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a request."""
+    told = record.get("acceptance_histogram")
+    histogram = None if told is None else _histogram(told, 0)
+    tokens = record.get("completion_tokens")
+    return {
+        "draft_steps": _whole(record["num_spec_steps"]),
+        "drafted": _whole(record["num_draft_tokens"]),
+        "accepted": _whole(record["num_accepted_draft_tokens"]),
+        "histogram": histogram and tuple(histogram.get(kept, 0) for kept in range(max(histogram) + 1)),
+        "output_tokens": None if tokens is None else _whole(tokens),
+        "told_length": _number(record["mean_acceptance_length"]),
+        "told_rate": _number(record["draft_acceptance_rate"]),
+    }
 
 
 def _golden(path: Path, document: Any) -> ToolResult:
@@ -288,6 +179,7 @@ def _vllm_bench(path: Path, document: Any) -> ToolResult:
     }
     total |= {own_name: _number(document[name]) for own_name, name in names.items() if document.get(name) is not None}
     total |= {"completed": _number(document["completed"]), "failed": _number(document.get("failed") or 0)}
+    total |= {"num_prompts": _number(document.get("num_prompts") or 0)}
     places = [_number(value) for value in document.get("spec_decode_per_position_acceptance_rates") or []]
     total |= {f"place_{place}": value for place, value in enumerate(places)}
     if "told_rate" in total:
@@ -317,13 +209,19 @@ def _folder(path: Path) -> ToolResult:
     return ToolResult("specdec_bench", str(path), label, total=total)
 
 
-def _spec_bench(path: Path, rows: list[Any]) -> ToolResult:
+def _answers(path: Path, tool: str, rows: list[Any]) -> ToolResult:
+    """Answers of Spec-Bench, or of EAGLE, whose ``idxs`` count the passes of a turn from 0."""
     requests = []
     for row in rows:
         for choice in row["choices"]:
-            lengths = [_whole(length) for length in choice.get("accept_lengths") or []]
+            lengths = [_whole(length) for length in _lengths(choice)]
             kept = [_step(max(length - 1, 0), 0) for length in lengths]  # a length counts the target's own token too
             tokens, seconds = sum(map(_whole, choice["new_tokens"])), sum(map(_number, choice["wall_time"]))
+            steps: int | None = len(lengths) or None
+            accepted: int | None = sum(kept) if lengths else None
+            if tool == "EAGLE":
+                steps = sum(_whole(index) + 1 for index in choice["idxs"])
+                accepted = tokens - steps
             failed = "ERROR" in choice["turns"]
             requests.append(
                 Request(
@@ -335,12 +233,144 @@ def _spec_bench(path: Path, rows: list[Any]) -> ToolResult:
                     category=str(row.get("category", "")),
                     output_tokens=tokens,
                     ended_ns=int(seconds * 1e9),
-                    draft_steps=len(lengths) if lengths else None,
-                    accepted=sum(kept) if lengths else None,
+                    draft_steps=steps,
+                    accepted=accepted,
                     histogram=tuple(kept.count(number) for number in range(max(kept) + 1)) if kept else None,
                 )
             )
-    return ToolResult("Spec-Bench", str(path), str(rows[0].get("model_id") or ""), tuple(requests))
+    return ToolResult(tool, str(path), str(rows[0].get("model_id") or ""), tuple(requests))
+
+
+def _lengths(choice: Mapping[str, Any]) -> list[Any]:
+    """Return the tokens of each pass, as Spec-Bench or descendants of EAGLE name them."""
+    return list(choice.get("accept_lengths") or choice.get("accept_length") or [])
+
+
+def _sglang_bench(path: Path, rows: list[Any]) -> ToolResult:
+    """Read the last run of a file, to which each run appends a line."""
+    last = rows[-1]
+    total = {"runs": float(len(rows)), "completed": _number(last["completed"]), "seconds": _number(last["duration"])}
+    total |= {"failed": float(sum(bool(error) for error in last.get("errors") or []))}
+    total |= {"output_tokens": _number(last["total_output_tokens"])}
+    if last.get("accept_length") is not None:
+        total["told_length"] = _number(last["accept_length"])
+    return ToolResult("SGLang bench", str(path), str(last.get("tag") or last.get("dataset_name") or ""), total=total)
+
+
+def _sglang(path: Path, rows: list[Any]) -> ToolResult:
+    """Read answers of ``/generate``, or of the OpenAI interface with ``return_spec_tokens_details``."""
+    requests = []
+    for number, row in enumerate(rows):
+        meta = row.get("meta_info") or (row.get("sglext") or {}).get("spec_tokens_details") or {}
+        names = {
+            "draft_steps": ("spec_verify_ct",),
+            "drafted": ("spec_num_proposed_drafts", "spec_draft_token_num"),
+            "accepted": ("spec_num_correct_drafts", "spec_accept_token_num"),
+            "output_tokens": ("completion_tokens",),
+        }
+        told = {field: _first(meta, *each) for field, each in names.items()}
+        counts: dict[str, Any] = {field: _whole(count) for field, count in told.items() if count is not None}
+        histogram = _first(meta, "spec_correct_drafts_histogram", "spec_accept_histogram")
+        requests.append(
+            Request(
+                str(meta.get("id") or row.get("id") or number),
+                0,
+                False,
+                "ok",
+                histogram=None if histogram is None else tuple(map(_whole, histogram)),
+                told_length=_optional(meta.get("spec_accept_length")),
+                told_rate=_optional(meta.get("spec_accept_rate")),
+                **counts,
+            )
+        )
+    return ToolResult("SGLang", str(path), str(rows[0].get("model") or ""), tuple(requests))
+
+
+def _llama_cpp(path: Path, rows: list[Any]) -> ToolResult:
+    """Read answers of the server; those without a draft lack the keys of drafts."""
+    requests = []
+    for number, row in enumerate(rows):
+        timings = _object(row.get("timings"), f"timings of answer {number + 1}")
+        tokens, drafted, accepted = (
+            _whole(timings.get(key, 0)) for key in ("predicted_n", "draft_n", "draft_n_accepted")
+        )
+        name = str(row.get("id") or number)
+        requests.append(Request(name, 0, False, "ok", output_tokens=tokens, drafted=drafted, accepted=accepted))
+    return ToolResult("llama.cpp", str(path), str(rows[0].get("model") or ""), tuple(requests))
+
+
+def _llama_cpp_log(path: Path, text: str) -> ToolResult:
+    """Read a log, which tells of each request that drafted its counts and, in newer versions, its length."""
+    lines = re.sub(r"\n[^\n]*?acc per pos = ", " acc per pos = ", text).split("\n")
+    found = [match for line in lines if (match := LOGGED.search(line))]
+    if not found:
+        raise ValueError("no line holds 'draft acceptance = ...' of llama.cpp's server")
+    requests = [
+        Request(str(at), 0, False, "ok", accepted=int(match[1]), drafted=int(match[2]), told_length=_optional(match[3]))
+        for at, match in enumerate(found)
+    ]
+    return ToolResult("llama.cpp", str(path), "", tuple(requests), _places(found))
+
+
+def _places(found: list[re.Match[str]]) -> dict[str, float]:
+    """Return the mean rate of each place over the requests of a log that tell it."""
+    rates = [[_number(rate) for rate in match[4].split(",")] for match in found if match[4]]
+    deepest = max(map(len, rates), default=0)
+    told = [[row[place] for row in rates if place < len(row)] for place in range(deepest)]
+    return {f"place_{place}": sum(row) / len(row) for place, row in enumerate(told)}
+
+
+def _tensorrt_llm(path: Path, document: Any) -> ToolResult:
+    """Read a report, whose percentiles are over requests; their averages times the requests are the run's counts."""
+    number = _number(document["request_info"]["num_requests"])
+    tokens = number * _number(document["request_info"]["avg_output_length"])
+    total = {"completed": number, "output_tokens": tokens}
+    stats = document.get("decoding_stats") or {}
+    means = {
+        name: _number(stats[f"{name}_percentiles"]["average"])
+        for name in ("num_draft_tokens", "num_accepted_draft_tokens", "draft_acceptance_rate", "acceptance_length")
+        if stats.get(f"{name}_percentiles")
+    }
+    if {"num_draft_tokens", "num_accepted_draft_tokens"} <= set(means):
+        total |= {
+            "drafted": number * means["num_draft_tokens"],
+            "accepted": number * means["num_accepted_draft_tokens"],
+        }
+        total["draft_steps"] = tokens - total["accepted"]  # each pass makes one token besides the accepted ones
+    if "acceptance_length" in means:
+        total["told_length"] = means["acceptance_length"]
+    return ToolResult("TensorRT-LLM", str(path), str(document["engine"].get("model") or ""), total=total)
+
+
+def _guidellm(path: Path, document: Any) -> ToolResult:
+    """Read the requests of a report by their status."""
+    requests = []
+    for benchmark in document["benchmarks"]:
+        for status in ("successful", "errored", "incomplete"):
+            for row in benchmark["requests"].get(status) or ():
+                tokens = (row.get("output_metrics") or {}).get("text_tokens")
+                fault = None if status == "successful" else status
+                requests.append(
+                    Request(
+                        str(row["request_id"]),
+                        0,
+                        False,
+                        "failed" if fault else "ok",
+                        error=fault,
+                        output_tokens=None if tokens is None else _whole(tokens),
+                    )
+                )
+    total = {"runs": float(len(document["benchmarks"]))}
+    return ToolResult("GuideLLM", str(path), "", tuple(requests), total)
+
+
+def _first(fields: Mapping[str, Any], *names: str) -> Any:
+    """Return the value of the first name that is there, or None if there is none."""
+    return next((fields[name] for name in names if fields.get(name) is not None), None)
+
+
+def _optional(value: Any) -> float | None:
+    return None if value is None else _number(value)
 
 
 def _histogram(told: Any, least: int) -> dict[int, int]:
@@ -367,22 +397,3 @@ def _whole(value: Any) -> int:
     if number != int(number) or number < 0:
         raise ValueError(f"found {value!r:.60} instead of a count")
     return int(number)
-
-
-def table(results: list[ToolResult]) -> list[Mapping[str, Any]]:
-    """One row a result, as JSON values."""
-    return [
-        {
-            "tool": result.tool,
-            "source": result.source,
-            "label": result.label,
-            "requests": len(result.requests) or result.total.get("completed") or result.total.get("requests"),
-            "length_per_draft_pooled": result.length,
-            "length_per_draft_mean": result.length_of_means,
-            "told_length": result.total.get("told_length"),
-            "acceptance": result.rate,
-            "golden": {f"{mode}, {k}": value for (mode, k), value in result.golden.items()} or None,
-            "flaws": list(result.flaws),
-        }
-        for result in results
-    ]

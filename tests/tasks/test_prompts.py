@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gzip
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
 import pytest
 
+from stridebench import open_runs
 from stridebench.harness import registry
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import UsageError
@@ -88,8 +90,10 @@ class TestFiles:
             ("mine.csv", 'id,prompt\na,x\n\na,"y\nz"\n', "mine.csv:4: the id 'a' is that of line 2 already"),
             ("mine.txt", " \n", "is empty"),
             ("mine.yaml", "x", ".tsv or .parquet; found .yaml"),
+            ("mine.jsonl", '{"prompt": "x", "max_tokens": 0}', "max_tokens is 0, not a whole number of tokens above 0"),
+            ("mine.csv", "prompt,output_tokens\nx,many\n", "output_tokens is 'many', not a whole number"),
         ],
-        ids=range(33),
+        ids=range(35),
     )  # fmt: skip
     def test_a_malformed_file_names_the_line(self, tmp_path: Path, name: str, text: str, message: str) -> None:
         with pytest.raises(UsageError, match=message):
@@ -140,6 +144,12 @@ class TestFiles:
                 Prompt("prompts/1", "Greet.\n\nAnn", data={"reference": "Hi"}),
             ),
             ("t.jsonl", '{"prompt_token_ids": [5, 3]}', Prompt("prompts/1", tokens=(5, 3))),
+            ("m.csv", "prompt,output_tokens\nHi,7\n", Prompt("prompts/2", "Hi", max_tokens=7)),
+            (
+                "n.jsonl",
+                '{"custom_id": 1, "body": {"prompt": "Hi", "max_tokens": 9}}',
+                Prompt("prompts/1", "Hi", max_tokens=9),
+            ),
             ("o.csv", "question\nHi\n", Prompt("prompts/2", "Hi")),
             ("e.csv", "\ufeffid;prompt\n1;Hi\n", Prompt("prompts/1", "Hi")),
             ("e.tsv", "id\tprompt\n1\tHi\n", Prompt("prompts/1", "Hi")),
@@ -184,6 +194,28 @@ class TestFiles:
     def test_without_a_file_the_error_says_how_to_give_one(self) -> None:
         with pytest.raises(UsageError, match="--prompts FILE"):
             Prompts().prompts()
+
+
+def test_a_column_of_any_name_may_hold_the_prompts(tmp_path: Path) -> None:
+    (tmp_path / "mine.csv").write_text("topic,ask\nmath,Hi\n")
+    named = Prompts(str(tmp_path / "mine.csv"), prompt_column="ask")
+    assert [prompt.text for prompt in named.prompts()] == ["Hi"]
+    with pytest.raises(UsageError, match=r"mine.csv:2: prompt_column is 'asks'; found the fields ask, topic"):
+        replace(named, prompt_column="asks").prompts()
+
+
+def test_a_run_says_what_it_reads_and_keeps_to_the_tokens_of_a_row(tmp_path: Path) -> None:
+    """The shorter of the row's limit and the run's holds."""
+    path = tmp_path / "mine.jsonl"
+    path.write_text('{"text": "def f", "max_tokens": 3}\n{"text": "def g", "max_tokens": 99}\n')
+    done = stride(
+        *("run", "--backbone", "embedded-code", "--method", "prompt_lookup", "--prompts", path),
+        *("--max-new-tokens", "6", "--set", "prove=false", "--out", tmp_path / "run"),
+    )
+    assert done.err.startswith("2 prompts from `text` of mine.jsonl\n")
+    (run,) = open_runs(tmp_path / "run")
+    samples = run.samples
+    assert set(zip(samples["prompt"], samples["tokens"].map(len), strict=True)) == {("prompts/1", 3), ("prompts/2", 6)}
 
 
 def test_an_output_is_compared_with_its_reference() -> None:

@@ -87,8 +87,11 @@ class CellRun:
         if self._cell.role == "floor":
             keys.reverse()
         open_keys = [(prompt, r) for prompt, r in keys if (prompt.id, r, False) not in self._done]
+        return [self._planned(prompt, repetition) for prompt, repetition in open_keys]
+
+    def _planned(self, prompt: Prompt, repetition: int) -> PlannedRequest:
         cell = self._cell
-        return [PlannedRequest(prompt, r, cell.max_new_tokens, seed_of(cell, prompt, r)) for prompt, r in open_keys]
+        return PlannedRequest(prompt, repetition, prompt.budget(cell.max_new_tokens), seed_of(cell, prompt, repetition))
 
     def _warm_up(self) -> None:
         """Some short requests, and two that differ in nothing, which must be answered alike."""

@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from stridebench.harness.errors import UsageError
-from stridebench.reports.interchange.readers import read, table
+from stridebench.reports.interchange.readers import read
+from stridebench.reports.interchange.results import table
 from tests.support.cli import refused, stride
 
 RECORD = {
@@ -112,11 +113,128 @@ def test_spec_bench_answers_are_checked_for_repeats_errors_and_lengths(tmp_path:
     assert "it is a baseline" in " | ".join(baseline.flaws)
 
 
+REAL = {"metadata": {"x_request_id": "r-0"}, "error": None, "spec_decode_acceptance": RECORD}
+CUT = {
+    "metadata": {"x_request_id": "r-1", "was_cancelled": True},
+    "error": {"code": 499},
+    "spec_decode_acceptance": None,
+}
+BARE = {key: value for key, value in RECORD.items() if key != "acceptance_histogram"}
+EAGLE = {
+    "question_id": 81,
+    "choices": [{"index": 0, "turns": ["a", "b"], "idxs": [39, 19], "new_tokens": [120, 60], "wall_time": [3.0, 2.0]}],
+}
+SGLANG = {
+    "backend": "sglang",
+    "dataset_name": "random",
+    "duration": 12.3,
+    "completed": 8,
+    "total_output_tokens": 512,
+    "accept_length": 3.1,
+}
+GENERATED = {
+    "meta_info": {
+        "id": "g",
+        "completion_tokens": 9,
+        "spec_verify_ct": 4,
+        "spec_num_correct_drafts": 4,
+        "spec_num_proposed_drafts": 8,
+        "spec_accept_length": 2.0,
+    }
+}
+LLAMA = {"id": "l", "timings": {"predicted_n": 12, "draft_n": 8, "draft_n_accepted": 6}}
+LOG = """slot print_timing: id 0 | draft acceptance = 0.75000 (    6 accepted /     8 generated), mean len =  2.50
+slot print_timing: id 0 |      acc per pos = (0.750, 0.750)
+slot print_timing: id 1 | draft acceptance rate = 0.25000 (    2 accepted /     8 generated)
+"""
+TENSORRT = {
+    "engine": {"model": "m"},
+    "request_info": {"num_requests": 2, "avg_output_length": 15.0},
+    "performance": {},
+    "decoding_stats": {
+        "num_draft_tokens_percentiles": {"average": 30.0},
+        "num_accepted_draft_tokens_percentiles": {"average": 5.0},
+        "draft_acceptance_rate_percentiles": {"average": 0.2},
+        "acceptance_length_percentiles": {"average": 1.7},
+    },
+}
+GUIDELLM = {
+    "benchmarks": [
+        {
+            "requests": {
+                "successful": [{"request_id": "a", "output_metrics": {"text_tokens": 4}}],
+                "errored": [{"request_id": "b", "output_metrics": {}}],
+                "incomplete": [],
+            }
+        }
+    ]
+}
+BUDGET = {**BENCH, "spec_decode_draft_tokens": 20, "spec_decode_acceptance_rate": 25.0}
+READ = {
+    "repeated.jsonl": ([REAL, REAL], "AIPerf", 1, 2.0, 0.25, "1 records repeat a request"),
+    "cancelled.jsonl": ([REAL, CUT], "AIPerf", 1, 2.0, 0.25, "1 request (such as r-1) failed or cancelled"),
+    "warm-up.jsonl": (
+        [REAL, {**REAL, "metadata": {"x_request_id": "w", "benchmark_phase": "warmup"}}],
+        "AIPerf",
+        1,
+        2.0,
+        0.25,
+        "1 request (such as w) of the warm-up",
+    ),
+    "untold.jsonl": (
+        [REAL, {**REAL, "metadata": {"x_request_id": "u"}, "spec_decode_acceptance": None}],
+        "AIPerf",
+        2,
+        2.0,
+        0.25,
+        "1 request (such as u) without acceptance",
+    ),
+    "bare.jsonl": ([RECORD, BARE], "AIPerf", 2, 2.0, 0.25, "1 request (such as 1) without a histogram"),
+    "eagle.jsonl": ([EAGLE], "EAGLE", 1, 3.0, None, ""),
+    "sglang.json": (SGLANG, "SGLang bench", 8, None, None, "server's mean since its start"),
+    "sglang.jsonl": ([SGLANG, {**SGLANG, "errors": ["", "x"]}], "SGLang bench", 8, None, None, "2 runs wrote into"),
+    "generate.jsonl": ([GENERATED], "SGLang", 1, 2.0, 0.5, "without a histogram"),
+    "llama.jsonl": ([LLAMA, LLAMA], "llama.cpp", 2, None, 0.75, "per pass of the target it is 2.000"),
+    "server.log": (LOG, "llama.cpp", 2, None, 0.5, "no length can be pooled"),
+    "trt.json": (TENSORRT, "TensorRT-LLM", 2, 1.5, 1 / 6, "drafted tokens are the draft budget of every pass"),
+    "guide.json": (GUIDELLM, "GuideLLM", 1, None, None, "it measures no acceptance"),
+    "counters.json": ({**BENCH, "total_output_tokens": 8}, "vLLM bench", 3, 2.0, 0.25, "since the server's start"),
+    "prompts.json": ({**BENCH, "num_prompts": 5}, "vLLM bench", 3, 2.0, 0.25, "3 of 5 prompts were completed"),
+    "bonus.json": (
+        {**BENCH, "spec_decode_acceptance_length": 1.0},
+        "vLLM bench",
+        3,
+        2.0,
+        0.25,
+        "leaves out the target's token of each pass; a length here is 1 + accepted",
+    ),
+    "budget.json": (BUDGET, "vLLM bench", 3, 2.0, 0.5, "divides by the draft budget of 4"),
+}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_each_layout_gives_its_figures_and_the_known_flaw(tmp_path: Path, name: str) -> None:
+    content, tool, requests, length, rate, flaw = READ[name]
+    path = tmp_path / name
+    path.write_text(content) if isinstance(content, str) else write(path, content, lines=isinstance(content, list))
+    result = read(path)
+    (row,) = table([result])
+    assert (result.tool, row["requests"]) == (tool, requests)
+    assert (row["length_per_draft_pooled"], row["acceptance"]) == pytest.approx((length, rate))
+    assert flaw in " | ".join(result.flaws) if flaw else result.flaws == ()
+
+
+def test_a_log_tells_the_mean_of_its_lengths_and_its_rates_by_place(tmp_path: Path) -> None:
+    (tmp_path / "server.log").write_text(LOG)
+    result = read(tmp_path / "server.log")
+    assert result.told_length == 2.5 and result.total == {"place_0": 0.75, "place_1": 0.75}
+
+
 @pytest.mark.parametrize(
     "content",
     ["", "{", "[]", "3", '{"a": 1}', '{"choices": 3}', json.dumps({**RECORD, "engine": 1, "num_spec_steps": -1})],
 )
-@pytest.mark.parametrize("name", ["x.json", "x.jsonl", "x.yaml"])
+@pytest.mark.parametrize("name", ["x.json", "x.jsonl", "x.yaml", "x.log"])
 def test_other_content_is_one_message(tmp_path: Path, content: str, name: str) -> None:
     (tmp_path / name).write_text(content)
     with pytest.raises(UsageError, match="no layout that can be read"):
