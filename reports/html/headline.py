@@ -20,7 +20,7 @@ KEYS = ("speedup", "predicted", "scr", "tau", "drafter_c", "acceptance", "ms_per
 COLUMNS = tuple(replace(COLUMN[key], title=COLUMN[key].page or COLUMN[key].title) for key in (*KEYS, "audit"))
 MEANS = 9
 """Rank of the columns of engines that only the page of a cell has, and the times between parts."""
-COLUMNS_HERE = tuple(
+HEADLINE_OF_ENGINES = tuple(
     column
     for column in COLUMNS_OF_ENGINES
     if column.rank < MEANS and column.key not in ("label", "verdict", "samples", "itl")
@@ -130,7 +130,7 @@ def headline(frame: pd.DataFrame) -> Headline:
     engines = of_engine(frame)
     done = frame[(frame["status"] == "done") & ((frame["role"] != "floor") | (not engines))]
     scores = [str(key) for key in frame if is_quality(str(key)) and f"{key}_low" in frame][:SCORES]
-    candidates = COLUMNS_HERE if engines else (*COLUMNS, *(Column(key, title_of(key)) for key in scores))
+    candidates = HEADLINE_OF_ENGINES if engines else (*COLUMNS, *(Column(key, title_of(key)) for key in scores))
     entries = {column: [entry(row, column) for _, row in done.iterrows()] for column in candidates}
     columns = tuple(column for column in candidates if any(item.order for item in entries[column]))
     several = done["run"].nunique() > 1
