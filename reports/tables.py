@@ -361,7 +361,8 @@ _BY_CATEGORY = ("label", "speedup", "scr", "tau", "acceptance")
 def legend(columns: Iterable[Column] = COLUMNS) -> list[str]:
     """Return one line a column with its meaning, and the form of intervals."""
     helps = dict.fromkeys(f"{column.title}: {column.help}" for column in columns if column.help)
-    return [*helps, "[low, high]: 95 % interval over prompts, of one prompt alone over its repetitions; (n=3): too few"]
+    form = "[low, high]: 95 % interval over prompts, of one prompt alone over its repetitions; (n=3): too few for one"
+    return [*helps, form]
 
 
 def markdown_of(table: TextTable) -> str:
