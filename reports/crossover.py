@@ -1,15 +1,20 @@
-"""The number of concurrent requests at which speculation stops to gain, from the cells of a closed loop.
+"""Engines and methods over their plain decodes: side by side, and by the number of concurrent requests.
 
-``x plain`` is the ratio of the sums of seconds a token, over the same requests. A request's seconds count from when its
-place in the loop was free, so that a client which sends late is not counted in favour of what delays it. While the loop
-is full this is the ratio of tokens a second as well. The last wave of requests is not full, and few prompts are few
-waves: there tokens a second hang on the slowest request, so both stand in the table.
+``x plain`` is the ratio of the sums of seconds a token, over the same requests.
+
+Side by side, seconds are those of whole requests, the reading of the prompt included, one request at a time, and a
+method is compared with autoregressive decoding here.
+
+The crossover is the concurrency at which speculation stops to gain, from the cells of a closed loop. A request's
+seconds count from when its place in the loop was free, so that a client which sends late is not counted in favour of
+what delays it. While the loop is full this is the ratio of tokens a second as well. The last wave of requests is not
+full, and few prompts are few waves: there tokens a second hang on the slowest request, so both stand in the table.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,12 +26,150 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from stridebench.harness.record import stats
+from stridebench.harness.record.requests import counted
 from stridebench.harness.record.stats import FloatArray
 from stridebench.harness.record.store import Store
-from stridebench.reports import engines
-from stridebench.reports.pareto import COLOURS, DASHES, STYLE
-from stridebench.reports.side_by_side import of_requests, pairs, times
-from stridebench.reports.text_table import Column, TextTable, number
+from stridebench.reports.pareto import BROKEN, COLOURS, DASHES, STYLE
+from stridebench.reports.summary import FinishedCell, set_interval
+from stridebench.reports.text_table import Column, TextTable, number, word
+
+BESIDE = (
+    Column("label", "decoder", rank=0, formatter=word("label")),
+    Column("temperature", "T", 0, rank=0),
+    Column("tokens_per_second", "tokens/s", 1, rank=1),
+    Column("times", "x plain", rank=1),
+    Column("length_per_draft", "length a draft", 2, rank=2),
+    Column("length_per_pass", "length a pass", 2, rank=2),
+    Column("verdict", "verdict", rank=1, formatter=word("verdict")),
+)
+
+
+def of_requests(requests: pd.DataFrame) -> pd.DataFrame:
+    """Return seconds, tokens and seconds a token of each counted request, by (prompt, repetition)."""
+    rows = counted(requests).set_index(["prompt", "repetition"]).sort_index()
+    return _timed((rows["ended_ns"] - rows["sent_ns"]) / 1e9, rows["output_tokens"])
+
+
+def of_samples(finished: FinishedCell) -> pd.DataFrame:
+    """Return the same of each counted sample of a method, with the reading of its prompt."""
+    samples, sums = finished.samples, finished.totals
+    return _timed((samples["prefill_ns"] + samples.get("open_ns", 0)) / 1e9 + sums["wall_s"], sums["output"])
+
+
+def _timed(seconds: pd.Series[Any], tokens: pd.Series[Any]) -> pd.DataFrame:
+    frame = pd.DataFrame({"seconds": seconds.astype(float), "tokens": tokens.astype(float)})
+    return frame.assign(each=frame["seconds"] / frame["tokens"].where(frame["tokens"] > 0)).sort_index()
+
+
+def times(plain: pd.DataFrame, other: pd.DataFrame) -> stats.Interval | None:
+    """How many times as fast: the ratio of the sums of seconds a token, over requests that both have."""
+    return stats.ratio(pairs(plain, other), "plain", "other")
+
+
+def pairs(plain: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
+    """Seconds a token of the requests that both have, as columns plain and other."""
+    return pd.concat([plain["each"].rename("plain"), other["each"].rename("other")], axis=1, join="inner").dropna()
+
+
+def side_by_side(
+    store: Store, engines: pd.DataFrame, methods: pd.DataFrame, read: Callable[[str], FinishedCell]
+) -> pd.DataFrame:
+    """Return one row a decoder that finished an output: engines at one request at a time, then methods.
+
+    Args:
+        engines: of ``summarise_engines``.
+        methods: of ``summarise``.
+        read: of ``summary.reader``.
+    """
+    rows = []
+    for decoder in (*_engines(store, engines), *_methods(methods, read)):
+        row, timed, plain = decoder.row, decoder.outputs, decoder.plain
+        facts = {name: row[name] for name in ("backbone", "task", "label", "temperature", "verdict")}
+        speed = float(timed["tokens"].sum() / timed["seconds"].sum()) if len(timed) else None
+        facts |= {"outputs": len(timed), "tokens_per_second": speed}
+        if plain is not None and len(plain) and len(timed):
+            set_interval(facts, "times", times(plain, timed))
+        if "load" in row:
+            facts |= {f"length_per_{unit}": row[f"length_per_{unit}_pooled"] for unit in ("draft", "pass")}
+        else:
+            steps = read(str(row["cell"])).cell.steps
+            drafts = steps[~steps["warmup"] & (steps["drafted"] > 0)]
+            if len(drafts):
+                lengths = {"length_per_draft": 1 + drafts["accepted"].sum() / len(drafts)}
+                facts |= {**lengths, "length_per_pass": row["scr"]}
+        rows += [facts] if len(timed) else []
+    keys = ("length_per_draft", "length_per_pass", "times", "times_low", "times_high", "times_n")
+    frame = pd.DataFrame(rows)
+    return frame.reindex(columns=list(dict.fromkeys([*frame, *keys]))) if rows else frame
+
+
+@dataclass(frozen=True)
+class TimedDecoder:
+    """A row of a summary, the times of its outputs, and those of its plain decode."""
+
+    row: pd.Series[Any]
+    outputs: pd.DataFrame
+    plain: pd.DataFrame | None
+
+
+def _engines(store: Store, frame: pd.DataFrame) -> Iterator[TimedDecoder]:
+    if frame.empty:
+        return
+    rows = [row for _, row in shown(frame[frame["concurrency"] == 1]).iterrows()]
+    tables = {str(row["cell"]): of_requests(store.cell(str(row["cell"])).requests) for row in rows}
+    keys = ["backbone", "temperature", "task"]
+    plain = {(row["label"], *row[keys]): tables[str(row["cell"])] for row in rows if not row["plain"]}
+    for row in rows:
+        yield TimedDecoder(row, tables[str(row["cell"])], plain.get((row["plain"], *row[keys])))
+
+
+def _methods(frame: pd.DataFrame, read: Callable[[str], FinishedCell]) -> Iterator[TimedDecoder]:
+    done = set(frame.loc[frame["status"] == "done", "cell"])
+    for _, row in shown(frame).iterrows():
+        finished = read(str(row["cell"]))
+        plain = str(finished.cell.meta.baseline)
+        compared = of_samples(read(plain)) if plain in done and plain != row["cell"] else None
+        yield TimedDecoder(row, of_samples(finished), compared)
+
+
+def shown(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of finished cells, without those that decode once more what another does."""
+    return frame[(frame["status"] == "done") & (frame["role"] != "floor")]
+
+
+def beside_table(frame: pd.DataFrame) -> TextTable:
+    """Return the rows of `side_by_side` as text."""
+    lines = [[column.text(row) for column in BESIDE] for row in frame.to_dict("records")]
+    return TextTable("engines and methods, one request at a time", BESIDE, lines, [])
+
+
+def _draw_beside(frame: pd.DataFrame, path: Path) -> None:
+    """Draw a bar of tokens a second for each decoder, a panel for each temperature."""
+    panels = list(frame.groupby("temperature", sort=True))
+    tallest = max(len(part) for _, part in panels)
+    with rc_context(STYLE):
+        sheet = Figure(figsize=(5.2 * len(panels), 0.9 + 0.34 * tallest), layout="constrained")
+        FigureCanvasAgg(sheet)
+        for axes, (temperature, part) in zip(sheet.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+            places = np.arange(len(part))
+            colours = np.where(part["times"].isna(), COLOURS[5], COLOURS[0])
+            axes.barh(
+                places,
+                part["tokens_per_second"],
+                color=list(np.where(part["verdict"] == "broken", BROKEN, colours)),
+                height=0.7,
+            )
+            for place, row in zip(places, part.to_dict("records"), strict=True):
+                gain = [] if pd.isna(row["times"]) else [f"{row['times']:.2f}x"]
+                text = ", ".join([*gain, *([row["verdict"]] if row["verdict"] else [])])
+                axes.text(row["tokens_per_second"], place, f" {text}", va="center", fontsize=7)
+            axes.set_yticks(places, list(part["label"]), fontsize=8)
+            axes.invert_yaxis()
+            axes.set_xlim(0, 1.6 * float(part["tokens_per_second"].max()))
+            axes.set_xlabel("tokens/s")
+            axes.set_title(f"T = {temperature:g}", fontsize=9)
+        sheet.savefig(path, dpi=120)
+
 
 RESAMPLES = 10_000
 
@@ -64,7 +207,7 @@ def crossover(tables: Mapping[int, tuple[pd.DataFrame, pd.DataFrame]]) -> Crosso
     """The crossover of one pair of entries.
 
     Args:
-        tables: plain and speculative requests (`stridebench.reports.side_by_side.of_requests`) by concurrency.
+        tables: plain and speculative requests (`of_requests`) by concurrency.
 
     Returns:
         None where fewer than two concurrencies share prompts.
@@ -90,7 +233,7 @@ def crossover(tables: Mapping[int, tuple[pd.DataFrame, pd.DataFrame]]) -> Crosso
 
 
 Tables = Mapping[int, tuple[pd.DataFrame, pd.DataFrame]]
-"""Plain and speculative requests (`stridebench.reports.side_by_side.of_requests`) by concurrency."""
+"""Plain and speculative requests (`of_requests`) by concurrency."""
 
 
 WAVES = 3
@@ -110,12 +253,15 @@ class CrossoverComparison:
     rates: Mapping[int, tuple[float | None, float | None]]
 
 
-def compared(store: Store) -> dict[str, CrossoverComparison]:
-    """Return, by title, each entry that was measured at two concurrencies or more, with its plain decode."""
-    frame = engines.summarise(store)
-    if frame.empty:
+def compared(store: Store, engines: pd.DataFrame) -> dict[str, CrossoverComparison]:
+    """Return, by title, each entry that was measured at two concurrencies or more, with its plain decode.
+
+    Args:
+        engines: of ``summarise_engines``.
+    """
+    if engines.empty:
         return {}
-    frame = frame[(frame["status"] == "done") & (frame["role"] != "floor") & (frame["concurrency"] > 0)]
+    frame = shown(engines[engines["concurrency"] > 0])
     keys = ["backbone", "temperature", "task", "max_new_tokens"]
     out: dict[str, CrossoverComparison] = {}
     for names, rows in frame[frame["plain"] != ""].groupby(["label", "plain", *keys], sort=False):
@@ -139,7 +285,7 @@ def compared(store: Store) -> dict[str, CrossoverComparison]:
 
 
 def in_turn(requests: pd.DataFrame, concurrency: int) -> pd.DataFrame:
-    """`reports.side_by_side.of_requests`, with seconds from when a request's place in the closed loop was free."""
+    """`of_requests`, with seconds from when a request's place in the closed loop was free."""
     begun: dict[Hashable, int] = {}
     for _, rows in requests[~requests["warmup"]].groupby("session"):
         free = [0] * concurrency
@@ -148,25 +294,31 @@ def in_turn(requests: pd.DataFrame, concurrency: int) -> pd.DataFrame:
     return of_requests(requests.assign(sent_ns=pd.Series(begun, dtype="int64")))
 
 
-def text_tables(store: Store) -> list[TextTable]:
-    """A table of each comparison."""
-    return [speed_up_table(title, comparison) for title, comparison in compared(store).items()]
+def write(panels: Mapping[str, CrossoverComparison], beside: pd.DataFrame, folder: Path) -> list[Path]:
+    """Draw every comparison into crossover.png, and decoders side by side into side_by_side.png with their rows as CSV.
 
+    Args:
+        panels: of `compared`.
+        beside: of `side_by_side`.
 
-def write(store: Store, folder: Path) -> list[Path]:
-    """Draw every comparison into crossover.png; returns the file, none where nothing is compared."""
-    panels = compared(store)
-    if not panels:
-        return []
-    path = folder / "crossover.png"
-    with rc_context(STYLE):
-        sheet = Figure(figsize=(4.8 * len(panels), 3.4), layout="constrained")
-        FigureCanvasAgg(sheet)
-        places = sheet.subplots(1, len(panels), squeeze=False)[0]
-        for axes, (title, comparison) in zip(places, panels.items(), strict=True):
-            _draw(axes, title, comparison.tables)
-        sheet.savefig(path, dpi=120)
-    return [path]
+    Returns:
+        The files; none of a kind without rows.
+    """
+    files = []
+    if len(beside):
+        files += [folder / "side_by_side.csv", folder / "side_by_side.png"]
+        beside.to_csv(files[0], index=False)
+        _draw_beside(beside, files[1])
+    if panels:
+        files.append(folder / "crossover.png")
+        with rc_context(STYLE):
+            sheet = Figure(figsize=(4.8 * len(panels), 3.4), layout="constrained")
+            FigureCanvasAgg(sheet)
+            places = sheet.subplots(1, len(panels), squeeze=False)[0]
+            for axes, (title, comparison) in zip(places, panels.items(), strict=True):
+                _draw(axes, title, comparison.tables)
+            sheet.savefig(files[-1], dpi=120)
+    return files
 
 
 def _draw(axes: Any, title: str, tables: Tables) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -19,9 +20,10 @@ from stridebench.harness.record.files import put
 from stridebench.harness.record.outputs import json_values
 from stridebench.harness.record.store import Store
 from stridebench.harness.registry import REPORTS
-from stridebench.reports import contact_sheets, forest, pareto, tables
+from stridebench.reports import contact_sheets, crossover, forest, pareto, tables
 from stridebench.reports.conclusions import conclusions
-from stridebench.reports.summary import FinishedCell, reader, summarise
+from stridebench.reports.summary import FinishedCell, Row, by_category, reader, summarise, summarise_engines
+from stridebench.reports.text_table import TextTable, print_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -69,30 +71,80 @@ class RunReport:
         self.store = store
         self._read = reader(store)
         self.frame = summarise(store, self._read)
-        self._more = [report.of(store, self._read, self.frame) for report in additions()]
+
+    @cached_property
+    def engines(self) -> pd.DataFrame:
+        """Return one row a cell of an engine."""
+        return summarise_engines(self.store)
+
+    @property
+    def rows(self) -> list[Row]:
+        """Return the rows of methods, then those of engines, as JSON values."""
+        methods = json_values(self.frame.to_dict("records")) if self._of_methods else []
+        return [*methods, *self.rows_of_engines]
+
+    @property
+    def rows_of_engines(self) -> list[Row]:
+        """Return the rows of engines as JSON values."""
+        rows = self.engines.drop(columns=list(tables.NESTED), errors="ignore").to_dict("records")
+        return [json_values(row) for row in rows]
+
+    @cached_property
+    def _more(self) -> list[AddedReport]:
+        """Return what other packages add to the report of methods."""
+        return [report.of(self.store, self._read, self.frame) for report in additions()] if self._of_methods else []
+
+    @property
+    def _of_methods(self) -> bool:
+        return bool(self.store.manifest.cells) or not self.store.manifest.engines
+
+    @cached_property
+    def _decoders(self) -> pd.DataFrame:
+        """Return engines and methods side by side; empty if the run has no engines."""
+        if not self.store.manifest.engines:
+            return pd.DataFrame()
+        return crossover.side_by_side(self.store, self.engines, self.frame, self._read)
+
+    @cached_property
+    def _crossovers(self) -> dict[str, crossover.CrossoverComparison]:
+        return crossover.compared(self.store, self.engines)
+
+    @property
+    def beside(self) -> TextTable:
+        """Return the table of engines and methods, one request at a time."""
+        return crossover.beside_table(self._decoders)
+
+    @property
+    def speed_ups(self) -> list[TextTable]:
+        """Return the speed-up of each entry over its plain decode, by concurrency."""
+        return [crossover.speed_up_table(title, one) for title, one in self._crossovers.items()]
 
     def write(self, folder: Path) -> list[Path]:
         """Write every report, and return the files."""
-        return [
-            *tables.write(self.store, folder, self.frame, self._read),
-            *forest.write(self.frame, folder, self.store.manifest.suite.name or ""),
-            *pareto.write(self.frame, folder),
-            *contact_sheets.write(self.store, folder),
-            *(path for report in self._more for path in report.write(folder)),
-        ]
+        more = [*([self.beside] if len(self._decoders) else []), *self.speed_ups]
+        categories = by_category(self.store, self._read)
+        files = tables.write(folder, self.frame, categories, self.engines, more)
+        if self._of_methods:
+            files += forest.write(self.frame, folder, self.store.manifest.suite.name or "")
+            files += [*pareto.write(self.frame, folder), *contact_sheets.write(self.store, folder)]
+        files += [path for report in self._more for path in report.write(folder)]
+        return [*files, *crossover.write(self._crossovers, self._decoders, folder)]
 
     def print(self) -> None:
-        """Print the table of the run, those of its paper, and what it shows in three sentences."""
-        console = Console()
-        tables.terminal(self.frame, console)
+        """Print the tables of the run's methods, its paper and its engines, and what it shows in three sentences."""
+        tables.terminal(self.frame)
         for report in self._more:
-            report.print(console)
+            report.print(Console())
+        tables.terminal(self.engines)
+        beside = [self.beside] if len(self._decoders) and self.store.manifest.cells else []
+        for table in (*beside, *self.speed_ups):
+            print_table(table, Console())
         for sentence in conclusions(self.frame):
-            console.print(printable_line(sentence), style="bold", markup=False, highlight=False)
+            Console().print(printable_line(sentence), style="bold", markup=False, highlight=False)
 
     def html(self) -> str:
         """Return the tables of the run for a notebook; every text of them is escaped."""
-        return "".join(tables.html(self.frame))
+        return "".join((*tables.html(self.frame), *tables.html(self.engines)))
 
 
 def append(path: Path, cells: Sequence[Mapping[Any, Any]], store: Store) -> None:

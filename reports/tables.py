@@ -14,7 +14,7 @@ from rich.console import Console
 
 from stridebench.harness.errors import printable, printable_line
 from stridebench.harness.record.metrics import METRICS
-from stridebench.reports.summary import by_category, summarise
+from stridebench.reports.summary import SETTING_OF_ENGINE, of_engine
 from stridebench.reports.text_table import (
     Column,
     TextTable,
@@ -25,15 +25,16 @@ from stridebench.reports.text_table import (
     markdown_lines,
     number,
     print_table,
+    word,
 )
 
 if TYPE_CHECKING:
-    from stridebench.harness.record.store import Store
-    from stridebench.reports.summary import FinishedCell
     from stridebench.reports.text_table import CellRow
 
 SETTING = ("backbone", "dtype", "temperature", "top_k", "task", "max_new_tokens")
 GROUP = (*SETTING, "batch")
+NESTED = ("sampling", "task_params", "options")
+"""Columns of engines that hold objects, which no file of rows has."""
 HALF = ("bf16", "fp16")
 """Types whose rounding turns near ties of real models."""
 PERCENT = re.compile(r"\d+%")
@@ -43,20 +44,16 @@ SMALL = 0.01
 """Total variation on small models that says nothing if a cell's log-probabilities differ from the baseline's."""
 
 
-def _label(row: CellRow) -> str:
-    return str(row["label"])
-
-
 def _verdict(row: CellRow) -> str:
-    variation, word = row.get("total_variation"), row["verdict"]
-    if not isinstance(word, str):  # a cell without a good sample has none
+    variation, verdict = row.get("total_variation"), row["verdict"]
+    if not isinstance(verdict, str):  # a cell without a good sample has none
         return "-"
-    if word == "broken" and variation is not None and variation < ROUNDING:
+    if verdict == "broken" and variation is not None and variation < ROUNDING:
         return f"broken ({'greedy output differs' if 'differ' in str(row.get('note')) else 'enumerated as exact'})"
-    if word == "approximate":
-        return f"{word} ({_distance_to_target(row)})"
-    lossy = word != "exact" and number(variation) != "-"
-    return f"{word} (TV {variation:.2g})" if lossy else word or "-"
+    if verdict == "approximate":
+        return f"{verdict} ({_distance_to_target(row)})"
+    lossy = verdict != "exact" and number(variation) != "-"
+    return f"{verdict} (TV {variation:.2g})" if lossy else verdict or "-"
 
 
 def _distance_to_target(row: CellRow) -> str:
@@ -97,7 +94,7 @@ def _drafter(row: CellRow) -> str:
 
 
 COLUMNS = described(
-    Column("label", "cell", rank=0, formatter=_label),
+    Column("label", "cell", rank=0, formatter=word("label")),
     Column("batch", "B", 0, rank=1),
     Column("verdict", "verdict", rank=1, formatter=_verdict),
     Column("samples", "ok/fail/skip", rank=6, formatter=_samples),
@@ -123,41 +120,146 @@ COLUMNS = described(
     Column("peak_mb", "peak MB", 0, rank=9),
     Column("cpu_joules_per_token", "CPU J/token", 2, rank=9),
     Column("gpu_joules_per_token", "GPU J/token", 2, rank=9),
-    speedup="median over pairs of prompt and seed of the baseline's ms/token over this cell's, with its interval",
-    predicted="tau times the mean step of the baseline over the mean step of the cell",
-    scr="output tokens a target pass",
-    tau="output tokens a step",
-    drafter_c="time of a drafter's pass over that of the target's; rounded weights are a drafter, noise is not",
-    acceptance="accepted over tested, along the tested path",
-    ms_per_token="wall time of start and steps an output token",
-    agreement="common prefix with the baseline's output over the longer length, at T = 0",
-    logprob_diff="mean log-probability of a token under the target, less the baseline's, in nats",
-    audit="evidence against tokens drawn from the target's distribution; in brackets the bias that it would see",
+    **{
+        key: METRICS[key].formula
+        for key in ("scr", "tau", "acceptance", "acceptance_per_node", "ms_per_token", "logprob")
+    },
+    verdict="exact (proved by enumeration), approximate (by design; TV: the largest on small models; differs from AR: "
+    "the interval of log-prob - AR excludes 0), broken (claims exactness and fails), unverified",
+    speedup="median over (prompt, seed) pairs of the baseline's ms/token over this cell's, same run",
+    predicted="tau x mean step of the baseline / mean step; far from the measured one, something is off",
+    nfe="passes of the target's weights, bit for bit; noise on its logits changes none",
+    drafter_c="drafter pass time / target pass time, as in Leviathan et al. 2023: the mean pass of the drafter over "
+    "the mean pass of autoregressive decoding. Every pass that NFE does not count, of rounded weights too, has its "
+    "price here; -: no drafter",
+    agreement="common prefix with the baseline's output / the longer length, at T = 0",
+    logprob_std="over tokens",
+    logprob_diff="paired difference of the mean log-probabilities of a token under the target, in nats",
+    audit="evidence against tokens drawn from the target's distribution; a correct sampler reaches 1000 once in a "
+    "thousand audits. In brackets the bias, in total variation a token, that 9 of 10 audits refute if it is of a kind "
+    "that is bet on (`stride audit --json` lists them); -: one of these kinds would not be seen",
+    test="of cells without e; between token histograms of this cell and of an autoregressive set of other seeds; the "
+    "floor is that set and the baseline; p by swapping the two within prompts",
+    drafter="total variation between the drafter's distributions and those that it gives when it reads the same text "
+    "anew, and the acceptance that the difference costs; flagged if it exceeds what rounding gives; -: no drafter, or "
+    "its drafts cannot be made again (drafter_reason in the CSV)",
+    peak_mb="the most memory of the process during a decode, on a GPU of its allocator; on a CPU all that the process "
+    "has loaded is in it, also for other cells",
+    cpu_joules_per_token="energy of the whole processor, other work included",
+    gpu_joules_per_token="energy of the whole GPU, other work included",
 )
 COLUMN = {column.key: column for column in COLUMNS}
 
 
-def text_tables(frame: pd.DataFrame) -> Iterator[TextTable]:
-    """Yield a table for each backbone, dtype, temperature, task and budget, in the summary's order.
+def _latency(key: str, digits: int, *ranks: int) -> Callable[[CellRow], str]:
+    """Return the formatter of some percentiles of a latency."""
 
-    The batch size has a column only if it differs, and throughput only if a batch is larger than one.
+    def formatted(row: CellRow) -> str:
+        numbers = [number(row.get(f"{key}_ms_p{rank}"), digits) for rank in ranks]
+        return "-" if set(numbers) == {"-"} else " / ".join(numbers)
+
+    return formatted
+
+
+def _same(row: CellRow) -> str:
+    """Return the share of outputs that equal those of the plain decode, and the share that was compared."""
+    share = number(row.get("visible_share"))
+    return number(row.get("same"), 3) + (f" ({share})" if share != "-" else "")
+
+
+COLUMNS_OF_ENGINES = described(
+    Column("label", "engine", rank=0, formatter=word("label")),
+    Column("load", "load", rank=1, formatter=word("load")),
+    Column("verdict", "verdict", rank=1, formatter=word("verdict")),
+    Column("samples", "ok/fail", rank=6, formatter=lambda row: counts(row, "ok", "failed")),
+    Column("tokens_per_second", "tokens/s", 1, rank=2),
+    Column("speedup", "x plain", 2, rank=2),
+    Column("length_per_draft_pooled", "length a draft", 2, rank=2),
+    Column("length_per_pass_pooled", "length a pass", 2, rank=2),
+    Column("length_per_draft_mean", "length a draft, mean of means", 2, rank=9),
+    Column("length_per_pass_mean", "length a pass, mean of means", 2, rank=9),
+    Column("told_length_mean", "length, as told", 2, rank=9),
+    Column("acceptance", "accepted/drafted", 2, rank=5),
+    Column("ttft", "TTFT p50/p95 ms", rank=4, formatter=_latency("ttft", 0, 50, 95)),
+    Column("tpot", "TPOT p50/p95 ms", rank=4, formatter=_latency("tpot", 1, 50, 95)),
+    Column("itl", "ITL p50/p95/p99 ms", rank=5, formatter=_latency("itl", 1, 50, 95, 99)),
+    Column("goodput", "good requests/s", 2, rank=6),
+    Column("same", "same as plain (visible share)", rank=3, formatter=_same),
+    Column("floor", "plain again", 3, rank=7),
+    Column("audit", "e (visible TV)", rank=3, formatter=e_value),
+    tokens_per_second="output tokens over the wall time from the first sending to the last answer",
+    speedup="tokens/s over those of its plain decode at the same setting and load",
+    length_per_draft_pooled="1 + accepted / passes with a draft, over all requests",
+    length_per_pass_pooled="output tokens / passes of the target, over all requests",
+    length_per_draft_mean="the mean over requests of the length a draft",
+    length_per_pass_mean="the mean over requests of the length a pass",
+    told_length_mean="the mean acceptance length that the engine tells",
+    acceptance="accepted over drafted tokens",
+    ttft="from sending a request to the first part of its output",
+    tpot="from the first to the last part of an output, over the tokens after the first part",
+    itl="between two parts of an output; a part may hold several tokens",
+    goodput="requests a second that kept the suite's objective",
+    same="share of outputs that equal the plain decode's with the same seed; in brackets the share of differing "
+    "ones that would be seen in 9 of 10 such runs",
+    floor="share of outputs in which the plain decode, made again in another order and batch, equals itself",
+    audit="evidence against tokens drawn from the backbone's distribution; in brackets the bias that it would see",
+    load="requests under way at once, or requests a second",
+    samples="requests that were answered, and that failed",
+)
+
+
+def text_tables(frame: pd.DataFrame) -> Iterator[TextTable]:
+    """Yield a table for each group of comparable cells of methods or of engines, in the summary's order.
+
+    The batch size has a column only if it differs, and throughput only if a batch is larger than one. A plain decode of
+    an engine that was made again has no row.
     """
+    if frame.empty:
+        return
+    engines = of_engine(frame)
     keys = [str(key) for key in frame if str(key).startswith(("score.", "set.")) and f"{key}_low" in frame]
     candidates = [*COLUMNS, *(Column(key, key.partition(".")[2], 2, 3) for key in keys)]
-    for names, rows in frame.groupby(list(SETTING), sort=False, dropna=False):
-        backbone, dtype, temperature, top_k, task, budget = names
+    for _, rows in frame.groupby(list(SETTING_OF_ENGINE if engines else SETTING), sort=False, dropna=False):
+        done = rows[(rows["status"] == "done") & ((rows["role"] != "floor") | (not engines))]
+        first = rows.iloc[0]
+        title = f"{'engines: ' if engines else ''}{setting_of(first, budget=True)}"
+        if engines:
+            yield table_of(title, COLUMNS_OF_ENGINES, done, notes_of_engines(rows))
+            continue
         batches = rows["batch"].unique()
         redundant = {"batch"} if len(batches) == 1 else set()
         redundant |= {"throughput"} if max(batches) == 1 else set()
-        sampling = f"T = {temperature:g}" + (f", top-k {top_k:g}" if top_k else "")
-        title = f"{backbone} {dtype}, {sampling}, {task}, {budget:g} tokens"
         title += f", batch {batches[0]:g}" if len(batches) == 1 else ""
-        done = rows[rows["status"] == "done"]
-        cells = {column: [column.text(row) for _, row in done.iterrows()] for column in candidates}
-        columns = tuple(column for column in candidates if set(cells[column]) - {"-"} or column.rank == 0)
-        columns = tuple(column for column in columns if column.key not in redundant)
-        table = [list(row) for row in zip(*(cells[column] for column in columns), strict=True)]
-        yield TextTable(title, columns, table, [*cell_notes(rows), *rounding_notes(done)])
+        columns = [column for column in candidates if column.key not in redundant]
+        yield table_of(title, columns, done, [*cell_notes(rows), *rounding_notes(done)])
+
+
+def setting_of(row: CellRow, budget: bool = False) -> str:
+    """Return backbone, sampling and task of a cell in words.
+
+    Args:
+        budget: with the number of tokens.
+    """
+    model = row["backbone"] if of_engine(row) else f"{row['backbone']} {row['dtype']}"
+    top_k = f", top-k {row['top_k']:g}" if row["top_k"] else ""
+    top_p = f", top-p {row['top_p']:g}" if row.get("top_p", 1) != 1 else ""
+    tokens = f", {row['max_new_tokens']:g} tokens" if budget else ""
+    return f"{model}, T = {row['temperature']:g}{top_k}{top_p}, {row['task']}{tokens}"
+
+
+def table_of(title: str, candidates: Sequence[Column], rows: pd.DataFrame, notes: list[str]) -> TextTable:
+    """Return the table of some cells, without the columns in which no cell has a value."""
+    cells = {column: [column.text(row) for _, row in rows.iterrows()] for column in candidates}
+    columns = tuple(column for column in candidates if set(cells[column]) - {"-"} or column.rank == 0)
+    lines = [list(row) for row in zip(*(cells[column] for column in columns), strict=True)]
+    return TextTable(title, columns, lines, notes)
+
+
+def notes_of_engines(rows: pd.DataFrame) -> list[str]:
+    """Return the notes of cells of engines, and name those that are not finished."""
+    named = [(f"{row['label']}, load {row['load']}", row) for _, row in rows.iterrows()]
+    notes = [f"{name}: {row['note']}" for name, row in named if row["note"]]
+    return notes + [f"not finished: {name}" for name, row in named if row["status"] != "done"]
 
 
 def cell_notes(rows: pd.DataFrame) -> list[str]:
@@ -229,14 +331,13 @@ def html_tables(tables: Iterable[TextTable]) -> Iterator[str]:
         yield from (f"<p>{escape(printable(note))}</p>" for note in table.notes)
 
 
-def markdown(frame: pd.DataFrame, categories: pd.DataFrame | None = None, sentences: Sequence[str] = ()) -> str:
-    """Return ``sentences`` as a list, all tables, the table by category if there is one, and the legend."""
-    shown = [f"- {escape_markdown(sentence)}" for sentence in sentences]
+def markdown(frame: pd.DataFrame, categories: pd.DataFrame | None = None, more: Sequence[TextTable] = ()) -> str:
+    """Return three sentences, the tables of methods, the table by category, further tables, and the legend."""
+    from stridebench.reports.conclusions import conclusions  # which reads the groups of these tables
+
+    shown = [f"- {escape_markdown(sentence)}" for sentence in conclusions(frame)]
     parts = ["# Results", "", *shown, *([""] if shown else [])]
-    for table in text_tables(frame):
-        lines = markdown_lines([column.title for column in table.columns], table.rows) if table.rows else []
-        parts += [f"## {table.title}", "", *lines, *([""] if lines else [])]
-        parts += [*(f"- {escape_markdown(note)}" for note in table.notes), *([""] if table.notes else [])]
+    parts += [line for table in text_tables(frame) for line in _section(table)]
     if categories is not None and len(categories):
         columns = [column for column in COLUMNS if column.key in _BY_CATEGORY]
         rows = [
@@ -246,39 +347,25 @@ def markdown(frame: pd.DataFrame, categories: pd.DataFrame | None = None, senten
         ]
         titles = ["group", "category", *(column.title for column in columns)]
         parts += ["## By category", "", *markdown_lines(titles, rows), ""]
-    return "\n".join([*parts, "## Legend", "", *(f"- {line}" for line in legend()), ""])
+    parts += [line for table in more for line in _section(table)]
+    columns = [*(COLUMNS if len(frame) or not more else ()), *(column for table in more for column in table.columns)]
+    return "\n".join([*parts, "## Legend", "", *(f"- {line}" for line in legend(columns)), ""])
+
+
+def _section(table: TextTable) -> list[str]:
+    lines = markdown_lines([column.title for column in table.columns], table.rows) if table.rows else []
+    notes = [f"- {escape_markdown(note)}" for note in table.notes]
+    return [f"## {table.title}", "", *lines, *([""] if lines else []), *notes, *([""] if notes else [])]
 
 
 _BY_CATEGORY = ("label", "speedup", "scr", "tau", "acceptance")
 
 
-def legend() -> list[str]:
-    """Return one line a column with its meaning. The formulas are those of `METRICS`."""
-    metrics = ("scr", "tau", "acceptance", "acceptance_per_node", "ms_per_token", "logprob")
-    return [
-        *(f"{column.title}: {METRICS[column.key].formula}" for column in COLUMNS if column.key in metrics),
-        "speed-up: median over (prompt, seed) pairs of the baseline's ms/token over this cell's, same run",
-        "c: drafter pass time / target pass time, as in Leviathan et al. 2023: the mean pass of the drafter over the "
-        "mean pass of autoregressive decoding. NFE counts passes of the target's weights, bit for bit (noise on its "
-        "logits changes none); every other pass, of rounded weights too, has its price here; -: no drafter",
-        "predicted: tau x mean step of the baseline / mean step; far from the measured one, something is off",
-        "agreement: common prefix with the baseline's output / the longer length, at T = 0",
-        "log-prob sd: over tokens; log-prob - AR: paired difference of the means",
-        "e (visible TV): evidence against tokens drawn from the target's distribution; a correct sampler reaches 1000 "
-        "once in a thousand audits. In brackets the bias, in total variation a token, that 9 of 10 audits refute if "
-        "it is of a kind that is bet on (`stride audit --json` lists them); -: one of these kinds would not be seen",
-        "peak MB: the most memory of the process during a decode, on a GPU of its allocator; on a CPU all that the "
-        "process has loaded is in it, also for other cells; J/token: energy of the whole processor or GPU, other work "
-        "included",
-        "TV to AR (floor), p: of cells without e; between token histograms of this cell and of an autoregressive set "
-        "of other seeds; the floor is that set and the baseline; p by swapping the two within prompts",
-        "drafter TV (acceptance lost): total variation between the drafter's distributions and those that it gives "
-        "when it reads the same text anew, and the acceptance that the difference costs; flagged if it exceeds "
-        "what rounding gives; -: no drafter, or its drafts cannot be made again (drafter_reason in the CSV)",
-        "verdict: exact (proved by enumeration), approximate (by design; TV: the largest on small models; differs from "
-        "AR: the interval of log-prob - AR excludes 0), broken (claims exactness and fails), unverified",
-        "[low, high]: 95 % interval over prompts, of one prompt alone over its repetitions; (n=3): too few for one",
-    ]
+def legend(columns: Iterable[Column] = COLUMNS) -> list[str]:
+    """Return one line a column with its meaning, and the form of intervals."""
+    helps = dict.fromkeys(f"{column.title}: {column.help}" for column in columns if column.help)
+    form = "[low, high]: 95 % interval over prompts, of one prompt alone over its repetitions; (n=3): too few for one"
+    return [*helps, form]
 
 
 def markdown_of(table: TextTable) -> str:
@@ -296,11 +383,6 @@ LATEX = {
     ">": r"\textgreater{}",
     **{character: "\\" + character for character in "&%$#_{}"},
 }
-
-
-def latex(frame: pd.DataFrame) -> str:
-    """Return a ``tabular`` for each table of a summary; see `latex_tables`."""
-    return latex_tables(text_tables(frame))
 
 
 def latex_tables(tables: Iterable[TextTable], notes: bool = False) -> str:
@@ -329,28 +411,30 @@ def _escape_latex(text: str) -> str:
 
 
 def write(
-    store: Store,
     outdir: Path,
-    frame: pd.DataFrame | None = None,
-    read: Callable[[str], FinishedCell] | None = None,
+    frame: pd.DataFrame,
+    categories: pd.DataFrame | None = None,
+    engines: pd.DataFrame | None = None,
+    more: Sequence[TextTable] = (),
 ) -> list[Path]:
-    """Write summary.md, summary.csv and summary.tex into ``outdir``; returns their paths.
+    """Write summary.md, summary.tex, summary.csv and engines.csv into ``outdir``; returns their paths.
 
     Args:
-        store: the run.
         outdir: the folder of the files.
-        frame: of ``summarise``, if the caller has it.
-        read: of ``summary.reader``, if the caller has read cells already.
+        frame: of ``summarise``; of a run of engines alone it is empty and has no file.
+        categories: of ``by_category``.
+        engines: of ``summarise_engines``, if the run has engines.
+        more: further tables of engines.
     """
-    from stridebench.reports.conclusions import conclusions  # which reads the groups of these tables
-
-    frame = summarise(store, read) if frame is None else frame
     outdir.mkdir(parents=True, exist_ok=True)
-    texts = {
-        "summary.md": markdown(frame, by_category(store, read), conclusions(frame)),
-        "summary.csv": frame.to_csv(index=False),
-        "summary.tex": latex(frame),
-    }
+    engines = pd.DataFrame() if engines is None else engines
+    of_engines = [*text_tables(engines), *more]
+    texts = {"summary.md": markdown(frame, categories, of_engines)}
+    if len(frame) or engines.empty:
+        texts["summary.csv"] = frame.to_csv(index=False)
+    texts["summary.tex"] = latex_tables([*text_tables(frame), *of_engines])
+    if len(engines):
+        texts["engines.csv"] = engines.drop(columns=list(NESTED), errors="ignore").to_csv(index=False)
     for name, content in texts.items():
         (outdir / name).write_text(content, encoding="utf-8")
     return [outdir / name for name in texts]

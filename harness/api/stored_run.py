@@ -14,7 +14,6 @@ import pandas as pd
 from stridebench.harness.errors import printable_line
 from stridebench.harness.machine.extras import optional
 from stridebench.harness.record.store import SealedCell, Store
-from stridebench.reports import engines
 from stridebench.reports.query.schema import NamedRun
 from stridebench.reports.run_folders import run_folders
 from stridebench.reports.run_report import RunReport
@@ -67,7 +66,7 @@ class StoredRun:
     @property
     def engines(self) -> pd.DataFrame:
         """Return one row a cell of an engine: speed, acceptance in both definitions, verdict and audit."""
-        return engines.summarise(self._store)
+        return self._report.engines
 
     @cached_property
     def requests(self) -> pd.DataFrame:

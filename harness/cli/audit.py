@@ -26,7 +26,8 @@ from stridebench.harness.run.auditing import MASKED
 from stridebench.harness.run.loading import Options
 from stridebench.harness.run.progress import RunProgress
 from stridebench.harness.run.stored_audit import AuditedCell, audit_store
-from stridebench.reports import engines, text_table
+from stridebench.reports import tables, text_table
+from stridebench.reports.summary import summarise_engines
 
 CODES = {"not refuted": 0, "refuted": 1, "inconclusive": 4}
 REFUTED = ("broken", "other weights or arithmetic", "other arithmetic", "refuted")
@@ -165,7 +166,7 @@ def _audit_run(run: Path, options: dict[str, Any], as_json: bool) -> None:
     document: dict[str, Any] = {"run": str(run)}
     codes = []
     if store.manifest.engines:
-        frame = engines.summarise(store)
+        frame = summarise_engines(store)
         drawn = frame[(frame["temperature"] > 0) & (frame["status"] == "done")]
         audited = [str(name) for name in drawn if str(name).startswith("audit_")]
         keys = [name for name in ("cell", "label", "load", "verdict", "same", *audited) if name in drawn]
@@ -174,7 +175,12 @@ def _audit_run(run: Path, options: dict[str, Any], as_json: bool) -> None:
         passed = bool(verdicts) and verdicts <= set(PASSED)
         codes.append(1 if verdicts & set(REFUTED) else 0 if passed else 4)
         if not as_json:
-            engines.audits(drawn, Console())
+            shown = [
+                column for column in tables.COLUMNS_OF_ENGINES if column.key in ("label", "load", "verdict", "audit")
+            ]
+            shown.append(text_table.Column("audit_tokens", "tokens", 0, 1))
+            shown.append(text_table.Column("audit_best", "best bet", rank=4, formatter=text_table.word("audit_best")))
+            text_table.print_table(tables.table_of("audit of the engines' tokens", shown, drawn, []), Console())
     if store.manifest.cells:
         rows = _audit_methods(store, options)
         document["cells"] = [facts_of(row) for row in rows]

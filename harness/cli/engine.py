@@ -6,7 +6,7 @@ import json
 import re
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -231,7 +231,7 @@ def _begun(one: Series, step: Change) -> bool:
     return abs(value - step.after) < abs(value - step.before)
 
 
-def _text(line: dict[str, Any]) -> str:
+def _text(line: Mapping[str, object]) -> str:
     if line["status"] != "done":
         return f"{line['created']}  {line['error']}"
     names: Sequence[str] = (*MOVES, "ttft_ms", "tpot_ms", "tokens_per_second")

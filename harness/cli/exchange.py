@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from stridebench.harness.cli.main import LazyGroup, emit, say
-from stridebench.harness.cli.show import engine_cells, match_name
+from stridebench.harness.cli.show import match_name
 from stridebench.harness.core.task import SetScore
 from stridebench.harness.discover import declare_all
 from stridebench.harness.errors import UsageError, printable_line
@@ -103,7 +103,7 @@ def export(run: Path, cell: str | None, layout: str, drafts: int | None, out: Pa
         raise UsageError(f"{layout} needs a CELL; `stride show {run}` lists them")
     declare_all()
     writer, store = LAYOUTS.get(layout)(), Store.open(run)
-    if (name := match_name([*store.cells(), *engine_cells(store)], cell)) not in store.cells():
+    if (name := match_name([*store.cells(), *store.engine_cells()], cell)) not in store.cells():
         raise UsageError(f"{name} is of an engine; {layout} takes outputs of a method. Its acceptance: --layout aiperf")
     folder = out or run / "export" / layout / name
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):

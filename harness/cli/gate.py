@@ -183,7 +183,7 @@ def make(
         document = with_replay(document, record_texts(store, document, device, fetch=not offline))
     out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     for name in document["cells"]:
-        left_out = failed_samples(store, name)
+        left_out = len(failed_samples(store.cell(name)))
         if left_out:
             say(f"stride: warning: the baseline lacks {left_out} failed samples of {name}", err=True)
     if as_json:

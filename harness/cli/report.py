@@ -8,16 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import pandas as pd
 from rich.console import Console
 
 from stridebench.harness.cli.main import emit, say
 from stridebench.harness.errors import UsageError
 from stridebench.harness.machine.extras import optional
 from stridebench.harness.record.metrics import REFUTED
-from stridebench.harness.record.outputs import json_values
 from stridebench.harness.record.store import SealedCell, Store
-from stridebench.reports import crossover, engines, side_by_side
 from stridebench.reports.run_report import RunReport
 from stridebench.reports.tables import html_tables, latex_tables, markdown_of
 from stridebench.reports.text_table import print_table
@@ -119,24 +116,15 @@ def command(
         column = asked["width"] == "column"
         say(f"wrote {write_pdf(Store.open(run), asked['figure'], asked['cells'], asked['pdf'], column)}")
         return
-    store = Store.open(run)
-    rows = engine_rows(report_engines(store, as_json, out)) if store.manifest.engines else []
-    if store.manifest.cells or not rows:
-        rows = [*_methods(store, as_json, out or run / "report"), *rows]
+    report = RunReport(Store.open(run))
+    written = report.write(out or report.store.path / "report")
+    if out is None and report.store.manifest.engines:
+        report.store.publish("report")
     if as_json:
-        emit(rows)
-
-
-def _methods(store: Store, as_json: bool, out: Path) -> list[dict[str, Any]]:
-    """Write the methods' reports, print them unless JSON is asked for, and return their rows as JSON values."""
-    report = RunReport(store)
-    written = report.write(out)
-    if not as_json:
-        report.print()
-        say("\n".join(f"wrote {path}" for path in written))
-    frame = report.frame
-    rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
-    return [{str(name): value for name, value in row.items()} for row in rows]
+        emit(report.rows)
+        return
+    report.print()
+    say("\n".join(f"wrote {path}" for path in written))
 
 
 def _check(asked: Mapping[str, Any], pages: Path | None, as_json: bool) -> None:
@@ -221,33 +209,6 @@ def _compare(runs: list[Path], consumption: bool, out: Path | None, as_json: boo
     only = {"only_a": comparison.only_a, "only_b": comparison.only_b}
     letters = dict(zip(("a", *comparison.runs), names, strict=True))
     emit({"runs": letters, "rows": frame.to_dict("records"), **only, "notes": comparison.notes})
-
-
-def report_engines(store: Store, as_json: bool, out: Path | None = None) -> pd.DataFrame:
-    """Write the tables of engines, print them unless JSON is asked for, and return the rows.
-
-    Args:
-        out: the folder of the files. Default: RUN/report.
-    """
-    folder = store.path / "report" if out is None else out
-    frame = engines.summarise(store)
-    pairs, crossovers = side_by_side.rows(store), crossover.text_tables(store)
-    written = [*engines.write(frame, folder, crossovers)]
-    written += [*side_by_side.write(pairs, folder), *crossover.write(store, folder)]
-    if out is None:
-        store.publish("report")
-    if not as_json:
-        engines.terminal(frame, Console())
-        for table in [*([side_by_side.table(pairs)] if store.manifest.cells and len(pairs) else []), *crossovers]:
-            print_table(table, Console())
-        say("\n".join(f"wrote {path}" for path in written))
-    return frame
-
-
-def engine_rows(frame: pd.DataFrame) -> Any:
-    """Return the rows of the table of engines as JSON values."""
-    columns = [name for name in frame if name not in ("sampling", "task_params", "options")]
-    return json_values(frame[columns].to_dict("records"))
 
 
 def evidence_of(cell: SealedCell) -> Chart | str | None:

@@ -48,31 +48,36 @@ def execute(plan: Plan, request: RunRequest, options: Mapping[str, Any]) -> None
 
 
 def _report(plan: Plan, store: Store, options: Mapping[str, Any]) -> int:
-    """Write and print the reports of engines and methods; return the exit code that their rows ask for."""
-    from stridebench.harness.cli.report import engine_rows, report_engines
-    from stridebench.reports import run_report  # imported after the decode, since they import matplotlib
+    """Write and print the reports of methods and engines; return the exit code that their rows ask for."""
+    from stridebench.reports import run_report  # imported after the decode, since it imports matplotlib
 
-    engines = report_engines(store, options["as_json"]) if plan.engines else pd.DataFrame()
-    for cell in plan.engines:
-        if cell.skip and not options["as_json"]:
-            say(f"skipped: {cell.label}, load {cell.load}: {cell.skip}")
     counts = {**(summary(plan, store) if plan.cells else {"run": store.address})}
+    decoded = bool(counts.get("done"))
+    if not decoded and not plan.engines:
+        return 0
+    report = run_report.RunReport(store)
     if plan.engines:
         skipped = [{"label": cell.label, "load": cell.load, "reason": cell.skip} for cell in plan.engines if cell.skip]
-        counts |= {"engines": engine_rows(engines), "engines_skipped": skipped}
-    failed = engines.get("n_failed", pd.Series(dtype=float)).fillna(0).sum()
-    code = int(bool(failed) or "broken" in set(engines.get("verdict", [])))
-    report = run_report.RunReport(store) if counts.get("done") else None
-    lines: list[Mapping[Any, Any]] = [*engine_history(engines)]
-    if report is not None:
-        lines = [*report.frame.to_dict("records"), *lines]
+        counts |= {"engines": report.rows_of_engines, "engines_skipped": skipped}
+    lines: list[Mapping[Any, Any]] = [
+        *(report.frame.to_dict("records") if decoded else []),
+        *engine_history(report.engines),
+    ]
     if options["append"] and lines:
         run_report.append(options["append"], lines, store)
-    if report is not None:
-        code = max(code, _report_methods(report, counts, options))
-    if options["as_json"] and (plan.engines or counts["done"]):
+    written = report.write(store.path / "report")
+    store.publish("report")
+    if options["as_json"]:
         emit(counts)
-    return code
+    else:
+        report.print()
+        for cell in plan.engines:
+            if cell.skip:
+                say(f"skipped: {cell.label}, load {cell.load}: {cell.skip}")
+        say("\n".join(f"wrote {path}" for path in written))
+    failed = report.engines.get("n_failed", pd.Series(dtype=float)).fillna(0).sum()
+    code = int(bool(failed) or "broken" in set(report.engines.get("verdict", [])))
+    return max(code, _end(report, counts, options["as_json"])) if decoded else code
 
 
 HISTORY = {
@@ -83,7 +88,7 @@ HISTORY = {
 """Figures of an engine's cell in a history, by the names that `stride engine watch` writes, and their columns."""
 
 
-def engine_history(frame: pd.DataFrame) -> list[dict[str, Any]]:
+def engine_history(frame: pd.DataFrame) -> list[dict[str, object]]:
     """Return lines of a history (`stridebench.reports.history.series`), one for each finished cell of an engine."""
     facts = ("cell", "label", "load", "backbone", "dtype", "temperature", "task", "role", "status", "verdict")
     finished = frame[frame["status"] == "done"] if len(frame) else frame
@@ -93,14 +98,10 @@ def engine_history(frame: pd.DataFrame) -> list[dict[str, Any]]:
     ]
 
 
-def _report_methods(report: run_report.RunReport, counts: Mapping[str, Any], options: Mapping[str, Any]) -> int:
-    """Write and print the methods' reports; return 1 if a claim is broken or something failed."""
+def _end(report: run_report.RunReport, counts: Mapping[str, Any], quiet: bool) -> int:
+    """Print the counts of the methods' cells; return 1 if a claim is broken or something failed."""
     store = report.store
-    written = report.write(store.path / "report")
-    store.publish("report")
-    if not options["as_json"]:
-        report.print()
-        say("\n".join(f"wrote {path}" for path in written))
+    if not quiet:
         counted = f"{counts['done']} cells done, {counts['skipped']} skipped, {counts['failed']} failed samples"
         malformed = f", {counts['malformed']} malformed outputs" if counts["malformed"] else ""
         say(f"run: {store.address} ({counted}{malformed})")

@@ -28,8 +28,8 @@ from stridebench.harness.record.outputs import (
     origins,
 )
 from stridebench.harness.record.store import SealedCell, Store
-from stridebench.reports import engines
-from stridebench.reports.html.engine_facts import EngineFacts, engine_facts
+from stridebench.reports.html.cell_facts import CellFacts, engine_facts
+from stridebench.reports.summary import summarise_engines
 
 COLOURS = {ACCEPTED: "green", CORRECTED: "red", BONUS: "blue", FORCED: "yellow", DECODED: "default"}
 COUNTS = ("drafted", "tested", "accepted", "emitted", "forced")
@@ -61,16 +61,15 @@ def command(run: Path, cell: str | None, prompt: str | None, as_json: bool) -> N
     store = Store.open(run)
     if cell is None and prompt is not None:
         raise UsageError("--prompt shows an output of one cell: stride show RUN CELL --prompt ID")
-    of_engines = engine_cells(store)
+    ids = [*store.cells(), *store.engine_cells()]
     if cell is None:
-        ids = [*store.cells(), *of_engines]
         if as_json:
             emit(ids)
         else:
             say("\n".join(ids) or f"{run}: no finished cell")
         return
-    name = match_name([*store.cells(), *of_engines], cell)
-    if name in of_engines:
+    name = match_name(ids, cell)
+    if name in store.engine_cells():
         show_engine(store, name, prompt, as_json)
         return
     finished = store.cell(name)
@@ -252,11 +251,6 @@ def _text(sample: pd.Series[Any], column: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-def engine_cells(store: Store) -> list[str]:
-    """Return the ids of finished cells of engines."""
-    return store.engine_cells()
-
-
 def show_engine(store: Store, name: str, prompt: str | None, as_json: bool) -> None:
     """Print a cell, or its requests of one prompt.
 
@@ -267,26 +261,26 @@ def show_engine(store: Store, name: str, prompt: str | None, as_json: bool) -> N
     if prompt is not None:
         _show_requests(cell, prompt, as_json)
         return
-    frame = engines.summarise(store)
+    frame = summarise_engines(store)
     row = frame[frame["cell"] == name].iloc[0]
     if as_json:
         meta = cell.meta.stored()
         emit({"meta": meta, "metrics": {key: row[key] for key in row.index if key not in meta}})
         return
-    _print_engine(engine_facts(row, cell, ""))
+    _print_engine(engine_facts(row, cell))
 
 
-def _print_engine(facts: EngineFacts) -> None:
+def _print_engine(facts: CellFacts) -> None:
     console = Console(highlight=False, markup=False)
-    console.print(Text(f"{facts.label}: {facts.verdict or 'no verdict'}", "bold"))
+    console.print(Text(f"{facts.label}: {'no verdict' if facts.verdict == '-' else facts.verdict}", "bold"))
     console.print(f"{facts.setting}\n{facts.meaning}")
-    for name, text in (*facts.evidence, *facts.engine):
+    for name, text in (*facts.evidence, *facts.params):
         console.print(f"  {name}: {text}")
     table = Table("measure", "value", "meaning", header_style="bold")
-    for measure in facts.measures:
-        table.add_row(*map(Text, measure))
+    for name, text, _, meaning in facts.metrics:
+        table.add_row(*map(Text, (name, text, meaning)))
     console.print(table)
-    for note in facts.notes:
+    for note in facts.flags:
         console.print(f"- {note}")
 
 

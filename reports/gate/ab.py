@@ -20,7 +20,7 @@ from stridebench.harness.errors import UsageError
 from stridebench.harness.record import stats
 from stridebench.harness.record.entries import CellMeta
 from stridebench.harness.record.metrics import METRICS, totals, value
-from stridebench.reports.gate.baseline import comparable, configuration, differences
+from stridebench.reports.gate.baseline import comparable, differences, unseeded
 from stridebench.reports.gate.compare import TITLES
 from stridebench.reports.summary import WAITING_STEPS, disturbed_share
 from stridebench.reports.text_table import Column, TextTable, number
@@ -122,7 +122,7 @@ def ab(rounds: Sequence[tuple[Store, Store]]) -> VersionComparison:
     """
     notes = [note for pair in rounds[:1] for note in check_suites(*pair)]
     sides = [
-        [{configuration(cell): cell for cell in map(pair[side].cell, pair[side].cells())} for pair in rounds]
+        [{unseeded(cell): cell for cell in map(pair[side].cell, pair[side].cells())} for pair in rounds]
         for side in (0, 1)
     ]
     known = [set.intersection(*(set(cells) for cells in side)) for side in sides]

@@ -1,5 +1,8 @@
 """The baseline of a gate: a run's counts by prompt and seed, its verdicts, and its noise between equal runs.
 
+A step of an engine's request is a pass with a draft: `output` is what those passes emitted, one token and the accepted
+drafts each, so that tau - 1 is the length a draft less 1. Requests that do not tell their steps are left out.
+
 A baseline may hold reruns of the same suite with other seeds (A/A reruns). Nothing but chance separates them from the
 run, so they say how far a figure of an unchanged system moves: that is the margin within which a cell passes.
 """
@@ -19,8 +22,9 @@ from scipy.stats import norm, t
 from stridebench.harness.errors import StoreError, UsageError
 from stridebench.harness.record import stats
 from stridebench.harness.record.metrics import totals
+from stridebench.harness.record.requests import counted as counted_requests
 from stridebench.harness.record.stats import FloatArray
-from stridebench.reports.gate import engine_cells
+from stridebench.reports.gate.compare import SERVED, configuration, digest_of, label_of
 from stridebench.reports.gate.document import COUNTS, SCORE, fault
 from stridebench.reports.quality import LOWER_IS_BETTER, NEUTRAL
 from stridebench.reports.summary import WAITING_STEPS, FinishedCell, disturbed_share
@@ -124,8 +128,10 @@ def figures_of(store: Store, cell: SealedCell) -> pd.DataFrame:
     """Return FIGURES, the scores and the sha256 of every counted sample; counts leave forced tokens out.
 
     ``speedup`` is the baseline's time of an output token over the cell's; missing without that baseline, and where
-    threads waited for a core in a tenth of the steps of either.
+    threads waited for a core in a tenth of the steps of either. Of an engine's requests only the counts are known.
     """
+    if cell.meta.engine:
+        return _figures_of_requests(cell.requests)
     sums = totals(cell.samples, cell.steps)
     counted = cell.samples[(cell.samples["status"] == "ok") & ~cell.samples["warmup"]]
     counted = counted.set_index(["prompt", "repetition"])
@@ -143,6 +149,16 @@ def figures_of(store: Store, cell: SealedCell) -> pd.DataFrame:
     table = pd.DataFrame(scores, index=counted.index).add_prefix(SCORE).astype(float)
     counts = counts.join(sums[["expected", "logprob", "speedup"]].astype(float)).join(table)
     return counts.join(counted["sha256"]).sort_index()
+
+
+def _figures_of_requests(requests: pd.DataFrame) -> pd.DataFrame:
+    rows = counted_requests(requests).set_index(["prompt", "repetition"])
+    rows = rows[rows[["draft_steps", "drafted", "accepted"]].notna().all(axis=1)].sort_index()
+    steps, drafted, accepted = (rows[column].astype(int) for column in ("draft_steps", "drafted", "accepted"))
+    columns = {"output": steps + accepted, "steps": steps, "accepted": accepted, "tested": drafted, "drafted": drafted}
+    frame = pd.DataFrame({**columns, "nfe": steps}, index=rows.index)
+    frame[["expected", "logprob", "speedup"]] = np.nan
+    return frame.assign(sha256=[digest_of(*pair) for pair in zip(rows["tokens"], rows["text"], strict=True)])
 
 
 def _timed(store: Store, cell: SealedCell, baseline: str) -> bool:
@@ -166,16 +182,13 @@ def make_baseline(store: Store, again: Sequence[Store] = ()) -> dict[str, Any]:
         _refuse_unfinished(run)
     for run in again:
         _refuse_unlike(store, run)
-    cells, verdicts = {}, {}
-    for name in store.cells():
+    cells: dict[str, Any] = {}
+    verdicts: dict[str, str | None] = {}
+    for name in (*store.cells(), *store.engine_cells()):
         cell = store.cell(name)
-        verdicts[name] = verdict_of(cell)
-        if cell.meta.role == "method" and (figures := figures_of(store, cell))["steps"].sum():
-            cells[name] = _entry(cell.meta.label or name, figures, [_rerun(run, cell) for run in again])
-    for name in engine_cells.names(store):
-        if (figures := engine_cells.figures(store, name))["steps"].sum():
-            reruns = [engine_cells.rerun(store, name, run) for run in again]
-            cells[name] = _entry(engine_cells.label(store, name), figures, reruns)
+        verdicts |= {} if cell.meta.engine else {name: verdict_of(cell)}
+        if cell.meta.role in ("method", "speculative") and (figures := figures_of(store, cell))["steps"].sum():
+            cells[name] = _entry(label_of(cell), figures, [_rerun(run, cell) for run in again])
     if not cells:
         raise UsageError(f"no finished cell of {store.path} drafts tokens or fills several a pass: nothing to guard")
     document = {"schema": SCHEMA, "kind": "stridebench baseline", "key": store.manifest.key.stored()}
@@ -183,12 +196,10 @@ def make_baseline(store: Store, again: Sequence[Store] = ()) -> dict[str, Any]:
     return {**document, "sha256": digest(document)}
 
 
-def failed_samples(store: Store, name: str) -> int:
-    """Return how many counted samples of a cell failed, which its figures leave out; 0 for a cell of an engine."""
-    if name not in store.cells():
-        return 0
-    samples = store.cell(name).samples
-    return int(((samples["status"] != "ok") & ~samples["warmup"].astype(bool)).sum())
+def failed_samples(cell: SealedCell) -> pd.DataFrame:
+    """Return the counted samples or requests of a cell that failed, which its figures leave out."""
+    rows = cell.requests if cell.meta.engine else cell.samples
+    return rows[(rows["status"] != "ok") & ~rows["warmup"].astype(bool)]
 
 
 def _entry(label: str, figures: pd.DataFrame, reruns: Sequence[pd.DataFrame]) -> dict[str, Any]:
@@ -228,19 +239,18 @@ def margin(error: float, clusters: int, rows: int) -> float:
 
 def _rerun(run: Store, cell: SealedCell) -> pd.DataFrame:
     """The figures of the same cell of a rerun, whose name has another seed."""
-    for name in run.cells():
+    for name in run.engine_cells() if cell.meta.engine else run.cells():
         other = run.cell(name)
-        if configuration(other) == configuration(cell):
+        if unseeded(other) == unseeded(cell):
             return figures_of(run, other)
-    raise UsageError(f"{run.path} lacks a cell like {cell.meta.label or cell.name}; rerun the same suite")
+    raise UsageError(f"{run.path} lacks a cell like {label_of(cell)}; rerun the same suite")
 
 
-def configuration(cell: SealedCell) -> str:
-    """What two cells share that differ in nothing but the seed."""
+def unseeded(cell: SealedCell) -> str:
+    """Return what two cells share that differ in nothing but the seed, as a key."""
     setting = ("backbone", "dtype", "task", "task_params", "sampling", "max_new_tokens", "batch")
-    words = ("method", "label", "params", "role", *setting)
-    stored = cell.meta.stored()
-    return json.dumps([stored.get(word) for word in words], sort_keys=True)
+    words = ("method", "label", "params", "role", *(word for word in SERVED if word != "seed"), *setting)
+    return configuration(cell.meta, words)
 
 
 def _refuse_unfinished(store: Store) -> None:

@@ -1,23 +1,27 @@
-"""Compares runs with a first one: cells of equal configuration, paired by prompt and seed, with intervals."""
+"""Compares runs with a first one: cells of equal configuration, paired by prompt and seed, with intervals.
+
+Cells of methods are compared by their samples, cells of engines by their requests.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from string import ascii_lowercase
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pandas as pd
 from rich.console import Console
 from rich.markup import escape
 
 from stridebench.harness.errors import printable_line
+from stridebench.harness.record import stats
 from stridebench.harness.record.entries import CellMeta
 from stridebench.harness.record.metrics import METRICS
-from stridebench.reports.gate import engine_cells
-from stridebench.reports.gate.engine_cells import evidence as evidence
-from stridebench.reports.gate.engine_cells import row_of
+from stridebench.harness.record.requests import counted, timings
 from stridebench.reports.summary import CONSUMED, FinishedCell
 from stridebench.reports.text_table import Column, TextTable, markdown_lines, number, print_table
 
@@ -31,8 +35,11 @@ if TYPE_CHECKING:
 
 SEEDING = ("seed", "stop_at_eos", "batch", "role")
 MATCHED = ("method", "params", "backbone", "dtype", "task", "task_params", "sampling", "max_new_tokens", *SEEDING)
-"""Entries of a cell's meta in which two cells that are compared agree."""
-NEAR = ("method", "backbone", "role")
+"""Entries of a cell's meta in which two cells of methods agree that are compared."""
+SERVED = ("engine", "label", "options", "serve", "way", "plain", "ignore_eos", "concurrency", "rate", "seed", "role")
+MATCHED_ENGINES = (*SERVED, "backbone", "dtype", "task", "task_params", "sampling", "max_new_tokens")
+"""The same of two cells of engines."""
+NEAR = ("method", "engine", "backbone", "role")
 """Entries in which the nearest cell agrees at least."""
 
 
@@ -53,10 +60,12 @@ class Planned:
         """Read a run."""
         finished: dict[str, SealedCell] = {}
         missing: dict[str, str] = {}
-        sealed = set(store.cells())
-        for name, planned in store.manifest.cells.items():
+        sealed = {*store.cells(), *store.engine_cells()}
+        for name, planned in (store.manifest.cells | store.manifest.engines).items():
             cell = store.cell(name) if name in sealed else None
             meta = planned if cell is None else cell.meta
+            if meta.engine and meta.role == "floor":
+                continue  # a plain decode that was made again, in another order
             if cell is not None and meta.status != "skipped":
                 finished[configuration(meta)] = cell
             elif meta.status == "skipped":
@@ -66,17 +75,32 @@ class Planned:
         return Planned(finished, missing)
 
 
-def configuration(meta: CellMeta, words: Sequence[str] = MATCHED) -> str:
-    """Return what two cells must share, as a key."""
+def matched(meta: CellMeta) -> tuple[str, ...]:
+    """Return the entries in which a cell agrees with those that it is compared with."""
+    return MATCHED_ENGINES if meta.engine else MATCHED
+
+
+def configuration(meta: CellMeta, words: Sequence[str] = ()) -> str:
+    """Return what two cells must share, as a key.
+
+    Args:
+        words: the entries. Default: those of ``matched``.
+    """
     stored = meta.stored()
-    return json.dumps([stored.get(word) for word in words], sort_keys=True)
+    return json.dumps([stored.get(word) for word in words or matched(meta)], sort_keys=True)
+
+
+def label_of(cell: SealedCell) -> str:
+    """Return the name of a cell in tables."""
+    meta = cell.meta
+    return f"{meta.label}, load {meta.load}" if meta.engine else meta.label or cell.name
 
 
 def name_of(cell: SealedCell) -> str:
     """Return the label of a cell with its backbone and setting."""
     meta = cell.meta
-    where = f"{meta.backbone} {meta.dtype}, T = {meta.sampling.temperature:g}"
-    return f"{meta.label or cell.name} ({where})"
+    model = meta.backbone if meta.engine else f"{meta.backbone} {meta.dtype}"
+    return f"{label_of(cell)} ({model}, T = {meta.sampling.temperature:g})"
 
 
 def why_alone(key: str, cell: SealedCell, other: Planned) -> str:
@@ -85,13 +109,14 @@ def why_alone(key: str, cell: SealedCell, other: Planned) -> str:
         return other.missing[key]
     here = configuration(cell.meta, NEAR)
     near = [one.meta for one in other.finished.values() if configuration(one.meta, NEAR) == here]
-    differences: list[list[str]] = [[*_unlike(cell.meta.stored(), meta.stored())] for meta in near]
+    differences = [[*_unlike(cell.meta, meta)] for meta in near]
     return f"the nearest cell differs in {', '.join(sorted(differences, key=len)[0])}" if near else ""
 
 
-def _unlike(here: Mapping[str, Any], there: Mapping[str, Any]) -> Iterator[str]:
-    for word in MATCHED:
-        one, other = here.get(word), there.get(word)
+def _unlike(here: CellMeta, there: CellMeta) -> Iterator[str]:
+    both = here.stored(), there.stored()
+    for word in matched(here):
+        one, other = (stored.get(word) for stored in both)
         if one == other:
             continue
         if isinstance(one, dict) and isinstance(other, dict):
@@ -103,7 +128,15 @@ def _unlike(here: Mapping[str, Any], there: Mapping[str, Any]) -> Iterator[str]:
 
 COUNTS = ("tau_minus_1", "acceptance")
 PASSES = "scr"
-SECONDS = "ms_per_token"
+SECONDS = ("ms_per_token", "ttft_ms")
+RATIOS_OF_ENGINES = {
+    "tau_minus_1": ("accepted", "draft_steps", 0.0),
+    "acceptance": ("accepted", "drafted", 0.0),
+    "length_per_pass": ("output_tokens", "passes", 0.0),
+    "ms_per_token": ("ms", "output_tokens", 0.0),
+    "ttft_ms": ("ttft_ms", "one", 0.0),
+}
+"""Numerator, denominator and subtrahend of each metric of requests; one that an engine does not tell gives no row."""
 TITLES = {
     "tau_minus_1": "tau - 1",
     "scr": "SCR",
@@ -187,20 +220,15 @@ def _compare_runs(
     same_machine = machines[0] is not None and machines[0] == machines[1]
     both = " and ".join(str(machine or "unknown") for machine in machines)
     notes = [] if same_machine else [f"seconds are not compared: the machines differ ({both})"]
-    left_out = set() if same_machine else {SECONDS}
+    left_out = set() if same_machine else set(SECONDS)
     left_out |= set() if consumption and same_machine else set(CONSUMED)
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, object]] = []
     for key in (key for key in first.finished if key in other.finished):
         cells = first.finished[key], other.finished[key]
-        cell_rows, remarks = _compare_cells(*cells, left_out)
-        rows += [{"run": letter, **row} for row in cell_rows]
-        notes += [f"{name_of(cells[0])}: {remark}" for remark in remarks]
-    here, there = engine_cells.finished(a), engine_cells.finished(b)
-    for key in (key for key in here if key in there):
-        engine_rows = engine_cells.rows(here[key], there[key], SECONDS not in left_out)
-        rows += [{"run": letter, **row} for row in engine_rows]
-    lines_a = _alone(first, other) + engine_cells.alone(here, there)
-    lines_b = _alone(other, first) + engine_cells.alone(there, here)
+        compared = _compare_cells(*cells, left_out)
+        rows += compared.rows(letter)
+        notes += [f"{name_of(cells[0])}: {remark}" for remark in compared.remarks]
+    lines_a, lines_b = _alone(first, other), _alone(other, first)
     only_a, only_b, notes = ([f"{prefix}{line}" for line in lines] for lines in (lines_a, lines_b, notes))
     return Comparison(pd.DataFrame(rows), only_a, only_b, notes, (letter,))
 
@@ -214,55 +242,145 @@ def _alone(run: Planned, other: Planned) -> list[str]:
     return lines
 
 
-def _compare_cells(a: SealedCell, b: SealedCell, left_out: set[str]) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return a row a metric, and remarks on the pair."""
-    sides = [FinishedCell.of(cell) for cell in (a, b)]
-    shared = sides[0].totals.index.intersection(sides[1].totals.index)
-    shared, changed = _of_equal_prompts(sides, shared)
-    remarks = [f"{changed} pairs are left out: the prompt of that id has another text"] if changed else []
+Ratio = tuple[str, str, float]
+
+
+@dataclass(frozen=True)
+class MetricDifference:
+    """A metric of two runs, and how far it differs.
+
+    Args:
+        metric: its name.
+        a: its value in run a, over the shared pairs.
+        b: in the other run.
+        difference: b - a.
+        low: the lower bound of the difference, or None if there are too few prompts.
+        high: the upper bound.
+        prompts: that were compared.
+        evidence: standard errors between the difference and zero, or None without an interval.
+    """
+
+    metric: str
+    a: float | None
+    b: float | None
+    difference: float
+    low: float | None
+    high: float | None
+    prompts: int
+    evidence: float | None
+
+
+@dataclass(frozen=True)
+class ComparedCells:
+    """Two cells of equal configuration.
+
+    Args:
+        cell: of run a.
+        pairs: outputs of equal prompt and repetition.
+        equal: pairs whose outputs are the same.
+        differences: one a metric.
+        remarks: what was not compared, and why.
+    """
+
+    cell: SealedCell
+    pairs: int
+    equal: int
+    differences: tuple[MetricDifference, ...]
+    remarks: tuple[str, ...]
+
+    def rows(self, run: str) -> Iterator[dict[str, object]]:
+        """Yield the columns of ``Comparison.frame``, one row a metric."""
+        meta = self.cell.meta
+        common: dict[str, object] = {"run": run, "cell": self.cell.name, "label": label_of(self.cell)}
+        common |= {word: getattr(meta, word) for word in ("backbone", "dtype", "task")}
+        common |= {"temperature": meta.sampling.temperature, "pairs": self.pairs, "equal": self.equal}
+        yield from ({**common, **vars(difference)} for difference in self.differences)
+
+
+def _compare_cells(a: SealedCell, b: SealedCell, left_out: set[str]) -> ComparedCells:
+    sides = _terms(a), _terms(b)
+    shared = sides[0].index.intersection(sides[1].index)
+    texts = [side.loc[shared, "asked"] for side in sides]
+    changed = ((texts[0] != texts[1]) & (texts[0] != "") & (texts[1] != "")).to_numpy(dtype=bool)
+    shared = shared[~changed]
+    remarks = [f"{changed.sum()} pairs are left out: the prompt of that id has another text"] if changed.any() else []
     weights = [cell.meta.fingerprint for cell in (a, b)]
     if None not in weights and weights[0] != weights[1]:
         remarks.append("the weights differ")
     if not len(shared):
-        return [], [*remarks, "the runs share no finished prompt and seed"]
-    before, after = (side.totals.loc[shared].assign(one=1.0) for side in sides)
-    outputs = [side.samples.loc[shared, "sha256"] for side in sides]
-    meta = a.meta
-    common = {
-        "cell": a.name,
-        "label": meta.label or a.name,
-        **{word: getattr(meta, word) for word in ("backbone", "dtype", "task")},
-        "temperature": meta.sampling.temperature,
-        "pairs": len(shared),
-        "equal": int((outputs[0] == outputs[1]).sum()),
-    }
-    return [{**common, **row} for row in _differences(before, after, left_out)], remarks
+        return ComparedCells(a, 0, 0, (), (*remarks, "the runs share no finished prompt and seed"))
+    before, after = (side.loc[shared] for side in sides)
+    ratios = RATIOS_OF_ENGINES if a.meta.engine else _ratios(before, after)
+    metrics = (difference_of(name, before, after, ratio) for name, ratio in ratios.items() if name not in left_out)
+    equal = int((before["digest"] == after["digest"]).sum())
+    return ComparedCells(a, len(shared), equal, tuple(filter(None, metrics)), tuple(remarks))
 
 
-def _of_equal_prompts(sides: Sequence[FinishedCell], shared: pd.Index[Any]) -> tuple[pd.Index[Any], int]:
-    """Return the pairs whose prompts have one text, and how many have not."""
-    texts = [side.samples.loc[shared]["prompt_text"].fillna("") for side in sides]
-    unlike = ((texts[0] != texts[1]) & (texts[0] != "") & (texts[1] != "")).to_numpy(dtype=bool)
-    return shared[~unlike], int(unlike.sum())
+def _terms(cell: SealedCell) -> pd.DataFrame:
+    """Return the terms of the metrics, the output's digest and the prompt's text, by (prompt, repetition)."""
+    if not cell.meta.engine:
+        finished = FinishedCell.of(cell)
+        samples = finished.samples
+        return finished.totals.assign(one=1.0, digest=samples["sha256"], asked=samples["prompt_text"].fillna(""))
+    requests = counted(cell.requests)
+    frame = requests[["output_tokens", "accepted", "drafted", "draft_steps", "target_passes"]].astype(float)
+    passes = frame["target_passes"].fillna(frame["output_tokens"] - frame["accepted"])
+    ms = (requests["ended_ns"] - requests["sent_ns"]) / 1e6
+    frame = frame.assign(passes=passes, ms=ms, ttft_ms=timings(requests)["ttft_ms"], one=1.0, asked="")
+    frame["digest"] = [
+        digest_of(tokens, text) for tokens, text in zip(requests["tokens"], requests["text"], strict=True)
+    ]
+    return frame.set_index(pd.MultiIndex.from_frame(requests[["prompt", "repetition"]])).sort_index()
 
 
-def _differences(before: pd.DataFrame, after: pd.DataFrame, left_out: set[str]) -> Iterator[dict[str, Any]]:
-    columns = {
-        name: (METRICS[name].numerator, METRICS[name].denominator)
-        for name in (*COUNTS, PASSES, SECONDS, "logprob", *CONSUMED)
-    }
-    columns["agreement"] = ("agreement", "one")
-    for name, (numerator, denominator) in columns.items():
-        if name in CONSUMED and (before[numerator].isna().any() or after[numerator].isna().any()):
-            continue  # one of the machines does not tell
-        idle = name in COUNTS and not before["drafted"].sum() and not after["drafted"].sum()
-        one_a_step = all((side["nfe"] == side["steps"]).all() for side in (before, after))  # SCR is tau then
-        if idle or name in left_out or (name == PASSES and one_a_step):
-            continue
-        minus = METRICS[name].minus if name in METRICS else 0.0
-        row = row_of(name, before, after, (numerator, denominator), minus)
-        if row is not None:
-            yield row
+def digest_of(tokens: Sequence[int] | None, text: str | None) -> str:
+    """Return the sha256 of an engine's output: of its ids, or of its text if it tells none."""
+    output = str(text) if tokens is None else json.dumps([int(token) for token in tokens])
+    return hashlib.sha256(output.encode()).hexdigest()
+
+
+def _ratios(before: pd.DataFrame, after: pd.DataFrame) -> dict[str, Ratio]:
+    """Return numerator, denominator and subtrahend of each metric that samples of two cells can differ in."""
+    metrics = {name: METRICS[name] for name in (*COUNTS, PASSES, "ms_per_token", "logprob", *CONSUMED)}
+    ratios = {name: (metric.numerator, metric.denominator, metric.minus) for name, metric in metrics.items()}
+    ratios["agreement"] = ("agreement", "one", 0.0)
+    untold = [name for name in CONSUMED if any(side[ratios[name][0]].isna().any() for side in (before, after))]
+    idle = COUNTS if not before["drafted"].sum() and not after["drafted"].sum() else ()
+    one_a_step = all((side["nfe"] == side["steps"]).all() for side in (before, after))  # SCR is tau then
+    without = {*untold, *idle, *([PASSES] if one_a_step else [])}
+    return {name: ratio for name, ratio in ratios.items() if name not in without}
+
+
+def difference_of(metric: str, before: pd.DataFrame, after: pd.DataFrame, ratio: Ratio) -> MetricDifference | None:
+    """Compare a metric in two runs; return None if they share no value.
+
+    Args:
+        metric: its name.
+        before: the terms of run a, by (prompt, repetition).
+        after: of the other run.
+        ratio: the columns of numerator and denominator, and the subtrahend.
+    """
+    above, below, minus = ratio
+    one, two = (side[[above, below]].astype(float).dropna() for side in (before, after))
+    gap = stats.difference(one, two, above, below) if one[below].sum() and two[below].sum() else None
+    if gap is None:
+        return None
+    levels = (stats.ratio(side, above, below, minus) for side in (one, two))
+    a, b = (level.estimate if level else None for level in levels)
+    return MetricDifference(metric, a, b, gap.estimate, gap.low, gap.high, gap.n, evidence(gap))
+
+
+def evidence(gap: stats.Interval) -> float | None:
+    """Return how many standard errors the difference is from zero, by its 95 % interval, or None if it lacks one.
+
+    A difference that is the same for every prompt has standard error zero, and is infinitely far from zero.
+    """
+    if gap.low is None or gap.high is None:
+        return None
+    error = (gap.high - gap.low) / (2 * 1.96)
+    if error == 0:
+        return math.inf if gap.estimate else 0.0
+    return abs(gap.estimate) / error
 
 
 def _line(key: str) -> Callable[[CellRow], str]:

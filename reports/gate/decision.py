@@ -25,10 +25,10 @@ from scipy.stats import t
 
 from stridebench.harness.record import stats
 from stridebench.harness.record.metrics import refuting_in
-from stridebench.reports.gate import engine_cells
 from stridebench.reports.gate.baseline import (
     TestedFigure,
     check,
+    failed_samples,
     figures_of,
     frame_of,
     machine_of,
@@ -36,6 +36,7 @@ from stridebench.reports.gate.baseline import (
     tested,
     verdict_of,
 )
+from stridebench.reports.gate.compare import label_of
 from stridebench.reports.gate.document import COUNTS, SCORE
 from stridebench.reports.summary import WAITING_STEPS, disturbed_share
 
@@ -144,7 +145,7 @@ def gate(
         UsageError: the baseline was made from another suite; the message names the keys that differ.
     """
     check(store, baseline)
-    finished, removed = set(store.cells()), []
+    finished, removed = {*store.cells(), *store.engine_cells()}, []
     seconds = machine_of(store) is not None and machine_of(store) == baseline.get("machine")
     rows: list[TestRow] = []
     for name, cell in baseline["cells"].items():
@@ -201,8 +202,10 @@ def _verdict_rows(store: Store, baseline: Mapping[str, Any]) -> Iterator[TestRow
             why = f"the verdict {known} is {after or 'none, since no sample succeeded'}".replace("  ", " ")
             yield TestRow(name, cell.meta.label or name, "verdict", "fail", why)
 
-    for name in engine_cells.broken(store):
-        yield TestRow(name, engine_cells.label(store, name), "verdict", "fail", "its drafts change what it samples")
+    for name in store.engine_cells():
+        cell = store.cell(name)
+        if cell.meta.role == "speculative" and cell.meta.judged.verdict == "broken":
+            yield TestRow(name, label_of(cell), "verdict", "fail", "its drafts change what it samples")
 
 
 def _rank(word: str | None) -> int:
@@ -238,13 +241,10 @@ class MeasuredCell:
 
 def _measured(store: Store, name: str, finished: Collection[str]) -> MeasuredCell | None:
     """Return a cell of a method or of an engine, or None if it is not finished."""
-    if name in finished:
-        cell = store.cell(name)
-        failures = cell.samples[(cell.samples["status"] != "ok") & ~cell.samples["warmup"]]
-        return MeasuredCell(figures_of(store, cell), failures)
-    if name in engine_cells.names(store):
-        return MeasuredCell(engine_cells.figures(store, name), engine_cells.failures(store, name))
-    return None
+    if name not in finished:
+        return None
+    cell = store.cell(name)
+    return MeasuredCell(figures_of(store, cell), failed_samples(cell))
 
 
 def _cell_rows(

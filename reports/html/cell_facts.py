@@ -5,22 +5,31 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from stridebench.harness.errors import printable, printable_line
-from stridebench.harness.record.entries import CellMeta, Manifest
+from stridebench.harness.record.entries import CellMeta, Manifest, StoredVerdict
 from stridebench.harness.record.metrics import METRICS, REFUTED, value
-from stridebench.reports.html.headline import COLUMNS, HeadlineEntry, entry, setting_of, verdict_of
+from stridebench.reports.html.headline import (
+    COLUMNS,
+    VERDICTS_OF_ENGINES,
+    HeadlineEntry,
+    entry,
+    setting_of,
+    verdict_of,
+)
 from stridebench.reports.html.text import e_value, figure_of, signed, visible
 from stridebench.reports.quality import title_of
-from stridebench.reports.text_table import Column
+from stridebench.reports.summary import engine_notes
+from stridebench.reports.tables import COLUMNS_OF_ENGINES
+from stridebench.reports.text_table import Column, number
 
 if TYPE_CHECKING:
-    from stridebench.harness.record.store import Store
+    from stridebench.harness.record.store import SealedCell, Store
     from stridebench.reports.summary import FinishedCell
 
 
@@ -47,15 +56,17 @@ class CellFacts:
     Args:
         label, setting: as in the table of all cells.
         role: method, baseline or floor.
-        claim, source: as the method states them.
+        claim, source: as the method states them; "" for an engine.
         source_link: address of a paper or repository that the source names; "" if it names none.
         verdict, variation, meaning: the word, its distance, and the meaning of the word.
+        kind: the colour of an engine's verdict; "" for that of the word.
         evidence: the enumerations, comparisons and bets behind the verdict.
-        params: of the method.
+        params: of the method; of an engine, what it says of itself too.
         settings: of the cell.
         figures: title, help and estimate of the main metrics.
         metrics: name, value, unit and formula of all.
         flags: what makes the figures doubtful.
+        differences: prompt, position and margin of the first tokens that differ from those of an engine's plain decode.
     """
 
     label: str
@@ -73,6 +84,8 @@ class CellFacts:
     figures: tuple[tuple[str, HeadlineEntry], ...]
     metrics: tuple[tuple[str, str, str, str], ...]
     flags: tuple[str, ...]
+    kind: str = ""
+    differences: tuple[tuple[str, str, str], ...] = ()
 
 
 def cell_facts(row: pd.Series[Any], finished: FinishedCell, no_curve: str = "") -> CellFacts:
@@ -106,6 +119,98 @@ def cell_facts(row: pd.Series[Any], finished: FinishedCell, no_curve: str = "") 
     )
 
 
+TILES = ("tokens_per_second", "speedup", "length_per_draft_pooled", "length_per_pass_pooled", "ttft", "tpot", "audit")
+DIFFERENCES = 20
+"""First differences that a page lists."""
+PLAIN = "A plain greedy decode. Decodes with drafts are compared with it."
+
+
+def engine_facts(row: pd.Series[Any], cell: SealedCell, paired: str = "") -> CellFacts:
+    """Return the facts of a finished cell of an engine.
+
+    Args:
+        row: of ``summarise_engines``.
+        cell: with its requests.
+        paired: the speed-up over requests that the plain decode has too, with its interval; "" if there is none.
+    """
+    meta, verdict = cell.meta, cell.meta.judged
+    unknown = "unverified", PLAIN if meta.verdict else "The run has not judged it yet."
+    kind, meaning = VERDICTS_OF_ENGINES.get(verdict.verdict, unknown)
+    texts = {c: c.text(row) for c in COLUMNS_OF_ENGINES if c.key not in ("label", "verdict", "load")}
+    measured = {column: signed(text) for column, text in texts.items() if text != "-"}
+    metrics = [(column.title, text, "", column.help) for column, text in measured.items()]
+    if paired:
+        formula = "plain seconds a token over this cell's, over the same requests"
+        metrics.append(("x plain, paired", paired, "", formula))
+    tiles = {column.key: (column.title, HeadlineEntry(text, "", text)) for column, text in measured.items()}
+    return CellFacts(
+        label=printable_line(str(row["label"])),
+        setting=setting_of(row),
+        role="method",
+        claim="",
+        source="",
+        source_link="",
+        verdict=verdict.verdict or "-",
+        variation="",
+        meaning=meaning,
+        evidence=_texts(_evidence_of_engine(verdict)),
+        params=_texts(_engine(meta)),
+        settings=_settings(meta),
+        figures=tuple(tiles[key] for key in TILES if key in tiles),
+        metrics=tuple(metrics),
+        flags=tuple(map(printable_line, engine_notes(cell.requests, meta))),
+        kind=kind,
+        differences=tuple(
+            (printable_line(one.prompt), str(one.at), figure_of(one.margin, 3))
+            for one in (verdict.differences or [])[:DIFFERENCES]
+        ),
+    )
+
+
+def _evidence_of_engine(verdict: StoredVerdict) -> Iterator[tuple[str, str]]:
+    if verdict.same is not None:
+        yield "same as the plain decode", f"{verdict.same:.1%} of {verdict.pairs} outputs"
+    if verdict.visible_share is not None:
+        yield "share of differing outputs that 9 of 10 such checks see", f"{verdict.visible_share:.1%}"
+    if verdict.floor is not None:
+        yield "the plain decode made again", f"{verdict.floor:.1%} of its outputs are the same"
+    if (departure := verdict.departure) is not None:
+        yield "the plain decode's tokens lie below the reference's best logit by at most", figure_of(departure, 3)
+    for audit, title in ((verdict.audit, "audit"), (verdict.plain_audit, "plain decode")):
+        if audit:
+            refutes = f"; {audit.threshold:g} refutes" if audit.threshold else ""
+            yield f"e-value of the {title}", e_value(audit.log_e) + refutes
+    if audit := verdict.audit:
+        yield "audited tokens", figure_of(audit.tokens, 0)
+        yield "strongest bet", audit.best
+        yield "bias that 9 of 10 audits refute", visible(audit.visible_tv)
+    if verdict.identities_checked:
+        yield "requests whose numbers were compared with each other", str(verdict.identities_checked)
+    for line in verdict.broken_identities:
+        yield "contradiction", line
+
+
+def _engine(meta: CellMeta) -> Iterator[tuple[str, str]]:
+    yield "engine", meta.engine
+    yield "drafts", _drafts(meta)
+    yield "started server", meta.serve
+    yield "way of drafting", meta.way
+    told = {f"option {name}": item for name, item in meta.options.items()}
+    told |= {f"told: {name}": item for name, item in meta.told.items()}
+    yield from ((name, _value(item)) for name, item in told.items() if item not in (None, {}, ""))
+    yield from ((f"counter {name}", number(count, 0)) for name, count in meta.growth.items())
+
+
+def _drafts(meta: CellMeta) -> str:
+    if meta.role == "speculative":
+        return f"yes; its plain decode is {meta.plain}"
+    return "this is the plain decode" + (", made again in another order" if meta.role == "floor" else "")
+
+
+def _texts(pairs: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    return tuple((printable_line(name), printable_line(text)) for name, text in pairs if text)
+
+
 def link_of(source: str) -> str:
     """The address of the first paper or repository that a source names; nothing else becomes a link."""
     if paper := _ARXIV.search(source):
@@ -134,7 +239,7 @@ def _evidence(row: pd.Series[Any], meta: CellMeta) -> list[tuple[str, str]]:
         pairs.append(("audited tokens", figure_of(row.get("audit_tokens"), 0)))
         pairs.append(("strongest bet", str(row.get("audit_best") or "")))
         pairs.append(("bias that 9 of 10 audits refute", visible(row.get("audit_visible_tv"))))
-    return [(name, printable_line(text)) for name, text in pairs if text]
+    return list(_texts(pairs))
 
 
 def _pairs(values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
@@ -146,7 +251,7 @@ def _value(item: Any) -> str:
 
 
 def _settings(meta: CellMeta) -> tuple[tuple[str, str], ...]:
-    words = "backbone dtype task task_params sampling max_new_tokens batch seed device threads"
+    words = "backbone dtype task task_params sampling max_new_tokens batch ignore_eos seed device threads"
     stored = meta.stored()
     values = {name: stored[name] for name in words.split() if stored.get(name) not in (None, {}, "")}
     weights = {"weights": meta.fingerprint[:16]} if meta.fingerprint else {}
@@ -156,9 +261,9 @@ def _settings(meta: CellMeta) -> tuple[tuple[str, str], ...]:
 def _metrics(finished: FinishedCell) -> list[tuple[str, str, str, str]]:
     out = []
     for name, metric in METRICS.items():
-        number = value(metric, finished.totals)
-        if number is not None and number == number:
-            out.append((name, signed(f"{number:.4g}"), metric.unit, metric.formula))
+        figure = value(metric, finished.totals)
+        if figure is not None and figure == figure:
+            out.append((name, signed(f"{figure:.4g}"), metric.unit, metric.formula))
     return out
 
 
@@ -190,7 +295,7 @@ class RunFacts:
         manifest = store.manifest
         suite, source = manifest.suite, manifest.provenance
         rest = {key: value for key, value in manifest.stored().items() if key != "cells"}
-        facts = tuple((name, printable_line(text)) for name, text in _facts(manifest) if text)
+        facts = _texts(_facts(manifest))
         return RunFacts(
             name=printable_line(_name(store)),
             created=printable_line(manifest.created)[:19].replace("T", " "),

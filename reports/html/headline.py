@@ -1,19 +1,67 @@
-"""The table of all cells: a row a cell, with the estimate, its interval and a number to sort by in each column."""
+"""The tables of all cells: a row a cell, with the estimate, its interval and a number to sort by in each column."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
 
+from stridebench.harness.errors import printable_line
+from stridebench.reports import tables
 from stridebench.reports.html.text import figure_of, signed
 from stridebench.reports.quality import is_quality, title_of
-from stridebench.reports.tables import COLUMN
-from stridebench.reports.text_table import Column, number
+from stridebench.reports.summary import of_engine
+from stridebench.reports.tables import COLUMN, COLUMNS_OF_ENGINES
+from stridebench.reports.text_table import Column, counts, number
 
 KEYS = ("speedup", "predicted", "scr", "tau", "drafter_c", "acceptance", "ms_per_token", "agreement", "logprob_diff")
 COLUMNS = tuple(replace(COLUMN[key], title=COLUMN[key].page or COLUMN[key].title) for key in (*KEYS, "audit"))
+MEANS = 9
+"""Rank of the columns of engines that only the page of a cell has, and the times between parts."""
+HEADLINE_OF_ENGINES = tuple(
+    column
+    for column in COLUMNS_OF_ENGINES
+    if column.rank < MEANS and column.key not in ("label", "verdict", "samples", "itl")
+)
+VERDICTS_OF_ENGINES = {
+    "same tokens": ("exact", "Every output has the tokens of the plain decode with the same seed."),
+    "not refuted": ("approximate", "The audit bet against the tokens, and they refute nothing."),
+    "near ties": (
+        "approximate",
+        "Some outputs differ from the plain decode's. At the first difference, the reference's two logits are so close "
+        "that rounding decides.",
+    ),
+    "as its plain decode again": (
+        "approximate",
+        "Some outputs differ from the plain decode's, and no more of them than the plain decode changes when it is "
+        "made again in another order and batch.",
+    ),
+    "differs": ("broken", "Some outputs differ from the plain decode's, and rounding does not explain each of them."),
+    "broken": (
+        "broken",
+        "The audit refutes the tokens, and has nothing against the plain decode: drafts change the distribution.",
+    ),
+    "refuted": (
+        "broken",
+        "The audit refutes the tokens. Without a plain decode, the fault may be the engine's or its drafts'.",
+    ),
+    "other arithmetic": (
+        "unverified",
+        "The audit refutes these tokens and those of the plain decode, or, of greedy outputs, both depart from the "
+        "reference alike: the engine computes another distribution than the backbone. That says nothing about its "
+        "drafts.",
+    ),
+    "other weights or arithmetic": (
+        "unverified",
+        "The audit refutes the tokens of the plain decode: the engine computes another distribution than the backbone.",
+    ),
+    "inconclusive": ("unverified", "There are too few tokens, or the plain decode is in doubt too."),
+    "unverified": ("unverified", "Nothing could be compared: the engine tells no ids, or there was no reference."),
+    "synthetic acceptance": ("unverified", "The server accepts drafts by chance, so its tokens are not looked at."),
+}
+"""Verdicts of an engine: the colour, and the meaning of the word."""
 SCORES = 3
 """Columns of scores that the table has at most; the page of a cell has all."""
 FACETS = ("run", "modality", "backbone", "task", "temperature", "verdict")
@@ -40,6 +88,7 @@ class HeadlineRow:
         setting: backbone, type, temperature and task in words.
         role: method, baseline or floor.
         verdict: the word, and in ``variation`` the total variation if it is not exact.
+        kind, meaning: the colour of an engine's verdict, and the meaning of the word.
         samples: finished, failed and skipped samples.
         flags: what makes the row doubtful.
         facets: the values of ``FACETS``.
@@ -56,12 +105,14 @@ class HeadlineRow:
     samples: str
     flags: tuple[str, ...]
     facets: dict[str, str]
+    kind: str
+    meaning: str
     entries: tuple[HeadlineEntry, ...]
 
 
 @dataclass(frozen=True)
 class Headline:
-    """The table: its columns, its rows, and the facets with at least two values."""
+    """A table: its columns, its rows, and the facets with at least two values."""
 
     columns: tuple[Column, ...]
     rows: tuple[HeadlineRow, ...]
@@ -69,14 +120,17 @@ class Headline:
 
 
 def headline(frame: pd.DataFrame) -> Headline:
-    """Build the table of the finished cells.
+    """Build the table of the finished cells of methods, or of engines.
 
     Args:
-        frame: of `stridebench.reports.summary.summarise`, with the columns run, modality and link.
+        frame: of `stridebench.reports.summary`, with the columns run, modality, link and pick.
     """
-    done = frame[frame["status"] == "done"]
+    if frame.empty:
+        return Headline((), (), {})
+    engines = of_engine(frame)
+    done = frame[(frame["status"] == "done") & ((frame["role"] != "floor") | (not engines))]
     scores = [str(key) for key in frame if is_quality(str(key)) and f"{key}_low" in frame][:SCORES]
-    candidates = (*COLUMNS, *(Column(key, title_of(key)) for key in scores))
+    candidates = HEADLINE_OF_ENGINES if engines else (*COLUMNS, *(Column(key, title_of(key)) for key in scores))
     entries = {column: [entry(row, column) for _, row in done.iterrows()] for column in candidates}
     columns = tuple(column for column in candidates if any(item.order for item in entries[column]))
     several = done["run"].nunique() > 1
@@ -94,6 +148,10 @@ def entry(row: pd.Series[Any], column: Column) -> HeadlineEntry:
         text, log_e = column.text(row), row.get("audit_log_e")
         e_value, _, rest = text.replace(" (-)", "").partition(" ")
         return HeadlineEntry(signed(e_value), rest, "" if text == "-" or log_e is None else f"{log_e:.6g}")
+    if column.formatter is not None:
+        text = column.text(row)
+        first = re.match(r"[\d.]+", text)
+        return HeadlineEntry(signed(text), "", first[0] if first else "")
     value = row.get(column.key)
     low, high = (number(row.get(f"{column.key}_{end}"), column.digits) for end in ("low", "high"))
     n, order = number(row.get(f"{column.key}_n"), 0), number(value, 6)
@@ -111,14 +169,19 @@ def verdict_of(row: pd.Series[Any]) -> tuple[str, str]:
 
 def setting_of(row: pd.Series[Any]) -> str:
     """The setting of a cell in words."""
-    top_k = f", top-k {row['top_k']}" if row["top_k"] else ""
+    if of_engine(row):
+        at_once = "one request at a time" if row["concurrency"] == 1 else f"{row['concurrency']} requests at once"
+        load = f"{row['rate']:g} requests a second" if row["rate"] else at_once
+        return printable_line(f"{tables.setting_of(row, budget=True)}, {load}")
     batch = f", batch {row['batch']:g}" if row["batch"] and row["batch"] > 1 else ""
-    return f"{row['backbone']} {row['dtype']}, T = {row['temperature']:g}{top_k}, {row['task']}{batch}"
+    return f"{tables.setting_of(row)}{batch}"
 
 
 def _row(row: pd.Series[Any], entries: tuple[HeadlineEntry, ...], run: str) -> HeadlineRow:
     word, variation = verdict_of(row)
     facets = {facet: str(row[facet] or "-") for facet in FACETS} | {"temperature": f"{row['temperature']:g}"}
+    engine = of_engine(row)
+    kind, meaning = VERDICTS_OF_ENGINES.get(word, ("", "")) if engine else ("", "")
     return HeadlineRow(
         link=str(row["link"]),
         pick=str(row["pick"]),
@@ -127,8 +190,10 @@ def _row(row: pd.Series[Any], entries: tuple[HeadlineEntry, ...], run: str) -> H
         role=str(row["role"] or "method"),
         verdict=word,
         variation=variation,
-        samples=COLUMN["samples"].text(row),
-        flags=tuple(flag for flag in str(row["flags"]).split("; ") if flag),
+        samples=counts(row, "ok", "failed") if engine else COLUMN["samples"].text(row),
+        flags=tuple(flag for flag in str(row["note" if engine else "flags"]).split("; ") if flag),
         facets=facets | {"verdict": word},
+        kind=kind,
+        meaning=meaning,
         entries=entries,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,16 +17,16 @@ from stridebench.harness.errors import printable_line
 from stridebench.harness.record import stats
 from stridebench.reports import forest, tables
 from stridebench.reports.conclusions import conclusions
-from stridebench.reports.engines import COLUMNS
-from stridebench.reports.html import figures, samples, text
-from stridebench.reports.html.cell_facts import RunFacts, cell_facts
-from stridebench.reports.html.engine_facts import WORDS as WORDS_OF_ENGINES
-from stridebench.reports.html.engine_pages import Engines
+from stridebench.reports.crossover import of_requests, times
+from stridebench.reports.html import figures, requests, samples, text
+from stridebench.reports.html.cell_facts import CellFacts, RunFacts, cell_facts, engine_facts
 from stridebench.reports.html.figures import Chart, TargetPasses
 from stridebench.reports.html.headline import headline, setting_of
+from stridebench.reports.html.samples import SampleTable
 from stridebench.reports.html.text import figure_of, printed, safe_json
-from stridebench.reports.summary import FinishedCell, summarise
-from stridebench.reports.tables import GROUP
+from stridebench.reports.summary import SETTING_OF_ENGINE, FinishedCell, of_engine, summarise, summarise_engines
+from stridebench.reports.tables import COLUMNS_OF_ENGINES, GROUP
+from stridebench.reports.text_table import estimate_text
 
 if TYPE_CHECKING:
     from stridebench.harness.record.store import SealedCell, Store
@@ -120,7 +120,8 @@ MISSING = 200
 
 REASONS = 20
 """Reasons of failures of one cell; samples with further ones are counted."""
-WORDS = {"samples": "Samples", "opens": "A prompt opens its output, token by token."}
+WORDS = {"samples": "Samples", "opens": "A prompt opens its output, token by token.", "part": "Method"}
+WORDS_OF_ENGINE = {"samples": "Requests", "opens": "A prompt opens its output.", "part": "Engine"}
 
 Curve = Callable[["SealedCell"], Chart | str | None]
 """Return the chart of the e-value after each audited output, the reason why it is missing, or None without an audit."""
@@ -158,19 +159,27 @@ class _Run:
         self.prefix = f"{number + 1}-" if runs > 1 else ""
         self.facts = RunFacts.of(store)
         self.read = functools.lru_cache(maxsize=CACHED)(lambda name: FinishedCell.of(store.cell(name)))
-        frame = summarise(store, self.read)
+        frame, engines = summarise(store, self.read), summarise_engines(store)
         if self.picked:
-            frame = frame[frame["cell"].isin(self.picked)].reset_index(drop=True)
-        planned = self.store.manifest.cells
-        modality = [printable_line(planned[name].modality) for name in frame["cell"]]
-        links = [f"cells/{quote(self.prefix + str(name))}.html" for name in frame["cell"]]
+            frame, engines = frame[frame["cell"].isin(self.picked)].reset_index(drop=True), pd.DataFrame()
         folder = served.names[number] if served else ""
         own = printable_line(folder or store.address.rstrip("/").rpartition("/")[2])
         self.name = f"{number + 1}. {own}" if runs > 1 else self.facts.name
         picks = [f"{folder}/{cell}" for cell in frame["cell"]]
-        shown = [f"{label} · {self.name}" if runs > 1 else str(label) for label in frame["label"]]
-        self.frame = frame.assign(run=self.name, modality=modality, link=links, pick=picks, shown=shown)
-        self.engines = Engines(store, self.prefix)
+        self.frame = self._linked(frame, runs > 1).assign(pick=picks)
+        self.engines = self._linked(engines, runs > 1) if len(engines) else engines
+
+    def _linked(self, frame: pd.DataFrame, named: bool) -> pd.DataFrame:
+        """Return the rows with their pages, modality and names.
+
+        Args:
+            named: whether the names have the run's.
+        """
+        planned = self.store.manifest.cells | self.store.manifest.engines
+        modality = [printable_line(planned[name].modality) for name in frame["cell"]]
+        links = [f"cells/{quote(self.prefix + str(name))}.html" for name in frame["cell"]]
+        shown = [f"{label} · {self.name}" if named else str(label) for label in frame["label"]]
+        return frame.assign(run=self.name, modality=modality, link=links, pick="", shown=shown)
 
     def forest(self, folder: Path) -> list[str]:
         """Draw the forest plot of the run into the assets, and return its name; nothing if no method has a speed-up."""
@@ -180,6 +189,10 @@ class _Run:
     def page_of(self, cell: str) -> str:
         """The page of a cell, below the folder of the pages."""
         return f"cells/{self.prefix}{cell}.html"
+
+    def data_of(self, cell: str) -> str:
+        """The folder of a cell's data, below the folder of the pages."""
+        return f"data/{self.prefix}{cell}"
 
     def prompts(self) -> dict[str, str]:
         """Texts of prompts by id, from the baselines of the run's methods."""
@@ -223,7 +236,9 @@ def write(stores: Sequence[Store], folder: Path, curve: Curve | None = None, ser
     (folder / "cells").mkdir(parents=True, exist_ok=True)
     text.write(folder / "assets")
     runs = [_Run(store, number, len(stores), served) for number, store in enumerate(stores)]
-    frame = pd.concat([run.frame for run in runs], ignore_index=True)
+    frame, engines = (
+        pd.concat(frames, ignore_index=True) for frames in zip(*((run.frame, run.engines) for run in runs), strict=True)
+    )
     templates = environment()
     passes: dict[tuple[Any, ...], TargetPasses] = {}
     missing = [entry for run in runs for entry in _missing(run)]
@@ -236,14 +251,13 @@ def write(stores: Sequence[Store], folder: Path, curve: Curve | None = None, ser
         names=[run.name for run in runs],
         title=", ".join(dict.fromkeys(run.facts.name for run in runs)),
         root="",
-        counts=[*_counts(frame), *_engine_counts(runs)],
+        counts=[*_counts(frame), *_engine_counts(engines)],
         headline=headline(frame),
+        engines=headline(engines),
         served=served,
         beside=beside_first(picked) if len(picked) > 1 else [],
         first=picked[0].row["label"] if picked else "",
-        engines=[table for run in runs if not run.picked for table in run.engines.tables()],
-        engine_words=WORDS_OF_ENGINES,
-        engine_legend=[(column.title, column.help) for column in COLUMNS if column.help],
+        engine_legend=tables.legend(COLUMNS_OF_ENGINES),
         methods=any(run.store.manifest.cells for run in runs),
         sentences=[sentence for run in runs for sentence in conclusions(run.frame)],
         forests=[name for run in runs if not run.picked for name in run.forest(folder)],
@@ -276,13 +290,14 @@ def _write_run(
     for index, row in done.iterrows():
         finished = run.read(str(row["cell"]))
         passes.setdefault(tuple(row[name] for name in GROUP), TargetPasses()).add(finished.cell.steps)
-        missing += _failures(row, finished)
+        missing += _failures(row, finished.cell.samples)
         near = (int(str(index)) - 1, int(str(index)) + 1)
         neighbours = tuple(done.iloc[i] if 0 <= i < len(done) else None for i in near)
         if not known or not (folder / run.page_of(str(row["cell"]))).exists():
             _write_cell(templates, run, row, neighbours, folder, curve)
-    if not run.picked and len(run.engines.frame):
-        run.engines.write(templates, run.facts, folder, run.prompts())
+    prompts = run.prompts() if len(run.engines) else {}
+    for _, row in run.engines[run.engines["status"] == "done"].iterrows() if len(run.engines) else ():
+        missing += _write_engine(templates, run, row, folder, prompts)
     return missing
 
 
@@ -312,8 +327,47 @@ def environment() -> Environment:
     return templates
 
 
+@dataclass(frozen=True)
+class CellPage:
+    """The parts of the page of a cell.
+
+    Args:
+        facts: in words.
+        charts: its figures.
+        table: of its samples or requests.
+        steps: word, address and label of the pages that one reads before or after it.
+        words: the names of its parts.
+        grid: of a cell of pictures.
+    """
+
+    facts: CellFacts
+    charts: list[Chart]
+    table: SampleTable
+    steps: list[tuple[str, str, str]]
+    words: Mapping[str, str]
+    grid: object = None
+
+
+def _write_page(templates: Environment, run: _Run, name: str, page: CellPage, folder: Path) -> None:
+    body = templates.get_template("cell.html").render(
+        run=run.facts,
+        title=f"{page.facts.label}, {page.facts.setting}",
+        root="../",
+        facts=page.facts,
+        charts=page.charts,
+        table=page.table,
+        data=f"../{quote(run.data_of(name))}/",
+        grid=page.grid,
+        legend=samples.LEGEND if page.words is WORDS else (),
+        steps=page.steps,
+        show=f"stride show {run.store.address} {name} --prompt ID",
+        words=page.words,
+    )
+    (folder / run.page_of(name)).write_text(body, encoding="utf-8")
+
+
 def _write_cell(
-    environment: Environment,
+    templates: Environment,
     run: _Run,
     row: pd.Series[Any],
     neighbours: tuple[pd.Series[Any] | None, ...],
@@ -322,25 +376,38 @@ def _write_cell(
 ) -> None:
     name = str(row["cell"])
     finished, base = run.read(name), finished_baseline(run.read, run.store, name)
-    data = f"data/{run.prefix}{name}"
-    table = samples.write_samples(finished, run.store.path, folder, data)
+    table = samples.write_samples(finished, run.store.path, folder, run.data_of(name))
     charts = list(figures.cell_charts(finished, base, row))
     evidence = curve(finished.cell) if curve is not None else None
-    body = environment.get_template("cell.html").render(
-        run=run.facts,
-        title=f"{row['label']}, {setting_of(row)}",
-        root="../",
-        facts=cell_facts(row, finished, evidence if isinstance(evidence, str) else ""),
-        charts=[*charts, *([evidence] if isinstance(evidence, Chart) else [])],
-        table=table,
-        data=f"../{quote(data)}/",
-        grid=finished.cell.meta.stored().get("grid"),
-        legend=samples.LEGEND,
-        neighbours=neighbours,
-        show=f"stride show {run.store.address} {name} --prompt ID",
-        words=WORDS,
-    )
-    (folder / run.page_of(name)).write_text(body, encoding="utf-8")
+    facts = cell_facts(row, finished, evidence if isinstance(evidence, str) else "")
+    named = zip(("previous", "next"), neighbours, strict=True)
+    steps = [(word, f"../{other['link']}", str(other["label"])) for word, other in named if other is not None]
+    charts += [evidence] if isinstance(evidence, Chart) else []
+    grid = finished.cell.meta.stored().get("grid")
+    _write_page(templates, run, name, CellPage(facts, charts, table, steps, WORDS, grid), folder)
+
+
+def _write_engine(
+    templates: Environment, run: _Run, row: pd.Series[Any], folder: Path, prompts: Mapping[str, str]
+) -> list[Missing]:
+    """Write the page of an engine's cell; returns its failed requests.
+
+    Args:
+        prompts: texts of prompts that cells of methods have stored, by id.
+    """
+    name, rows = str(row["cell"]), run.engines
+    cell = run.store.cell(name)
+    keys = [*SETTING_OF_ENGINE, "concurrency", "rate"]
+    same = (rows["role"] == "plain") & (rows["status"] == "done") & (rows["label"] == row["plain"])
+    plains = rows[same & (rows[keys] == row[keys]).all(axis=1)].head(1 if row["plain"] else 0)
+    plain = run.store.cell(str(plains["cell"].iloc[0])).requests if len(plains) else None
+    ratio = times(of_requests(plain), of_requests(cell.requests)) if plain is not None else None
+    facts = engine_facts(row, cell, text.signed(estimate_text(ratio)) if ratio else "")
+    charts = list(requests.engine_charts(cell.requests, plain, cell.meta))
+    table = requests.write_requests(cell.requests, prompts, folder, run.data_of(name))
+    steps = [("its plain decode", f"../{link}", str(row["plain"])) for link in plains["link"]]
+    _write_page(templates, run, name, CellPage(facts, charts, table, steps, WORDS_OF_ENGINE), folder)
+    return _failures(row, cell.requests)
 
 
 def finished_baseline(read: Callable[[str], FinishedCell], store: Store, name: str) -> FinishedCell | None:
@@ -367,22 +434,14 @@ def _counts(frame: pd.DataFrame) -> list[tuple[str, str, str]]:
     return _tiles(tiles)
 
 
-def _engine_counts(runs: Sequence[_Run]) -> list[tuple[str, str, str]]:
+def _engine_counts(frame: pd.DataFrame) -> list[tuple[str, str, str]]:
     """Return the tiles of the engines."""
-    frames = [run.engines.frame for run in runs if not run.picked and len(run.engines.frame)]
-    if not frames:
+    if frame.empty:
         return []
-    frame = pd.concat(frames, ignore_index=True)
     done = frame["status"] == "done"
-    totals = {name: int(frame[name].fillna(0).sum()) if name in frame else 0 for name in ("n_ok", "n_failed")}
-    return _tiles(
-        [
-            (int(done.sum()), "cells of engines", ""),
-            (int((~done).sum()), "cells of engines unfinished", ""),
-            (totals["n_ok"], "requests", ""),
-            (totals["n_failed"], "failed requests", "broken"),
-        ]
-    )
+    ok, failed = (int(frame[name].fillna(0).sum()) if name in frame else 0 for name in ("n_ok", "n_failed"))
+    tiles = [(int(done.sum()), "cells of engines", ""), (int((~done).sum()), "cells of engines unfinished", "")]
+    return _tiles([*tiles, (ok, "requests", ""), (failed, "failed requests", "broken")])
 
 
 def _tiles(tiles: Sequence[tuple[int, str, str]]) -> list[tuple[str, str, str]]:
@@ -393,26 +452,27 @@ def _tiles(tiles: Sequence[tuple[int, str, str]]) -> list[tuple[str, str, str]]:
 
 def _missing(run: _Run) -> list[Missing]:
     """Return the cells without figures, grouped by reason; of an unfinished cell, how far it is."""
-    rows = run.frame[run.frame["status"] != "done"]
+    rows = [row for frame in (run.frame, run.engines) for _, row in frame.iterrows() if row["status"] != "done"]
     groups: dict[tuple[str, str], list[str]] = {}
-    for _, row in rows.iterrows():
+    for row in rows:
         status = "unfinished" if row["status"] == "planned" else str(row["status"])
-        reason = str(row["reason"] or _progress(run.store, str(row["cell"])))
+        reason = str(row.get("reason") or row.get("note") or _progress(run.store, row))
         groups.setdefault((status, reason), []).append(f"{row['shown']} on {setting_of(row)}")
     return [Missing(status, "; ".join(cells[:8]), len(cells), reason) for (status, reason), cells in groups.items()]
 
 
-def _progress(store: Store, cell: str) -> str:
-    """Return how many decodes of an unfinished cell are stored."""
-    stored = store.stored(cell)
-    expected = store.manifest.cells[cell].expected
+def _progress(store: Store, row: pd.Series[Any]) -> str:
+    """Return how many decodes or requests of an unfinished cell are stored."""
+    cell = str(row["cell"])
+    stored = int(row["n_ok"]) if of_engine(row) else store.stored(cell)
+    expected = (store.manifest.cells | store.manifest.engines)[cell].expected
     of = f" of {expected}" if expected else ""
     return f"not finished: {stored}{of} decodes are stored" if stored else "not started"
 
 
-def _failures(row: pd.Series[Any], finished: FinishedCell) -> list[Missing]:
-    """Return the failed samples of a cell by their reason, the most frequent first."""
-    counted = finished.cell.samples[~finished.cell.samples["warmup"].astype(bool)]
+def _failures(row: pd.Series[Any], rows: pd.DataFrame) -> list[Missing]:
+    """Return the failed samples or requests of a cell by their reason, the most frequent first."""
+    counted = rows[~rows["warmup"].astype(bool)]
     errors = counted.loc[counted["status"] != "ok", "error"].fillna("no reason is stored")
     cells = f"{row['shown']} on {setting_of(row)}"
     reasons = errors.map(printable_line).value_counts()

@@ -66,7 +66,7 @@ def schema() -> str:
 
 FORMATS: dict[str, Callable[[], str]] = {
     "summary.md": lambda: tables.markdown(summarise(run())),
-    "summary.tex": lambda: tables.latex(summarise(run())),
+    "summary.tex": lambda: tables.latex_tables(tables.text_tables(summarise(run()))),
     "summary.csv": lambda: summarise(run()).to_csv(index=False),
     "summary.html": lambda: "\n".join(tables.html(summarise(run()))),
     "comparison.md": lambda: compare.markdown(compared(), ["runs/a", "runs/b", "runs/c"]),

@@ -29,7 +29,7 @@ def test_the_terminal_table_fits(frame: pd.DataFrame, width: int) -> None:
 
 @pytest.mark.slow
 def test_write_makes_three_files(tmp_path: Path) -> None:
-    paths = tables.write(suite(6), tmp_path / "report")
+    paths = tables.write(tmp_path / "report", summarise(suite(6)))
     assert [path.name for path in paths] == ["summary.md", "summary.csv", "summary.tex"]
     assert pd.read_csv(paths[1])["cell"].tolist() == list(suite(6).body["cells"])
     for line in paths[0].read_text().split("## Legend")[0].splitlines():
@@ -81,7 +81,7 @@ def test_no_small_distance_stands_next_to_log_probs_that_differ(
 
 def test_latex_is_escaped() -> None:
     store = tiny(label="a_b & 50% {x} ~^\\")
-    text = tables.latex(summarise(store))
+    text = tables.latex_tables(tables.text_tables(summarise(store)))
     assert r"a\_b \& 50\% \{x\} \textasciitilde{}\textasciicircum{}\textbackslash{}" in text
     for body in re.findall(r"\\begin{tabular}{(\w+)}(.*?)\\end{tabular}", text, flags=re.S):
         for line in body[1].splitlines():

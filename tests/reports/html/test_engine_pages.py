@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from stridebench.reports.html import page
-from stridebench.reports.html.engine_facts import WORDS
+from stridebench.reports.html.headline import VERDICTS_OF_ENGINES
 from stridebench.reports.html.server import Library
+from stridebench.reports.tables import COLUMNS_OF_ENGINES
 from tests.support import page_runs
 from tests.support.parsed_page import parsed
 
@@ -29,16 +30,16 @@ def made(tmp_path: Path) -> Path:
 def test_the_table_of_engines_opens_their_pages(made: Path) -> None:
     index = parsed(made / "index.html")
     links = {attributes.get("href") for tag, attributes in index.elements if tag == "a"}
-    assert {"engines/plain.html", "engines/drafts.html"} <= links
+    assert {"cells/plain.html", "cells/drafts.html"} <= links
     assert re.search(r"2\s+cells of engines", index.text) and re.search(r"4\s+requests", index.text)
     assert re.search(r"2\s+failed requests", index.text)
     assert "No cell is finished yet" not in index.text
 
 
 def test_the_page_of_a_cell_says_verdict_acceptance_and_latencies(made: Path) -> None:
-    text = parsed(made / "engines" / "drafts.html").text
+    text = parsed(made / "cells" / "drafts.html").text
     for words in (
-        WORDS["not refuted"][1],
+        VERDICTS_OF_ENGINES["not refuted"][1],
         "its plain decode",
         "one request at a time",
         "1 x timeout: no answer within 1 s",
@@ -53,12 +54,12 @@ def test_the_page_of_a_cell_says_verdict_acceptance_and_latencies(made: Path) ->
 
 
 def test_a_plain_decode_has_no_acceptance(made: Path) -> None:
-    text = parsed(made / "engines" / "plain.html").text
+    text = parsed(made / "cells" / "plain.html").text
     assert "this is the plain decode" in text and "Acceptance by position" not in text
 
 
 def test_every_request_has_a_row_and_a_document(made: Path) -> None:
-    blocks = [json.loads(text) for text in parsed(made / "engines" / "drafts.html").scripts if text]
+    blocks = [json.loads(text) for text in parsed(made / "cells" / "drafts.html").scripts if text]
     data = next(block for block in blocks if "documents" in block)
     assert data["count"] == 3 and [document["text"] for document in data["documents"]] == ["answer 0", "answer 1", ""]
     row = dict(zip(data["names"], data["rows"][0][1:], strict=True))
@@ -70,22 +71,11 @@ def test_every_request_has_a_row_and_a_document(made: Path) -> None:
     assert data["rows"][2][3] == "timeout" and data["documents"][2]["error"] == "no answer within 1 s"
 
 
-def test_no_text_of_an_engine_becomes_an_element_or_attribute(tmp_path: Path) -> None:
-    page.write([page_runs.with_engines(tmp_path / "run", page_runs.PAYLOAD)], tmp_path / "out")
-    for file in (tmp_path / "out" / "index.html", tmp_path / "out" / "engines" / "drafts.html"):
-        out, source = parsed(file), file.read_text(encoding="utf-8")
-        assert not {"\x1b", "\x00", "\u202e"} & set(source)
-        assert "stride-attack" in out.text and "49%" not in source
-        for tag, attributes in out.elements:
-            assert tag != "stride-attack" and not [name for name in attributes if name.startswith("on")]
-        for body in filter(None, out.scripts):
-            assert json.loads(body)
-
-
 def test_an_unfinished_cell_is_named_and_its_run_goes_on(tmp_path: Path) -> None:
     store = page_runs.with_engines(tmp_path / "run", sealed=False)
     text = parsed(page.write([store], tmp_path / "out")).text
-    assert "not finished: drafts" in text and not (tmp_path / "out" / "engines" / "drafts.html").exists()
+    assert re.search(r"unfinished\s*1\s*no answer within 1 s\s*drafts on tabular", text)
+    assert not (tmp_path / "out" / "cells" / "drafts.html").exists()
     library = Library(tmp_path, tmp_path / "site")
     entry = next(one for one in library.entries() if one.name == "run")
     assert (entry.finished, entry.cells) == (1, 2) and library.state(("run",)) == "1+3"
@@ -97,9 +87,7 @@ def test_a_finished_run_of_engines_does_not_go_on(tmp_path: Path) -> None:
 
 
 def test_every_verdict_and_column_of_an_engine_is_explained() -> None:
-    from stridebench.reports.engines import COLUMNS
-
-    assert all(column.help for column in COLUMNS if column.key not in ("label", "verdict"))
+    assert all(column.help for column in COLUMNS_OF_ENGINES if column.key not in ("label", "verdict"))
     source = Path("harness/engines/serving/verdict.py").read_text(encoding="utf-8")
     said = set(re.findall(r'return (?:str\()?"([a-z ]+)"|else "([a-z ]+)"|"verdict": "([a-z ]+)"', source))
-    assert {word for words in said for word in words if word} <= set(WORDS)
+    assert {word for words in said for word in words if word} <= set(VERDICTS_OF_ENGINES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -93,9 +94,16 @@ def test_the_figures_and_documents_are_json_with_the_stored_numbers(made: Path) 
     )
 
 
-def test_no_text_of_a_model_or_file_becomes_an_element_or_attribute(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "hostile",
+    [page_runs.hostile, lambda folder: page_runs.with_engines(folder, page_runs.PAYLOAD)],
+    ids=["methods", "engines"],
+)
+def test_no_text_of_a_model_or_file_becomes_an_element_or_attribute(
+    hostile: Callable[[Path], Store], tmp_path: Path
+) -> None:
     """Every text of the run ends all kinds of elements; all that the browser may read of it is text."""
-    page.write([page_runs.hostile(tmp_path / "run")], tmp_path / "out")
+    page.write([hostile(tmp_path / "run")], tmp_path / "out")
     files = [tmp_path / "out" / "index.html", *cell_pages(tmp_path / "out").values()]
     assert len(files) == 3
     for file in files:
@@ -200,7 +208,7 @@ def test_runs_of_unlike_suites_share_a_page(tmp_path: Path) -> None:
     engines = page_runs.with_engines(tmp_path / "engines")
     index = parsed(page.write([texts, media, engines], tmp_path / "out"))
     modalities = {a["data-modality"] for tag, a in index.elements if tag == "tr" and "data-modality" in a}
-    assert modalities == {"text", "image", "mesh", "speech"} and "engines/3-drafts.html" in str(index.elements)
+    assert modalities == {"text", "image", "mesh", "speech"} and "cells/3-drafts.html" in str(index.elements)
 
 
 def test_a_prompt_of_a_megabyte_lies_in_a_shard(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_a_run_without_methods_stores_requests_and_prints_the_table(tmp_path: Pa
     assert good["tokens"].map(len).tolist() == [5, 5] and good["seed"].nunique() == 2
     assert good["arrivals_ns"].map(len).tolist() == [5, 5] and good["scheduled_ns"].isna().all()
     assert (tmp_path / "run" / "report" / "engines.csv").is_file()
-    assert "plain" in (tmp_path / "run" / "report" / "engines.md").read_text()
+    assert "plain" in (tmp_path / "run" / "report" / "summary.md").read_text()
 
 
 def test_a_finished_run_makes_no_request_again(tmp_path: Path) -> None:
@@ -271,7 +271,7 @@ def test_a_run_of_engines_is_audited_and_reported_again(tmp_path: Path) -> None:
     assert "engines: tabular" in stride("report", tmp_path / "run").out
     kept = [path.stat().st_mtime_ns for path in sorted((tmp_path / "run" / "report").iterdir())]
     stride("report", tmp_path / "run", "--out", tmp_path / "elsewhere")
-    assert (tmp_path / "elsewhere" / "engines.md").is_file()
+    assert (tmp_path / "elsewhere" / "summary.md").is_file()
     assert kept == [path.stat().st_mtime_ns for path in sorted((tmp_path / "run" / "report").iterdir())]
     (row,) = stride("report", tmp_path / "run", "--json").document
     assert row["label"] == "plain" and row["tokens_per_second"] > 0
@@ -365,7 +365,7 @@ def test_methods_and_engines_share_one_run(tmp_path: Path) -> None:
     assert (report / "side_by_side.png").is_file() and "engines and methods" in done.out
     beside = pd.read_csv(report / "side_by_side.csv").set_index("label")
     assert set(beside.index) == {"plain", "autoregressive", "prompt_lookup"}
-    assert (beside["tokens_per_second"] > 0).all() and beside["times_estimate"].notna().tolist() == [False, False, True]
+    assert (beside["tokens_per_second"] > 0).all() and beside["times"].notna().tolist() == [False, False, True]
     rows = stride("report", tmp_path / "run", "--json").document
     assert [row["label"] for row in rows][-2:] == ["prompt_lookup", "plain"] and rows[-1]["n_ok"] == 2
     document = run(path, "--resume", "--json").document
@@ -429,7 +429,7 @@ def test_the_speed_up_by_concurrency_is_a_table_of_its_own(tmp_path: Path) -> No
     done = run(path)
     assert "speed-up by concurrency: lookup over plain, T = 0" in done.out
     assert any(told in done.out for told in ("the speed-up ends at", "the speed-up has not ended at"))
-    assert "speed-up by concurrency" in (tmp_path / "run" / "report" / "engines.md").read_text()
+    assert "speed-up by concurrency" in (tmp_path / "run" / "report" / "summary.md").read_text()
 
 
 def test_synthetic_acceptance_is_timed_and_not_audited(tmp_path: Path) -> None:
