@@ -49,7 +49,7 @@ hypothesis.settings.register_profile("stride", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("stride")
 
 
-ON_REQUEST = ("audit", "browser", "engines", "faults")
+ON_REQUEST = ("audit", "browser", "engines", "faults", "release")
 """Marks of tests that run only where ``-m`` names their mark."""
 
 
