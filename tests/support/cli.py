@@ -1,6 +1,6 @@
 """The `stride` command, run in the process of a test: without shape checks, as its users run it.
 
-Its Pareto plot is a file of words, since drawing one takes longer than most runs of the tests.
+Its plots are files of words and the commit is looked up once, since both take longer than most runs of the tests.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import os
 import sys
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 from unittest import mock
@@ -18,6 +19,7 @@ from unittest import mock
 import pandas as pd
 
 from stridebench.harness.cli.main import main
+from stridebench.harness.record import provenance
 from stridebench.reports import pareto
 from tests.support.shape_checks import without_shape_checks
 
@@ -43,26 +45,40 @@ def undrawn(frame: pd.DataFrame, outdir: Path) -> list[Path]:
     outdir.mkdir(parents=True, exist_ok=True)
     paths = [outdir / "pareto.png", outdir / "pareto.svg"]
     for path in paths:
-        path.write_text("no test draws it")
+        path.write_text("drawn elsewhere")
     return paths
+
+
+@cache
+def git_commit() -> dict[str, Any] | None:
+    """As `provenance.git_commit`, which asks git each time."""
+    return provenance.git_commit()
+
+
+GIVEN = {
+    "stridebench.reports.pareto.write": undrawn,
+    "stridebench.reports.side_by_side._draw": lambda frame, path: path.write_text("drawn elsewhere"),
+    "stridebench.harness.record.provenance.git_commit": git_commit,
+}
+"""What stands in for a part of the package while a command runs."""
 
 
 def not_json(word: str) -> NoReturn:
     raise ValueError(f"{word} is not JSON")
 
 
-def stride(*words: object) -> Outcome:
+def stride(*words: object, columns: int = 160) -> Outcome:
     """The command in this process, as from a shell: what it lets through as a traceback fails the test."""
     out, err, code = io.StringIO(), io.StringIO(), 0
-    argv = ["stride", *map(str, words)]
-    with (
-        mock.patch.object(sys, "argv", argv),
-        mock.patch.dict(os.environ, {"COLUMNS": "160"}),
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-        without_shape_checks(),
-        mock.patch.object(pareto, "write", undrawn),
-    ):
+    git_commit()  # before it is replaced
+    with contextlib.ExitStack() as stack:
+        for name, stand_in in GIVEN.items():
+            stack.enter_context(mock.patch(name, stand_in))
+        stack.enter_context(mock.patch.object(sys, "argv", ["stride", *map(str, words)]))
+        stack.enter_context(mock.patch.dict(os.environ, {"COLUMNS": str(columns)}))
+        stack.enter_context(contextlib.redirect_stdout(out))
+        stack.enter_context(contextlib.redirect_stderr(err))
+        stack.enter_context(without_shape_checks())
         try:
             main()
         except SystemExit as stop:
