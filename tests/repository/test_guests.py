@@ -19,7 +19,18 @@ GUESTS = {
 }
 REMOVED = [pytest.param((guest,), id=guest, marks=pytest.mark.release) for guest in GUESTS]
 ENGINES_OF_A_SUITE = "{backbones: [tabular], tasks: [{name: tabular, limit: 1}], max_new_tokens: 4, engines: [vllm]}"
-TOY = ("run", "--method", "jacobi", "--backbone", "tabular", "--task", "tabular", "--limit", "1", "--max-new-tokens")
+TOY = (
+    "run",
+    "--method",
+    "prompt_lookup",
+    "--backbone",
+    "tabular",
+    "--task",
+    "tabular",
+    "--limit",
+    "1",
+    "--max-new-tokens",
+)
 
 
 @pytest.mark.slow

@@ -30,7 +30,7 @@ IN_PROCESS = """
 import sys
 import stridebench; stridebench.run
 from stridebench.harness.cli.main import main
-sys.argv = "stride run --method jacobi --backbone tabular --task tabular --limit 1 --max-new-tokens 3".split()
+sys.argv = "stride run --method prompt_lookup --backbone tabular --task tabular --limit 1 --max-new-tokens 3".split()
 sys.exit(main())
 """
 PLAIN: dict[str, Any] = {**SMALL, "methods": "autoregressive", "temperature": 0}
