@@ -34,7 +34,7 @@ TOY = (
 
 
 def copied(source: str, target: str) -> None:
-    """Copy a module and link other files: a link changes a module's ctime, by which kept laws see that it was edited."""
+    """Copy a module and link other files: a link changes the ctime, by which kept laws see that a module was edited."""
     (shutil.copy2 if source.endswith((".py", ".pyc")) else os.link)(source, target)
 
 
