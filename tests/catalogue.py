@@ -9,6 +9,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
@@ -114,6 +115,7 @@ def setting_facts(method: Method[Any], usual: Mapping[str, Any]) -> dict[str, An
     }
 
 
+@cache
 def _of_suites() -> dict[str, list[Method[Any]]]:
     """Return the settings of each method in our suites and in their tiny forms."""
     found: dict[str, list[Method[Any]]] = {}

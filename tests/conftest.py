@@ -41,7 +41,6 @@ torch.set_num_threads(1)
 from stridebench.harness.core.backbone import Backbone  # noqa: E402  # after the hook, which must see these imports
 from stridebench.harness.discover import load_all  # noqa: E402
 from stridebench.harness.errors import WeightsError  # noqa: E402
-from tests import durations  # noqa: E402
 from tests.support.shape_checks import without_shape_checks  # noqa: E402
 
 load_all()
@@ -49,27 +48,20 @@ hypothesis.settings.register_profile("stride", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("stride")
 
 
-ON_REQUEST = ("audit", "browser", "engines", "faults")
+ON_REQUEST = ("audit", "browser", "engines", "faults", "release")
 """Marks of tests that run only where ``-m`` names their mark."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the tests that took long when they were last recorded (`python -m tests.durations --record`).
-
-    Mutation testing tries those between 0.2 and some seconds too, so it sets ``STRIDE_UNRECORDED``.
-    Tests that run on request are left out, unless ``-m`` names their mark.
-    """
+    """Leave out the tests that run on request, unless ``-m`` names their mark."""
     absent = [mark for mark in ON_REQUEST if mark not in config.option.markexpr]
     left_out = [item for item in items if any(item.get_closest_marker(mark) for mark in absent)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
-    long = {} if os.environ.get("STRIDE_UNRECORDED") else durations.recorded()
     no_gpu = None if torch.cuda.is_available() else pytest.mark.skip(reason="there is no CUDA device here")
     for item in items:
-        if item.nodeid in long:
-            item.add_marker(pytest.mark.slow)
         if no_gpu and item.get_closest_marker("gpu"):
             item.add_marker(no_gpu)
 

@@ -243,7 +243,7 @@ class TestLarge:
 
 
 class TestStartup:
-    @pytest.mark.slow
+    @pytest.mark.audit
     def test_a_first_token_comes_between_the_imports_and_the_end(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(startup, "DECODE", CONTINUATION)
         monkeypatch.setattr(startup, "check_type", lambda dtype, device: None)

@@ -75,7 +75,7 @@ def ledger(backbone: Any, name: str, how: Sampling) -> list[tuple[Any, ...]]:
     method, rows = METHODS.get(name)(**ENTRIES[name]), []
     for prompt in ([1, 2, 3, 1, 2], [4, 4, 5, 4]):
         noise = SeededDraws(5, "fast", str(prompt), 0)
-        done = decode(method, open_run(backbone, lambda name: presets.drafter(backbone, name), prompt, how, 20, noise))
+        done = decode(method, open_run(backbone, lambda name: presets.drafter(backbone, name), prompt, how, 12, noise))
         rows.append((done.tokens, *((s.rows, s.drafted, s.tested, s.accepted, s.emitted) for s in done.steps)))
     return rows
 

@@ -42,7 +42,6 @@ ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "TOKENIZERS_PARALLELISM": "false",
     "STRIDE_NO_SHAPE_CHECKS": "1",
-    "STRIDE_UNRECORDED": "1",
 }
 """A mutant has to be noticed by a test: shape checks take half of the time and are no tests."""
 FINAL = ("killed", "timeout", "invalid")

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import tomllib
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -79,10 +80,15 @@ def dotted(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+@cache
+def _parsed(path: Path, changed_ns: int) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def imports(path: Path) -> set[str]:
     """Every module that a file imports; ``from a import b`` counts as ``a`` and ``a.b``."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(_parsed(path, path.stat().st_mtime_ns)):
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -242,7 +248,7 @@ def test_an_import_between_methods_is_detected(tmp_path):
 def named_imports(path: Path) -> set[str]:
     """The packages of ours that strings given to ``import_module`` name, by the fixed part of formatted ones."""
     named: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(_parsed(path, path.stat().st_mtime_ns)):
         if isinstance(node, ast.Call) and node.args and ast.unparse(node.func).endswith("import_module"):
             name = node.args[0].values[0] if isinstance(node.args[0], ast.JoinedStr) else node.args[0]
             if isinstance(name, ast.Constant):
@@ -267,7 +273,7 @@ IMPORT_WITHOUT_TORCH = """
     import importlib, sys
     class Refuse:
         def find_spec(self, name, path=None, target=None):
-            if name.split(".")[0] in ("torch", "transformers", "jaxtyping"):
+            if name.split(".")[0] in ("torch", "transformers", "jaxtyping") or name == "matplotlib.pyplot":
                 raise AssertionError(name + " is imported")
     sys.meta_path.insert(0, Refuse())
     for name in sys.argv[1:]:

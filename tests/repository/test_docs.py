@@ -52,7 +52,7 @@ HEAVY = [page for page in WITH_COMMANDS if any(one.mark == "heavy" for one in co
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder to run a page in: stored runs and a file of prompts lie there; plots of runs are not drawn."""
+    """A folder to run a page in: stored runs and a file of prompts lie there."""
     for name, stored in STORED.items():
         with tarfile.open(GOLDEN / stored / "store.tar.xz") as archive:
             archive.extractall(tmp_path / "runs", filter="data")
@@ -60,7 +60,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             (tmp_path / "runs" / stored).rename(tmp_path / "runs" / name)
     (tmp_path / "mine.jsonl").write_text('{"id": "sum", "prompt": "def sum(numbers):"}\n')
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("stridebench.reports.pareto.write", lambda frame, outdir: [])
     return tmp_path
 
 

@@ -16,7 +16,6 @@ from stridebench.harness.run.checkouts import link_packages
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("harness", "methods", "tasks", "reports")
-STRIDE = "import sys; from stridebench.harness.cli.main import main; sys.exit(main())"
 
 METHOD = '''"""One token a pass."""
 
@@ -130,21 +129,31 @@ def test_an_addition_touches_its_own_files_only(touched):
     assert touched["task"] == {"tasks/added_task.py"}
 
 
-def test_the_additions_are_listed(tree, touched):
-    rows = json.loads(python(tree, "-c", STRIDE, "list", "--json"))
-    names = {(row["kind"], row["name"]) for row in rows}
+@pytest.mark.slow
+def test_the_additions_are_listed_and_run_and_the_methods_test_passes(tree, touched, tmp_path):
+    """One process for all: importing torch takes longer than what they do."""
+    words = (
+        "--method",
+        "added_method",
+        "--backbone",
+        "added-backbone",
+        "--task",
+        "added_task",
+        "--max-new-tokens",
+        "3",
+    )
+    run = ["run", *words, "--max-new-tokens", "3", "--json", "--out", str(tmp_path / "run")]
+    script = f"""
+import pytest
+from stridebench.harness.cli.main import stride
+for words in (["list", "--json"], {run!r}):
+    assert not stride(words, standalone_mode=False)
+    print(end="\\0")
+print(int(pytest.main(["-q", "-p", "no:cacheprovider", "tests/methods/test_added_method.py"])))
+"""
+    listed, ran, tested = python(tree, "-c", script).split("\0")
+    names = {(row["kind"], row["name"]) for row in json.loads(listed)}
     assert {("method", "added_method"), ("task", "added_task"), ("backbone", "added-backbone")} <= names
-
-
-@pytest.mark.slow
-def test_the_additions_run(tree, touched, tmp_path):
-    words = ("--method", "added_method", "--backbone", "added-backbone", "--task", "added_task")
-    out = python(tree, "-c", STRIDE, "run", *words, "--max-new-tokens", "3", "--json", "--out", str(tmp_path / "run"))
-    counts = json.loads(out)
+    counts = json.loads(ran)
     assert (counts["done"], counts["failed"], counts["skipped"]) == (2, 0, 0)
-
-
-@pytest.mark.slow
-def test_the_test_of_the_method_passes(tree, touched):
-    out = python(tree, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/methods/test_added_method.py")
-    assert "1 passed" in out
+    assert "1 passed" in tested and tested.endswith("\n0\n")

@@ -1,4 +1,4 @@
-"""The two measures of the tests themselves: which of them are long, and which mutants they kill."""
+"""Which mutants the tests kill."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from pathlib import Path
 
-from tests import durations
 from tests.mutation import covering, mutants
 
 SPINE = """
@@ -18,11 +17,6 @@ def f(x: int | None = 3) -> int | None:
         raise ValueError(f"{x + 3}")
     return x - 1
 """
-
-
-def test_a_test_is_long_only_where_it_is_long_in_every_run():
-    runs = [{"a": 6.0, "b": 9.0, "c": 1.0}, {"a": 1.5, "b": 5.5, "c": 1.0}]
-    assert durations.over_limit(runs) == [("b", 5.5)]
 
 
 def test_annotations_and_messages_are_not_mutated():
@@ -72,10 +66,3 @@ def test_nine_in_ten_mutants_of_the_sample_were_killed_and_survivors_have_reason
     assert {survivor["key"] for survivor in results["survivors"]} == survivors
     assert all(survivor["reason"] for survivor in results["survivors"])
     assert all(results[word] for word in ("commit", "commands", "machine", "cosmic_ray", "cpu_seconds"))
-
-
-def test_recorded_durations_are_of_tests_over_the_limit():
-    long = durations.recorded()
-    assert long
-    assert min(long.values()) >= round(durations.RECORDED_S, 1)
-    assert all(test.partition("::")[0].endswith(".py") for test in long)

@@ -71,21 +71,23 @@ def test_the_package_has_an_entry_point_a_method_and_a_test(package):
     )
 
 
+PASS_AND_FAIL = """
+import pytest, stride_echo_last
+words = ["-q", "-p", "no:cacheprovider", "tests"]
+assert pytest.main(words) == 0
+right = stride_echo_last.verify_chain
+stride_echo_last.verify_chain = lambda x, q, p, *others: right(x, q, p.roll(1, 1), *others)
+assert pytest.main([*words, "-k", "exact"]) == 1
+"""
+
+
 @pytest.mark.slow
-def test_the_tests_of_the_package_pass_and_fail_with_a_mistake(package, tmp_path):
-    environment = {**os.environ, "PYTHONPATH": str(package)}
-    environment["PYTHONDONTWRITEBYTECODE"] = "1"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(package / "tests")]
+def test_the_tests_of_the_package_pass_and_fail_with_a_mistake(package):
+    environment = {**os.environ, "PYTHONPATH": str(package), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-c", PASS_AND_FAIL]
     done = subprocess.run(command, cwd=package, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0 and "2 passed" in done.stdout, done.stdout + done.stderr
-    file = package / "stride_echo_last.py"
-    text = file.read_text()
-    file.write_text(
-        text.replace("verify_chain(draft.tokens, None, p,", "verify_chain(draft.tokens, None, p.roll(1, 1),")
-    )
-    done = subprocess.run([*command, "-k", "exact"], cwd=package, env=environment, capture_output=True, text=True)
-    file.write_text(text)
-    assert done.returncode == 1 and "1 failed" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 passed" in done.stdout and "1 failed" in done.stdout
 
 
 def test_nothing_is_overwritten(package, tmp_path):

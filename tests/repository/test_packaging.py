@@ -99,6 +99,7 @@ def test_metadata_states_version_python_licence_and_extras(wheel):
     assert "Apache License" in metadata(wheel, "licenses/LICENSE")
 
 
+@pytest.mark.release
 def test_wheel_runs_in_an_empty_environment_and_another_folder(wheel, tmp_path):
     """A .pth file adds the folders of the dependencies; .pth files in these folders are not followed."""
     home, elsewhere = tmp_path / "venv", tmp_path / "elsewhere"
@@ -150,6 +151,7 @@ def document(done: subprocess.CompletedProcess[str]) -> Any:
     return json.loads(done.stdout)
 
 
+@pytest.mark.release
 def test_list_shows_a_method_of_another_package_with_its_origin(installed, tmp_path):
     listed = document(stride("list", "methods", "--json", cwd=tmp_path, plugin=installed["one_by_one"]))
     (entry,) = [row for row in listed if row["name"] == "one_by_one"]
@@ -158,6 +160,7 @@ def test_list_shows_a_method_of_another_package_with_its_origin(installed, tmp_p
     assert "autoregressive" in {entry["name"] for entry in listed}
 
 
+@pytest.mark.release
 def test_a_method_that_imports_only_the_core_runs_without_a_warning(installed, tmp_path):
     done = stride(*run_of("one_by_one"), cwd=tmp_path, plugin=installed["one_by_one"])
     result = document(done)
@@ -166,6 +169,7 @@ def test_a_method_that_imports_only_the_core_runs_without_a_warning(installed, t
     assert "stride_one_by_one.py" not in done.stderr
 
 
+@pytest.mark.release
 def test_a_plugin_with_a_duplicate_name_is_one_clear_error(installed, tmp_path):
     done = stride("list", "methods", "--json", cwd=tmp_path, plugin=installed["second_jacobi"])
     assert done.returncode == 2, done.stdout + done.stderr

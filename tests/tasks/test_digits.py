@@ -74,7 +74,7 @@ class TestTask:
 @pytest.mark.parametrize(
     ("name", "pictures"),
     [
-        *(pytest.param(name, 20, id=name) for name in ("digits-s", "digits-l")),
+        pytest.param("digits-s", 20, id="digits-s"),
         *(pytest.param(name, 40, id=f"{name}-40", marks=pytest.mark.audit) for name in ("digits-s", "digits-l")),
     ],
 )

@@ -120,7 +120,7 @@ def test_a_transcript_has_the_scores_that_can_be_had(table: Any, monkeypatch: py
     assert set(scores) == {"wer_no_spelling", *(["wer"] if table else [])}
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_without_the_extra_only_the_rate_that_needs_it_is_missing(tmp_path: Path) -> None:
     """A run with the base install: no optional package can be imported."""
     code = "import sys, tests.support.extras; from stridebench.harness.cli.main import main; main()"

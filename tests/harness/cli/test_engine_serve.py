@@ -49,10 +49,7 @@ def serve(folder: Path, how: str) -> subprocess.Popen[str]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not PROC.is_dir(), reason="other sessions are found in /proc alone")
-@pytest.mark.parametrize(
-    ("number", "how"),
-    [(signal.SIGTERM, "stubborn"), (signal.SIGINT, "stubborn"), (signal.SIGTERM, "mute")],
-)
+@pytest.mark.parametrize(("number", "how"), [(signal.SIGINT, "stubborn"), (signal.SIGTERM, "mute")])
 def test_a_signal_is_the_normal_end_of_a_server_with_all_its_processes(tmp_path: Path, number: int, how: str) -> None:
     command = serve(tmp_path, how)
     assert command.stdout is not None

@@ -37,20 +37,32 @@ def checkpoint(folder: Path, noise: float) -> None:
 
 
 Decode = Callable[..., Path]
+Drafter = Callable[[str], object]
 
 
 @pytest.fixture(scope="module")
-def decode(tmp_path_factory: pytest.TempPathFactory):
-    """Runs of one suite; its drafter is a preset that changes on the disk between them."""
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.mktemp("gate")
     for name, noise in (("target", 0.0), ("good", GOOD), ("slight", SLIGHT), ("worse", WORSE)):
         checkpoint(base / name, noise)
     (base / "presets").mkdir()
     (base / "presets" / "gate-target.yaml").write_text(f"adapter: hf_causal\nsource: {{folder: {base / 'target'}}}\n")
+    return base
 
-    def run(name: str, drafter: str, limit: int = 32, tokens: int = 24) -> Path:
-        preset = base / "presets" / "gate-drafter.yaml"
-        preset.write_text(f"adapter: hf_causal\nsource: {{folder: {base / drafter}}}\n")
+
+@pytest.fixture(scope="module")
+def drafter(base: Path) -> Drafter:
+    """Put a drafter of some noise in the place of the one that the preset names."""
+    preset = base / "presets" / "gate-drafter.yaml"
+    return lambda noise: preset.write_text(f"adapter: hf_causal\nsource: {{folder: {base / noise}}}\n")
+
+
+@pytest.fixture(scope="module")
+def decode(base: Path, drafter: Drafter):
+    """Runs of one suite; its drafter is a preset that changes on the disk between them."""
+
+    def run(name: str, noise: str, limit: int = 32, tokens: int = 24) -> Path:
+        drafter(noise)
         task = f"{{name: tabular, prompts_count: 32, vocabulary: 64, limit: {limit}}}"
         words = (
             "--method",
@@ -82,12 +94,16 @@ def baseline(decode: Decode) -> Path:
 
 
 @pytest.fixture(scope="module")
+def again(decode: Decode) -> Path:
+    return decode("again", "good")
+
+
+@pytest.fixture(scope="module")
 def degraded(decode: Decode) -> Path:
     return decode("after", "worse")
 
 
-def test_an_identical_rerun_passes_if_a_drop_would_have_been_seen(decode, baseline):
-    again = decode("again", "good")
+def test_an_identical_rerun_passes_if_a_drop_would_have_been_seen(again, baseline):
     result = stride("gate", "check", again, "--baseline", baseline, "--json")
     rows = [row for row in result.document["rows"] if row["metric"] != "e-value"]
     assert all(row["why"].startswith("identical") for row in rows)
@@ -109,18 +125,19 @@ def test_a_degraded_drafter_fails_and_its_cell_is_named(baseline, degraded):
     assert others and all(row["verdict"] != "fail" for row in others)
 
 
-def test_a_replay_sees_a_loss_of_about_one_percent(decode, tmp_path):
-    path, baseline = decode("texts", "good", limit=24), tmp_path / "baseline.json"
-    assert stride("gate", "make", path, "--replay", "--out", baseline).code == 0
+def test_a_replay_sees_a_loss_of_about_one_percent(again, drafter, tmp_path):
+    baseline = tmp_path / "baseline.json"
+    drafter("good")
+    assert stride("gate", "make", again, "--replay", "--out", baseline).code == 0
     same = stride("gate", "replay", "--baseline", baseline, "--json")
     assert (same.code, [row["why"] for row in same.document["rows"]]) == (0, ["identical"])
     assert "prompt_lookup: it has neither a drafter nor trained components" in same.document["notes"][0]
-    slight = decode("slightly", "slight", limit=24)  # the preset names the worse drafter from here on
+    drafter("slight")
     replayed = stride("gate", "replay", "--baseline", baseline, "--json")
     (row,) = replayed.document["rows"]
     assert (replayed.code, row["verdict"]) == (1, "fail") and -0.025 < row["change"] < -0.005
     assert row["visible"] < 0.01
-    both = stride("gate", "replay", slight, "--baseline", baseline, "--json")
+    both = stride("gate", "replay", again, "--baseline", baseline, "--json")
     assert both.code == 1 and [row["metric"] for row in both.document["rows"] if row["verdict"] == "fail"] == ["replay"]
 
 
@@ -158,7 +175,7 @@ def test_three_prompts_are_inconclusive(decode):
 
 
 def test_the_error_of_another_suites_baseline_names_the_key(decode, baseline):
-    other = decode("other", "good", limit=6, tokens=12)
+    other = decode("other", "good", limit=3, tokens=12)
     message = refused("gate", "check", other, "--baseline", baseline)
     assert "another suite" in message and "max_new_tokens" in message
 

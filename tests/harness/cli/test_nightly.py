@@ -14,6 +14,7 @@ SUITE = """\
 methods: [{name: speculative, drafter: "self:layers=1", gamma: 3}]
 backbones: [tabular]
 tasks: [{name: tabular, prompts_count: 24}]
+warmup: 0
 temperature: 1
 max_new_tokens: 12
 prove: false

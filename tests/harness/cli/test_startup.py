@@ -5,20 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
 from stridebench.harness.cli.main import only_lists
+from tests import catalogue
 
-STARTED = """
-import json, sys
-from stridebench.harness.cli.main import main
-try:
-    main()
-finally:
-    print(json.dumps([name for name in ("torch", "transformers", "jaxtyping", "pandas") if name in sys.modules]),
-          file=sys.stderr)
-"""
 VERBS = {
     "list": ("list", "--json"),
     "matrix": ("list", "matrix", "--json"),
@@ -27,36 +20,48 @@ VERBS = {
     "papers": ("paper", "list", "--json"),
     "help": ("verify", "--help"),
 }
-
-
-def started(program: str, words: tuple[str, ...], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """Run a program with the words of a command line."""
-    command = [sys.executable, "-c", program, *words]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-
-
-@pytest.mark.parametrize("verb", VERBS)
-def test_a_verb_that_lists_imports_no_heavy_library(verb, stride_env):
-    done = started(STARTED, VERBS[verb], stride_env)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stderr.splitlines()[-1]) == []
-
-
-UNCATALOGUED = """
-from stridebench.harness import discover
-discover.load_all()
+SHOWN = """
+import contextlib, io, json, sys
+if "every module" in sys.argv:
+    from stridebench.harness import discover
+    discover.load_all()
+    from tests import catalogue  # which imports all that registers something
+    document = catalogue.written(catalogue.built())
+else:
+    document = None
 from stridebench.harness.cli.main import main
-main()
+shown = {"catalogue": document}
+for name, words in json.loads(sys.argv[1]).items():
+    sys.argv = ["stride", *words]
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        try:
+            main()
+        except SystemExit as end:
+            assert not end.code, (words, end.code)
+    heavy = [name for name in ("torch", "transformers", "jaxtyping", "pandas") if name in sys.modules]
+    shown[name] = {"out": out.getvalue(), "heavy": heavy}
+print(json.dumps(shown))
 """
 
 
+def shown(environment: dict[str, str], *options: str) -> dict[str, Any]:
+    """Return what every verb prints and the heavy libraries that are imported then, from one process."""
+    command = [sys.executable, "-c", SHOWN, json.dumps(VERBS), *options]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("verb", ["list", "matrix", "dry run", "tiny"])
-def test_lists_are_the_same_when_every_module_is_imported(verb, stride_env):
-    light = started("from stridebench.harness.cli.main import main; main()", VERBS[verb], stride_env)
-    full = started(UNCATALOGUED, VERBS[verb], stride_env)
-    assert light.returncode == full.returncode == 0, light.stderr + full.stderr
-    assert light.stdout == full.stdout
+def test_verbs_that_list_import_no_heavy_library_and_show_what_the_registries_say(stride_env):
+    """`python -m tests.catalogue --write` renews the catalogue that they read."""
+    light, full = shown(stride_env), shown(stride_env, "every module")
+    assert {name: light[name]["heavy"] for name in VERBS} == {key: [] for key in VERBS}
+    assert "torch" in full["list"]["heavy"]
+    assert {name: light[name]["out"] for name in VERBS} == {name: full[name]["out"] for name in VERBS}
+    assert all(light[name]["out"] for name in VERBS)
+    assert full["catalogue"] == catalogue.FILE.read_text(encoding="utf-8"), "see this test's docstring"
 
 
 def test_command_lines_that_only_list_are_recognised():
@@ -67,10 +72,3 @@ def test_command_lines_that_only_list_are_recognised():
         and only_lists(["doctor", "-h"])
     )
     assert not only_lists([]) and not only_lists(["run", "quick"]) and not only_lists(["report", "list"])
-
-
-@pytest.mark.slow
-def test_the_catalogue_is_what_the_registries_say(stride_env):
-    """`python -m tests.catalogue --write` makes it so."""
-    done = subprocess.run([sys.executable, "-m", "tests.catalogue"], env=stride_env, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr

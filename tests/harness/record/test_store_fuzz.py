@@ -126,17 +126,17 @@ class Changes:
 @SHORT_OR_LONG
 def test_any_entry_of_the_manifest(sound: Path, tmp_path: Path, long: bool) -> None:
     check = Changes(sound, tmp_path, ("show", "compare", "baseline", "gate", *(["report", "resume"] if long else [])))
-    fuzz(check.of_json("manifest.json"), check, 6, long)
+    fuzz(check.of_json("manifest.json"), check, 3, long)
 
 
 @SHORT_OR_LONG
 def test_any_entry_of_a_cell(sound: Path, tmp_path: Path, long: bool) -> None:
     check = Changes(sound, tmp_path, ("show", "compare", "baseline", "gate", *(["report", "resume"] if long else [])))
-    fuzz(check.of_json(str(check.cell / "cell.json")), check, 6, long)
+    fuzz(check.of_json(str(check.cell / "cell.json")), check, 3, long)
 
 
 @SHORT_OR_LONG
 @pytest.mark.parametrize("name", ["samples.parquet", "steps.parquet"])
 def test_any_value_of_a_table(sound: Path, tmp_path: Path, long: bool, name: str) -> None:
     check = Changes(sound, tmp_path, ("show", "compare", "baseline", "gate", *(["report", "resume"] if long else [])))
-    fuzz(check.of_table(name), check, 6, long)
+    fuzz(check.of_table(name), check, 3, long)

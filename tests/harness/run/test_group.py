@@ -137,7 +137,7 @@ def test_the_check_in_fp32_gives_the_weights_of_the_run_back_first_unless_cells_
     backbones = [{"name": "random-llama-1m", "dtype": ["bf16"]}]
     tasks = [{"name": "tabular", "limit": 1}]
     data: dict[str, Any] = {"backbones": backbones, "tasks": tasks, "prove": True, "max_new_tokens": 4}
-    data |= {"methods": ["autoregressive", "jacobi"], "greedy_check": {"prompts": 1, "tokens": 4}, "warmup": 0}
+    data |= {"methods": ["autoregressive", "prompt_lookup"], "greedy_check": {"prompts": 1, "tokens": 4}, "warmup": 0}
     cells = finished(tmp_path / "run", **data)
     assert all(cell.meta.verdict.greedy.startswith("1/1 equal") for cell in cells.values())
     assert len(nets) == 2

@@ -326,11 +326,8 @@ def test_ranks_of_accepted_nodes_are_shown_where_they_are_stored() -> None:
 
 
 DRAWN = {
-    "papers/adt_tree": ["fig1", "fig2", "fig3", "fig3b", "gain"],
     "papers/adt_tree_inits": ["fig8"],
-    "papers/adt_tree_fixed": ["fig3", "gain"],
     "papers/adt_tree_laws": ["fig9", "fig9-2", "fig5", "fig5-2"],
-    "trees": ["fig1", "fig2", "fig2-2"],
 }
 
 

@@ -64,15 +64,25 @@ def columns(cell: Any) -> Any:
     return [tuple(map(str, row)) for row in counted(cell)[["status", "tokens", "agreement", "logprobs"]].values]
 
 
+ENDINGS = {"exit": "exit code 0", "kill": "SIGKILL", "hang": "passed the limit of 5 s"}
+ENDINGS |= {"close_files": "process (?:closed its connection|ended with exit code 1)"}
+
+
 @pytest.mark.slow
-def test_what_ends_a_plugins_process_fails_its_cells_alone(tmp_path: Path, plugin: Path) -> None:
-    reasons = {"segfault": "SIGSEGV", "exit": "exit code 0", "kill": "SIGKILL", "hang": "passed the limit of 5 s"}
-    reasons |= {"close_files": "process (?:closed its connection|ended with exit code 1)"}
+@pytest.mark.parametrize(
+    "more", [pytest.param({}, id="one"), pytest.param(ENDINGS, id="all", marks=pytest.mark.faults)]
+)
+def test_what_ends_a_plugins_process_fails_its_cells_alone(tmp_path: Path, plugin: Path, more: dict[str, str]) -> None:
+    reasons = {"segfault": "SIGSEGV", **more}
     methods = [word for fault in (*reasons, "interrupt", "none") for word in bad_day(fault)]
     limits = ("--set", "sample_limit_s=5")
     outcome = stride("run", "--method", "sjd", *methods, *WORDS, *limits, "--out", tmp_path / "run")
     cells = by_label(Store.open(tmp_path / "run"))
-    assert (outcome.code, outcome.document["done"], outcome.document["failed"]) == (1, 9, 2 * len(reasons) + 2)
+    assert (outcome.code, outcome.document["done"], outcome.document["failed"]) == (
+        1,
+        4 + len(reasons),
+        2 * len(reasons) + 2,
+    )
     for fault, reason in reasons.items():
         cell = cell_of(cells, fault)
         assert counted(cell)["error"].str.contains(reason).all(), counted(cell)["error"].tolist()
@@ -81,7 +91,7 @@ def test_what_ends_a_plugins_process_fails_its_cells_alone(tmp_path: Path, plugi
     assert {fault: starts[fault] for fault in reasons} == dict.fromkeys(reasons, 1)  # the warm-up; no decode after it
     interrupted = counted(cell_of(cells, "interrupt"))["error"].tolist()
     assert all(error.startswith("KeyboardInterrupt") for error in interrupted), interrupted
-    assert "Traceback" not in outcome.err and "maybe because a plugin closed it" in outcome.err
+    assert "Traceback" not in outcome.err and ("maybe because a plugin closed it" in outcome.err) == bool(more)
     error = counted(cell_of(cells, "segfault"))["error"].iloc[0]
     log = tmp_path / "run" / error.partition("see ")[2].partition(" in the run")[0]
     assert "Fatal Python error: Segmentation fault" in log.read_text()
@@ -97,7 +107,7 @@ def test_what_ends_a_plugins_process_fails_its_cells_alone(tmp_path: Path, plugi
         assert cell.meta.verdict == cells[name].meta.verdict
 
 
-@pytest.mark.slow
+@pytest.mark.faults
 def test_a_cell_in_which_two_runs_ended_is_not_started_again(
     tmp_path: Path, plugin: Path, stride_env: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
