@@ -21,6 +21,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from stridebench.harness.record import stats
+from stridebench.harness.record.entries import SAMPLING, sampling_words
 from stridebench.harness.record.stats import FloatArray
 from stridebench.harness.record.store import Store
 from stridebench.reports import engines
@@ -116,7 +117,7 @@ def compared(store: Store) -> dict[str, CrossoverComparison]:
     if frame.empty:
         return {}
     frame = frame[(frame["status"] == "done") & (frame["role"] != "floor") & (frame["concurrency"] > 0)]
-    keys = ["backbone", "temperature", "task", "max_new_tokens"]
+    keys = ["backbone", "task", "max_new_tokens", *SAMPLING]
     out: dict[str, CrossoverComparison] = {}
     for names, rows in frame[frame["plain"] != ""].groupby(["label", "plain", *keys], sort=False):
         label, plain, *setting = names
@@ -131,7 +132,7 @@ def compared(store: Store) -> dict[str, CrossoverComparison]:
                 {level: in_turn(store.cell(str(pair[side]["cell"])).requests, level) for level, pair in both.items()}
                 for side in (0, 1)
             )
-            out[f"{label} over {plain}, T = {setting[1]:g}, {setting[2]}"] = CrossoverComparison(
+            out[f"{label} over {plain}, {sampling_words(*setting[3:])}, {setting[1]}"] = CrossoverComparison(
                 {level: (plainly[level], own[level]) for level in both},
                 {level: (pair[0]["tokens_per_second"], pair[1]["tokens_per_second"]) for level, pair in both.items()},
             )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 from rich.console import Console
 
-from stridebench.harness.record.entries import CellMeta, StoredCounters
+from stridebench.harness.record.entries import SAMPLING, CellMeta, StoredCounters, sampling_words
 from stridebench.harness.record.requests import measures
 from stridebench.harness.record.store import Store
 from stridebench.reports.text_table import (
@@ -27,7 +27,7 @@ from stridebench.reports.text_table import (
 if TYPE_CHECKING:
     from stridebench.reports.text_table import CellRow
 
-SETTING = ("backbone", "temperature", "top_k", "top_p", "task", "max_new_tokens")
+SETTING = ("backbone", *SAMPLING, "task", "max_new_tokens")
 
 
 def _samples(row: CellRow) -> str:
@@ -107,7 +107,8 @@ def summarise(store: Store) -> pd.DataFrame:
 
 def _row(store: Store, name: str, objective: Mapping[str, Any]) -> dict[str, Any]:
     planned = store.manifest.engines[name]
-    facts = {**planned.stored(), **planned.sampling.stored(), "status": "unfinished", "verdict": ""}
+    sampling = {word: getattr(planned.sampling, word) for word in SAMPLING}
+    facts = {**planned.stored(), **sampling, "status": "unfinished", "verdict": ""}
     if not store.sealed(name):
         requests = store.requests(name)
         faults = [row.error for row in requests if row.status != "ok"]
@@ -175,9 +176,8 @@ def groups(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
     if frame.empty:
         return
     for names, rows in frame.groupby(list(SETTING), sort=False, dropna=False):
-        backbone, temperature, top_k, top_p, task, budget = names
-        cut = (f", top-k {top_k}" if top_k else "") + (f", top-p {top_p:g}" if top_p != 1 else "")
-        yield f"engines: {backbone}, T = {temperature:g}{cut}, {task}, {budget} tokens", rows
+        backbone, *sampling, task, budget = names
+        yield f"engines: {backbone}, {sampling_words(*sampling)}, {task}, {budget} tokens", rows
 
 
 def finished(rows: pd.DataFrame) -> pd.DataFrame:

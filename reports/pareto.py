@@ -26,6 +26,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
 
+from stridebench.harness.record.entries import SAMPLING, sampling_words
 from stridebench.harness.record.stats import FEWEST
 from stridebench.reports.tables import GROUP
 
@@ -125,10 +126,11 @@ def panels(frame: pd.DataFrame) -> Iterator[Panel]:
     scores = [str(key) for key in frame if is_quality(str(key)) and f"{key}_low" in frame]
     done = frame[(frame["status"] == "done") & frame.get("speedup", pd.Series(np.nan, frame.index)).notna()]
     for names, rows in done.groupby(list(GROUP), sort=False, dropna=False):
-        backbone, dtype, temperature, top_k, task, *_ = names
-        title = f"{backbone} {dtype}, T = {temperature:g}, {f'top-k {top_k:g}, ' if top_k else ''}{task}"
+        setting = dict(zip(GROUP, names, strict=True))
+        sampling = sampling_words(*(setting[word] for word in SAMPLING))
+        title = f"{setting['backbone']} {setting['dtype']}, {sampling}, {setting['task']}"
         fidelity = ("logprob_diff", "log-probability less AR's, nat/token")
-        if not temperature:
+        if not setting["temperature"]:
             fidelity = ("agreement", "agreement with AR")
         for key, label in (fidelity, *((score, title_of(score)) for score in scores)):
             measured = rows[rows[key].notna()] if key in rows else rows.iloc[:0]

@@ -18,6 +18,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from stridebench.harness.record import stats
+from stridebench.harness.record.entries import SAMPLING
 from stridebench.harness.record.requests import counted
 from stridebench.harness.record.store import Store
 from stridebench.reports import engines
@@ -76,7 +77,7 @@ def _engines(store: Store) -> Iterator[dict[str, Any]]:
     frame = engines.summarise(store)
     frame = frame[(frame["status"] == "done") & (frame["role"] != "floor") & (frame["concurrency"] == 1)]
     tables = {str(row["cell"]): of_requests(store.cell(str(row["cell"])).requests) for _, row in frame.iterrows()}
-    keys = ["backbone", "temperature", "task"]
+    keys = ["backbone", *SAMPLING, "task"]
     plain = {(row["label"], *row[keys]): tables[str(row["cell"])] for _, row in frame.iterrows() if not row["plain"]}
     for _, row in frame.iterrows():
         yield _row(

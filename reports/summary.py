@@ -19,7 +19,7 @@ import pandas as pd
 from stridebench.harness.errors import printable_line
 from stridebench.harness.record import stats
 from stridebench.harness.record.columns import SCORER_FAILED
-from stridebench.harness.record.entries import CellMeta
+from stridebench.harness.record.entries import SAMPLING, CellMeta
 from stridebench.harness.record.metrics import METRICS, totals, value
 
 if TYPE_CHECKING:
@@ -239,8 +239,7 @@ def _identity(name: str, meta: CellMeta) -> Row:
         "label": _plain(meta.label or meta.method or name),
         **{word: _plain(getattr(meta, word)) for word in words},
         "params": json.dumps(meta.params, sort_keys=True),
-        "temperature": meta.sampling.temperature,
-        "top_k": meta.sampling.top_k,
+        **{word: getattr(meta.sampling, word) for word in SAMPLING},
         "status": meta.status or "unfinished",
         "reason": _plain(meta.reason),
         "verdict": verdict.word,
@@ -282,16 +281,16 @@ def _drafter_cost(finished: FinishedCell, base: FinishedCell | None) -> Row:
 
 
 def _speed(frame: pd.DataFrame, base: FinishedCell | None) -> Row:
-    """Return the measured speed-up, and the speed-up that tau and the mean step times of both cells predict."""
+    """Return the measured speed-up, and the one that tokens a step and mean step times of both cells predict."""
     if base is None or frame.empty:
         return {}
     row: Row = {}
     baseline = base.totals[base.totals.index.isin(frame.index)]
     set_interval(row, "speedup", stats.median_ratio(token_ms(baseline), token_ms(frame)))
-    tau, step_ms = value(METRICS["tau"], frame), _step_ms(frame)
+    per_step, step_ms = float(frame["output"].sum() / frame["steps"].sum()), _step_ms(frame)
     baseline_step_ms = _step_ms(baseline)
-    if tau and baseline_step_ms and step_ms:
-        row["predicted"] = tau * baseline_step_ms / step_ms
+    if baseline_step_ms and step_ms:
+        row["predicted"] = per_step * baseline_step_ms / step_ms
     return row
 
 

@@ -13,6 +13,7 @@ import pandas as pd
 from rich.console import Console
 
 from stridebench.harness.errors import printable, printable_line
+from stridebench.harness.record.entries import SAMPLING, sampling_words
 from stridebench.harness.record.metrics import METRICS
 from stridebench.reports.summary import by_category, summarise
 from stridebench.reports.text_table import (
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from stridebench.reports.summary import FinishedCell
     from stridebench.reports.text_table import CellRow
 
-SETTING = ("backbone", "dtype", "temperature", "top_k", "task", "max_new_tokens")
+SETTING = ("backbone", "dtype", *SAMPLING, "task", "max_new_tokens")
 GROUP = (*SETTING, "batch")
 HALF = ("bf16", "fp16")
 """Types whose rounding turns near ties of real models."""
@@ -126,7 +127,7 @@ COLUMNS = described(
     speedup="median over pairs of prompt and seed of the baseline's ms/token over this cell's, with its interval",
     predicted="tau times the mean step of the baseline over the mean step of the cell",
     scr="output tokens a target pass",
-    tau="output tokens a step",
+    tau="output tokens a step; -: a step is several rounds, such as a band of MuLo-SD, and scr counts its passes",
     drafter_c="time of a drafter's pass over that of the target's; rounded weights are a drafter, noise is not",
     acceptance="accepted over tested, along the tested path",
     ms_per_token="wall time of start and steps an output token",
@@ -145,12 +146,11 @@ def text_tables(frame: pd.DataFrame) -> Iterator[TextTable]:
     keys = [str(key) for key in frame if str(key).startswith(("score.", "set.")) and f"{key}_low" in frame]
     candidates = [*COLUMNS, *(Column(key, key.partition(".")[2], 2, 3) for key in keys)]
     for names, rows in frame.groupby(list(SETTING), sort=False, dropna=False):
-        backbone, dtype, temperature, top_k, task, budget = names
+        backbone, dtype, *sampling, task, budget = names
         batches = rows["batch"].unique()
         redundant = {"batch"} if len(batches) == 1 else set()
         redundant |= {"throughput"} if max(batches) == 1 else set()
-        sampling = f"T = {temperature:g}" + (f", top-k {top_k:g}" if top_k else "")
-        title = f"{backbone} {dtype}, {sampling}, {task}, {budget:g} tokens"
+        title = f"{backbone} {dtype}, {sampling_words(*sampling)}, {task}, {budget:g} tokens"
         title += f", batch {batches[0]:g}" if len(batches) == 1 else ""
         done = rows[rows["status"] == "done"]
         cells = {column: [column.text(row) for _, row in done.iterrows()] for column in candidates}

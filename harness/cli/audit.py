@@ -62,6 +62,7 @@ UNKNOWN_DRAFTER = (
 @click.option("--temperature", "-t", type=float, help="With --tokens: of their sampling, above 0.")
 @click.option("--top-p", type=float, help="With --tokens: of their sampling. Default: 1, all ids.")
 @click.option("--top-k", type=int, help="With --tokens: of their sampling. Default: 0, all ids.")
+@click.option("--min-p", type=float, help="With --tokens: of their sampling. Default: 0, all ids.")
 @click.option("--drafter", help="With --tokens: the model that drafted, if one did; bets use its distribution too.")
 @click.option(
     "--margin", type=float, help="With --tokens: no bet this near to a cut, in logits. Default: 0.25, for bf16."
@@ -154,7 +155,7 @@ def _print_kernel(name: str, places: list[KernelPosition]) -> None:
 
 def _of_tokens(options: dict[str, Any]) -> str:
     """Return the options that go with --tokens and were given."""
-    names = ("backbone", "temperature", "top_p", "top_k", "drafter", "margin")
+    names = ("backbone", "temperature", "top_p", "top_k", "min_p", "drafter", "margin")
     return ", ".join(f"--{name.replace('_', '-')}" for name in names if options[name] is not None)
 
 

@@ -252,7 +252,7 @@ class TaskEntry(_Entry):
         elif self.limit is not None and (type(self.limit) is not int or self.limit < 1):
             raise faults_error([(("limit",), f"limit is {self.limit!r}; a whole number from 1")])
         sampling: dict[str, Any] = {
-            key: float(value) if key in ("temperature", "top_p") and isinstance(value, int) else value
+            key: float(value) if key in ("temperature", "top_p", "min_p") and isinstance(value, int) else value
             for key, value in sorted((self.sampling or {}).items())
         }
         try:

@@ -123,6 +123,7 @@ class Suite(Strict):
     ] = (0.0,)
     top_k: TopK = 0
     top_p: float = Field(1.0, gt=0, le=1)
+    min_p: float = Field(0.0, ge=0, le=1)
     order: Literal["temperature_first", "filter_first"] = "temperature_first"
     max_new_tokens: int = Field(64, ge=1)
     stop_at_eos: bool = True
@@ -227,7 +228,7 @@ class EngineSuite(Suite):
 
 def samplings(suite: Suite, use: TaskUse) -> Iterator[Sampling]:
     """Yield every temperature with every top-k; values of a task replace those of the suite."""
-    rest = {"top_p": suite.top_p, "order": suite.order}
+    rest = {"top_p": suite.top_p, "min_p": suite.min_p, "order": suite.order}
     for temperature in suite.temperature:
         for top_k in suite.top_ks:
             yield Sampling(**{**rest, "temperature": temperature, "top_k": top_k, **dict(use.sampling)})

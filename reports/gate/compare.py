@@ -75,7 +75,7 @@ def configuration(meta: CellMeta, words: Sequence[str] = MATCHED) -> str:
 def name_of(cell: SealedCell) -> str:
     """Return the label of a cell with its backbone and setting."""
     meta = cell.meta
-    where = f"{meta.backbone} {meta.dtype}, T = {meta.sampling.temperature:g}"
+    where = f"{meta.backbone} {meta.dtype}, {meta.sampling.words}"
     return f"{meta.label or cell.name} ({where})"
 
 

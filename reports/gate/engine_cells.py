@@ -136,9 +136,9 @@ def configuration(planned: CellMeta, but: Sequence[str] = ("cell",)) -> str:
 
 
 def name_of(cell: SealedCell) -> str:
-    """Return its label with its backbone and temperature."""
+    """Return its label with its backbone and sampling."""
     meta = cell.meta
-    return f"{meta.label}, load {meta.load} ({meta.backbone}, T = {meta.sampling.temperature:g})"
+    return f"{meta.label}, load {meta.load} ({meta.backbone}, {meta.sampling.words})"
 
 
 def alone(run: Mapping[str, SealedCell], other: Mapping[str, SealedCell]) -> list[str]:

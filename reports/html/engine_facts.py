@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from stridebench.harness.errors import printable_line
-from stridebench.harness.record.entries import CellMeta, StoredVerdict
+from stridebench.harness.record.entries import SAMPLING, CellMeta, StoredVerdict, sampling_words
 from stridebench.harness.record.store import SealedCell
 from stridebench.reports.engines import COLUMNS, SETTING, notes_of
 from stridebench.reports.html.text import e_value, figure_of, signed, visible
@@ -65,7 +65,7 @@ class EngineFacts:
 
     Args:
         label: of the engine in the suite.
-        setting: backbone, temperature, task, budget and load in words.
+        setting: backbone, sampling, task, budget and load in words.
         verdict, kind, meaning: the word, its colour, and its meaning.
         evidence: the comparisons and bets behind the verdict.
         engine: its name, version and settings.
@@ -126,18 +126,15 @@ def engine_facts(row: pd.Series[Any], cell: SealedCell, paired: str) -> EngineFa
     )
 
 
-_SETTINGS = (*(name for name in SETTING if name not in ("top_k", "top_p", "temperature")), "dtype", "sampling")
+_SETTINGS = (*(name for name in SETTING if name not in SAMPLING), "dtype", "sampling")
 _SETTINGS += ("task_params", "ignore_eos", "seed")
 
 
 def setting_of(row: pd.Series[Any]) -> str:
     """The setting of a cell in words."""
-    cut = (f", top-k {row['top_k']}" if row["top_k"] else "") + (
-        f", top-p {row['top_p']:g}" if row["top_p"] != 1 else ""
-    )
+    sampling = sampling_words(*row[list(SAMPLING)])
     return printable_line(
-        f"{row['backbone']}, T = {row['temperature']:g}{cut}, {row['task']}, {row['max_new_tokens']} tokens, "
-        f"{load_of(row)}"
+        f"{row['backbone']}, {sampling}, {row['task']}, {row['max_new_tokens']} tokens, {load_of(row)}"
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from stridebench.harness.record.entries import SAMPLING, sampling_words
 from stridebench.reports.html.text import figure_of, signed
 from stridebench.reports.pareto import is_quality, title_of
 from stridebench.reports.tables import COLUMN
@@ -37,7 +38,7 @@ class HeadlineRow:
         link: the address of the cell's page; "" if it has none.
         pick: names the cell to `stride view`: its run's folder and its id.
         label: the method.
-        setting: backbone, type, temperature and task in words.
+        setting: backbone, type, sampling and task in words.
         role: method, baseline or floor.
         verdict: the word, and in ``variation`` the total variation if it is not exact.
         samples: finished, failed and skipped samples.
@@ -111,9 +112,8 @@ def verdict_of(row: pd.Series[Any]) -> tuple[str, str]:
 
 def setting_of(row: pd.Series[Any]) -> str:
     """The setting of a cell in words."""
-    top_k = f", top-k {row['top_k']}" if row["top_k"] else ""
     batch = f", batch {row['batch']:g}" if row["batch"] and row["batch"] > 1 else ""
-    return f"{row['backbone']} {row['dtype']}, T = {row['temperature']:g}{top_k}, {row['task']}{batch}"
+    return f"{row['backbone']} {row['dtype']}, {sampling_words(*row[list(SAMPLING)])}, {row['task']}{batch}"
 
 
 def _row(row: pd.Series[Any], entries: tuple[HeadlineEntry, ...], run: str) -> HeadlineRow:
