@@ -9,7 +9,7 @@ sampled outputs differ in length.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
@@ -50,7 +50,7 @@ UNEQUAL = 1.05
 SIGNIFICANT = 0.001
 """A two-sample test is flagged at this p-value: with 20 sampled cells, one run in 25 flags one by chance."""
 
-AUDIT = ("audit_log_e", "audit_tokens", "audit_visible_tv", "audit_best", "audit_reason")
+AUDIT = ("audit_log_e", "audit_tokens", "audit_visible_tv", "audit_needed", "audit_best", "audit_reason")
 """Entries of a cell's meta on the bets against it; None at T = 0 and in runs made before there were any."""
 
 DRAFTER = (
@@ -393,7 +393,7 @@ def _flags(row: Row, samples: pd.DataFrame, frame: pd.DataFrame) -> list[str]:
         flags.append(f"{word}{row['n_failed']} of {row['n_run']} failed{_most_frequent_error(samples)}")
     if acceptance is not None and acceptance < DEAD and tested >= DEAD_TESTED:
         flags.append(f"dead drafter: acceptance below {DEAD:.0%}")
-    flags += _drafter_flags(row) + _unread_flags(samples)
+    flags += _drafter_flags(row) + _unread_flags(samples) + blind_flags(row)
     if len(frame) and "speedup" not in row:
         flags.append("no baseline in this run")
     if str(row["note"]).startswith("audit: "):
@@ -413,6 +413,20 @@ def _unread_flags(samples: pd.DataFrame) -> list[str]:
         return []
     first = cut.iloc[0]
     return [f"{len(cut)} of {len(counted)} prompts were read in part: {first['unread']} ({first['prompt']})"]
+
+
+def on_toys_alone(row: Mapping[Any, Any] | pd.Series[Any]) -> bool:
+    """Return whether a row is exact on small models, and its tokens are too few to show a bias."""
+    tokens, tv = row.get("audit_tokens"), row.get("audit_visible_tv")
+    return row["verdict"] == "exact" and tokens is not None and tokens == tokens and (tv is None or tv != tv)
+
+
+def blind_flags(row: Row) -> list[str]:
+    """Return what the word exact rests on, if the tokens of the cell could not have shown a bias."""
+    if not on_toys_alone(row):
+        return []
+    needed = f"{row['audit_needed']:,}" if row["audit_needed"] else "many more"
+    return [f"exact on toys; nothing seen in {row['audit_tokens']:,} tokens, {needed} are needed"]
 
 
 def _drafter_flags(row: Row) -> list[str]:

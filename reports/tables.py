@@ -15,7 +15,7 @@ from rich.console import Console
 from stridebench.harness.errors import printable, printable_line
 from stridebench.harness.record.entries import SAMPLING, sampling_words
 from stridebench.harness.record.metrics import METRICS
-from stridebench.reports.summary import by_category, summarise
+from stridebench.reports.summary import by_category, on_toys_alone, summarise
 from stridebench.reports.text_table import (
     Column,
     TextTable,
@@ -54,6 +54,8 @@ def _verdict(row: CellRow) -> str:
         return "-"
     if word == "broken" and variation is not None and variation < ROUNDING:
         return f"broken ({'greedy output differs' if 'differ' in str(row.get('note')) else 'enumerated as exact'})"
+    if on_toys_alone(row):
+        return "exact on toys"
     if word == "approximate":
         return f"{word} ({_distance_to_target(row)})"
     lossy = word != "exact" and number(variation) != "-"

@@ -91,6 +91,7 @@ def audit_figures(result: Audit) -> dict[str, Any]:
         "impossible": result.impossible,
         "visible_tv": result.visible_tv,
         "visible": result.visible,
+        "needed": result.needed,
         "best": result.best,
         "threshold": result.threshold,
     }

@@ -240,6 +240,7 @@ class CellMeta(Entries):
     audit_visible_tv: float | None = None
     audit_best: str | None = None
     audit_near_cut: Count | None = None
+    audit_needed: Count | None = None
     audit_impossible: Count | None = None
     audit_threshold: float | None = None
     audit_reason: str | None = None

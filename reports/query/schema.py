@@ -128,6 +128,7 @@ _CELLS = (
         ("audit_log_e", REAL, "natural log of the e-value of the bets against the cell"),
         ("audit_tokens", INT, "tokens that were bet on"),
         ("audit_visible_tv", REAL, "bias, in total variation a token, that 9 of 10 such audits refute"),
+        ("audit_needed", INT, "tokens with which audit_visible_tv would be known"),
         ("audit_best", TEXT, "the bet that won most"),
         ("audit_reason", TEXT, "the reason if there are no bets"),
         ("drafter_places", INT, "places whose drafts were made again by a drafter that reads the same text anew"),
