@@ -52,7 +52,7 @@ def confidence(
     """
     if order == "low_confidence":
         return logits.double().softmax(-1).gather(1, x[:, None])[:, 0]
-    p = warp(logits, Sampling(sampling.temperature or 1.0, sampling.top_k, sampling.top_p, sampling.order))
+    p = warp(logits, replace(sampling, temperature=sampling.temperature or 1.0))
     if order == "topk_margin":
         top = p.topk(2).values
         return top[:, 0] - top[:, 1]

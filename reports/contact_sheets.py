@@ -85,10 +85,8 @@ def _groups(store: Store) -> Iterator[Group]:
     cells = [c for c in cells if c.meta.status == "done" and c.meta.role != "floor" and "output" in c.samples]
     groups: dict[str, list[SealedCell]] = {}
     for cell in cells:
-        sampling = cell.meta.sampling
-        top_k = f" top-k={sampling.top_k}" if sampling.top_k else ""
-        temperature = f"T={sampling.temperature:g}{top_k}"
-        title = f"{cell.meta.backbone} {cell.meta.dtype} {temperature} {cell.meta.task}"
+        sampling = cell.meta.sampling.words.replace(" = ", "=").replace(",", "")
+        title = f"{cell.meta.backbone} {cell.meta.dtype} {sampling} {cell.meta.task}"
         groups.setdefault(title, []).append(cell)
     for title, group in groups.items():
         counted = group[0].samples[~group[0].samples["warmup"].astype(bool)]

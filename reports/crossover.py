@@ -26,6 +26,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from stridebench.harness.record import stats
+from stridebench.harness.record.entries import SAMPLING, sampling_words
 from stridebench.harness.record.requests import counted
 from stridebench.harness.record.stats import FloatArray
 from stridebench.harness.record.store import Store
@@ -117,7 +118,7 @@ def _engines(store: Store, frame: pd.DataFrame) -> Iterator[TimedDecoder]:
         return
     rows = [row for _, row in shown(frame[frame["concurrency"] == 1]).iterrows()]
     tables = {str(row["cell"]): of_requests(store.cell(str(row["cell"])).requests) for row in rows}
-    keys = ["backbone", "temperature", "task"]
+    keys = ["backbone", *SAMPLING, "task"]
     plain = {(row["label"], *row[keys]): tables[str(row["cell"])] for row in rows if not row["plain"]}
     for row in rows:
         yield TimedDecoder(row, tables[str(row["cell"])], plain.get((row["plain"], *row[keys])))
@@ -262,7 +263,7 @@ def compared(store: Store, engines: pd.DataFrame) -> dict[str, CrossoverComparis
     if engines.empty:
         return {}
     frame = shown(engines[engines["concurrency"] > 0])
-    keys = ["backbone", "temperature", "task", "max_new_tokens"]
+    keys = ["backbone", "task", "max_new_tokens", *SAMPLING]
     out: dict[str, CrossoverComparison] = {}
     for names, rows in frame[frame["plain"] != ""].groupby(["label", "plain", *keys], sort=False):
         label, plain, *setting = names
@@ -277,7 +278,7 @@ def compared(store: Store, engines: pd.DataFrame) -> dict[str, CrossoverComparis
                 {level: in_turn(store.cell(str(pair[side]["cell"])).requests, level) for level, pair in both.items()}
                 for side in (0, 1)
             )
-            out[f"{label} over {plain}, T = {setting[1]:g}, {setting[2]}"] = CrossoverComparison(
+            out[f"{label} over {plain}, {sampling_words(*setting[3:])}, {setting[1]}"] = CrossoverComparison(
                 {level: (plainly[level], own[level]) for level in both},
                 {level: (pair[0]["tokens_per_second"], pair[1]["tokens_per_second"]) for level, pair in both.items()},
             )

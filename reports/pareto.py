@@ -27,7 +27,7 @@ from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
 
 from stridebench.reports.quality import main_score, title_of
-from stridebench.reports.tables import GROUP
+from stridebench.reports.tables import GROUP, setting_of
 
 # How every plot looks: colours that colour-blind readers tell apart, and fonts that a PDF embeds.
 # The colours are those of Okabe and Ito, "Color Universal Design" (2008). In grey some of them are alike, so a plot
@@ -81,11 +81,10 @@ class Sweep:
 def panels(frame: pd.DataFrame) -> Iterator[Panel]:
     """Yield a panel for each group with a sweep of an approximate method."""
     done = frame[(frame["status"] == "done") & frame.get("speedup", pd.Series(np.nan, frame.index)).notna()]
-    for names, rows in done.groupby(list(GROUP), sort=False, dropna=False):
-        backbone, dtype, temperature, top_k, task, *_ = names
-        title = f"{backbone} {dtype}, T = {temperature:g}, {f'top-k {top_k:g}, ' if top_k else ''}{task}"
+    for _, rows in done.groupby(list(GROUP), sort=False, dropna=False):
+        title = setting_of(rows.iloc[0])
         key, label = ("logprob_diff", "log-probability less AR's, nat/token")
-        if not temperature:
+        if not rows["temperature"].iloc[0]:
             key, label = ("agreement", "agreement with AR")
         if score := main_score(rows):
             key, label = score, title_of(score)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from stridebench.harness.record.entries import SAMPLING, sampling_words
 from stridebench.reports.quality import lower_is_better, main_score
 from stridebench.reports.tables import GROUP
 
@@ -34,18 +35,19 @@ def groups(frame: pd.DataFrame) -> Iterator[RankedGroup]:
     done = frame[frame["status"] == "done"]
     if "speedup" not in done:
         return
-    for names, rows in done.groupby(list(GROUP), sort=False, dropna=False):
-        backbone, dtype, temperature, top_k, task, _, batch = names
+    for _, rows in done.groupby(list(GROUP), sort=False, dropna=False):
+        first = rows.iloc[0]
         methods = rows[(rows["role"] == "method") & rows["speedup"].notna()]
         baseline, floor = (rows[rows["role"] == role] for role in ("baseline", "floor"))
         if methods.empty or baseline.empty:
             continue
         n = methods["speedup_n"].max()
-        parts = [f"{backbone} {dtype}", str(task), f"T = {temperature:g}", f"top-k {top_k:g}" if top_k else ""]
-        parts += [f"batch {batch:g}" if batch > 1 else "", f"n = {n:.0f}" if n == n else ""]
+        sampling = sampling_words(*(first[word] for word in SAMPLING))
+        parts = [f"{first['backbone']} {first['dtype']}", str(first["task"]), sampling]
+        parts += [f"batch {first['batch']:g}" if first["batch"] > 1 else "", f"n = {n:.0f}" if n == n else ""]
         yield RankedGroup(
             " · ".join(filter(None, parts)),
-            f"{backbone}, {task}, T = {temperature:g}" + (f", batch {batch:g}" if batch > 1 else ""),
+            ", ".join([str(first["backbone"]), str(first["task"]), sampling, *parts[3:4]]).rstrip(", "),
             methods.sort_values("speedup", ascending=False, kind="stable"),
             baseline.iloc[0],
             floor.iloc[0] if len(floor) else None,

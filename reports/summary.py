@@ -20,7 +20,7 @@ import pandas as pd
 from stridebench.harness.errors import printable_line
 from stridebench.harness.record import stats
 from stridebench.harness.record.columns import SCORER_FAILED
-from stridebench.harness.record.entries import CellMeta, StoredCounters
+from stridebench.harness.record.entries import SAMPLING, CellMeta, StoredCounters
 from stridebench.harness.record.metrics import METRICS, totals, value
 from stridebench.harness.record.requests import measures
 
@@ -52,7 +52,7 @@ UNEQUAL = 1.05
 SIGNIFICANT = 0.001
 """A two-sample test is flagged at this p-value: with 20 sampled cells, one run in 25 flags one by chance."""
 
-AUDIT = ("audit_log_e", "audit_tokens", "audit_visible_tv", "audit_best", "audit_reason")
+AUDIT = ("audit_log_e", "audit_tokens", "audit_visible_tv", "audit_needed", "audit_best", "audit_reason")
 """Entries of a cell's meta on the bets against it; None at T = 0 and in runs made before there were any."""
 
 DRAFTER = (
@@ -82,7 +82,7 @@ _OF_TIME = (
 ADAPTED = "its adapter was trained for full weights and is added to"
 _FLAGS_OF_TIME = ("disturbed", "mismatch")
 
-SETTING_OF_ENGINE = ("backbone", "temperature", "top_k", "top_p", "task", "max_new_tokens")
+SETTING_OF_ENGINE = ("backbone", *SAMPLING, "task", "max_new_tokens")
 """What cells of engines share that stand in one table."""
 
 Row = dict[str, Any]
@@ -244,8 +244,7 @@ def _identity(name: str, meta: CellMeta) -> Row:
         "label": _plain(meta.label or meta.method or name),
         **{word: _plain(getattr(meta, word)) for word in words},
         "params": json.dumps(meta.params, sort_keys=True),
-        "temperature": meta.sampling.temperature,
-        "top_k": meta.sampling.top_k,
+        **{word: getattr(meta.sampling, word) for word in SAMPLING},
         "status": meta.status or "unfinished",
         "reason": _plain(meta.reason),
         "verdict": verdict.word,
@@ -287,16 +286,16 @@ def _drafter_cost(finished: FinishedCell, base: FinishedCell | None) -> Row:
 
 
 def _speed(frame: pd.DataFrame, base: FinishedCell | None) -> Row:
-    """Return the measured speed-up, and the speed-up that tau and the mean step times of both cells predict."""
+    """Return the measured speed-up, and the one that tokens a step and mean step times of both cells predict."""
     if base is None or frame.empty:
         return {}
     row: Row = {}
     baseline = base.totals[base.totals.index.isin(frame.index)]
     set_interval(row, "speedup", stats.median_ratio(token_ms(baseline), token_ms(frame)))
-    tau, step_ms = value(METRICS["tau"], frame), _step_ms(frame)
+    per_step, step_ms = float(frame["output"].sum() / frame["steps"].sum()), _step_ms(frame)
     baseline_step_ms = _step_ms(baseline)
-    if tau and baseline_step_ms and step_ms:
-        row["predicted"] = tau * baseline_step_ms / step_ms
+    if baseline_step_ms and step_ms:
+        row["predicted"] = per_step * baseline_step_ms / step_ms
     return row
 
 
@@ -399,7 +398,7 @@ def _flags(row: Row, samples: pd.DataFrame, frame: pd.DataFrame) -> list[str]:
         flags.append(f"{word}{row['n_failed']} of {row['n_run']} failed{_most_frequent_error(samples)}")
     if acceptance is not None and acceptance < DEAD and tested >= DEAD_TESTED:
         flags.append(f"dead drafter: acceptance below {DEAD:.0%}")
-    flags += _drafter_flags(row) + _unread_flags(samples)
+    flags += _drafter_flags(row) + _unread_flags(samples) + blind_flags(row)
     if len(frame) and "speedup" not in row:
         flags.append("no baseline in this run")
     if str(row["note"]).startswith("audit: "):
@@ -419,6 +418,20 @@ def _unread_flags(samples: pd.DataFrame) -> list[str]:
         return []
     first = cut.iloc[0]
     return [f"{len(cut)} of {len(counted)} prompts were read in part: {first['unread']} ({first['prompt']})"]
+
+
+def on_toys_alone(row: Mapping[Any, Any] | pd.Series[Any]) -> bool:
+    """Return whether a row is exact on small models, and its tokens are too few to show a bias."""
+    tokens, tv = row.get("audit_tokens"), row.get("audit_visible_tv")
+    return row["verdict"] == "exact" and tokens is not None and tokens == tokens and (tv is None or tv != tv)
+
+
+def blind_flags(row: Row) -> list[str]:
+    """Return what the word exact rests on, if the tokens of the cell could not have shown a bias."""
+    if not on_toys_alone(row):
+        return []
+    needed = f"{row['audit_needed']:,}" if row["audit_needed"] else "many more"
+    return [f"exact on toys; nothing seen in {row['audit_tokens']:,} tokens, {needed} are needed"]
 
 
 def _drafter_flags(row: Row) -> list[str]:
@@ -493,7 +506,8 @@ def summarise_engines(store: Store) -> pd.DataFrame:
 
 def _engine_row(store: Store, name: str, objective: Mapping[str, Any]) -> Row:
     planned = store.manifest.engines[name]
-    facts = {**planned.stored(), **planned.sampling.stored(), "status": "unfinished", "verdict": ""}
+    sampling = {word: getattr(planned.sampling, word) for word in SAMPLING}
+    facts = {**planned.stored(), **sampling, "status": "unfinished", "verdict": ""}
     if not store.sealed(name):
         requests = store.requests(name)
         faults = [row.error for row in requests if row.status != "ok"]

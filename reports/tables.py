@@ -13,8 +13,9 @@ import pandas as pd
 from rich.console import Console
 
 from stridebench.harness.errors import printable, printable_line
+from stridebench.harness.record.entries import SAMPLING, sampling_words
 from stridebench.harness.record.metrics import METRICS
-from stridebench.reports.summary import SETTING_OF_ENGINE, of_engine
+from stridebench.reports.summary import SETTING_OF_ENGINE, of_engine, on_toys_alone
 from stridebench.reports.text_table import (
     Column,
     TextTable,
@@ -31,7 +32,7 @@ from stridebench.reports.text_table import (
 if TYPE_CHECKING:
     from stridebench.reports.text_table import CellRow
 
-SETTING = ("backbone", "dtype", "temperature", "top_k", "task", "max_new_tokens")
+SETTING = ("backbone", "dtype", *SAMPLING, "task", "max_new_tokens")
 GROUP = (*SETTING, "batch")
 NESTED = ("sampling", "task_params", "options")
 """Columns of engines that hold objects, which no file of rows has."""
@@ -50,6 +51,8 @@ def _verdict(row: CellRow) -> str:
         return "-"
     if verdict == "broken" and variation is not None and variation < ROUNDING:
         return f"broken ({'greedy output differs' if 'differ' in str(row.get('note')) else 'enumerated as exact'})"
+    if on_toys_alone(row):
+        return "exact on toys"
     if verdict == "approximate":
         return f"{verdict} ({_distance_to_target(row)})"
     lossy = verdict != "exact" and number(variation) != "-"
@@ -241,10 +244,8 @@ def setting_of(row: CellRow, budget: bool = False) -> str:
         budget: with the number of tokens.
     """
     model = row["backbone"] if of_engine(row) else f"{row['backbone']} {row['dtype']}"
-    top_k = f", top-k {row['top_k']:g}" if row["top_k"] else ""
-    top_p = f", top-p {row['top_p']:g}" if row.get("top_p", 1) != 1 else ""
     tokens = f", {row['max_new_tokens']:g} tokens" if budget else ""
-    return f"{model}, T = {row['temperature']:g}{top_k}{top_p}, {row['task']}{tokens}"
+    return f"{model}, {sampling_words(*(row[word] for word in SAMPLING))}, {row['task']}{tokens}"
 
 
 def table_of(title: str, candidates: Sequence[Column], rows: pd.DataFrame, notes: list[str]) -> TextTable:

@@ -42,6 +42,7 @@ class Keys(TypedDict, total=False):
         temperature: 0 is greedy; several to sweep.
         top_k: 0 for no cut; several to sweep.
         top_p: 1 for no cut.
+        min_p: 0 for no cut.
         max_new_tokens: output tokens of a prompt, at most.
         batch: prompts decoded in lock step; several to sweep.
         limit: number of prompts of each task.
@@ -64,6 +65,7 @@ class Keys(TypedDict, total=False):
     temperature: float | Sequence[float]
     top_k: int | Sequence[int]
     top_p: float
+    min_p: float
     max_new_tokens: int
     batch: int | Sequence[int]
     limit: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
@@ -37,7 +38,7 @@ class Laws:
 
 
 def laws_of(logits: Float[Tensor, "N V"], sampling: Sampling, margin: float) -> Laws:
-    """Return the distributions after temperature, top-k and top-p, in fp64, as `sampling.warp` makes them.
+    """Return the distributions after temperature, top-k, top-p and min-p, in fp64, as `sampling.warp` makes them.
 
     An id is near a cut where logits that are off by ``margin`` / 2 may move it across. Such logits also move the mass
     that top-p sums: a mass of P by at most 2 m P (1 - P), for scaled logits that are off by m.
@@ -83,6 +84,9 @@ def _cut(z: Float[Tensor, "N V"], sampling: Sampling, margin: float) -> Cut:
         inside = torch.maximum(inside, _around(most, min(sampling.top_p + slack, 1.0)).inside)
         outside = torch.maximum(outside, _around(fewest, sampling.top_p - slack).outside)
         outside = torch.where(torch.isfinite(fewest).any(-1, keepdim=True), outside, torch.inf)
+    if sampling.min_p:
+        least = z.amax(-1, keepdim=True) + math.log(sampling.min_p)
+        inside, outside = torch.maximum(inside, least), torch.maximum(outside, least)
     return Cut(inside, outside)
 
 

@@ -29,6 +29,7 @@ class ClaimedSource:
         temperature: above 0.
         top_k: 0 keeps all ids.
         top_p: 1 keeps all ids.
+        min_p: 0 keeps all ids.
         drafter: the model that drafted, if one did; bets then use its distributions too.
         margin: no bet is made this near to a cut of top-k or top-p, in logits. Default: that of bf16.
         dtype: the distributions are computed in this type. Default: the backbone's.
@@ -38,6 +39,7 @@ class ClaimedSource:
     temperature: float
     top_k: int = 0
     top_p: float = 1.0
+    min_p: float = 0.0
     drafter: str | None = None
     margin: float | None = None
     dtype: str | None = None
@@ -54,7 +56,7 @@ def audit_file(path: Path, claimed: ClaimedSource, device: str = "cpu", fetch: b
     """
     if not math.isfinite(claimed.temperature) or claimed.temperature <= 0:
         raise UsageError(f"temperature is {claimed.temperature:g}: at 0 nothing is drawn; give a finite number above 0")
-    sampling = Sampling(claimed.temperature, claimed.top_k, claimed.top_p)
+    sampling = Sampling(claimed.temperature, claimed.top_k, claimed.top_p, min_p=claimed.min_p)
     margin = MARGINS["bf16"] if claimed.margin is None else claimed.margin
     if not 0 <= margin < math.inf:
         raise UsageError(f"margin is {margin:g}; give a finite distance of at least 0")
@@ -89,6 +91,7 @@ def audit_figures(result: Audit) -> dict[str, Any]:
         "impossible": result.impossible,
         "visible_tv": result.visible_tv,
         "visible": result.visible,
+        "needed": result.needed,
         "best": result.best,
         "threshold": result.threshold,
     }

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,8 @@ LARGEST = 690.0
 """Log e-values are cut here, so that an e-value is a finite number."""
 STRENGTHS = np.geomspace(1e-4, 1.0, 400)
 """Shares of a biased distribution that are tried."""
+LONGER = np.geomspace(1.0, 1e5, 51)
+"""Multiples of the tokens that are tried to find out how many would do."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,8 @@ class Audit:
         gains: log gain of each alternative and tilt.
         threshold: the e-value from which on the sampler is refuted.
         visible: total variation a token by kind of bias; None if it would not be seen, however strong.
+        needed: tokens from which on ``visible_tv`` is known, if later ones are like these; None if a hundred thousand
+            times as many would not do.
     """
 
     log_e: float
@@ -47,6 +52,7 @@ class Audit:
     gains: dict[str, float]
     threshold: float
     visible: dict[str, float | None]
+    needed: int | None = None
 
     @property
     def verdict(self) -> str:
@@ -66,6 +72,7 @@ class Audit:
             "audit_near_cut": self.near,
             "audit_impossible": self.impossible,
             "audit_threshold": self.threshold,
+            "audit_needed": self.needed,
         }
 
 
@@ -84,22 +91,36 @@ def audit(outputs: Sequence[Bets], cells: int = 1) -> Audit:
     gains = dict(zip(bets.names, bets.gains, strict=True))
     gains |= {f"tilt by {name}": float(value) for name, value in zip(TILTS, wealth, strict=False)}
     threshold = refuting(cells)
-    visible = visible_distances(bets, float(np.log(threshold) + np.log(len(gains))))
-    seen = [tv for tv in visible.values() if tv is not None]
-    total = max(bets.tokens + bets.near + bets.impossible, 1)
-    strongest = dict(zip(bets.kinds, np.array(bets.distances) / total, strict=True))
-    unseen = [strongest[kind] for kind, tv in visible.items() if tv is None]
+    single = float(np.log(threshold) + np.log(len(gains)))
+    visible = visible_distances(bets, single)
+    enough = next((n for n in LONGER if _visible_tv(bets, visible_distances(bets, single, n))), None)
     return Audit(
         log_e=LARGEST if bets.impossible else min(float(mixture(np.array(bets.gains), wealth)), LARGEST),
         tokens=bets.tokens,
         near=bets.near,
         impossible=bets.impossible,
-        visible_tv=max(seen) if seen and max(unseen, default=0.0) < max(seen) else None,
+        visible_tv=_visible_tv(bets, visible),
         best="a token that cannot be drawn" if bets.impossible else max(gains, key=lambda name: gains[name]),
         gains=gains,
         threshold=threshold,
         visible=visible,
+        needed=None if enough is None else round_up(bets.tokens * enough),
     )
+
+
+def round_up(tokens: float) -> int:
+    """Return the next whole number with two digits that are not zero."""
+    unit = 10 ** max(0, math.floor(math.log10(max(tokens, 1))) - 1)
+    return math.ceil(tokens / unit - 1e-9) * unit
+
+
+def _visible_tv(bets: Bets, visible: Mapping[str, float | None]) -> float | None:
+    """Return the largest of the visible distances; None if a kind that is not seen could be stronger."""
+    seen = [tv for tv in visible.values() if tv is not None]
+    total = max(bets.tokens + bets.near + bets.impossible, 1)
+    strongest = dict(zip(bets.kinds, np.array(bets.distances) / total, strict=True))
+    unseen = [strongest[kind] for kind, tv in visible.items() if tv is None]
+    return max(seen) if seen and max(unseen, default=0.0) < max(seen) else None
 
 
 def evidence_path(outputs: Sequence[Bets]) -> list[tuple[int, float]]:
@@ -121,7 +142,7 @@ def evidence_path(outputs: Sequence[Bets]) -> list[tuple[int, float]]:
     return [(int(count), float(value)) for count, value in zip(tokens, log_e, strict=True)]
 
 
-def visible_distances(bets: Bets, threshold: float) -> dict[str, float | None]:
+def visible_distances(bets: Bets, threshold: float, times: float = 1.0) -> dict[str, float | None]:
     """Return, for each kind of bias, the least total variation a token that 9 of 10 audits refute.
 
     A sampler that draws from the biased distribution with probability s has a gain whose mean and variance are known
@@ -130,6 +151,7 @@ def visible_distances(bets: Bets, threshold: float) -> dict[str, float | None]:
 
     Args:
         threshold: of a single alternative's log gain.
+        times: so many times the tokens, all like these.
     """
     total = bets.tokens + bets.near + bets.impossible
     if not total:
@@ -141,6 +163,6 @@ def visible_distances(bets: Bets, threshold: float) -> dict[str, float | None]:
         mean = (1 - share) * means[0] + share * means[row]
         square = (1 - share) * squares[0] + share * squares[row]
         spread: FloatArray = np.sqrt(np.maximum(square - mean**2 / total, 0.0))
-        seen = (mean - SEEN * spread >= threshold).any(axis=1)
+        seen = (times * mean - SEEN * np.sqrt(times) * spread >= threshold).any(axis=1)
         visible[kind] = float(STRENGTHS[seen.argmax()] * distance / total) if seen.any() else None
     return visible

@@ -125,6 +125,7 @@ class Tabular(EnumerableBackbone):
         context: entries.
         sharpness: of the distributions.
         alike: correlation of a drafter's logits with the target's; 0 if drafters are independent of it.
+        guidance: s of z_u + s (z_c - z_u); the branch without the condition is another random function of the prefix.
         eos: ids that end a text.
         grid: rows and columns of a picture; a third entry is the id that ends each row, which no cell may take.
     """
@@ -136,6 +137,7 @@ class Tabular(EnumerableBackbone):
         "context": 64,
         "sharpness": 1.0,
         "alike": 0.0,
+        "guidance": 1.0,
         "eos": (),
         "grid": (),
     }
@@ -155,6 +157,7 @@ class Tabular(EnumerableBackbone):
             LAYERS,
             WIDTH,
             condition=WIDTH,
+            guidance=float(values["guidance"]),
         )
         self._hidden: dict[tuple[int, int], Tensor] = {}
         self._original = self
@@ -207,6 +210,9 @@ class Tabular(EnumerableBackbone):
         logits, alike = noise(entry, self._seed, self.vocabulary), float(self._values["alike"])
         if alike and self._original is not self:
             logits = alike * noise(entry, self._original._seed, self.vocabulary) + (1 - alike**2) ** 0.5 * logits
+        if (scale := self.capabilities.guidance) != 1:
+            unguided = noise(entry, self._seed + 1, self.vocabulary)
+            logits = unguided + scale * (logits - unguided)
         return logits * self.sharpness
 
     def hidden(self, entry: int, layer: int) -> Tensor:

@@ -63,6 +63,7 @@ UNKNOWN_DRAFTER = (
 @click.option("--temperature", "-t", type=float, help="With --tokens: of their sampling, above 0.")
 @click.option("--top-p", type=float, help="With --tokens: of their sampling. Default: 1, all ids.")
 @click.option("--top-k", type=int, help="With --tokens: of their sampling. Default: 0, all ids.")
+@click.option("--min-p", type=float, help="With --tokens: of their sampling. Default: 0, all ids.")
 @click.option("--drafter", help="With --tokens: the model that drafted, if one did; bets use its distribution too.")
 @click.option(
     "--margin", type=float, help="With --tokens: no bet this near to a cut, in logits. Default: 0.25, for bf16."
@@ -155,7 +156,7 @@ def _print_kernel(name: str, places: list[KernelPosition]) -> None:
 
 def _of_tokens(options: dict[str, Any]) -> str:
     """Return the options that go with --tokens and were given."""
-    names = ("backbone", "temperature", "top_p", "top_k", "drafter", "margin")
+    names = ("backbone", "temperature", "top_p", "top_k", "min_p", "drafter", "margin")
     return ", ".join(f"--{name.replace('_', '-')}" for name in names if options[name] is not None)
 
 
@@ -230,12 +231,17 @@ def visible_kinds(result: Audit) -> str:
     """Return the sentence that says which biases the audit would have seen."""
     kinds = ", ".join(f"{kind} {tv:.2g}" for kind, tv in result.visible.items() if tv is not None)
     if not kinds:
-        return "no kind of bias would have been seen: audit more tokens"
+        return f"no kind of bias would have been seen: audit {_more(result)}"
     line = f"biases of these kinds would have been seen in 9 of 10 audits from this total variation a token on: {kinds}"
     if result.visible_tv is None:
         unseen = ", ".join(kind for kind, tv in result.visible.items() if tv is None)
-        line += f" (not seen, however strong: {unseen}; audit more tokens)"
+        line += f" (not seen, however strong: {unseen}; audit {_more(result)})"
     return f"{line}. Biases of other kinds may be there"
+
+
+def _more(result: Audit) -> str:
+    """Return how many tokens an audit needs."""
+    return "more tokens" if result.needed is None else f"{result.needed:,} tokens"
 
 
 def _sentence(result: Audit, dtype: str) -> str:
@@ -270,6 +276,8 @@ def _print_group(setting: str, rows: list[AuditedCell]) -> None:
             continue
         if row.audit.verdict == "refuted" and not row.refuted:
             notes.append(f"{row.label}: no fault, since it claims another distribution than the model's")
+        if row.audit.visible_tv is None:
+            notes.append(f"{row.label}: nothing seen in {row.audit.tokens:,} tokens; audit {_more(row.audit)}")
         visible = "-" if row.audit.visible_tv is None else f"{row.audit.visible_tv:.2g}"
         numbers = [_power(row.audit.log_e), str(row.audit.tokens), str(row.audit.near), visible, row.audit.best]
         lines.append([row.label, row.audit.verdict, *numbers, row.claim.name])

@@ -135,7 +135,7 @@ def _document(cell: SealedCell) -> dict[str, Any]:
 def _print(document: dict[str, Any], cell: SealedCell) -> None:
     console = Console()
     meta = cell.meta
-    sampled = f", T = {meta.sampling.temperature:g}"
+    sampled = f", {meta.sampling.words}"
     setting = f" on {meta.backbone} in {meta.dtype}{sampled}, {meta.task}"
     console.print(f"[bold]{escape(printable(meta.label))}[/]{escape(printable(setting))}")
     for key, item in (meta.verdict.stored() if meta.verdict else {}).items():

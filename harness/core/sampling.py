@@ -1,4 +1,4 @@
-"""From logits to the distribution that is sampled: temperature, top-k, top-p, and their order.
+"""From logits to the distribution that is sampled: temperature, top-k, top-p, min-p, and their order.
 
 Every verifier uses the same `warp` for acceptance, residual and bonus, and drafters use it too.
 Ties at a cut are all kept, so that the distribution depends on the logits' values and never on a sort's order.
@@ -6,6 +6,7 @@ Ties at a cut are all kept, so that the distribution depends on the logits' valu
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -36,12 +37,14 @@ def warp(logits: Float[Tensor, "N V"], sampling: Sampling) -> Float[Tensor, "N V
     top = z.topk(sampling.top_k) if 0 < sampling.top_k < z.shape[-1] else None
     if top is not None:
         z = z.masked_fill(z < top.values[:, -1:], -torch.inf)
-    if sampling.top_p < 1 and top is None and _is_wide(z):
+    if sampling.top_p < 1 and top is None and not sampling.min_p and _is_wide(z):
         return _nucleus(z, sampling)
+    least = z.amax(-1, keepdim=True) + math.log(sampling.min_p) if sampling.min_p else None
     if sampling.top_p < 1:
         p = z.softmax(-1)
         floor = nucleus_floor(p, sampling.top_p) if top is None else _last(p.gather(1, top.indices), sampling.top_p)
         z = z.masked_fill(p < floor, -torch.inf)
+    z = z if least is None else z.masked_fill(z < least, -torch.inf)
     return (z if first else z / sampling.temperature).softmax(-1)
 
 

@@ -76,18 +76,21 @@ class Sampling:
         top_p: in (0, 1]; 1 keeps all.
         order: temperature_first divides by T, then filters (the usual order); filter_first filters the
             unscaled logits, then divides (BPT's).
+        min_p: in [0, 1]; tokens less probable than this share of the largest probability are cut off, after top-k and
+            top-p (Nguyen et al. 2024, arXiv:2407.01082); 0 keeps all.
     """
 
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
     order: Literal["temperature_first", "filter_first"] = "temperature_first"
+    min_p: float = 0.0
 
     def __post_init__(self) -> None:
-        if not self.temperature >= 0 or self.top_k < 0 or not 0 < self.top_p <= 1:
+        if not self.temperature >= 0 or self.top_k < 0 or not 0 < self.top_p <= 1 or not 0 <= self.min_p <= 1:
             raise UsageError(
-                f"sampling needs temperature >= 0, top_k >= 0 and 0 < top_p <= 1; found temperature "
-                f"{self.temperature:g}, top_k {self.top_k}, top_p {self.top_p:g}"
+                f"sampling needs temperature >= 0, top_k >= 0, 0 < top_p <= 1 and 0 <= min_p <= 1; found temperature "
+                f"{self.temperature:g}, top_k {self.top_k}, top_p {self.top_p:g}, min_p {self.min_p:g}"
             )
         if self.order not in ("temperature_first", "filter_first"):
             raise UsageError(f"sampling order is {self.order!r}; use temperature_first or filter_first")

@@ -144,4 +144,6 @@ def _reason(cell: EngineCell) -> str | None:
         return "the engine decodes one request at a time"
     if cell.sampling.order != "temperature_first":
         return "engines apply the temperature before top-k and top-p"
+    if cell.sampling.min_p:
+        return "engines are asked for no min-p, whose place among the cuts they do not agree on"
     return None

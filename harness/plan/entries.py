@@ -181,7 +181,7 @@ def _native(dtypes: Any, info: ValidationInfo) -> Any:
 def _pairs(sampling: Mapping[str, Any] | None) -> tuple[tuple[str, Any], ...]:
     """Return the pairs of a sampling that replace the suite's, or raise the error of an entry."""
     pairs: dict[str, Any] = {
-        key: float(value) if key in ("temperature", "top_p") and isinstance(value, int) else value
+        key: float(value) if key in ("temperature", "top_p", "min_p") and isinstance(value, int) else value
         for key, value in sorted((sampling or {}).items())
     }
     try:

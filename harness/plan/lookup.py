@@ -31,7 +31,7 @@ PLACES = {
 }
 """Where a key belongs that is unknown at its place."""
 SUITE = (
-    *("name", "description", "methods", "backbones", "tasks", "temperature", "top_k", "top_p", "order"),
+    *("name", "description", "methods", "backbones", "tasks", "temperature", "top_k", "top_p", "min_p", "order"),
     *("max_new_tokens", "stop_at_eos", "batch", "repetitions", "warmup", "seed", "prove", "greedy_check", "threads"),
     *("timing", "isolation", "sample_limit_s", "cell_limit_s", "report"),
 )

@@ -123,6 +123,7 @@ class Suite(Strict):
     ] = (0.0,)
     top_k: TopK = 0
     top_p: float = Field(1.0, gt=0, le=1)
+    min_p: float = Field(0.0, ge=0, le=1)
     order: Literal["temperature_first", "filter_first"] = "temperature_first"
     max_new_tokens: int = Field(64, ge=1)
     stop_at_eos: bool = True
@@ -230,7 +231,7 @@ class EngineSuite(Suite):
 
 def samplings(suite: Suite, use: TaskUse, backbone: BackboneEntry) -> Iterator[Sampling]:
     """Yield every temperature with every top-k; a task's values replace the suite's, and a backbone's replace both."""
-    rest = {"top_p": suite.top_p, "order": suite.order}
+    rest = {"top_p": suite.top_p, "min_p": suite.min_p, "order": suite.order}
     replaced = dict((*use.sampling, *backbone.pairs))
     for temperature in suite.temperature:
         for top_k in suite.top_ks:

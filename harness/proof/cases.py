@@ -35,6 +35,7 @@ class Case:
         joint: all rows are enumerated together, so that it shows whether they depend on each other.
         sharpness: of a text's distributions. In sharp ones a cut leaves a point mass at most positions.
         alike: correlation of the drafters' logits with the target's, so that long drafts are accepted.
+        guidance: scale of the model's guidance.
         few: how many outputs have a positive probability, if a cut leaves so few that this says more than the length.
     """
 
@@ -51,14 +52,15 @@ class Case:
     sharpness: float = 1.0
     alike: float = 0.0
     few: int = 0
+    guidance: float = 1.0
 
     def backbone(self) -> Tabular | MaskedTabular:
         """Return the model under the name of a real one, so that no name tells a method that it is on a toy."""
         name = presets_names()[self.seed % len(presets_names())]
         if self.masked:
             return MaskedTabular(name, {"vocabulary": self.vocabulary, "seed": self.seed})
-        params = {"vocabulary": self.vocabulary, "seed": self.seed, "eos": self.eos, "grid": self.grid}
-        return Tabular(name, {**params, "context": CONTEXT, "sharpness": self.sharpness, "alike": self.alike})
+        names = ("vocabulary", "seed", "eos", "grid", "sharpness", "alike", "guidance")
+        return Tabular(name, {"context": CONTEXT, **{key: getattr(self, key) for key in names}})
 
     @property
     def outputs(self) -> int:
@@ -74,12 +76,14 @@ class Case:
         parts.append(f"T={self.sampling.temperature:g}")
         parts += [f"top_k={self.sampling.top_k}"] if self.sampling.top_k else []
         parts += [f"top_p={self.sampling.top_p:g}"] if self.sampling.top_p < 1 else []
+        parts += [f"min_p={self.sampling.min_p:g}"] if self.sampling.min_p else []
         parts += [self.sampling.order] if self.sampling.order != Sampling().order else []
         parts += ["eos"] if self.eos else []
         parts += [f"prompt={','.join(map(str, self.prompt))}"] if self.prompt != PROMPT else []
         parts += [f"batch={self.batch}{' jointly' if self.joint else ''}"] if self.batch > 1 else []
         parts += ["masked"] if self.masked else []
         parts += [f"sharpness={self.sharpness:g}"] if self.sharpness != 1 else []
+        parts += [f"guidance={self.guidance:g}"] if self.guidance != 1 else []
         return " ".join(parts + ([f"grid={'x'.join(map(str, self.grid[:2]))}"] if self.grid else []))
 
 
@@ -108,12 +112,16 @@ CASES = (
     Case(2, 3, 41, Sampling(0.15), prompt=(0, 1, 0, 1, 0)),
     Case(2, 3, 26, Sampling(1000.0), prompt=(1, 0, 1, 0)),
     Case(3, 2, 98, Sampling(0.7, top_p=0.7, order="filter_first"), prompt=(2, 2, 0, 1)),
+    Case(3, 2, 500, Sampling(0.7, min_p=0.3), prompt=(1, 2, 1)),
+    Case(3, 2, 501, Sampling(0.7, min_p=0.3, order="filter_first"), prompt=(2, 2, 1)),
+    Case(4, 2, 544, Sampling(0.7, top_k=3, top_p=0.8, min_p=0.3), prompt=(3, 0, 1)),
+    Case(3, 2, 723, Sampling(0.7, top_k=2, top_p=0.75), prompt=(1, 0, 2), guidance=2.0),
     Case(2, 2, 28, Sampling(1.0), prompt=(1, 1, 0, 0), batch=2),
 )
 """Smallest first, so that a mutant is caught early.
 
 Then a long prompt; two long texts in which a cut leaves few branches, all of them after the eighth token or after the
-64th; large vocabularies; top-k and top-p together in both orders; hot and cold ones; a batch.
+64th; large vocabularies; top-k and top-p together in both orders; hot and cold ones; min-p; a guided model; a batch.
 """
 
 PUBLISHED = Case(2, 6, 29, Sampling(1.0), eos=(1,))
@@ -132,6 +140,7 @@ GRID_CASES = (
     Case(3, 6, 21, Sampling(1.0), grid=(2, 2, 2)),
     Case(2, 4, 22, Sampling(1.0), grid=(2, 2)),
     Case(3, 6, 23, Sampling(0.0), grid=(2, 2, 2)),
+    Case(3, 4, 500, Sampling(0.8, top_p=0.75), prompt=(0, 2, 1), grid=(2, 2), guidance=2.0),
 )
 """Pictures, two of them with forced ends of rows: for methods that need a grid, and for settings that look at it."""
 

@@ -263,6 +263,12 @@ class Effort:
 
 
 WHOLE = Effort()
+WIDE = Effort(widest=2_000)
+"""For a case of more than `MANY` outputs in place of `WHOLE`: no shipped setting has over 1,500 outcomes a step there.
+
+A method that draws a token of the target for every draft at once has so many that the case takes a minute.
+"""
+MANY = 64
 QUICK = Effort(widest=16384, starts=4)
 """Seconds for a setting of published size."""
 BRIEF = Effort(widest=256, starts=4, most=5_000)
@@ -285,7 +291,7 @@ def measure(method: Method[Any], case: Case, effort: Effort = WHOLE) -> Measured
     Raises:
         EnumerationLimit: the shortest output branches too much.
     """
-    effort = BRIEF if case.few else effort
+    effort = BRIEF if case.few else WIDE if effort == WHOLE and case.outputs > MANY else effort
     *longer, last = effort.tries(case)
     for tried in longer:
         with suppress(EnumerationLimit):

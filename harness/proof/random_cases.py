@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -114,7 +114,8 @@ def _text(rng: np.random.Generator) -> Case:
         vocabulary, length, batch = int(rng.integers(2, 4)), int(rng.integers(1, 3)), int(rng.integers(2, 5))
     prompt = _prompt(rng, vocabulary)
     joint = batch == 2 and vocabulary == 2
-    return Case(vocabulary, length, _model(rng), _sampling(rng, vocabulary), eos, prompt, batch=batch, joint=joint)
+    case = Case(vocabulary, length, _model(rng), _sampling(rng, vocabulary), eos, prompt, batch=batch, joint=joint)
+    return replace(case, guidance=_guidance(rng))
 
 
 def _picture(rng: np.random.Generator) -> Case:
@@ -122,7 +123,8 @@ def _picture(rng: np.random.Generator) -> Case:
     vocabulary = 3 if len(grid) == 3 else int(rng.integers(2, 4))
     length = min(6, grid[0] * (grid[1] + (len(grid) == 3)))
     prompt = _prompt(rng, vocabulary)
-    return Case(vocabulary, length, _model(rng), _sampling(rng, vocabulary), prompt=prompt, grid=grid)
+    case = Case(vocabulary, length, _model(rng), _sampling(rng, vocabulary), prompt=prompt, grid=grid)
+    return replace(case, guidance=_guidance(rng))
 
 
 def _masked(rng: np.random.Generator) -> Case:
@@ -135,13 +137,19 @@ def _prompt(rng: np.random.Generator, tokens: int) -> tuple[int, ...]:
     return tuple(rng.integers(tokens, size=int(rng.integers(1, LONGEST_PROMPT + 1))).tolist())
 
 
+def _guidance(rng: np.random.Generator) -> float:
+    """Draw the scale of a guided model, one in four."""
+    return round(rng.uniform(1.2, 4.0), 2) if rng.random() < 0.25 else 1.0
+
+
 def _model(rng: np.random.Generator) -> int:
     return int(rng.integers(1_000, 1 << 31))
 
 
 def _sampling(rng: np.random.Generator, tokens: int) -> Sampling:
-    """Draw any temperature up to 2, cold and hot ones too; top-k and top-p, each in two of five, in either order."""
+    """Draw a temperature, cold and hot ones too, and top-k, top-p and min-p, each in two of five, in either order."""
     temperature = float(rng.choice([0.0, 0.1, 1.0, HOT, *[round(rng.uniform(0.2, 2.0), 2)] * 6]))
     top_k = int(rng.integers(1, tokens + 1)) if rng.random() < 0.4 else 0
     top_p = round(rng.uniform(0.5, 1.0), 2) if rng.random() < 0.4 else 1.0
-    return Sampling(temperature, top_k, top_p, "filter_first" if rng.random() < 0.5 else "temperature_first")
+    min_p = round(rng.uniform(0.02, 0.7), 2) if rng.random() < 0.4 else 0.0
+    return Sampling(temperature, top_k, top_p, "filter_first" if rng.random() < 0.5 else "temperature_first", min_p)

@@ -48,6 +48,19 @@ class Entries(BaseModel):
         return self.model_copy(update=changes)
 
 
+SAMPLING = ("temperature", "top_k", "top_p", "min_p", "order")
+"""Columns of a summary that say how a cell draws, in the order of `sampling_words`."""
+
+
+def sampling_words(temperature: float, top_k: int, top_p: float, min_p: float, order: str) -> str:
+    """Return how logits are warped, such as ``T = 0.7, top-k 20, top-p 0.95, filters first``."""
+    cuts = [f"top-k {top_k:g}"] if top_k else []
+    cuts += [f"top-p {top_p:g}"] if top_p < 1 else []
+    cuts += [f"min-p {min_p:g}"] if min_p else []
+    cuts += ["filters first"] if cuts and order == "filter_first" else []
+    return ", ".join([f"T = {temperature:g}", *cuts])
+
+
 class StoredSampling(Entries):
     """How a cell draws."""
 
@@ -55,6 +68,12 @@ class StoredSampling(Entries):
     top_k: Count = 0
     top_p: Finite = 1.0
     order: str = "temperature_first"
+    min_p: Finite = 0.0
+
+    @property
+    def words(self) -> str:
+        """Return the setting as headings name it: the temperature, and what differs from sampling without cuts."""
+        return sampling_words(self.temperature, self.top_k, self.top_p, self.min_p, self.order)
 
 
 class StoredAudit(Entries):
@@ -221,6 +240,7 @@ class CellMeta(Entries):
     audit_visible_tv: float | None = None
     audit_best: str | None = None
     audit_near_cut: Count | None = None
+    audit_needed: Count | None = None
     audit_impossible: Count | None = None
     audit_threshold: float | None = None
     audit_reason: str | None = None

@@ -42,8 +42,8 @@ METRICS = {
     for metric in (
         Metric("scr", "output tokens / NFE", "output", "nfe", "tokens/pass"),
         Metric("completion_per_pass", "tokens up to the end of text / NFE", "completion", "nfe", "tokens/pass"),
-        Metric("tau", "output tokens / steps", "output", "steps", "tokens/step"),
-        Metric("tau_minus_1", "output tokens / steps - 1", "output", "steps", "tokens/step", minus=1.0),
+        Metric("tau", "output tokens / steps", "output_of_steps", "steps", "tokens/step"),
+        Metric("tau_minus_1", "output tokens / steps - 1", "output_of_steps", "steps", "tokens/step", minus=1.0),
         Metric("acceptance", "accepted / tested (along the tested path)", "free_accepted", "free_tested"),
         Metric("acceptance_per_node", "accepted / drafted", "free_accepted", "free_drafted"),
         Metric("expected_per_node", "expected accepted / drafted", "free_expected", "free_drafted"),
@@ -81,7 +81,8 @@ def totals(samples: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
         steps: rows of steps.parquet.
 
     Returns:
-        Columns output, completion (tokens up to the end of text), outputs (1), steps, nfe,
+        Columns output, output_of_steps (the same; NaN if a step is several rounds, such as a band of MuLo-SD, so that
+        output / steps is not an acceptance length), completion (tokens up to the end of text), outputs (1), steps, nfe,
         draft_nfe, drafted, tested, accepted, expected, emitted, forced, overshoot, reused, resampled, levels,
         levels_built (NaN if a step did not store it), unique_drafted (drafted and not reused), wall_ms, wall_s,
         share_s (the output's share of its batch's time), step_wall_ms, start_ms, start_nfe, logprob, agreement,
@@ -114,6 +115,7 @@ def totals(samples: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     column["free_expected"] = column["expected"] - column["accepted"] + column["free_accepted"]
     column["steps"] = counted.size().reindex(good.index).to_numpy()
     column["output"] = good["tokens"].map(len).to_numpy()
+    column["output_of_steps"] = np.where(_several_rounds(steps), np.nan, column["output"])
     column["completion"] = good["completion"].astype(float).to_numpy()
     column["outputs"] = np.ones(len(good), dtype=np.int64)
     start_ns, column["start_nfe"], start_draft_nfe = (good[name].to_numpy() for name in STARTS)
@@ -133,6 +135,11 @@ def totals(samples: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     ):
         column[name] = good.get(stored, pd.Series(np.nan, good.index)).astype(float).to_numpy() / unit
     return pd.DataFrame(column, index=good.index)
+
+
+def _several_rounds(steps: pd.DataFrame) -> bool:
+    """Return whether a step drew tokens in several passes of the target, beyond its accepted drafts and one more."""
+    return bool((~steps["warmup"] & (steps["nfe"] > 1) & (steps["emitted"] > steps["accepted"] + 1)).any())
 
 
 def _levels_built(steps: pd.DataFrame) -> pd.Series[float]:

@@ -19,7 +19,7 @@ from stridebench.harness.core.task import Layout, SetScore, Stored
 from stridebench.harness.errors import StoreError, UsageError
 from stridebench.harness.plan.cells import Cell, Plan, expand
 from stridebench.harness.plan.suite import resolve_again
-from stridebench.harness.record.entries import CellMeta, StoredSetScore
+from stridebench.harness.record.entries import CellMeta, StoredSampling, StoredSetScore
 from stridebench.harness.record.files import make, put
 from stridebench.harness.record.store import Store
 from stridebench.harness.run.auditing import (
@@ -124,7 +124,7 @@ def _audit_group(
                 f"{cell.id} in {store.path} was made with other weights of {cell.backbone} than those at hand now; "
                 f"audit it on the machine that has its weights"
             )
-        setting = f"{cell.backbone} {cell.dtype}, T = {cell.sampling.temperature:g}, {cell.task.title}"
+        setting = f"{cell.backbone} {cell.dtype}, {StoredSampling(**vars(cell.sampling)).words}, {cell.task.title}"
         yield replace(_audit_cell(group, cell), setting=setting)
 
 

@@ -44,7 +44,7 @@ class Difference:
     Args:
         cell: its name in the first round.
         label: its name in tables.
-        setting: backbone, type, task and temperature in words.
+        setting: backbone, type, task and sampling in words.
         metric: a name of `metrics.METRICS`.
         a: the figure on the first side, over all rounds.
         b: on the second.
@@ -177,8 +177,7 @@ def _cell(a: Sequence[SealedCell], b: Sequence[SealedCell]) -> Iterator[Differen
 
 
 def _row(name: str, meta: CellMeta) -> Difference:
-    temperature = meta.sampling.temperature
-    setting = f"{meta.backbone} {meta.dtype} {meta.task} T = {temperature:g}"
+    setting = f"{meta.backbone} {meta.dtype} {meta.task} {meta.sampling.words}"
     return Difference(name, meta.label or name, setting, "", 0.0, 0.0, 0.0)
 
 

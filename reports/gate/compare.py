@@ -100,7 +100,7 @@ def name_of(cell: SealedCell) -> str:
     """Return the label of a cell with its backbone and setting."""
     meta = cell.meta
     model = meta.backbone if meta.engine else f"{meta.backbone} {meta.dtype}"
-    return f"{label_of(cell)} ({model}, T = {meta.sampling.temperature:g})"
+    return f"{label_of(cell)} ({model}, {meta.sampling.words})"
 
 
 def why_alone(key: str, cell: SealedCell, other: Planned) -> str:

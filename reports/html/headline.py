@@ -85,7 +85,7 @@ class HeadlineRow:
         link: the address of the cell's page; "" if it has none.
         pick: names the cell to `stride view`: its run's folder and its id.
         label: the method.
-        setting: backbone, type, temperature and task in words.
+        setting: backbone, type, sampling and task in words.
         role: method, baseline or floor.
         verdict: the word, and in ``variation`` the total variation if it is not exact.
         kind, meaning: the colour of an engine's verdict, and the meaning of the word.

@@ -9,6 +9,8 @@ Compared with commit 3b63c21, every figure of the five summaries is the same (wi
 
 - The summary has the column ``drafter_c``, the cost of a drafter's pass in passes of the target. Tables name it, as
   ``c``, among the columns that are not shown at this width.
+- The summary has the columns ``top_p``, ``min_p`` and ``order``. File names of contact sheets follow the headings.
+- papers-mulo_sd: ``tau`` is left out, because a step is a band of several passes.
 - papers-sjdpp: the rows of the paper's own models say "not measured". They held the figures of embedded-image, which
   now has a row for each method, and the note that it stood in every row is gone.
 """

@@ -11,8 +11,9 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
+from stridebench.harness.record.entries import StoredSampling
 from stridebench.reports import tables
-from stridebench.reports.summary import summarise
+from stridebench.reports.summary import blind_flags, summarise
 from stridebench.reports.text_table import TextTable, fit_columns
 from tests.support.fake_store import suite, tiny
 
@@ -152,3 +153,40 @@ def test_an_e_value_is_shown_with_the_bias_that_it_would_have_seen(
 ) -> None:
     row = pd.Series({"audit_log_e": log_e, "audit_visible_tv": visible}, dtype=object)
     assert tables.COLUMN["audit"].text(row) == shown
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({}, "exact on toys"),
+        ({"audit_visible_tv": 0.02}, "exact"),
+        ({"audit_tokens": None}, "exact"),
+        ({"verdict": "broken"}, "broken (TV 0.3)"),
+    ],
+)
+def test_exact_says_what_it_rests_on_if_the_tokens_could_not_have_shown_a_bias(
+    change: dict[str, object], word: str
+) -> None:
+    few = {"verdict": "exact", "audit_tokens": 650, "audit_visible_tv": None, "audit_needed": 9000}
+    row = pd.Series({**few, "total_variation": 0.3 if "verdict" in change else 1e-17, **change}, dtype=object)
+    assert tables.COLUMN["verdict"].text(row) == word
+    said = ["exact on toys; nothing seen in 650 tokens, 9,000 are needed"] if word == "exact on toys" else []
+    assert blind_flags(dict(row)) == said
+
+
+def test_headings_name_every_cut_and_the_order_of_filters() -> None:
+    """Runs that differ in one of them have different headings."""
+    words = [
+        StoredSampling(**sampling).words
+        for sampling in (
+            {"temperature": 0.7},
+            {"temperature": 0.7, "top_p": 0.9},
+            {"temperature": 0.7, "min_p": 0.05},
+            {"temperature": 0.7, "top_k": 20, "top_p": 0.9, "order": "filter_first"},
+        )
+    ]
+    both = "T = 0.7, top-k 20, top-p 0.9, filters first"
+    assert words == ["T = 0.7", "T = 0.7, top-p 0.9", "T = 0.7, min-p 0.05", both]
+    frame = summarise(tiny())
+    title = next(tables.text_tables(frame.assign(temperature=0.7, top_p=0.9, order="filter_first"))).title
+    assert "T = 0.7, top-p 0.9, filters first" in title

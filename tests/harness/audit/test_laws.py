@@ -18,6 +18,8 @@ SAMPLINGS = [
     Sampling(1.4, top_p=0.8),
     Sampling(0.8, top_k=20, top_p=0.9),
     Sampling(0.7, top_k=9, top_p=0.7, order="filter_first"),
+    Sampling(0.9, min_p=0.1),
+    Sampling(1.3, top_k=20, top_p=0.9, min_p=0.2, order="filter_first"),
 ]
 
 

@@ -14,7 +14,7 @@ from scipy.special import rel_entr
 from stridebench.harness.audit.alternatives import argmax_boosted, drafted, leaking, mixed, powered, without_residual
 from stridebench.harness.audit.bets import Bets, bet, biases, gains_of
 from stridebench.harness.audit.laws import FloatArray, TokenOutcomes
-from stridebench.harness.audit.verdict import LARGEST, audit, evidence_path
+from stridebench.harness.audit.verdict import LARGEST, audit, evidence_path, round_up
 from stridebench.harness.cli.audit import visible_kinds
 from stridebench.harness.record.metrics import REFUTED
 from tests.support.samplers import drawn, log_e, simulated
@@ -91,6 +91,18 @@ def test_few_tokens_are_inconclusive() -> None:
     outcomes = simulated(4, 60)
     result = audit([bets_on(outcomes, outcomes.p)])
     assert result.verdict == "inconclusive" and result.visible_tv is None
+
+
+def test_an_audit_of_few_tokens_says_how_many_are_needed() -> None:
+    """With so many tokens of the same kind a bias would be seen, and with a third of them it would not."""
+    one = simulated(4, 60)
+    bets = bets_on(one, one.p)
+    needed = audit([bets]).needed
+    assert needed is not None and needed > 20
+    assert audit([bets] * (needed // 4 + 1)).visible_tv is not None
+    assert audit([bets] * (needed // 12)).visible_tv is None
+    assert f"audit {needed:,} tokens" in visible_kinds(audit([bets]))
+    assert [round_up(tokens) for tokens in (3, 99, 651, 12_345)] == [3, 99, 660, 13_000]
 
 
 def test_a_token_that_cannot_be_drawn_refutes_at_once() -> None:

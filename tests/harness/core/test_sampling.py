@@ -51,6 +51,10 @@ def expected_probs(logits: list[float], sampling: Sampling) -> tuple[VECTOR, flo
     if sampling.top_p < 1:
         keep, gap = nucleus(softmax(z), sampling.top_p)
         z = np.where(keep, z, -np.inf)
+    if sampling.min_p:
+        p = softmax(z)
+        gap = min(gap, float(np.abs(p - sampling.min_p * p.max()).min()))
+        z = np.where(p >= sampling.min_p * p.max(), z, -np.inf)
     if sampling.order == "filter_first":
         z = z / sampling.temperature
     return softmax(z), gap
@@ -64,6 +68,7 @@ SAMPLINGS = st.builds(
     top_k=st.integers(0, 12),
     top_p=st.sampled_from([0.1, 0.37, 0.61, 0.8, 0.95, 1.0]),
     order=st.sampled_from(ORDERS),
+    min_p=st.sampled_from([0.0, 0.05, 0.3, 0.9]),
 )
 
 

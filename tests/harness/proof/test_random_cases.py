@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
@@ -12,11 +12,15 @@ import pytest
 import torch
 
 from stridebench.harness.core import loop
+from stridebench.harness.core.backbone import Backbone
 from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.core.clock import CpuClock, Stopwatch
 from stridebench.harness.core.draft import Acceptance, Path
 from stridebench.harness.core.method import Claim, Method, Mutant
 from stridebench.harness.core.run import Run
 from stridebench.harness.core.sampling import Sampling, warp
+from stridebench.harness.core.session import Session
+from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import UsageError
 from stridebench.harness.proof import distance
 from stridebench.harness.proof.cases import (
@@ -42,6 +46,7 @@ from stridebench.harness.proof.distance import (
     row_law,
     total_variation,
 )
+from stridebench.harness.proof.enumerate import Law
 from stridebench.harness.proof.mutants import CAUGHT, injected
 from stridebench.harness.proof.prove import EXACT
 from stridebench.harness.proof.random_cases import random_case, try_random
@@ -197,12 +202,47 @@ def nearest_wrong(case: Case) -> dict[str, Case]:
     if not greedy and now.top_p < 1:
         wrong |= {f"top-p by {by}": {"top_p": now.top_p + by} for by in (-0.1, 0.1)}
         wrong |= {} if case.few else {"no top-p": {"top_p": 1.0}}
+    if not greedy and now.min_p:
+        wrong |= {f"min-p by {by}": {"min_p": now.min_p + by} for by in (-0.1, 0.1)} | {"no min-p": {"min_p": 0.0}}
+    if now.temperature not in (0, 1) and (now.top_p < 1 or now.min_p):
         other = "filter_first" if now.order == "temperature_first" else "temperature_first"
-        wrong |= {} if now.temperature == 1 else {"order": {"order": other}}
+        wrong["order"] = {"order": other}
     shifted = replace(case, prompt=case.prompt[1:])
     return {name: replace(case, sampling=replace(now, **changed)) for name, changed in wrong.items()} | {
-        "prompt": shifted
+        "prompt": shifted,
+        **({} if case.guidance == 1 else {f"guidance {s}": replace(case, guidance=s) for s in (1.0, 1.75, 2.25)}),
     }
+
+
+def cut_before_guidance(case: Case) -> Law:
+    """The law of a case whose cuts are of the branch with the condition, before it is guided."""
+    plain, guided = replace(case, guidance=1.0).backbone(), case.backbone()
+    law: Law = {}
+
+    def rows(backbone: Backbone, tokens: Sequence[int]) -> torch.Tensor:
+        cache = backbone.open(Prompt("", tokens=case.prompt)).cache()
+        return Session(cache, backbone.capabilities, tokens, stopwatch=Stopwatch(CpuClock())).forward()
+
+    def extend(output: tuple[int, ...], weight: float) -> None:
+        if len(output) == case.length:
+            law[output] = weight
+            return
+        tokens = [*case.prompt, *output]
+        cut = warp(rows(plain, tokens), case.sampling) == 0
+        p = warp(rows(guided, tokens).masked_fill(cut, -math.inf), Sampling(case.sampling.temperature))
+        for token in p[0].nonzero()[:, 0].tolist():
+            extend((*output, token), weight * float(p[0, token]))
+
+    with torch.inference_mode():
+        extend((), 1.0)
+    return law
+
+
+@pytest.mark.parametrize("case", [case for case in (*CASES, *GRID_CASES) if case.guidance != 1], ids=str)
+def test_a_cut_after_guidance_is_separate_from_one_before(case: Case) -> None:
+    assert total_variation(cut_before_guidance(case), law_to_match(None, case)) > CAUGHT
+    plain = replace(case, guidance=1.0)
+    assert total_variation(cut_before_guidance(plain), law_to_match(None, plain)) < EXACT
 
 
 FIXED = (*CASES, *GRID_CASES, *MASKED_CASES, *BATCH_CASES, *GRID_BATCH_CASES)
@@ -234,7 +274,7 @@ class TestCaught:
 
     @pytest.mark.parametrize("condition", ["T = 1.7", "filters first", "a batch"])
     def test_fixed_cases_catch_some(self, condition: str) -> None:
-        worst = max(measure(Shy(condition), case).total_variation for case in CASES[-5:])
+        worst = max(measure(Shy(condition), case).total_variation for case in CASES[-9:])
         assert worst > EXACT
 
     @pytest.mark.parametrize("name", ["sjd", "speculative", "prompt_lookup", "specinfer"])
@@ -247,7 +287,7 @@ class TestCaught:
         )
         method = METHODS.get(name).variants()[0]
         with injected(small):
-            assert max(measure(method, case).total_variation for case in CASES[-5:]) > EXACT
+            assert max(measure(method, case).total_variation for case in CASES[-9:]) > EXACT
 
     @pytest.mark.slow
     @pytest.mark.parametrize("name", ["sjd", "speculative"])
@@ -281,6 +321,8 @@ class TestDrawn:
         both = [case.sampling for case in cases if case.sampling.top_k and case.sampling.top_p < 1]
         assert {one.order for one in both} == {"temperature_first", "filter_first"}
         assert {case.batch for case in cases} == {1, 2, 3, 4}
+        cuts = {(bool(one.top_k), one.top_p < 1, one.min_p > 0) for one in (case.sampling for case in cases)}
+        assert len(cuts) == 8 and {case.guidance == 1 for case in cases} == {True, False}
         assert {case.length for case in cases} >= set(range(1, 13))
         assert {case.sampling.order for case in cases} == {"temperature_first", "filter_first"}
         temperatures = {case.sampling.temperature for case in cases}
@@ -398,7 +440,7 @@ class TestTried:
             "shy": [Shy(), Shy("filters first")],
             "failing": [Failing("does not fit"), Failing()],
         }
-        right, shy, unfit, failed = try_random(settings, 12, SEED, math.inf)
+        right, shy, unfit, failed = try_random(settings, 12, 1, math.inf)
         assert (len(right.measured), len(shy.measured)) == (6, 6)
         assert (right.verdict, shy.verdict, unfit.verdict, failed.verdict) == (
             "exact",
