@@ -25,7 +25,7 @@ from stridebench.tasks.loaders.files import (
     table,
 )
 
-KEYS = ("prompt", "messages", "id", "reference", "category")
+KEYS = ("prompt", "messages", "id", "reference", "category", "cluster")
 """Fields of a row that are read; the others are ignored."""
 PACKAGE = "dataset:"
 """In front of the name of rows that a package brings."""
@@ -45,9 +45,10 @@ class Prompts(Task):
 
     A .txt file holds one prompt a line. Any other file holds one row a prompt with ``prompt`` (a text, sent
     as it stands) or ``messages`` (a list of {"role", "content"}, in a .csv file as JSON, written through the model's
-    chat template), and optionally ``id`` (default: the number of the line), ``reference`` (the expected answer) and
-    ``category`` (for tables by category). Rows of ShareGPT, MT-bench (its first turns), Alpaca, of OpenAI's batches and
-    fine-tuning, token ids, and single columns of other names are read too (see `_plain`).
+    chat template), and optionally ``id`` (default: the number of the line), ``reference`` (the expected answer),
+    ``category`` (for tables by category) and ``cluster`` (what prompts have in common, such as a template or a
+    conversation: intervals resample clusters). Rows of ShareGPT, MT-bench (its first turns), Alpaca, of OpenAI's
+    batches and fine-tuning, token ids, and single columns of other names are read too (see `_plain`).
 
     Args:
         file: the file; or dataset:NAME, the rows of a package by the name of its entry point in the group
@@ -208,6 +209,7 @@ def _prompt(where: Where, row: Row) -> Prompt:
         category=texts["category"] or "",
         data={} if reference is None else {"reference": reference.strip()},
         messages=messages,
+        cluster=texts["cluster"] or "",
     )
 
 
