@@ -250,11 +250,11 @@ def report_to_github(result: decision.GateResult) -> None:
 def history(folder: Path, metrics: tuple[str, ...], out: Path | None, pages: Path | None, as_json: bool) -> None:
     """Table and figure of each metric of each cell over the nights of a history, with its change points.
 
-    A change is named with the commits before and after it. It is found on the third night after a step; a single
-    odd night is not a change. DIR holds the lines of `stride gate nightly` or `stride run --append`; a file of such
-    lines is read as well.
+    A change is named with the commits before and after it. It is found on the third night after a step; odd nights, or
+    noise that goes on for a few nights, are not a change in 95 of 100 series. DIR holds the lines of
+    `stride gate nightly` or `stride run --append`; a file of such lines is read as well.
 
-    A series of fewer than six nights, or without a value in the latest ones, is inconclusive. Exit codes: 0, 4 if no
+    A series of fewer than eight nights, or without a value in the latest ones, is inconclusive. Exit codes: 0, 4 if no
     figure has a value in two of several nights, 2 error.
 
     \b
