@@ -27,7 +27,7 @@ PROMPTS, RUNS = (6, 12, 24), 1000
 COLUMNS = ["figure", "prompts", "has an interval", "covers the truth"]
 SETTING = (
     f"{RUNS} runs a row. Covers the truth: percent of the intervals that are given, nominally 95. The intervals of "
-    "shares and of bounded scores are exact or conservative: at least 95. Skew: of the distribution of a prompt's value."
+    "shares and of bounded scores are exact or conservative: at least 95. Skew: of the values of prompts."
 )
 Bounds = tuple[float | None, float | None]
 
