@@ -278,7 +278,8 @@ def compared(store: Store, engines: pd.DataFrame) -> dict[str, CrossoverComparis
                 {level: in_turn(store.cell(str(pair[side]["cell"])).requests, level) for level, pair in both.items()}
                 for side in (0, 1)
             )
-            out[f"{label} over {plain}, {sampling_words(*setting[3:])}, {setting[1]}"] = CrossoverComparison(
+            sampling = sampling_words(*(rows.iloc[0][word] for word in SAMPLING))
+            out[f"{label} over {plain}, {sampling}, {setting[1]}"] = CrossoverComparison(
                 {level: (plainly[level], own[level]) for level in both},
                 {level: (pair[0]["tokens_per_second"], pair[1]["tokens_per_second"]) for level, pair in both.items()},
             )

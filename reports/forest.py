@@ -143,7 +143,12 @@ def _speedups(axes: Axes, entries: Entries, size: float, column: bool) -> None:
         if row is None:
             axes.axhline(y + 0.5, color="0.87", lw=0.6, zorder=0)
             if column:  # a title is as wide as the figure, and lies over the names and the plot
-                at = {"xy": (0.01, y), "xycoords": ("figure fraction", "data"), "va": "center", "fontweight": "bold"}
+                at: dict[str, Any] = {
+                    "xy": (0.01, y),
+                    "xycoords": ("figure fraction", "data"),
+                    "va": "center",
+                    "fontweight": "bold",
+                }
                 axes.annotate(group.title, annotation_clip=False, **at).set_in_layout(False)
             continue
         look, sure = _look(row), gains(row) is not None

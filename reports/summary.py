@@ -219,6 +219,7 @@ def measure(finished: FinishedCell, base: FinishedCell | None, floor: FinishedCe
         "flags": "; ".join(
             [
                 *_flags(row, cell.samples, frame),
+                *_clustered(frame),
                 *([f"{ADAPTED} {_plain(cell.meta.adapter_on)} ones"] if cell.meta.adapter_on else []),
                 *cell.meta.backbone_notes,
                 *(_disturbed_flags(row, base, floor) or _mismatch(row)),
@@ -227,6 +228,13 @@ def measure(finished: FinishedCell, base: FinishedCell | None, floor: FinishedCe
         "valid": row["n_failed"] <= FAILED_SHARE * row["n_run"],
     }
     return row if cell.meta.timed else _without_seconds(row)
+
+
+def _clustered(frame: pd.DataFrame) -> list[str]:
+    """Return "n = 24 in 8 clusters", or nothing if no prompts share a cluster."""
+    prompts = frame.index.get_level_values("prompt").nunique()
+    number = stats.clusters(frame.index, frame["cluster"]).nunique()
+    return [f"n = {prompts} in {number} clusters"] if 1 < prompts != number else []
 
 
 def _without_seconds(row: Row) -> Row:
@@ -291,7 +299,7 @@ def _speed(frame: pd.DataFrame, base: FinishedCell | None) -> Row:
         return {}
     row: Row = {}
     baseline = base.totals[base.totals.index.isin(frame.index)]
-    set_interval(row, "speedup", stats.median_ratio(token_ms(baseline), token_ms(frame)))
+    set_interval(row, "speedup", stats.median_ratio(token_ms(baseline), token_ms(frame), named=frame["cluster"]))
     per_step, step_ms = float(frame["output"].sum() / frame["steps"].sum()), _step_ms(frame)
     baseline_step_ms = _step_ms(baseline)
     if baseline_step_ms and step_ms:
@@ -342,13 +350,15 @@ def token_ms(frame: pd.DataFrame) -> pd.Series[float]:
 def _quality(finished: FinishedCell, base: FinishedCell | None) -> Row:
     row: Row = {}
     if not finished.temperature:
-        set_interval(row, "agreement", stats.bounded_mean(finished.totals["agreement"]))
+        set_interval(
+            row, "agreement", stats.bounded_mean(finished.totals["agreement"], named=finished.totals["cluster"])
+        )
     logprobs = finished.samples["logprobs"].explode().dropna().astype(float)
     row["logprob_std"] = float(logprobs.std()) if len(logprobs) > 1 else None
     if base is not None:
         set_interval(row, "logprob_diff", stats.difference(base.totals, finished.totals, "logprob", "output"))
     for name, values in finished.scores.items():
-        set_interval(row, f"score.{name}", stats.score(values))
+        set_interval(row, f"score.{name}", stats.score(values, named=finished.totals["cluster"]))
     return row | _set_scores(finished.cell.meta)
 
 

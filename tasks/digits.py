@@ -46,7 +46,9 @@ class DigitPictures(Task):
         """Return captions such as "digit 3"; ``data["label"]`` is the class."""
         labels = [index % digits.CLASSES for index in range(self.limit)]
         return tuple(
-            Prompt(f"digits/{index}", digits.caption(label), category=str(label), data={"label": label})
+            Prompt(
+                f"digits/{index}", digits.caption(label), category=str(label), data={"label": label}, cluster=str(label)
+            )
             for index, label in enumerate(labels)
         )
 

@@ -137,7 +137,7 @@ class EmojiScenes(Task):
         after = {prompt.id: other for prompt, other in pairs if prompt.data["asked"] != other.data["asked"]}
         order = sorted((one for one in outputs if one.prompt.id in after), key=lambda s: (s.prompt.id, s.repetition))
         met = [self.score(after[one.prompt.id], one.output, ())["overall"] for one in order]
-        return mean([one.prompt.id for one in order], met) if met else None
+        return mean([one.prompt.id for one in order], met, within=(0, 1)) if met else None
 
     def _detected(self, output: Output) -> list[DetectedObject]:
         from stridebench.tasks.metrics.detector import find, shipped

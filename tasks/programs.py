@@ -41,12 +41,14 @@ class Programs(Task):
         within("the task programs", 0, seed=self.seed)
 
     def prompts(self) -> Sequence[Prompt]:
-        """Return different heads; the category is the function's name, ``data["body"]`` the body of the grammar."""
+        """Return different heads; category and cluster are the function's name, and ``data["body"]`` is its body."""
         prompts: dict[str, Prompt] = {}
         for program in programs(np.random.default_rng(self.seed), held_out=True):
             if program.head not in prompts:
                 name, data = f"programs/{len(prompts)}", {"body": program.body}
-                prompts[program.head] = Prompt(name, program.head, category=program.name, data=data)
+                prompts[program.head] = Prompt(
+                    name, program.head, category=program.name, data=data, cluster=program.name
+                )
             if len(prompts) == self.limit:
                 return tuple(prompts.values())
         return ()

@@ -26,7 +26,7 @@ from stridebench.tasks.loaders.files import (
     table,
 )
 
-KEYS = ("prompt", "messages", "id", "reference", "category")
+KEYS = ("prompt", "messages", "id", "reference", "category", "cluster")
 """Fields of a row that are read; the others are ignored."""
 PACKAGE = "dataset:"
 """In front of the name of rows that a package brings."""
@@ -49,9 +49,10 @@ class Prompts(Task):
     A .txt file holds one prompt a line. Any other file holds one row a prompt with ``prompt`` (a text, sent
     as it stands) or ``messages`` (a list of {"role", "content"}, in a .csv file as JSON, written through the model's
     chat template), and optionally ``id`` (default: the number of the line), ``reference`` (the expected answer) and
-    ``category`` (for tables by category). Rows of ShareGPT, MT-bench (its first turns), Alpaca, of OpenAI's batches and
-    fine-tuning, token ids, and single columns of other names are read too (see `_plain`). A row's ``max_tokens`` or
-    ``output_tokens`` limits its output, which never exceeds the run's.
+    ``category`` (for tables by category) and ``cluster`` (what prompts have in common, such as a template or a
+    conversation: intervals resample clusters). Rows of ShareGPT, MT-bench (its first turns), Alpaca, of OpenAI's
+    batches and fine-tuning, token ids, and single columns of other names are read too (see `_plain`). A row's
+    ``max_tokens`` or ``output_tokens`` limits its output, which never exceeds the run's.
 
     Args:
         file: the file; or dataset:NAME, the rows of a package by the name of its entry point in the group
@@ -238,6 +239,7 @@ def _prompt(where: Where, row: Row) -> Prompt:
         data={} if reference is None else {"reference": reference.strip()},
         messages=messages,
         max_tokens=_limit(where, row),
+        cluster=texts["cluster"] or "",
     )
 
 

@@ -19,6 +19,7 @@ from stridebench.harness.record.outputs import Mesh, Output, as_mesh
 from stridebench.harness.registry import TASKS
 from stridebench.harness.synthetic import shapes
 from stridebench.harness.synthetic.furniture import DATA
+from stridebench.tasks.metrics.features import mean
 from stridebench.tasks.metrics.mesh import METRICS, Distances, Protocol, Surface, distances, sample, scores
 
 LEVELS = (1, 2, 0, 2, 1)
@@ -27,7 +28,6 @@ POOL = 512
 """Training shapes that retrieval chooses from."""
 COARSE, SHORTLIST = 64, 4
 """Retrieval compares all shapes by ``COARSE`` points, and the ``SHORTLIST`` nearest ones by all points."""
-BOOTSTRAPS = 1000
 
 
 @TASKS.register("shapes")
@@ -91,10 +91,11 @@ class Shapes(Task):
         swapped = SetScore(None, 0, reason="only one shape was decoded, so no condition can be swapped")
         if len(prompts) > 1:
             pairs = [(as_mesh(scored.output), following[scored.prompt.id]) for scored in outputs]
-            swapped = _mean([self._distances(mesh, prompt).chamfer for mesh, prompt in pairs])
+            ids = [scored.prompt.id for scored in outputs]
+            swapped = mean(ids, [self._distances(mesh, prompt).chamfer for mesh, prompt in pairs])
         return {
-            "floor_chamfer": _mean([self._distances(reference(p), p).chamfer for p in prompts.values()]),
-            "retrieval_chamfer": _mean([self.retrieved(p).chamfer for p in prompts.values()]),
+            "floor_chamfer": mean(list(prompts), [self._distances(reference(p), p).chamfer for p in prompts.values()]),
+            "retrieval_chamfer": mean(list(prompts), [self.retrieved(p).chamfer for p in prompts.values()]),
             "swapped_chamfer": swapped,
         }
 
@@ -141,13 +142,3 @@ def _prompts(count: int, seed: int, points: int, data: str) -> tuple[Prompt, ...
         condition = shapes.points(shape.mesh, points, random)
         prompts.append(Prompt(f"shapes/{index}", None, None, condition, f"level-{shape.level}", facts))
     return tuple(prompts)
-
-
-def _mean(values: Sequence[float]) -> SetScore:
-    """Return the mean and the 95 % interval of a seeded bootstrap over the values."""
-    if not values:
-        return SetScore(None, 0)
-    array = np.asarray(values)
-    draws = np.random.default_rng(0).integers(0, len(array), (BOOTSTRAPS, len(array)))
-    low, high = np.percentile(array[draws].mean(1), [2.5, 97.5])
-    return SetScore(float(array.mean()), len(array), low=float(low), high=float(high))

@@ -29,7 +29,7 @@ def gate(
     Args:
         run: a run, its folder, or its URL.
         baseline: a file of `stride gate make`.
-        margin: tolerated drop. Default: the one that the baseline's A/A reruns justify, or 5 %.
+        margin: tolerated drop, and the loss that a pass rules out. Default: none and 5 %.
         min_prompts: with fewer prompts a figure is inconclusive.
 
     Returns:

@@ -110,7 +110,7 @@ def audit(outputs: Sequence[Bets], cells: int = 1) -> Audit:
 
 def round_up(tokens: float) -> int:
     """Return the next whole number with two digits that are not zero."""
-    unit = 10 ** max(0, math.floor(math.log10(max(tokens, 1))) - 1)
+    unit: int = 10 ** max(0, math.floor(math.log10(max(tokens, 1))) - 1)
     return math.ceil(tokens / unit - 1e-9) * unit
 
 

@@ -61,7 +61,7 @@ def _tested(function: Callable[..., None]) -> Callable[..., None]:
         click.option(
             "--margin",
             type=click.FloatRange(0, 1),
-            help="Tolerated drop. Default: that of the baseline's A/A reruns, or 5 %.",
+            help="Tolerated drop, and the loss that a pass rules out. Default: none and 5 %; of a replay 1 %.",
         ),
     ):
         function = option(function)
@@ -88,6 +88,9 @@ def check(
 
     RUN may be a URL such as s3://bucket/run; the files then lie in its folder gate/. In a workflow of GitHub the table
     goes to the step summary too, and rows that do not pass become annotations.
+
+    A pass says that a loss of 5 %, or of --margin, would have been seen. If not, the row is inconclusive and says how
+    many prompts that needs; a replay needs fewer.
 
     Exit codes: 0 pass, 1 fail, 4 inconclusive (too few prompts, or too wide an interval), 2 error.
 
@@ -162,7 +165,7 @@ def make(
     """Write the counts, scores and times of every cell but plain decoding, by prompt and seed, and all verdicts.
 
     The run must be finished. Reruns of the suite with other seeds (A/A reruns) show how far figures move if nothing
-    changed; the gate then takes its margins from them. Two or three reruns are enough.
+    changed, and seconds are compared with them alone. Two or three reruns are enough.
 
     With --replay the baseline also keeps the outputs of cells with a drafter or trained components, and scores their
     drafts along them. `stride gate replay` scores the same texts again, which shows far smaller losses.
@@ -247,11 +250,11 @@ def report_to_github(result: decision.GateResult) -> None:
 def history(folder: Path, metrics: tuple[str, ...], out: Path | None, pages: Path | None, as_json: bool) -> None:
     """Table and figure of each metric of each cell over the nights of a history, with its change points.
 
-    A change is named with the commits before and after it. It is found on the third night after a step; a single
-    odd night is not a change. DIR holds the lines of `stride gate nightly` or `stride run --append`; a file of such
-    lines is read as well.
+    A change is named with the commits before and after it. It is found on the third night after a step; odd nights, or
+    noise that goes on for a few nights, are not a change in 95 of 100 series. DIR holds the lines of
+    `stride gate nightly` or `stride run --append`; a file of such lines is read as well.
 
-    A series of fewer than six nights, or without a value in the latest ones, is inconclusive. Exit codes: 0, 4 if no
+    A series of fewer than eight nights, or without a value in the latest ones, is inconclusive. Exit codes: 0, 4 if no
     figure has a value in two of several nights, 2 error.
 
     \b

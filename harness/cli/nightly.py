@@ -49,9 +49,9 @@ def command(
     """Run a suite, test it against the baseline of the history, and append its figures; options of `stride run` follow.
 
     The folder holds runs/, baseline.json and history.jsonl. The first night that succeeds becomes the baseline. It runs
-    the suite twice more with other seeds, so it takes three times as long. Without these A/A reruns (--reruns 0) the
-    margin is 5 %, and most figures of an unchanged system are inconclusive. `stride gate make --force`
-    makes a new baseline, and `stride gate history` shows the series. docs/gate.md says which losses a night sees.
+    the suite twice more with other seeds, so it takes three times as long. Without these A/A reruns (--reruns 0)
+    seconds are not compared. `stride gate make --force` makes a new baseline, and `stride gate history` shows the
+    series. docs/gate.md says which losses a night sees.
 
     Exit codes: 0 pass, 1 fail (a claim is broken, a sample failed, or the gate fails), 2 error, 3 incomplete, 4
     inconclusive. The worst of run and gate counts.

@@ -26,6 +26,8 @@ class Prompt:
         tokens: token ids.
         condition: the condition of the model besides its tokens: samples of a waveform, points of a surface.
         category: for tables by category.
+        cluster: name of what the prompt shares with others whose results go with its own: a template, a topic, a
+            conversation. Intervals resample clusters; "" is a prompt alone.
         data: data for the scorer (a test, an answer); a model never reads it.
         messages: a conversation of {"role", "content"}, which a model reads instead of ``text``, through its chat
             template.
@@ -42,6 +44,7 @@ class Prompt:
     messages: tuple[Mapping[str, str], ...] = ()
     last: int = 0
     max_tokens: int = 0
+    cluster: str = ""
 
     def budget(self, most: int) -> int:
         """Return the output tokens at most in a run that allows ``most``."""

@@ -322,8 +322,10 @@ def _prompts(use: TaskUse) -> tuple[Prompt, ...]:
         raise ContractError(f"the task {name} returned {type(prompts).__name__} instead of a sequence of Prompt")
     if unnamed := [prompt for prompt in prompts if not isinstance(prompt.id, str)]:
         raise ContractError(f"the task {name} has a prompt whose id is {unnamed[0].id!r}, not a text")
-    if wrong := [prompt for prompt in prompts if not isinstance(prompt.category, str)]:
-        raise ContractError(f"the task {name}: the category of {wrong[0].id} is {wrong[0].category!r}, not a text")
+    for field in ("category", "cluster"):
+        if wrong := [prompt for prompt in prompts if not isinstance(getattr(prompt, field), str)]:
+            found = getattr(wrong[0], field)
+            raise ContractError(f"the task {name}: the {field} of {wrong[0].id} is {found!r}, not a text")
     prompts = [_with_plain_ids(name, prompt) for prompt in prompts]
     prompts = [_in_chat(_shown(prompt)) if use.chat else _shown(prompt) for prompt in prompts]
     if not prompts:
@@ -356,7 +358,13 @@ def _with_plain_ids(task: str, prompt: Prompt) -> Prompt:
 def _shown(prompt: Prompt) -> Prompt:
     """Return the prompt with escapes for characters that a table, a file name or a tokenizer cannot hold."""
     text = None if prompt.text is None else prompt.text.encode("utf-8", "backslashreplace").decode()
-    return replace(prompt, id=printable_line(prompt.id), category=printable_line(prompt.category), text=text)
+    return replace(
+        prompt,
+        id=printable_line(prompt.id),
+        category=printable_line(prompt.category),
+        text=text,
+        cluster=printable_line(prompt.cluster),
+    )
 
 
 def _in_chat(prompt: Prompt) -> Prompt:

@@ -113,6 +113,7 @@ class Sample:
         margin: the target's logit of the baseline's token less that of this output's token, at ``diverged_at``.
         scores: the task's scores by name.
         category: the prompt's, for tables by category.
+        cluster: the prompt's; intervals resample clusters.
         regions: the task's name for each cell of a picture, in raster order.
         stages: nanoseconds of the stages that a method names (`Run.timed`), over all steps.
         leading: the largest probabilities at T = 1, equally many a token; only of a baseline's picture.
@@ -140,6 +141,7 @@ class Sample:
     status: str
     error: str | None = None
     category: str = ""
+    cluster: str = ""
     prompt_tokens: int = 0
     tokens: tuple[int, ...] = ()
     text: str = ""

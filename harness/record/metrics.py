@@ -81,9 +81,9 @@ def totals(samples: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
         steps: rows of steps.parquet.
 
     Returns:
-        Columns output, output_of_steps (the same; NaN if a step is several rounds, such as a band of MuLo-SD, so that
-        output / steps is not an acceptance length), completion (tokens up to the end of text), outputs (1), steps, nfe,
-        draft_nfe, drafted, tested, accepted, expected, emitted, forced, overshoot, reused, resampled, levels,
+        Columns cluster (the prompt's, a text), output, output_of_steps (the same; NaN if a step is several rounds, such
+        as a band of MuLo-SD, so that output / steps is not an acceptance length), completion (tokens up to the end of
+        text), outputs (1), steps, nfe, draft_nfe, drafted, tested, accepted, expected, emitted, forced, overshoot, reused, resampled, levels,
         levels_built (NaN if a step did not store it), unique_drafted (drafted and not reused), wall_ms, wall_s,
         share_s (the output's share of its batch's time), step_wall_ms, start_ms, start_nfe, logprob, agreement,
         prefill_ms, peak_mb, cpu_joules and gpu_joules (NaN if the machine does not tell); and drafted, tested,
@@ -108,6 +108,7 @@ def totals(samples: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
         counted[[*columns, *FORCED, "resampled", "levels", "reused", "wall_ns", "share_ns"]].sum().reindex(good.index)
     )
     column = {name: values.to_numpy() for name, values in sums.items()}  # arrays, since a frame is slow to add to
+    column["cluster"] = good["cluster"].to_numpy()
     column["levels_built"] = _levels_built(steps).reindex(good.index).to_numpy()
     column["unique_drafted"] = column["drafted"] - column["reused"]
     for name in ("drafted", "tested", "accepted"):

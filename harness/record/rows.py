@@ -20,7 +20,14 @@ _TEXT, _INT, _REAL = pa.string(), pa.int64(), pa.float64()
 SAMPLE_KEY = {"prompt": _TEXT, "repetition": _INT, "warmup": pa.bool_()}
 SAMPLES = pa.schema(
     SAMPLE_KEY
-    | {"status": _TEXT, "error": _TEXT, "category": _TEXT, "prompt_tokens": _INT, "tokens": pa.list_(_INT)}
+    | {
+        "status": _TEXT,
+        "error": _TEXT,
+        "category": _TEXT,
+        "cluster": _TEXT,
+        "prompt_tokens": _INT,
+        "tokens": pa.list_(_INT),
+    }
     | {
         "text": _TEXT,
         "prefill_ns": _INT,

@@ -1,12 +1,15 @@
 """Intervals and tests for the reports, paired by (prompt, repetition) and clustered by prompt.
 
-Repetitions of a prompt, like tokens of an output, are correlated, so a bootstrap resamples whole prompts. A single
-prompt is clustered by repetition: its intervals are over seeds, and say nothing of other prompts. Series and frames
-are indexed by (prompt, repetition), as in ``metrics.totals``. The same data and seed always give the same interval.
+Repetitions of a prompt, like tokens of an output, are correlated, so a bootstrap resamples whole prompts, and whole
+clusters of prompts if the prompts name any. A single prompt is clustered by repetition: its intervals are over seeds,
+and say nothing of other prompts. Series and frames are indexed by (prompt, repetition), as in ``metrics.totals``; the
+column ``cluster`` of a frame names the cluster of each prompt. The same data and seed always give the same interval.
 
-Intervals are percentile intervals widened to Student's t (Hesterberg 2015, "expanded percentile"): the plain
-percentile interval is too short for the 6 to 40 prompts of a suite. Fewer than six prompts give none. A resample of
-equal values does not spread, so values between 0 and 1 have the interval of `bounded_mean` instead.
+Intervals of ratios and means are those of the studentized bootstrap (Efron and Tibshirani 1993, section 12.5), which
+hold for skew figures of 6 to 40 prompts; the plain percentile interval is too short for them. Medians have a
+percentile interval widened to Student's t (Hesterberg 2015, "expanded percentile"). Fewer than six clusters give no
+interval, nor do values of which nearly all are equal. Values between 0 and 1 have the interval of `bounded_mean`,
+which such values have too. ``python -m tests.power.intervals`` measures how often each covers the truth.
 """
 
 from __future__ import annotations
@@ -64,11 +67,16 @@ class Interval:
 
 @dataclass(frozen=True)
 class Bootstrap:
-    """An estimate and its values over resampled clusters: sorted, finite, empty where clusters are too few."""
+    """An estimate and its values over resampled clusters: sorted, finite, empty where clusters are too few.
+
+    ``pivots`` are the errors of the resamples: how far each lies from the estimate, in its standard errors, times the
+    standard error of the estimate; sorted. They are None for a figure that is not smooth, such as a median.
+    """
 
     estimate: float
     values: FloatArray
     n: int
+    pivots: FloatArray | None = None
 
     @property
     def error(self) -> float | None:
@@ -79,6 +87,11 @@ class Bootstrap:
         """The two-sided interval; each bound alone is a one-sided bound at (1 + level) / 2."""
         if not len(self.values):
             return Interval(self.estimate, None, None, self.n)
+        if self.pivots is not None:
+            above, below = np.quantile(self.pivots, [(1 + level) / 2, (1 - level) / 2], method="inverted_cdf")
+            if not np.isfinite([above, below]).all():  # many resamples hold one value alone, so their error is 0
+                return Interval(self.estimate, None, None, self.n)
+            return Interval(self.estimate, float(self.estimate - above), float(self.estimate - below), self.n)
         tail = scipy.stats.norm.cdf(np.sqrt(self.n / (self.n - 1)) * scipy.stats.t.ppf((1 - level) / 2, self.n - 1))
         low, high = np.quantile(self.values, [tail, 1 - tail])
         return Interval(self.estimate, float(low), float(high), self.n)
@@ -109,7 +122,7 @@ def bootstrap(frame: pd.DataFrame, statistic: Statistic, resamples: int = RESAMP
 
     Args:
         frame: rows by (prompt, repetition), columns in the order that ``statistic`` reads them; rows with a
-            missing value are left out.
+            missing value are left out. A column ``cluster`` is not read by the statistic.
 
     Returns:
         None if no row is left, or the statistic of all rows is not finite (nothing was tested, for example).
@@ -121,21 +134,65 @@ def bootstrap(frame: pd.DataFrame, statistic: Statistic, resamples: int = RESAMP
             return None
         if n < FEWEST:
             return Bootstrap(estimate, np.empty(0), n)
-        values = statistic(resample_counts(n, resamples, seed) @ table)
-    return Bootstrap(estimate, _finite(values), n)
+        counts = resample_counts(n, resamples, seed)
+        values = statistic(counts @ table)
+        pivots = _pivots(table, statistic, counts, values, estimate)
+    return Bootstrap(estimate, _finite(values), n, pivots)
 
 
-def clusters(index: pd.Index[Any]) -> pd.Index[Any]:
-    """The cluster of each row: its prompt, or its repetition where all rows are of one prompt."""
+def _pivots(
+    table: FloatArray, statistic: Statistic, counts: FloatArray, values: FloatArray, estimate: float
+) -> FloatArray:
+    """Return the finite errors in standard errors of their resample, times the standard error of all; see `Bootstrap`.
+
+    A standard error is that of the linear part of the statistic, whose slopes are differences of nearby totals. An
+    error without a standard error is infinite.
+    """
+    errors = values - estimate
+    near = 1e-5 * np.abs(table).sum(axis=0)
+
+    def standard_errors(weights: FloatArray) -> FloatArray:
+        sums = weights @ table
+        steps = [np.where(np.arange(len(near)) == column, near, 0.0) for column in np.flatnonzero(near)]
+        slopes = np.stack([(statistic(sums + step) - statistic(sums - step)) / (2 * step.sum()) for step in steps], -1)
+        parts = slopes @ table[:, near > 0].T  # [resamples, clusters]
+        centred = parts - (weights * parts).sum(axis=1, keepdims=True) / weights.sum(axis=1, keepdims=True)
+        squares: FloatArray = (weights * centred**2).sum(axis=1)
+        return np.sqrt(squares)
+
+    whole = standard_errors(np.ones((1, len(table))))[0]
+    spread = standard_errors(counts)
+    flat = ~(spread > max(1e-6 * whole, 1e-12 * abs(estimate)))
+    pivots = np.where(flat, np.copysign(np.inf, errors), errors / np.where(flat, 1.0, spread) * whole)
+    equal = np.abs(errors) <= 1e-9 * abs(estimate)
+    return np.sort(np.where(flat & equal, 0.0, pivots)[np.isfinite(errors)])
+
+
+def clusters(index: pd.Index[Any], named: pd.Series[str] | None = None) -> pd.Index[Any]:
+    """The cluster of each row.
+
+    Args:
+        named: names of clusters by (prompt, repetition); "" stands for the prompt alone.
+
+    Returns:
+        The named cluster, or else the prompt; the repetition if all rows are of one prompt.
+    """
+    import pandas as pd
+
     prompts = index.get_level_values("prompt")
-    return index.get_level_values("repetition") if prompts.nunique() == 1 else prompts
+    if prompts.nunique() == 1:
+        return index.get_level_values("repetition")
+    if named is None or not named.any():
+        return prompts
+    names = pd.Index(named.reindex(index).fillna(""))
+    return prompts.where(names == "", "\0" + names)  # the id of a prompt has no NUL, so it is never a cluster's name
 
 
 def _by_cluster(frame: pd.DataFrame) -> FloatArray:
     """Totals of the complete rows of each cluster, [clusters, columns]."""
-    values = frame.to_numpy(dtype=np.float64)
+    values = frame.drop(columns="cluster", errors="ignore").to_numpy(dtype=np.float64)
     complete = ~np.isnan(values).any(axis=1)
-    codes, names = clusters(frame.index[complete]).factorize(sort=True)
+    codes, names = clusters(frame.index[complete], frame.get("cluster")).factorize(sort=True)
     table = np.zeros((len(names), values.shape[1]))
     np.add.at(table, codes, values[complete])
     return table
@@ -153,25 +210,28 @@ def _interval(resampled: Bootstrap | None) -> Interval | None:
 
 def ratio(frame: pd.DataFrame, numerator: str, denominator: str, minus: float = 0.0, seed: int = 0) -> Interval | None:
     """Σ numerator / Σ denominator - minus."""
-    return _interval(bootstrap(frame[[numerator, denominator]], lambda s: s[..., 0] / s[..., 1] - minus, seed=seed))
+    columns = [numerator, denominator, *(name for name in ("cluster",) if name in frame)]
+    return _interval(bootstrap(frame[columns], lambda s: s[..., 0] / s[..., 1] - minus, seed=seed))
 
 
-def mean(values: pd.Series[float], seed: int = 0) -> Interval | None:
-    """Mean over samples; missing values are left out."""
-    return ratio(values.to_frame("value").assign(one=1.0), "value", "one", seed=seed)
+def mean(values: pd.Series[float], seed: int = 0, named: pd.Series[str] | None = None) -> Interval | None:
+    """Mean over samples; missing values are left out. ``named`` has the clusters as in `clusters`."""
+    frame = values.to_frame("value").assign(one=1.0)
+    return ratio(frame if named is None else frame.assign(cluster=named), "value", "one", seed=seed)
 
 
-def score(values: pd.Series[float], seed: int = 0) -> Interval | None:
+def score(values: pd.Series[float], seed: int = 0, named: pd.Series[str] | None = None) -> Interval | None:
     """``mean``; where all scores are 0 or 1, with the interval of `bounded_mean`."""
     binary = values.dropna().isin([0, 1]).all()
-    return bounded_mean(values, seed) if binary else mean(values, seed)
+    return bounded_mean(values, seed, named) if binary else mean(values, seed, named)
 
 
-def bounded_mean(values: pd.Series[float], seed: int = 0) -> Interval | None:
+def bounded_mean(values: pd.Series[float], seed: int = 0, named: pd.Series[str] | None = None) -> Interval | None:
     """Mean of values between 0 and 1, with an interval that has a width even where all of them are equal.
 
     It is Clopper and Pearson's exact interval if the mean of each cluster is 0 or 1. Elsewhere it is Gaffke's bound,
     which extends theirs to any distribution on [0, 1] (Learned-Miller and Thomas 2019, arXiv:1905.06208, section 3).
+    Both cover the truth in at least 95 of 100 cases.
 
     Raises:
         UsageError: a value is below 0 or above 1.
@@ -179,14 +239,44 @@ def bounded_mean(values: pd.Series[float], seed: int = 0) -> Interval | None:
     present = values.dropna()
     if present.empty:
         return None
-    if not present.between(0, 1).all():
-        raise UsageError(f"an interval of values between 0 and 1 was asked for {present.min()} to {present.max()}")
-    by_cluster: FloatArray = np.asarray(present.groupby(clusters(present.index)).mean(), dtype=np.float64)
+    by_cluster = _bounded_by_cluster(present, named)
     estimate, n = float(present.mean()), len(by_cluster)
     if n < FEWEST_TESTED:
         return Interval(estimate, None, None, n)
     low, high = _lower_bound(by_cluster, seed), 1 - _lower_bound(1 - by_cluster, seed)
     return Interval(estimate, min(low, estimate), max(high, estimate), n)
+
+
+def mean_of_groups(groups: Sequence[pd.Series[float]], seed: int = 0) -> Interval | None:
+    """Mean of the means of groups of values between 0 and 1, such as GenEval's families.
+
+    The bounds are quantiles of the mean of the groups' Gaffke draws (`bounded_mean`), which are independent.
+
+    Returns:
+        None if a group is empty; no bounds if a group has fewer than four clusters.
+
+    Raises:
+        UsageError: a value is below 0 or above 1.
+    """
+    present = [group.dropna() for group in groups]
+    if not present or any(group.empty for group in present):
+        return None
+    tables = [_bounded_by_cluster(group, None) for group in present]
+    estimate, n = float(np.mean([group.mean() for group in present])), sum(map(len, tables))
+    if min(map(len, tables)) < FEWEST_TESTED:
+        return Interval(estimate, None, None, n)
+    weights = [_uniform_weights(len(table), seed + place)[:, :-1] for place, table in enumerate(tables)]
+    pairs = list(zip(weights, tables, strict=True))
+    low = np.quantile(np.mean([weight @ table for weight, table in pairs], axis=0), 0.025)
+    high = 1 - np.quantile(np.mean([weight @ (1 - table) for weight, table in pairs], axis=0), 0.025)
+    return Interval(estimate, min(float(low), estimate), max(float(high), estimate), n)
+
+
+def _bounded_by_cluster(values: pd.Series[float], named: pd.Series[str] | None) -> FloatArray:
+    """Means of the clusters, or UsageError for a value outside 0 to 1."""
+    if not values.between(0, 1).all():
+        raise UsageError(f"an interval of values between 0 and 1 was asked for {values.min()} to {values.max()}")
+    return np.asarray(values.groupby(clusters(values.index, named)).mean(), dtype=np.float64)
 
 
 def _lower_bound(values: FloatArray, seed: int, alpha: float = 0.025) -> float:
@@ -220,16 +310,22 @@ def change(a: pd.DataFrame, b: pd.DataFrame, numerator: str, denominator: str, m
 
 def _pairs(a: pd.DataFrame, b: pd.DataFrame, numerator: str, denominator: str) -> pd.DataFrame:
     columns = [numerator, denominator]
-    return a[columns].add_suffix("_a").join(b[columns].add_suffix("_b"), how="inner")
+    paired = a[columns].add_suffix("_a").join(b[columns].add_suffix("_b"), how="inner")
+    return paired.assign(cluster=a["cluster"].reindex(paired.index)) if "cluster" in a else paired
 
 
-def median_ratio(above: pd.Series[float], below: pd.Series[float], seed: int = 0) -> Interval | None:
-    """Median of above / below over (prompt, repetition) pairs: the speed-up, for times of AR and method."""
+def median_ratio(
+    above: pd.Series[float], below: pd.Series[float], seed: int = 0, named: pd.Series[str] | None = None
+) -> Interval | None:
+    """Median of above / below over (prompt, repetition) pairs: the speed-up, for times of AR and method.
+
+    ``named`` has the clusters as in `clusters`.
+    """
     ratios = (above / below).replace([np.inf, -np.inf], np.nan).dropna().sort_values()
     if ratios.empty:
         return None
     values = ratios.to_numpy(dtype=np.float64)
-    codes, names = clusters(ratios.index).factorize(sort=True)
+    codes, names = clusters(ratios.index, named).factorize(sort=True)
     n = len(names)
     if n < FEWEST:
         return Interval(float(np.median(values)), None, None, n)

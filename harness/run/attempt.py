@@ -60,7 +60,8 @@ def attempt(
 ) -> Attempt:
     """Decode a prompt; whatever a method raises becomes a failed sample."""
     backbone = group.backbone
-    sample = Sample(prompt.id, repetition, False, "ok", category=prompt.category, prompt_text=prompt.shown())
+    sample = Sample(prompt.id, repetition, False, "ok", category=prompt.category, cluster=prompt.cluster)
+    sample = replace(sample, prompt_text=prompt.shown())
     try:
         stopwatch = Stopwatch(clock_for(backbone.device))
         begin = stopwatch.clock.stamp()

@@ -4,7 +4,7 @@ A step of an engine's request is a pass with a draft: `output` is what those pas
 drafts each, so that tau - 1 is the length a draft less 1. Requests that do not tell their steps are left out.
 
 A baseline may hold reruns of the same suite with other seeds (A/A reruns). Nothing but chance separates them from the
-run, so they say how far a figure of an unchanged system moves: that is the margin within which a cell passes.
+run, so they say how far a figure of an unchanged system moves, seconds too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from scipy.stats import norm, t
 
 from stridebench.harness.errors import StoreError, UsageError
 from stridebench.harness.record import stats
@@ -69,7 +68,7 @@ class TestedFigure:
 
     def unpaired_error(self, frame: pd.DataFrame) -> float | None:
         """Standard error of the change between two independent runs like this one; pairing can only lower it."""
-        rows = frame.assign(one=1.0)[[self.numerator, self.denominator]]
+        rows = self._columns(frame)
         one = stats.bootstrap(rows, lambda s: s[..., 0] / s[..., 1] - self.minus)
         if one is None or one.error is None or not one.estimate:
             return None
@@ -83,9 +82,14 @@ class TestedFigure:
             relative: FloatArray = self.sign * (now - was) / np.abs(was)
             return relative
 
-        sides = [side.assign(one=1.0)[[self.numerator, self.denominator]] for side in (before, after)]
+        sides = [self._columns(side).drop(columns="cluster", errors="ignore") for side in (before, after)]
         paired = sides[0].add_suffix("_a").join(sides[1].add_suffix("_b"), how="inner")
-        return stats.bootstrap(paired, gain, resamples=10_000)
+        clusters = {"cluster": before["cluster"].reindex(paired.index)} if "cluster" in before else {}
+        return stats.bootstrap(paired.assign(**clusters), gain, resamples=10_000)
+
+    def _columns(self, frame: pd.DataFrame) -> pd.DataFrame:
+        names = [self.numerator, self.denominator, *(name for name in ("cluster",) if name in frame)]
+        return frame.assign(one=1.0)[names]
 
     def value(self, frame: pd.DataFrame) -> float | None:
         """Return the figure over all rows that have it, or None if nothing was counted."""
@@ -125,7 +129,7 @@ def tested(before: pd.DataFrame, after: pd.DataFrame) -> dict[str, TestedFigure]
 
 
 def figures_of(store: Store, cell: SealedCell) -> pd.DataFrame:
-    """Return FIGURES, the scores and the sha256 of every counted sample; counts leave forced tokens out.
+    """Return FIGURES, the scores, the sha256 and the cluster of every counted sample; counts leave forced tokens out.
 
     ``speedup`` is the baseline's time of an output token over the cell's; missing without that baseline, and where
     threads waited for a core in a tenth of the steps of either. Of an engine's requests only the counts are known.
@@ -148,7 +152,7 @@ def figures_of(store: Store, cell: SealedCell) -> pd.DataFrame:
     scores = [json.loads(text) if text and scored else {} for text in counted["scores"]]
     table = pd.DataFrame(scores, index=counted.index).add_prefix(SCORE).astype(float)
     counts = counts.join(sums[["expected", "logprob", "speedup"]].astype(float)).join(table)
-    return counts.join(counted["sha256"]).sort_index()
+    return counts.join(counted[["sha256", "cluster"]]).sort_index()
 
 
 def _figures_of_requests(requests: pd.DataFrame) -> pd.DataFrame:
@@ -232,11 +236,6 @@ def noise(before: pd.DataFrame, reruns: Sequence[pd.DataFrame]) -> dict[str, flo
     return errors
 
 
-def margin(error: float, clusters: int, rows: int) -> float:
-    """The drop within which a cell passes, so that an unchanged system of so many rows passes 95 times in 100."""
-    return float((t.ppf(0.95, clusters - 1) + norm.ppf(1 - 0.05 / max(rows, 1))) * error)
-
-
 def _rerun(run: Store, cell: SealedCell) -> pd.DataFrame:
     """The figures of the same cell of a rerun, whose name has another seed."""
     for name in run.engine_cells() if cell.meta.engine else run.cells():
@@ -302,7 +301,7 @@ def _plain(value: Any) -> Any:
 def frame_of(cell: Mapping[str, Any]) -> pd.DataFrame:
     """The figures of a cell of a baseline, indexed by (prompt, repetition)."""
     frame = pd.DataFrame(cell["samples"], columns=cell["columns"]).set_index(["prompt", "repetition"])
-    numbers = [name for name in frame.columns if name != "sha256"]
+    numbers = [name for name in frame.columns if name not in ("sha256", "cluster")]
     return frame.astype(dict.fromkeys(numbers, float)).astype(dict.fromkeys(COUNTS, int))
 
 

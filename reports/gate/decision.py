@@ -7,9 +7,9 @@ token whatever it accepts.
 
 - fail: a verdict got worse, an e-value refutes the claim, or a figure dropped significantly. The test is a one-sided
   bootstrap over prompts at 0.5 %, with Holm's adjustment over all rows. A drop within ``--margin`` never fails.
-- pass: the records are identical, or the one-sided 95 % lower bound is above minus the margin: non-inferiority, of
-  quality too. The margin is the one that is asked for, or the one that the baseline's A/A reruns justify, or 5 %.
-- inconclusive: neither, or too few prompts.
+- pass: the records are identical, or the figure improved, or a loss of the stated size (the margin, 5 % if none is
+  asked for) would have failed 95 times in 100 and the one-sided 95 % lower bound is above minus that size.
+- inconclusive: neither, or too few prompts; the row says how many are needed.
 - error: a cell, prompt or repetition of the baseline is missing or failed.
 """
 
@@ -32,7 +32,6 @@ from stridebench.reports.gate.baseline import (
     figures_of,
     frame_of,
     machine_of,
-    margin,
     tested,
     verdict_of,
 )
@@ -49,11 +48,12 @@ FAIL_ALPHA = 0.005
 """Level of a failure of the whole gate: half of 1 %, because a bootstrap over few prompts is overconfident."""
 POWER = 0.95
 """How often a drop as large as the visible one fails."""
-HAND_SET = 0.05
-"""Drop within which a cell passes where neither the command nor A/A reruns say."""
+LOSS = 0.05
+"""Loss that a pass has ruled out if the command names none."""
 NEGLIGIBLE = 0.002
 """A drop below this never fails: rounding on another machine moves figures as much."""
 EXIT = {"pass": 0, "fail": 1, "error": 2, "inconclusive": 4}
+REPLAYABLE = ("tau_minus_1", "acceptance", "expected")
 ORDER = ("exact", "approximate", "unverified", None, "broken")
 """Verdicts from the best to the worst; None if no sample succeeded."""
 
@@ -76,11 +76,12 @@ class TestRow:
         high: one-sided 95 % upper bound of the change.
         error: standard error of the change.
         p: p-value of "no drop", adjusted by Holm.
-        margin: the drop within which the row passes.
+        margin: the loss that a pass rules out.
         visible: the smallest true drop that fails 95 times in 100.
         noise: standard error of the change between equal runs, as A/A reruns show it.
         pairs: samples compared.
         prompts: prompts compared.
+        clusters: independent clusters of these prompts.
         identical: pairs of equal outputs and counts.
     """
 
@@ -102,6 +103,7 @@ class TestRow:
     noise: float | None = None
     pairs: int = 0
     prompts: int = 0
+    clusters: int = 0
     identical: int = 0
 
 
@@ -115,6 +117,7 @@ class GateResult:
         removed: cells of the baseline whose method the run's suite does not have.
         added: cells that the baseline does not have.
         notes: cells and figures that were not compared, and why.
+        loss: the loss that a pass rules out.
     """
 
     verdict: str
@@ -122,6 +125,7 @@ class GateResult:
     removed: tuple[str, ...] = ()
     added: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    loss: float = LOSS
 
     @property
     def exit_code(self) -> int:
@@ -137,7 +141,7 @@ def gate(
     Args:
         store: the run.
         baseline: a document of ``make_baseline``.
-        tolerated: relative drop that never fails and always passes; the A/A reruns decide if it is None.
+        tolerated: relative drop that never fails, and the loss that a pass rules out; 5 % if it is None.
         min_prompts: a cell with fewer prompts is inconclusive, even if it is identical.
 
     Raises:
@@ -169,7 +173,8 @@ def gate(
     ]
     if len(removed) == len(baseline["cells"]):
         rows = [TestRow("", "all cells", "", "error", "the run and the baseline share no method"), *rows]
-    return GateResult(worst(rows), tuple(rows), tuple(removed), added, tuple(notes))
+    loss = LOSS if tolerated is None else tolerated
+    return GateResult(worst(rows), tuple(rows), tuple(removed), added, tuple(notes), loss)
 
 
 def joined(results: Sequence[GateResult]) -> GateResult:
@@ -181,6 +186,7 @@ def joined(results: Sequence[GateResult]) -> GateResult:
         tuple(label for result in results for label in result.removed),
         tuple(label for result in results for label in result.added),
         tuple(note for result in results for note in result.notes),
+        max(result.loss for result in results),
     )
 
 
@@ -268,7 +274,8 @@ def _cell_rows(
     compared = [name for name in (*COUNTS, "nfe", "sha256") if name in before]
     equal = (before[compared] == after[compared]).all(axis=1)
     prompts = before.index.get_level_values("prompt").nunique()
-    row = replace(row, pairs=len(before), prompts=prompts, identical=int(equal.sum()))
+    independent = stats.clusters(before.index, before.get("cluster")).nunique()
+    row = replace(row, pairs=len(before), prompts=prompts, clusters=independent, identical=int(equal.sum()))
     figures = {name: figure for name, figure in tested(before, after).items() if figure.noise or name in noise}
     rows = [
         compare_figure(
@@ -288,10 +295,11 @@ def compare_figure(
 ) -> TestRow:
     """The row with the change of a figure; without a verdict where `decide` is to give one."""
     row = replace(row, before=figure.value(before), after=figure.value(after))
-    if row.prompts < min_prompts:
-        return replace(row, verdict="inconclusive", why=f"{row.prompts} prompts; {min_prompts} are needed")
-    if row.prompts < stats.FEWEST:
-        return replace(row, verdict="inconclusive", why=f"{row.prompts} prompts; an interval needs {stats.FEWEST}")
+    found = f"{row.prompts} prompts" if row.clusters == row.prompts else f"{row.clusters} clusters of prompts"
+    if min(row.prompts, row.clusters) < min_prompts:
+        return replace(row, verdict="inconclusive", why=f"{found}; {min_prompts} are needed")
+    if row.clusters < stats.FEWEST:
+        return replace(row, verdict="inconclusive", why=f"{found}; an interval needs {stats.FEWEST}")
     if figure.noise and row.identical == row.pairs and _equal(figure, before, after):
         noise = row.noise if row.noise is not None else figure.unpaired_error(before)
         return replace(row, verdict="pass", why="identical", change=0.0, low=0.0, high=0.0, noise=noise)
@@ -302,8 +310,8 @@ def compare_figure(
         return replace(row, verdict="inconclusive", why="nothing was counted any more")
     if not figure.noise:  # seconds: the machine's noise is in the A/A reruns, not in the spread over prompts
         error = max(change.error, row.noise or 0.0)
-        half = float(t.ppf(1 - ALPHA, row.prompts - 1)) * error
-        p = float(t.cdf(change.estimate / error, row.prompts - 1)) if error else 1.0
+        half = float(t.ppf(1 - ALPHA, row.clusters - 1)) * error
+        p = float(t.cdf(change.estimate / error, row.clusters - 1)) if error else 1.0
         low, high = change.estimate - half, change.estimate + half
         return replace(row, change=change.estimate, low=low, high=high, p=p, error=error)
     bounds, p_drop = change.interval(1 - 2 * ALPHA), change.p_below(0.0)
@@ -329,41 +337,42 @@ def _equal(figure: TestedFigure, before: pd.DataFrame, after: pd.DataFrame) -> b
     return bool(np.isclose(first, second, rtol=1e-9, atol=1e-12, equal_nan=True).all())
 
 
-def decide(
-    rows: list[TestRow],
-    tolerated: float | None,
-    hand_set: float = HAND_SET,
-    source: str = "set by hand: make the baseline with A/A reruns",
-) -> list[TestRow]:
+def decide(rows: list[TestRow], tolerated: float | None, margin: float = LOSS, loss: float = LOSS) -> list[TestRow]:
     """Give a verdict to the rows that have none yet, with Holm's adjustment over these.
 
     Args:
-        tolerated: the drop that is asked for, or None.
-        hand_set: the drop within which a row passes if there are no A/A reruns.
-        source: the origin of that figure, in words.
+        tolerated: the drop that is asked for, or None. It replaces both of the following.
+        margin: a row passes if a drop beyond this is excluded,
+        loss: and if a loss of this size would have been seen.
     """
+    harmless = NEGLIGIBLE if tolerated is None else tolerated
+    margin, loss = (margin, loss) if tolerated is None else (tolerated, tolerated)
     undecided = [i for i, row in enumerate(rows) if not row.verdict]
     adjusted = stats.holm([rows[i].p or 0.0 for i in undecided])
     for i, p in zip(undecided, adjusted, strict=True):
         row, error = rows[i], rows[i].error or 0.0
-        if tolerated is not None:
-            allowed, origin = tolerated, "asked for"
-        elif row.noise is not None:
-            allowed, origin = max(margin(row.noise, row.prompts, len(rows)), NEGLIGIBLE), "of A/A reruns"
-        else:
-            allowed, origin = hand_set, source
-        harmless = NEGLIGIBLE if tolerated is None else tolerated
-        critical = t.ppf(1 - FAIL_ALPHA / len(undecided), row.prompts - 1)
-        visible = max(harmless, critical * error) + t.ppf(POWER, row.prompts - 1) * error
+        critical, power = (t.ppf(q, row.clusters - 1) for q in (1 - FAIL_ALPHA / len(undecided), POWER))
+        visible = max(harmless, critical * error) + power * error
+        needed = int(np.ceil(row.prompts * ((critical + power) * error / loss) ** 2)) if loss else np.inf
         change, low = row.change or 0.0, row.low if row.low is not None else -np.inf
         if p < FAIL_ALPHA and change < -harmless:
             verdict, why = "fail", "a significant drop" + (f" beyond {harmless:.1%}" if tolerated is not None else "")
-        elif low > -allowed:
-            verdict, why = "pass", "improved" if low > 0 else f"within the margin of {allowed:.1%} ({origin})"
+        elif low > 0:
+            verdict, why = "pass", "improved"
+        elif needed > row.prompts:
+            verdict, why = "inconclusive", _unseen(row, loss, needed)
+        elif low > -margin:
+            verdict, why = "pass", f"a loss of {margin:.1%} is excluded"
         else:
-            verdict, why = "inconclusive", f"the interval reaches beyond a drop of {allowed:.1%} ({origin})"
-        rows[i] = replace(row, verdict=verdict, why=why, p=p, margin=allowed, visible=float(min(visible, 1.0)))
+            verdict, why = "inconclusive", f"the interval reaches beyond a drop of {margin:.1%}"
+        rows[i] = replace(row, verdict=verdict, why=why, p=p, margin=margin, visible=float(min(visible, 1.0)))
     return [_with_visible(row) for row in rows]
+
+
+def _unseen(row: TestRow, loss: float, needed: float) -> str:
+    """Return how many prompts a loss needs to be seen; a replay needs fewer, and knows figures of drafts alone."""
+    replayed = ", or `stride gate replay`" if row.metric in REPLAYABLE else ""
+    return f"a loss of {loss:.1%} would not be seen in {row.prompts} prompts: {needed:,} are needed{replayed}"
 
 
 def _with_visible(row: TestRow) -> TestRow:
@@ -372,9 +381,9 @@ def _with_visible(row: TestRow) -> TestRow:
     If not even the loss of everything would have been seen, a row of counts is inconclusive. Quality is a function of
     the outputs alone, so equal outputs have lost none.
     """
-    if row.visible is not None or not row.noise or row.prompts < stats.FEWEST:
+    if row.visible is not None or not row.noise or row.clusters < stats.FEWEST:
         return row
-    factor = t.ppf(1 - FAIL_ALPHA, row.prompts - 1) + t.ppf(POWER, row.prompts - 1)
+    factor = t.ppf(1 - FAIL_ALPHA, row.clusters - 1) + t.ppf(POWER, row.clusters - 1)
     row = replace(row, visible=float(min(factor * row.noise, 1.0)))
     if row.why == "identical" and row.visible == 1 and row.metric != "logprob" and not row.metric.startswith(SCORE):
         why = f"identical, but in {row.prompts} prompts no drop would have been seen; decode more of them"

@@ -101,7 +101,7 @@ def _fault_of_rows(columns: list[str], rows: list[list[Any]]) -> str | None:
     if wrong := [row for row in rows if len(row) != len(columns)]:
         return f"has a row of {len(wrong[0])} values for {len(columns)} columns"
     for name, values in zip(columns, zip(*rows, strict=True), strict=True):
-        if name in ("prompt", "sha256"):
+        if name in ("prompt", "sha256", "cluster"):
             unfit = [value for value in values if not isinstance(value, str)]
         elif name in (*COUNTS, "repetition", "nfe"):
             unfit = [value for value in values if not isinstance(value, int) or value < 0]

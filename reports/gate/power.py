@@ -102,7 +102,7 @@ def free_running(rng: np.random.Generator, both: Drafters, reruns: int, length: 
     after = decode(rng, both.changed, length)
     figures = {name: figure for name, figure in tested(before, after).items() if name in FIGURES}
     prompts = len(both.sound)
-    row = TestRow("c", "c", "", "", "", prompts=prompts, pairs=prompts)
+    row = TestRow("c", "c", "", "", "", prompts=prompts, clusters=prompts, pairs=prompts)
     rows = [
         compare_figure(replace(row, metric=name, noise=errors.get(name)), figure, before, after, prompts)
         for name, figure in figures.items()

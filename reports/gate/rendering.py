@@ -23,7 +23,7 @@ def markdown(result: GateResult) -> str:
             _percent(row.change) + (f" [{_percent(row.low)}, {_percent(row.high)}]" if row.p is not None else ""),
             number(row.p, 4),
             _percent(row.visible).lstrip("+"),
-            str(row.prompts),
+            str(row.prompts) if row.clusters in (0, row.prompts) else f"{row.prompts} in {row.clusters} clusters",
             row.why,
         ]
         for row in result.rows
@@ -36,7 +36,16 @@ def markdown(result: GateResult) -> str:
         *result.notes,
     ]
     lines = markdown_lines(titles, rows)
-    return "\n".join([f"# Gate: {result.verdict}", "", *lines, "", *(f"- {printable_line(n)}" for n in notes), ""])
+    return "\n".join(
+        [
+            f"# Gate: {result.verdict} (loss looked for: {100 * result.loss:.3g} %)",
+            "",
+            *lines,
+            "",
+            *(f"- {printable_line(n)}" for n in notes),
+            "",
+        ]
+    )
 
 
 def _names(result: GateResult) -> dict[tuple[str, str], str]:

@@ -14,12 +14,13 @@ import pandas as pd
 
 from stridebench.harness.errors import UsageError
 from stridebench.harness.record import stats
-from stridebench.reports.gate.baseline import TestedFigure
+from stridebench.reports.gate.baseline import TestedFigure, frame_of
 from stridebench.reports.gate.decision import GateResult, TestRow, decide, worst
 
 REPLAYED = TestedFigure("replayed acceptance", "expected", "positions")
 MARGIN = 0.005
-"""A replayed cell passes if a drop beyond this is excluded."""
+"""A replayed cell passes if a drop beyond this is excluded, and if a loss of ``LOSS`` would have been seen."""
+LOSS = 0.01
 COLUMNS = ["prompt", "repetition", "positions", "expected"]
 
 ReplayRow = tuple[str, int, int, float]
@@ -39,6 +40,7 @@ def replay_gate(
         scores: prompt, repetition, positions and the sum of their values, by cell.
         errors: why a cell could not be replayed, by cell.
         tolerated: relative drop that never fails and always passes; if it is None, 0.2 % never fails and 0.5 % passes.
+            A pass says that a loss of this size, 1 % if it is None, would have been seen.
 
     Raises:
         UsageError: the baseline holds no texts.
@@ -46,24 +48,27 @@ def replay_gate(
     replay = baseline.get("replay")
     if not replay:
         raise UsageError("the baseline holds no texts to replay; make it with `stride gate make RUN --replay`")
-    rows = []
+    rows, known = [], baseline.get("cells", {})
     for name, cell in replay["cells"].items():
         row = TestRow(name, cell["label"], "replay", "", "", title=REPLAYED.title)
         if name in errors or name not in scores:
             rows.append(_failed(row, errors.get(name, "it was not replayed")))
         else:
-            rows.append(_test(row, _frame(cell["scores"]), _frame(scores[name]), min_prompts))
-    decided = decide(rows, tolerated, MARGIN, "of a replay")
+            clusters = frame_of(known[name]).get("cluster") if name in known else None
+            rows.append(_test(row, _frame(cell["scores"], clusters), _frame(scores[name]), min_prompts))
+    decided = decide(rows, tolerated, MARGIN, LOSS)
     skipped = [f"not replayed: {label}: {why}" for label, why in replay["skipped"].items()]
-    return GateResult(worst(decided), tuple(decided), notes=tuple(skipped))
+    return GateResult(worst(decided), tuple(decided), notes=tuple(skipped), loss=tolerated or LOSS)
 
 
 def _failed(row: TestRow, why: str) -> TestRow:
     return replace(row, verdict="error", why=why)
 
 
-def _frame(rows: Sequence[ReplayRow]) -> pd.DataFrame:
-    return pd.DataFrame([list(row) for row in rows], columns=COLUMNS).set_index(["prompt", "repetition"]).astype(float)
+def _frame(rows: Sequence[ReplayRow], clusters: pd.Series[str] | None = None) -> pd.DataFrame:
+    frame = pd.DataFrame([list(row) for row in rows], columns=COLUMNS)
+    frame = frame.set_index(["prompt", "repetition"]).astype(float)
+    return frame if clusters is None else frame.assign(cluster=clusters.reindex(frame.index))
 
 
 def _test(row: TestRow, before: pd.DataFrame, after: pd.DataFrame, min_prompts: int) -> TestRow:
@@ -72,9 +77,10 @@ def _test(row: TestRow, before: pd.DataFrame, after: pd.DataFrame, min_prompts: 
     if len(lost) or (before.loc[shared, "positions"] != after.loc[shared, "positions"]).any():
         return _failed(row, "texts or positions of the baseline were not replayed")
     prompts = shared.get_level_values("prompt").nunique()
-    row = replace(row, pairs=len(shared), prompts=prompts)
+    independent = stats.clusters(shared, before.get("cluster")).nunique()
+    row = replace(row, pairs=len(shared), prompts=prompts, clusters=independent)
     row = replace(row, before=REPLAYED.value(before), after=REPLAYED.value(after.loc[shared]))
-    if prompts < max(min_prompts, stats.FEWEST):
+    if independent < max(min_prompts, stats.FEWEST):
         needed = max(min_prompts, stats.FEWEST)
         return replace(row, verdict="inconclusive", why=f"{prompts} prompts; {needed} are needed")
     if not after["expected"].notna().all():

@@ -81,9 +81,9 @@ def _beside(first: Picked, other: Picked) -> Beside:
         link=str(other.row["link"]),
         pairs=len(both),
         figures=(
-            _text(stats.median_ratio(times[0], times[1]) if timed and len(both) else None),
+            _text(stats.median_ratio(times[0], times[1], named=a["cluster"]) if timed and len(both) else None),
             _text(stats.difference(a, b, "output", "nfe") if len(both) else None, sign="+"),
-            _text(stats.bounded_mean(equal) if len(both) else None),
+            _text(stats.bounded_mean(equal, named=a["cluster"]) if len(both) else None),
         ),
         notes=notes,
     )

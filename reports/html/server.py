@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import re
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -20,8 +22,10 @@ from stridebench.reports.html import page, text
 from stridebench.reports.html.cell_facts import RunFacts
 
 ADDRESS = "127.0.0.1"
-NAMES = ("127.0.0.1", "localhost")
+HOST = re.compile(r"(127\.0\.0\.1|localhost)(:[0-9]{1,5})?")
 """Names that a browser may use for this server; another name means that a foreign page sent the request."""
+LONGEST = 240
+"""Bytes of the name of a folder, which names the runs of a page."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,10 @@ class Library:
         Raises:
             StoreError: the run does not exist, or cannot be read.
         """
-        return self._pages("runs/" + "+".join(quote(name, safe="") for name in names), names, ())
+        folder = "+".join(map(_in_address, names))
+        if len(folder) > LONGEST:
+            raise StoreError(f"the names of {len(names)} runs are too long for the address of a page; pick fewer")
+        return self._pages(f"runs/{folder}", names, ())
 
     def compared(self, cells: tuple[str, ...]) -> str:
         """Write the page of picked cells, each as RUN/CELL; returns its folder below the site.
@@ -114,16 +121,21 @@ class Library:
                 self._written[place] = begun, state
         return place
 
-    def write_list(self) -> Path:
-        """Write the list of runs."""
-        body = (
-            page.environment()
-            .get_template("runs.html")
-            .render(title=str(self.folder), root="", runs=self.entries(), quote=functools.partial(quote, safe=""))
-        )
-        file = self.site / "index.html"
-        file.write_text(body, encoding="utf-8")
-        return file
+    def list_of_runs(self) -> bytes:
+        """Return the page with the list of runs."""
+        template = page.environment().get_template("runs.html")
+        quoted = functools.partial(quote, safe="")
+        return template.render(title=str(self.folder), root="", runs=self.entries(), quote=quoted).encode()
+
+    def read(self, path: Path) -> bytes | None:
+        """Return a written file, which no other thread writes meanwhile; None if there is no such file."""
+        with self._lock:
+            return path.read_bytes() if path.is_file() else None
+
+
+def _in_address(name: str) -> str:
+    """Return the name of a run with "~" for "%" of an address, so that it is one name in addresses and on the disk."""
+    return quote(name, safe="").replace("~", "%7E").replace("%", "~")
 
 
 def _entry(name: str, path: Path) -> ListedRun:
@@ -144,7 +156,7 @@ def _finished(store: Store) -> tuple[int, int]:
 
 
 class Handler(SimpleHTTPRequestHandler):
-    """Answers GET with the list, with pages that it writes first, and with their files."""
+    """Answers GET and HEAD with the list, with pages that it writes first, and with their files."""
 
     server_version = "stridebench"
 
@@ -152,28 +164,47 @@ class Handler(SimpleHTTPRequestHandler):
         self._library = library
         super().__init__(*args, directory=str(library.site), **kwargs)  # type: ignore[arg-type]  # as the server passes
 
+    def parse_request(self) -> bool:
+        """Read the head of a request of any method; one of a foreign page, or without a proper path, is refused."""
+        if not super().parse_request():
+            return False
+        hosts = self.headers.get_all("Host") or []
+        if len(hosts) != 1 or HOST.fullmatch(hosts[0].strip()) is None:
+            self.send_error(HTTPStatus.FORBIDDEN, "this server answers to the loopback address alone")
+            return False
+        if not self.path.startswith("/") or self.path.startswith("//") or "\0" in unquote(self.path):
+            self.send_error(HTTPStatus.NOT_FOUND)
+            return False
+        return True
+
     def do_GET(self) -> None:
         """Answer one request."""
-        if (self.headers.get("Host") or "").rpartition(":")[0] not in NAMES:
-            self.send_error(HTTPStatus.FORBIDDEN, "this server answers to the loopback address alone")
-            return
         address = urlsplit(self.path)
+        path = address.path + ("index.html" if address.path.endswith("/") else "")
         try:
-            if address.path == "/":
-                self._library.write_list()
-            elif address.path in ("/open", "/compare", "/state"):
-                self._answer(address.path, parse_qs(address.query))
+            if path in ("/open", "/compare", "/state"):
+                self._answer(path, parse_qs(address.query))
                 return
-            elif address.path.startswith("/runs/") and address.path.endswith("/index.html"):
-                self._library.pages_of(tuple(map(unquote, address.path.split("/")[2].split("+"))))
+            if path == "/index.html":
+                self._send(HTTPStatus.OK, "text/html; charset=utf-8", self._library.list_of_runs())
+                return
+            if path.startswith("/runs/") and path.endswith("/index.html"):
+                names = unquote(path).split("/")[2].split("+")
+                self._library.pages_of(tuple(unquote(name.replace("~", "%")) for name in names))
         except StrideError as error:
-            self._refuse(str(error))
+            body = page.environment().get_template("error.html").render(title="no such page", root="/", reason=error)
+            self._send(HTTPStatus.NOT_FOUND, "text/html; charset=utf-8", body.encode())
             return
-        super().do_GET()
+        file = self.translate_path(path)
+        content = self._library.read(Path(file))
+        if content is None:
+            self.send_error(HTTPStatus.NOT_FOUND)
+        else:
+            self._send(HTTPStatus.OK, self.guess_type(file), content)
 
-    def list_directory(self, path: object) -> None:
-        """Refuse."""
-        self.send_error(HTTPStatus.NOT_FOUND)
+    def do_HEAD(self) -> None:
+        """Answer as a GET, without the body."""
+        self.do_GET()
 
     def end_headers(self) -> None:
         """Let no browser keep a page of a run that goes on."""
@@ -184,38 +215,44 @@ class Handler(SimpleHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:
         """Print nothing."""
 
-    def _refuse(self, reason: str) -> None:
-        """Send a page that says why the asked one is missing."""
-        page_of = page.environment().get_template("error.html")
-        body = page_of.render(title="no such page", root="/", reason=reason).encode()
-        self.send_response(HTTPStatus.NOT_FOUND)
-        self.send_header("Content-Type", "text/html; charset=utf-8")
+    def _send(self, status: HTTPStatus, kind: str, body: bytes) -> None:
+        """Send an answer, without its body if only the head was asked for."""
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body)
+        if self.command != "HEAD":
+            self.wfile.write(body)
 
     def _answer(self, action: str, query: dict[str, list[str]]) -> None:
         """Send the state of runs as text, or the browser to the pages that were asked for."""
         names, cells = (tuple(dict.fromkeys(query.get(key, []))) for key in ("run", "cell"))
         if action == "/state":
-            body = self._library.state(names).encode()
-            self.send_response(HTTPStatus.OK)
-            self.send_header("Content-Type", "text/plain")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+            self._send(HTTPStatus.OK, "text/plain", self._library.state(names).encode())
             return
         if action == "/open":
             place = self._library.pages_of(names) if names else ""
         else:
             place = self._library.compared(cells) if cells else ""
         self.send_response(HTTPStatus.SEE_OTHER)
-        self.send_header("Location", f"/{quote(place, safe='/+')}/index.html" if place else "/")
+        self.send_header("Location", f"/{place}/index.html" if place else "/")
+        self.send_header("Content-Length", "0")
         self.end_headers()
 
 
+class Server(ThreadingHTTPServer):
+    """A thread a request, for as many browsers as ask at once."""
+
+    request_queue_size = 1024
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Print an error as usual, but nothing if the client has left."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)  # type: ignore[arg-type]  # as the server passes
+
+
 @contextmanager
-def serve(folder: Path, port: int, curve: page.Curve | None = None) -> Iterator[ThreadingHTTPServer]:
+def serve(folder: Path, port: int, curve: page.Curve | None = None) -> Iterator[Server]:
     """Bind the server of a folder; its pages are removed at the end.
 
     Args:
@@ -229,7 +266,7 @@ def serve(folder: Path, port: int, curve: page.Curve | None = None) -> Iterator[
         text.write(Path(site) / "assets")
         handler = functools.partial(Handler, library=library)
         try:
-            server = ThreadingHTTPServer((ADDRESS, port), handler)
+            server = Server((ADDRESS, port), handler)
         except OSError as error:
             raise StoreError(f"port {port} cannot be served: {error}. Choose another with --port.") from error
         with server:

@@ -198,7 +198,7 @@ def tally(key: Path, answers: Sequence[Path]) -> VoteTally:
     votes = []
     for cell, label in study.labels.items():
         voted = cell_chosen == cell
-        votes.append(Votes(label, int(voted.sum()), stats.mean(voted.astype(float)) if choices else None, cell))
+        votes.append(Votes(label, int(voted.sum()), stats.bounded_mean(voted.astype(float)) if choices else None, cell))
     return VoteTally(len(chosen), len(study.cases) * len(chosen) - len(choices), tuple(votes))
 
 

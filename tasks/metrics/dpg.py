@@ -128,9 +128,9 @@ def summary(
             name = question.category.split("-")[0].strip()
             ids.setdefault(name, []).append(item)
             values.setdefault(name, []).append(100.0 * marks[item].answers[question.id])
-    out = {f"dpg_{name}": mean(ids.get(name, ()), values.get(name, ())) for name in CATEGORIES}
+    out = {f"dpg_{name}": mean(ids.get(name, ()), values.get(name, ()), within=(0, 100)) for name in CATEGORIES}
     items = sorted(marks)
-    return {**out, "dpg_bench": mean(items, [100 * marks[item].score for item in items], failures)}
+    return {**out, "dpg_bench": mean(items, [100 * marks[item].score for item in items], failures, (0, 100))}
 
 
 def read_details(path: Path) -> dict[str, list[dict[str, bool]]]:

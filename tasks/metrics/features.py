@@ -15,11 +15,12 @@ import numpy as np
 from stridebench.harness.core.task import Scored, SetScore
 from stridebench.harness.errors import ContractError, UsageError
 from stridebench.harness.machine.extras import install_command
+from stridebench.harness.record import stats
 from stridebench.harness.record.outputs import Picture
-from stridebench.harness.record.stats import resample_counts
 from stridebench.tasks.metrics import image_weights as weights
 
 if TYPE_CHECKING:
+    import pandas as pd
     from jaxtyping import Float, UInt8
     from torch import Tensor
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 # What all image scorers share: pictures in a fixed order, the number of failures, intervals over prompts.
 
 
-RESAMPLES = 2_000
 BATCH = 32
 
 
@@ -88,29 +88,58 @@ def batches(pictures: Sequence[Picture], size: int = BATCH) -> Iterator[Sequence
         yield pictures[start : start + size]
 
 
-def mean(ids: Sequence[str], values: Sequence[float], failures: int = 0) -> SetScore:
-    """Return the mean over pictures. Its 95 % interval resamples prompts, because one prompt's pictures are correlated.
+def mean(
+    ids: Sequence[str], values: Sequence[float], failures: int = 0, within: tuple[float, float] | None = None
+) -> SetScore:
+    """Return the mean over outputs. Its 95 % interval resamples prompts, because one prompt's outputs are correlated.
 
     Args:
         ids: prompt of each value.
-        values: one a picture.
-        failures: number of pictures without a value.
+        values: one an output.
+        failures: number of outputs without a value.
+        within: the least and the largest value that the figure can have, or None if it has no bounds.
+
+    Raises:
+        UsageError: a value lies outside ``within``.
     """
     if not len(values):
-        return SetScore(None, 0, failures, reason="no picture to score")
-    value = float(np.mean(values))
-    if len(set(ids)) < 2:
-        return SetScore(value, len(values), failures)
-    low, high = np.quantile(draws(ids, values), [0.025, 0.975])
-    return SetScore(value, len(values), failures, float(low), float(high))
+        return SetScore(None, 0, failures, reason="no output to score")
+    if within is None:
+        return with_interval(stats.score(by_prompt(ids, values)), len(values), failures)
+    low, high = within
+    scaled = [(value - low) / (high - low) for value in values]
+    return with_interval(stats.bounded_mean(by_prompt(ids, scaled)), len(values), failures, within)
 
 
-def draws(ids: Sequence[str], values: Sequence[float], seed: int = 0) -> Float[np.ndarray, " draws"]:
-    """Return the means over resamples of the prompts, each with all its pictures."""
-    names, prompt_of_value = np.unique(np.asarray(ids), return_inverse=True)
-    drawn = resample_counts(len(names), RESAMPLES, seed)
-    sums = np.bincount(prompt_of_value, np.asarray(values, dtype=np.float64), len(names))
-    return np.asarray((drawn @ sums) / (drawn @ np.bincount(prompt_of_value, minlength=len(names))))
+def by_prompt(ids: Sequence[str], values: Sequence[float]) -> pd.Series[float]:
+    """Return the values by (prompt, repetition), as ``harness.record.stats`` reads them."""
+    import pandas as pd
+
+    prompts = pd.Series(ids, dtype=str)
+    index = pd.MultiIndex.from_arrays([prompts, prompts.groupby(prompts).cumcount()], names=["prompt", "repetition"])
+    return pd.Series(np.asarray(values, dtype=np.float64), index)
+
+
+def with_interval(
+    interval: stats.Interval | None, n: int, failures: int = 0, within: tuple[float, float] = (0.0, 1.0)
+) -> SetScore:
+    """Return an interval as the score of a set.
+
+    Args:
+        interval: in the unit that ``within`` maps 0 and 1 to; None if nothing was counted.
+        n: outputs.
+        failures: outputs without a value.
+    """
+    if interval is None:
+        return SetScore(None, n, failures, reason="nothing to score was counted")
+    low, width = within[0], within[1] - within[0]
+    value = low + width * interval.estimate
+    if interval.low is None or interval.high is None:
+        reason = f"{interval.n} prompts, too few or too equal ones, give no interval"
+        return SetScore(value, n, failures, reason=reason)
+    if interval.low == interval.high:
+        return SetScore(value, n, failures, reason="all values are equal, which says nothing of their spread")
+    return SetScore(value, n, failures, low + width * interval.low, low + width * interval.high)
 
 
 INSTALL = f"Install the image extra: {install_command('image')}"

@@ -80,8 +80,10 @@ def frechet(
 ) -> SetScore:
     """Return the Frechet distance of pictures to a reference set. Few pictures bias it upwards: compare at equal n.
 
-    The interval is the value plus and minus 1.96 standard deviations over resamples of the pictures; the reference is
-    fixed. A percentile interval would be biased, because a resample repeats pictures and so has a larger distance.
+    The interval is of the distance that so many pictures have on average, not of the distance of the distributions:
+    the value plus and minus 1.96 standard deviations over resamples of the pictures; the reference is fixed. A
+    percentile interval would be biased, because a resample repeats pictures and so has a larger distance. If
+    ``minimum`` asks for fewer pictures than the network needs, the bias is larger than the interval and there is none.
 
     Args:
         pictures: the set to measure.
@@ -107,6 +109,9 @@ def frechet(
         value = distance(gaussian(features), other)
     except ValueError as error:
         return SetScore(None, len(pictures), failures, reason=f"the distance is not defined here: {error}")
+    if min(len(pictures), reference_count) < net.enough:
+        reason = f"under {net.enough} pictures the bias is larger than any interval"
+        return SetScore(value, len(pictures), failures, reason=reason)
     spread = 1.96 * float(np.std(resampled_distances(features, other), ddof=1))
     return SetScore(value, len(pictures), failures, value - spread, value + spread)
 

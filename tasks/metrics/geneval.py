@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stridebench.harness.core.task import SetScore
+from stridebench.harness.record import stats
 from stridebench.harness.synthetic.emoji import OBJECT, SMOOTH, TEXTURED
 from stridebench.tasks.loaders.files import json_lines, text_of
 from stridebench.tasks.metrics import image_weights as weights
-from stridebench.tasks.metrics.features import draws, mean
+from stridebench.tasks.metrics.features import by_prompt, mean, with_interval
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int8
@@ -153,15 +154,13 @@ def summary(results: Sequence[GenEvalResult], failures: int = 0) -> dict[str, Se
     parts = {tag: [result for result in results if result.tag == tag] for tag in TAGS}
     ids = {tag: [result.metadata for result in rows] for tag, rows in parts.items()}
     right = {tag: [float(result.correct) for result in rows] for tag, rows in parts.items()}
-    out = {f"geneval_{tag}": mean(ids[tag], right[tag]) for tag in TAGS}
+    out = {f"geneval_{tag}": mean(ids[tag], right[tag], within=(0, 1)) for tag in TAGS}
     lacking = [tag for tag in TAGS if not right[tag]]
     if lacking:
         overall = SetScore(None, len(results), failures, reason=f"no picture of {', '.join(lacking)}")
     else:
-        value = float(np.mean([np.mean(right[tag]) for tag in TAGS]))
-        drawn = np.mean([draws(ids[tag], right[tag], seed) for seed, tag in enumerate(TAGS)], axis=0)
-        low, high = np.quantile(drawn, [0.025, 0.975])
-        overall = SetScore(value, len(results), failures, float(low), float(high))
+        families = stats.mean_of_groups([by_prompt(ids[tag], right[tag]) for tag in TAGS])
+        overall = with_interval(families, len(results), failures)
     return {**out, "geneval_overall": overall}
 
 

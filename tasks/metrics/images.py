@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -106,7 +106,7 @@ def diversity(groups: Mapping[str, Sequence[Picture]], net: Distance, failures: 
         reason = "no prompt has two pictures; ask for two repetitions or more, at a temperature above 0"
         return SetScore(None, 0, failures, reason=reason)
     score = mean(tuple(several), [float(net.pairwise(group).mean()) for group in several.values()], failures)
-    return SetScore(score.value, n, failures, score.low, score.high)
+    return replace(score, n=n)
 
 
 RESIZES = ("", "lanczos-256", "bilinear-299")

@@ -91,7 +91,7 @@ def _mean(outputs: Sequence[Scored], judgements: Sequence[JudgeScore], model: st
             reasons.append(str(error))
     if not values:
         return SetScore(None, 0, len(reasons), reason=f"no output has a score of a judge; {reasons[0]}")
-    return mean(ids, values, len(reasons))
+    return mean(ids, values, len(reasons), (LOWEST, HIGHEST))
 
 
 def _judgement(row: Row, where: Where) -> JudgeScore:

@@ -24,7 +24,7 @@ def pass_at_k(passed: Mapping[str, Sequence[bool]], ks: Iterable[int] = KS) -> d
 
     totals, right = [len(samples) for samples in passed.values()], [sum(samples) for samples in passed.values()]
     return {
-        f"pass@{k}": mean(list(passed), estimate_pass_at_k(totals, right, k).tolist())
+        f"pass@{k}": mean(list(passed), estimate_pass_at_k(totals, right, k).tolist(), within=(0, 1))
         for k in ks
         if totals and min(totals) >= k
     }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
@@ -83,7 +84,7 @@ def perplexity(ids: Sequence[str], nats: Sequence[float], failures: int = 0) -> 
     if score.value is None:
         return SetScore(None, score.n, score.failures, reason="no output has a token")
     low, high = (None if bound is None else math.exp(bound) for bound in (score.low, score.high))
-    return SetScore(math.exp(score.value), score.n, score.failures, low, high)
+    return replace(score, value=math.exp(score.value), low=low, high=high)
 
 
 def distinct(texts: Mapping[str, Sequence[str]], n: int) -> SetScore:

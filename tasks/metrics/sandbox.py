@@ -137,11 +137,13 @@ def run(program: str, check: str = "", names: Sequence[str] = (), *, limits: Lim
     ours, theirs = socket.socketpair()
     verdict, told = socket.socketpair()  # not a pipe, which another process could open through /proc
     with ours, theirs, verdict, told, _folder() as place, _folder() as folder:
-        spec = {**asdict(limits), "program": program, "check": check, "names": list(names)}
-        with _process({**spec, "role": "check", "channel": ours.fileno()}, place, ours, told) as checker:
+        confined = asdict(limits)
+        checking = {**confined, "role": "check", "check": check, "names": list(names), "channel": ours.fileno()}
+        running = {**confined, "role": "program", "program": program, "channel": theirs.fileno()}
+        with _process(checking, place, ours, told) as checker:
             ours.close()
             told.close()
-            with _process({**spec, "role": "program", "channel": theirs.fileno()}, folder, theirs) as child:
+            with _process(running, folder, theirs) as child:  # it is not told the check, which has the answers
                 theirs.close()
                 isolation = _isolation(child, limits)
                 ready, _, _ = select.select([verdict], [], [], limits.timeout_s)

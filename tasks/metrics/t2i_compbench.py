@@ -61,7 +61,8 @@ def summary(results: Mapping[str, Mapping[int, float]], per_prompt: int = 10) ->
     out = {}
     for name in CATEGORIES:
         rows = sorted(results.get(name, {}).items())
-        out[f"t2i_{name}"] = mean([str(number // per_prompt) for number, _ in rows], [value for _, value in rows])
+        ids, values = [str(number // per_prompt) for number, _ in rows], [value for _, value in rows]
+        out[f"t2i_{name}"] = mean(ids, values, within=None if name == "non_spatial" else (0, 1))  # a cosine
     return out
 
 

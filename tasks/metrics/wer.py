@@ -18,20 +18,16 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from stridebench.harness.core.task import SetScore
 from stridebench.harness.errors import OutputError, UsageError
 from stridebench.harness.machine.extras import install_command
-from stridebench.harness.record.stats import resample_counts
-from stridebench.tasks.metrics.features import RESAMPLES
+from stridebench.harness.record import stats
+from stridebench.tasks.metrics.features import by_prompt, with_interval
 
 METRICS = ("wer", "wer_no_spelling")
 SET_METRICS = tuple(f"corpus_{name}" for name in METRICS)
 TABLE_SHA256 = "6607f948be9824d2e1b2fa2223cd94c06c45afa4e05ea0e3d5e1f2bdffde2465"
 """Of whisper/normalizers/english.json in github.com/openai/whisper at c0d2f62: 1739 spellings."""
-FEWEST = 4
-"""Fewest prompts of an interval."""
 
 
 class Transcript(NamedTuple):
@@ -100,25 +96,20 @@ def corpus(transcripts: Sequence[Transcript]) -> dict[str, SetScore]:
 
 
 def _total(transcripts: Sequence[Transcript], metric: str) -> SetScore:
-    sums: dict[str, Any] = {}
-    failures = 0
+    counts: list[Count] = []
+    ids: list[str] = []
     for transcript in transcripts:
         try:
-            errors_and_words = count(transcript, metric)
+            counts.append(count(transcript, metric))
+            ids.append(transcript.id)
         except OutputError:
-            failures += 1
             continue
-        sums[transcript.id] = sums.get(transcript.id, 0) + np.array(errors_and_words)
-    if not sums:
+    failures = len(transcripts) - len(ids)
+    if not ids:
         return SetScore(None, 0, failures, reason="no utterance to score")
-    by_prompt = np.array([sums[name] for name in sorted(sums)], dtype=np.float64)  # [prompts, 2]
-    value = float(by_prompt[:, 0].sum() / by_prompt[:, 1].sum())
-    n = len(transcripts) - failures
-    if len(sums) < FEWEST:
-        return SetScore(value, n, failures, reason=f"fewer than {FEWEST} prompts give no interval")
-    drawn = resample_counts(len(sums), RESAMPLES, 0) @ by_prompt
-    low, high = np.quantile(drawn[:, 0] / drawn[:, 1], [0.025, 0.975])
-    return SetScore(value, n, failures, float(low), float(high))
+    errors, words = (by_prompt(ids, column) for column in zip(*counts, strict=True))
+    sums = errors.to_frame("errors").assign(words=words)
+    return with_interval(stats.ratio(sums, "errors", "words"), len(ids), failures)
 
 
 @lru_cache(maxsize=1)

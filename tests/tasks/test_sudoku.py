@@ -133,9 +133,11 @@ class TestPerplexity:
         assert nats.tolist() == pytest.approx([float(by_hand[4 + n, IDS.index(x)]) for n, x in enumerate("341")])
 
     def test_perplexity_resamples_prompts(self) -> None:
-        same, different = perplexity(["a", "b"], [2.0, 2.0]), perplexity(["a", "b"], [1.0, 3.0])
-        assert same.value == same.low == same.high == pytest.approx(math.exp(2))
-        assert different.value == pytest.approx(math.exp(2)) and different.low == pytest.approx(math.e)
+        ids, nats = list("abcdefgh"), [1.0, 3.0, 2.0, 2.5, 1.5, 2.2, 1.8, 2.0]
+        once, twice = perplexity(ids, nats), perplexity(ids * 2, nats * 2)
+        assert once.value == pytest.approx(math.exp(2)) and once.low is not None and once.high is not None
+        assert once.low < once.value < once.high and once.low == pytest.approx(twice.low or 0)
+        assert perplexity(ids, [2.0] * 8).low is None
         assert perplexity([], []).reason == "no output has a token"
 
     def test_distinct_n_equals_the_count_by_hand(self) -> None:

@@ -102,4 +102,5 @@ def write_failed(
     done = store.done(cell.id)
     for prompt, repetition in keys:
         if (prompt.id, repetition, warmup) not in done:
-            store.write(cell.id, Record(Sample(prompt.id, repetition, warmup, "failed", error, prompt.category), ()))
+            sample = Sample(prompt.id, repetition, warmup, "failed", error, prompt.category, prompt.cluster)
+            store.write(cell.id, Record(sample, ()))

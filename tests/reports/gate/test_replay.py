@@ -34,7 +34,8 @@ def test_equal_scores_pass_and_cells_without_a_replay_are_listed() -> None:
 
 def test_rounding_passes() -> None:
     result = replay_gate(baseline(scores()), {"c": scores(0.0, 1e-5)}, {})
-    assert result.verdict == "pass" and "within the margin of 0.5% (of a replay)" in result.rows[0].why
+    assert result.verdict == "pass" and result.rows[0].why == "a loss of 0.5% is excluded"
+    assert result.loss == 0.01
 
 
 def test_a_loss_of_one_percent_fails_and_the_visible_drop_is_smaller() -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from stridebench.harness.errors import UsageError
 from stridebench.reports.history import report
 from stridebench.reports.history.report import Change, changes
 from stridebench.reports.history.series import Series, read, series
+from tests.power import history as power
 from tests.support.nights import line, noisy, write
 
 
@@ -45,6 +47,15 @@ def test_false_alarms_and_finds_of_many_histories() -> None:
     """500 histories each: at most 1 in 100 without a step has a change, and 95 in 100 steps are found in 3 nights."""
     assert sum(bool(found(noisy(60, seed))) for seed in range(500)) <= 5
     assert sum(bool(found(noisy(43, seed, step=-0.04))) for seed in range(500)) >= 475
+
+
+@pytest.mark.parametrize("nights", [12, 30])
+@pytest.mark.parametrize("kind", ["odd", "ar"])
+def test_odd_nights_and_correlated_noise_are_no_changes(nights: int, kind: str) -> None:
+    """Forty series at a fixed seed; with false alarms of 5 % one reseeding in 200 has more than six."""
+    rng = np.random.default_rng(nights)
+    alarms = sum(bool(found(list(power.SERIES[kind](rng, nights)))) for _ in range(40))
+    assert alarms <= 6
 
 
 def test_one_odd_night_is_no_change_and_equal_nights_have_none() -> None:
@@ -179,7 +190,7 @@ def test_a_figure_that_one_machine_ended_and_another_goes_on_with_is_not_missing
 
 
 def test_the_verdict_of_a_series_says_whether_a_change_was_looked_for() -> None:
-    words = [report.findings([one(values)])[0].verdict for values in ([0.6] * 5, [0.6] * 6, [0.6] * 4 + [0.5] * 4)]
+    words = [report.findings([one(values)])[0].verdict for values in ([0.6] * 7, [0.6] * 8, [0.6] * 4 + [0.5] * 4)]
     assert words == ["inconclusive", "no change", "changed"]
 
 

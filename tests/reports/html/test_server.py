@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import http.client
+import socket
+import struct
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
 from stridebench.harness.record.entries import CellMeta
-from stridebench.reports.html.server import serve
+from stridebench.reports.html.server import Server, serve
 from tests.support import page_runs
 from tests.support.cli import refused, stride
 from tests.support.fake_store import empty, meta, record, step
@@ -24,10 +28,10 @@ class View:
     port: int
     folder: Path
 
-    def get(self, address: str, host: str = "127.0.0.1") -> tuple[int, str, str]:
+    def get(self, address: str, host: str = "127.0.0.1", method: str = "GET") -> tuple[int, str, str]:
         """Status, text, and where the answer sends the browser."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
-        connection.request("GET", address, headers={"Host": f"{host}:{self.port}"})
+        connection.request(method, address, headers={"Host": host if "@" in host else f"{host}:{self.port}"})
         answer = connection.getresponse()
         text = answer.read().decode()
         connection.close()
@@ -113,6 +117,10 @@ def test_several_runs_are_opened_on_one_page(view: View) -> None:
         "/state?run=x",
         "/../../etc/passwd",
         "/%2e%2e/x",
+        "/assets/page.css%00",
+        "/open?run=first%00",
+        "http://elsewhere/",
+        "//elsewhere/",
     ],
 )
 def test_what_is_no_page_is_not_there(view: View, address: str) -> None:
@@ -124,9 +132,64 @@ def test_the_reason_stands_on_a_page(view: View) -> None:
     assert "There is no such page" in text and "there is no run" in text and "<b>" not in text
 
 
-def test_a_foreign_name_is_refused(view: View) -> None:
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST"])
+@pytest.mark.parametrize("host", ["attacker.example", "127.0.0.1:80@other", "127.0.0.1.other", ""])
+def test_a_foreign_name_is_refused(view: View, method: str, host: str) -> None:
     """A page elsewhere may point a name of its own at the loopback address."""
-    assert view.get("/", host="attacker.example")[0] == 403
+    assert view.get("/", host, method)[0] == 403
+
+
+def test_a_head_is_the_answer_without_its_body(view: View) -> None:
+    for address in ("/", "/open?run=first", "/open?run=absent", "/state?run=first"):
+        (status, _, place), (head, body, to) = (view.get(address, method=method) for method in ("GET", "HEAD"))
+        assert (head, to, body) == (status, place, "")
+
+
+@pytest.mark.parametrize("name", ["sp ace", "x+y", "ünï", "a~20b", "100%", "a&b=c", "#1", "é" * 120])
+def test_a_run_is_found_whatever_its_folder_is_called(view: View, name: str) -> None:
+    (view.folder / "second").rename(view.folder / name)
+    text = view.get("/")[1]
+    (link,) = (part.partition('"')[0] for part in text.split('href="')[1:] if quote(name, safe="") in part)
+    status, _, place = view.get(link)
+    if len(name) == 120:  # 720 bytes in an address
+        assert status == 404 and "too long for the address of a page" in view.get(link)[1]
+        return
+    page = view.get(place)
+    assert (status, page[0]) == (303, 200) and escape(name) in page[1]
+    assert view.get(place.replace("index.html", "cells/m.html"))[0] == 200
+    both = view.get(f"/open?run=first&run={quote(name, safe='')}")[2]
+    assert view.get(both)[0] == 200
+
+
+def test_clients_that_leave_early_print_nothing_and_many_at_once_get_the_whole_list(
+    view: View, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A client that resets its connection while the answer is sent, then 64 that ask before any is answered."""
+    request = f"GET / HTTP/1.0\r\nHost: 127.0.0.1:{view.port}\r\n\r\n".encode()
+    for _ in range(8):
+        with socket.create_connection(("127.0.0.1", view.port), timeout=30) as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.sendall(request)
+    expected = view.get("/")[1]
+    clients = [socket.create_connection(("127.0.0.1", view.port), timeout=30) for _ in range(64)]
+    for client in clients:
+        client.sendall(request)
+    texts = []
+    for client in clients:
+        with client, client.makefile("rb") as answer:
+            texts.append(answer.read().decode().partition("\r\n\r\n")[2])
+    assert set(texts) == {expected} and Server.request_queue_size >= 512
+    assert capfd.readouterr().err == ""
+
+
+def test_an_error_of_the_server_itself_is_printed(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with serve(tmp_path, 0) as server:
+        for error, said in ((BrokenPipeError(), False), (ValueError("odd"), True)):
+            try:
+                raise error
+            except type(error):
+                server.handle_error(None, ("127.0.0.1", 1))
+            assert ("odd" in capfd.readouterr().err) == said
 
 
 def test_a_port_that_is_taken_and_a_missing_folder_are_one_message(view: View, tmp_path: Path) -> None:

@@ -27,7 +27,6 @@ from stridebench.tasks.metrics.features import (
     EffLite0,
     FeatureNet,
     Inception,
-    draws,
     mean,
     sorted_pictures,
 )
@@ -337,7 +336,7 @@ class TestClip:
         picture_set = sorted_pictures(cell([noise(1), noise(2)]))
         score = clip_scores.hpsv2(picture_set, scorer)
         assert score.value == pytest.approx(scorer.cosines(picture_set.pictures, picture_set.texts).mean())
-        assert -1 <= score.low <= score.value <= score.high <= 1
+        assert -1 <= score.value <= 1 and score.low is None and score.reason.startswith("2 prompts")
 
     def test_prefix_and_resize_are_those_of_the_papers_evaluations(self, clip):
         """ADT-Tree: the square in the middle, LANCZOS to 256; SJD: all of it, bilinear to 299 without antialiasing."""
@@ -435,7 +434,7 @@ class TestDiversity:
         groups = {"a": axes, "b": [plain(5, 5, 5)] * 2, "c": [plain(1, 1, 1)]}
         score = images.diversity(groups, Colour(), failures=1)
         assert score.value == pytest.approx(0.5, abs=1e-12)
-        assert (score.n, score.failures, score.low, score.high) == (5, 1, pytest.approx(0.0), pytest.approx(1.0))
+        assert (score.n, score.failures, score.low, score.high) == (5, 1, None, None)
         assert images.diversity(dict(reversed(groups.items())), Colour(), failures=1) == score
 
     def test_single_pictures_have_no_diversity_and_the_reason_says_what_to_do(self):
@@ -585,13 +584,23 @@ class TestMean:
         score = mean(["a", "a"], [1.0, 3.0], failures=4)
         assert (score.value, score.n, score.failures, score.low, score.high) == (2.0, 2, 4, None, None)
 
-    def test_the_interval_resamples_prompts_not_pictures(self):
-        """Twenty copies of a picture give the same interval as one, that of two prompts."""
-        few, many = mean(["a", "b"], [0.0, 1.0]), mean(["a"] * 20 + ["b"] * 20, [0.0] * 20 + [1.0] * 20)
-        assert (few.low, few.high) == (many.low, many.high) == (0.0, 1.0)
+    @pytest.mark.parametrize("within", [None, (0.0, 10.0)])
+    def test_the_interval_resamples_prompts_not_pictures(self, within):
+        """Twenty copies of a picture give the same interval as one, that of eight prompts."""
+        values = [0.5, 1.0, 2.5, 3.0, 4.0, 4.5, 6.0, 9.0]
+        few = mean(list("abcdefgh"), values, within=within)
+        many = mean(list("abcdefgh") * 20, values * 20, within=within)
+        assert few.low is not None and (few.low, few.high) == pytest.approx((many.low, many.high))
+
+    def test_few_prompts_and_equal_values_have_no_interval_unless_the_figure_is_bounded(self):
+        for values in ([0.2, 0.3, 0.4, 0.5, 0.6], [0.3] * 8, [0.3] * 7 + [0.4]):
+            score = mean([str(i) for i in range(len(values))], values)
+            assert (score.low, score.high) == (None, None) and score.reason
+        share = mean([str(i) for i in range(8)], [100.0] * 8, within=(0, 100))
+        assert share.low == pytest.approx(63.06, abs=0.01) and share.high == 100  # Clopper and Pearson: 0.025^(1/8)
+        assert mean(["a", "b", "c"], [1.0, 0.0, 1.0], within=(0, 1)).low is None
 
     def test_its_width_is_that_of_the_normal_distribution_for_many_prompts(self):
         values = np.random.default_rng(3).normal(size=400)
         score = mean([str(i) for i in range(400)], values.tolist())
         assert score.high - score.low == pytest.approx(2 * 1.96 * values.std() / 20, rel=0.08)
-        assert draws(["a", "b"], [0, 1], seed=1).tolist() != draws(["a", "b"], [0, 1], seed=2).tolist()

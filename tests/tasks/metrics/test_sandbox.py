@@ -140,6 +140,11 @@ CHEATS = {
     "        for value in [*frame.f_locals.values(), *frame.f_globals.values()]:\n"
     "            if isinstance(value, list): value[:] = ['passed']\n"
     "            if isinstance(value, dict) and 'check' in value: value['check'] = ''\n        frame = frame.f_back",
+    "the answer, from the source of the check": "import gc, re, sys\ndef f(x):\n    frame, seen = sys._getframe(), []\n"
+    "    while frame:\n        seen += frame.f_locals.values()\n        frame = frame.f_back\n"
+    "    for value in [*seen, *gc.get_objects()]:\n"
+    "        if isinstance(value, dict) and 'check' in value:\n"
+    "            return int(re.search('== ([0-9]+)', str(value['check']))[1])\n",
     "the process of the check": "import os, signal\nfor pid in [os.getppid(), *range(2, 64)]:\n"
     "    for name in ('fd/1', 'fd/3', 'mem'):\n"
     "        try: open(f'/proc/{pid}/{name}', 'wb').write(b'[\"passed\", \"\"]')\n"
