@@ -81,15 +81,15 @@ def totals(samples: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
         steps: rows of steps.parquet.
 
     Returns:
-        Columns cluster (the prompt's, a text), output, output_of_steps (the same; NaN if a step is several rounds, such
-        as a band of MuLo-SD, so that output / steps is not an acceptance length), completion (tokens up to the end of
-        text), outputs (1), steps, nfe, draft_nfe, drafted, tested, accepted, expected, emitted, forced, overshoot, reused, resampled, levels,
-        levels_built (NaN if a step did not store it), unique_drafted (drafted and not reused), wall_ms, wall_s,
-        share_s (the output's share of its batch's time), step_wall_ms, start_ms, start_nfe, logprob, agreement,
-        prefill_ms, peak_mb, cpu_joules and gpu_joules (NaN if the machine does not tell); and drafted, tested,
-        accepted and expected without the forced ones as free_drafted and so on. The method's start is in nfe,
-        draft_nfe, wall_ms, wall_s and share_s.
-    """
+        Columns cluster (the prompt's, a text), output, output_of_steps (the same; NaN if a step is several
+        rounds, such as a band of MuLo-SD, so that output / steps is not an acceptance length), completion
+        (tokens up to the end of text), outputs (1), steps, nfe, draft_nfe, drafted, tested, accepted, expected,
+        emitted, forced, overshoot, reused, resampled, levels, levels_built (NaN if a step did not store it),
+        unique_drafted (drafted and not reused), wall_ms, wall_s, share_s (the output's share of its batch's
+        time), step_wall_ms, start_ms, start_nfe, logprob, agreement, prefill_ms, peak_mb, cpu_joules and
+        gpu_joules (NaN if the machine does not tell); and drafted, tested, accepted and expected without the
+        forced ones as free_drafted and so on. The method's start is in nfe, draft_nfe, wall_ms, wall_s and
+        share_s."""
     steps = steps.assign(share_ns=steps["wall_ns"] / steps["served"])
     good = samples[(samples["status"] == "ok") & ~samples["warmup"]].set_index(["prompt", "repetition"])
     counted = steps[~steps["warmup"]].groupby(["prompt", "repetition"], sort=False)
