@@ -65,7 +65,9 @@ def _not_shown(frame: pd.DataFrame, found: list[RankedGroup]) -> str:
             f"a bias of {blind} exact cell{'' if blind == 1 else 's'} at T > 0, which have too few tokens for an audit"
         )
     if seen:
-        parts.append(f"a bias below {max(seen):.2g} of total variation a token")
+        parts.append(
+            f"a bias below {max(seen):.2g} of total variation a token, or of a kind that the audit has no bet on"
+        )
     few = [group.short for group in found if group.methods["speedup_n"].max() < FEWEST]
     if few:
         parts.append(f"intervals for {_listed(few)}, of fewer than {FEWEST} prompts")

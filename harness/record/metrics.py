@@ -89,7 +89,8 @@ def totals(samples: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
         time), step_wall_ms, start_ms, start_nfe, logprob, agreement, prefill_ms, peak_mb, cpu_joules and
         gpu_joules (NaN if the machine does not tell); and drafted, tested, accepted and expected without the
         forced ones as free_drafted and so on. The method's start is in nfe, draft_nfe, wall_ms, wall_s and
-        share_s."""
+        share_s.
+    """
     steps = steps.assign(share_ns=steps["wall_ns"] / steps["served"])
     good = samples[(samples["status"] == "ok") & ~samples["warmup"]].set_index(["prompt", "repetition"])
     counted = steps[~steps["warmup"]].groupby(["prompt", "repetition"], sort=False)

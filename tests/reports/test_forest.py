@@ -1,0 +1,102 @@
+"""The picture and the three sentences that a run ends with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from stridebench.reports import forest
+from stridebench.reports.conclusions import conclusions
+from stridebench.reports.ranked import gains, groups, loses
+from stridebench.reports.summary import summarise
+from tests.support.fake_store import empty
+
+SETTING = {
+    **{"backbone": "m", "dtype": "fp32", "temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0},
+    **{"order": "temperature_first", "task": "t", "max_new_tokens": 8, "batch": 1, "status": "done", "n_failed": 0},
+}
+
+
+def cell(label: str, verdict: str, speed: tuple[float, float, float], **more: Any) -> dict[str, Any]:
+    """A row of a summary; speed is the estimate, the low and the high end."""
+    named = dict(zip(("speedup", "speedup_low", "speedup_high"), speed, strict=True))
+    quality = {"score.overall": 1.0, "score.overall_low": 0.9, "score.overall_high": 1.0, "audit_visible_tv": 0.1}
+    row = {"label": label, "verdict": verdict, "role": "method", **named, "speedup_n": 12, "predicted": speed[0]}
+    return {
+        **SETTING,
+        **row,
+        **quality,
+        "logprob_diff": 0.0,
+        "logprob_diff_low": -0.1,
+        "logprob_diff_high": 0.1,
+        **more,
+    }
+
+
+@pytest.fixture
+def small() -> pd.DataFrame:
+    return pd.DataFrame(
+        [
+            cell("ar", "exact", (1, 1, 1), role="baseline"),
+            cell("slow", "exact", (0.8, 0.7, 0.9)),
+            cell("fast", "exact", (1.5, 1.4, 1.6)),
+            cell("vague", "exact", (1.1, 0.9, 1.2)),
+            cell("lossy", "approximate", (3, 2.5, 3.5), logprob_diff=-0.3, logprob_diff_high=-0.2),
+            cell("wrong", "approximate", (4, 3.5, 4.5), **{"score.overall": 0.5, "score.overall_high": 0.7}),
+            cell("harmless", "approximate", (2, 1.8, 2.2)),
+        ]
+    )
+
+
+def test_methods_are_ranked_and_what_they_gain_and_lose_follows_from_intervals(small: pd.DataFrame) -> None:
+    (group,) = groups(small)
+    rows = {row["label"]: row for row in group.rows()}
+    assert list(rows) == ["wrong", "lossy", "harmless", "fast", "vague", "slow"]
+    assert [gains(rows[name]) for name in ("fast", "vague", "slow")] == [True, None, False]
+    assert [name for name, row in rows.items() if loses(row, group)] == ["wrong", "lossy"]
+    assert group.title == "m fp32 · t · T = 1 · n = 12" and group.score == "score.overall"
+    assert forest.quality(rows["lossy"], group) == "loses 0.30 nat, captions right 100 % (AR 100 %)"
+
+
+def test_a_score_that_is_better_where_it_is_lower_loses_above_the_baseline(small: pd.DataFrame) -> None:
+    chamfer = small.rename(columns=lambda name: name.replace("overall", "chamfer"))
+    (group,) = groups(chamfer.assign(**{"score.chamfer": 0.1, "score.chamfer_low": 0.2, "score.chamfer_high": 0.3}))
+    assert all(loses(row, group) for row in group.rows() if row["verdict"] == "approximate")
+
+
+def test_three_sentences_say_what_pays_what_it_costs_and_what_was_not_shown(small: pd.DataFrame) -> None:
+    pays, costs, unseen = conclusions(small)
+    assert pays == "Exact and faster, 1 of 3 cells; the fastest of each setting: fast 1.50× [1.40, 1.60] (m, t, T = 1)."
+    assert "shown to lose quality: wrong 4.00× [3.50, 4.50] (captions right 50 %, AR 100 %), lossy" in costs
+    assert "(0.30 nat a token; captions right 100 %, AR 100 %); no loss shown: harmless 2.00×" in costs
+    assert unseen.startswith("Not shown: whether vague is faster; a bias below 0.1 ")
+    none = conclusions(small[small["label"].isin(["ar", "slow"])])
+    assert none[0] == "Exact methods: none of 1 is shown to be faster here."
+    assert conclusions(summarise(empty())) == []
+
+
+def test_a_run_without_intervals_or_with_failures_says_so(small: pd.DataFrame) -> None:
+    few = small.assign(speedup_n=3, n_failed=1, speedup_low=float("nan"), speedup_high=float("nan"))
+    unseen = conclusions(few)[-1]
+    assert "intervals for m, t, T = 1, of fewer than 6 prompts" in unseen and "7 failed samples" in unseen
+
+
+def test_the_picture_repeats_byte_for_byte_and_a_column_is_narrow(small: pd.DataFrame, tmp_path: Path) -> None:
+    one, two = (forest.write(small, tmp_path / name, "mine") for name in "ab")
+    assert [path.name for path in one] == ["forest.png", "forest.svg"]
+    assert [path.read_bytes() for path in one] == [path.read_bytes() for path in two]
+    column = forest.draw(small, "mine", column=True)
+    assert column is not None and column.get_figwidth() == 3.3
+    assert forest.write(summarise(empty()), tmp_path / "c", "none") == [] and not (tmp_path / "c").exists()
+    assert forest.draw(small.assign(temperature=0.0, agreement=1.0)) is not None
+
+
+def test_rows_of_a_real_summary_are_drawn(frame: pd.DataFrame) -> None:
+    figure = forest.draw(frame)
+    assert figure is not None
+    labels = [text.get_text() for text in figure.axes[0].get_yticklabels()]
+    methods = frame[(frame["role"] == "method") & frame["speedup"].notna() & (frame["status"] == "done")]
+    assert set(methods["label"]) <= set(labels)
