@@ -21,6 +21,7 @@ import pandas as pd
 from stridebench.harness.cli.main import main
 from stridebench.harness.record import provenance
 from stridebench.reports import pareto
+from stridebench.reports.forest import FILES
 from tests.support.shape_checks import without_shape_checks
 
 
@@ -57,7 +58,10 @@ def git_commit() -> dict[str, Any] | None:
 
 GIVEN = {
     "stridebench.reports.pareto.write": undrawn,
-    "stridebench.reports.side_by_side._draw": lambda frame, path: path.write_text("drawn elsewhere"),
+    "stridebench.reports.forest.write": lambda frame, outdir, title, names=FILES: [
+        path for name in names if (path := outdir / name).write_text("drawn elsewhere")
+    ],
+    "stridebench.reports.crossover._draw_beside": lambda frame, path: path.write_text("drawn elsewhere"),
     "stridebench.harness.record.provenance.git_commit": git_commit,
 }
 """What stands in for a part of the package while a command runs."""

@@ -15,7 +15,8 @@ import yaml
 from stridebench.harness.core.engine import Counters, EngineFault, Reply
 from stridebench.harness.errors import RunIncomplete
 from stridebench.harness.record.store import Store
-from stridebench.reports import side_by_side
+from stridebench.reports import crossover
+from stridebench.reports.summary import reader, summarise, summarise_engines
 from stridebench.running import run as facade_run
 from stridebench.stored_run import StoredRun
 from tests.support.answer_server import Answers, answer_server
@@ -363,7 +364,9 @@ def test_methods_and_engines_share_one_run(tmp_path: Path) -> None:
     assert done.code == 0, done.err
     assert "prompt_lookup" in done.out and "engines: tabular" in done.out
     report = tmp_path / "run" / "report"
-    *_, plot = side_by_side.write(side_by_side.rows(cells(path)), tmp_path)
+    store = cells(path)
+    decoders = crossover.side_by_side(store, summarise_engines(store), summarise(store), reader(store))
+    *_, plot = crossover.write({}, decoders, tmp_path)
     assert plot.read_bytes().startswith(b"\x89PNG") and "engines and methods" in done.out
     beside = pd.read_csv(report / "side_by_side.csv").set_index("label")
     assert set(beside.index) == {"plain", "autoregressive", "prompt_lookup"}
