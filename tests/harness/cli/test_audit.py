@@ -140,7 +140,7 @@ def test_few_tokens_are_inconclusive(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"prompt_ids": [1], "output_ids": [0, 2]}')
     outcome = stride("audit", "--tokens", path, *SERVED)
-    assert outcome.code == 4 and outcome.out.startswith("inconclusive") and "audit more tokens" in outcome.out
+    assert outcome.code == 4 and outcome.out.startswith("inconclusive") and "audit 20 tokens" in outcome.out
 
 
 def test_a_drafter_adds_its_bets(tmp_path: Path) -> None:
