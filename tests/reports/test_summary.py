@@ -235,6 +235,32 @@ def test_scores_have_an_interval_and_n(frame: pd.DataFrame) -> None:
     assert row["score.pass@1_n"] == 6
 
 
+def test_intervals_resample_the_clusters_that_prompts_name() -> None:
+    """Eight templates with three prompts each that decode alike: the intervals are those of one prompt a template."""
+
+    def store(copies: int, cluster: str) -> FakeStore:
+        records = [
+            record(f"p{i}.{k}", [step(i % 3, 2)] * 10, cluster=cluster.format(i), agreement=0.5 + i / 20)
+            for i in range(8)
+            for k in range(copies)
+        ]
+        baseline = [
+            record(f"p{i}.{k}", [step()] * 30, cluster=cluster.format(i)) for i in range(8) for k in range(copies)
+        ]
+        return empty().add(meta("ar", role="baseline"), baseline).add(meta("m"), records)
+
+    alone, together, unnamed = (
+        summarise(store(copies, cluster)).set_index("cell").loc["m"]
+        for copies, cluster in ((1, ""), (3, "t{}"), (3, ""))
+    )
+    for name in ("scr", "tau", "acceptance", "speedup", "agreement"):
+        bounds = [f"{name}_low", f"{name}_high"]
+        assert together[bounds].tolist() == pytest.approx(alone[bounds].tolist()), name
+        assert together[f"{name}_n"] == 8 and unnamed[f"{name}_n"] == 24
+        assert unnamed[bounds[1]] - unnamed[bounds[0]] < 0.8 * (alone[bounds[1]] - alone[bounds[0]])
+    assert "n = 24 in 8 clusters" in together["flags"] and "clusters" not in unnamed["flags"] + alone["flags"]
+
+
 def test_rows_by_category_are_reported() -> None:
     store = empty()
     store.add(meta("ar", role="baseline"), simulate(Sim(gamma=0), 8)).add(meta("m"), simulate(Sim(), 8))

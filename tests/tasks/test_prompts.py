@@ -37,9 +37,11 @@ class TestFiles:
         ]
 
     def test_rows_of_json_lines_keep_white_space_and_optional_fields(self, tmp_path: Path) -> None:
-        text = '{"prompt": "def f():\\n", "id": "f", "reference": " return 1\\n", "category": "code", "more": 1}\n'
+        text = '{"prompt": "def f():\\n", "id": "f", "reference": " return 1\\n", "category": "code", "cluster": "t1", "more": 1}\n'
         (prompt,) = written(tmp_path, "mine.jsonl", text).prompts()
-        assert prompt == Prompt("prompts/f", "def f():\n", category="code", data={"reference": "return 1"})
+        assert prompt == Prompt(
+            "prompts/f", "def f():\n", category="code", data={"reference": "return 1"}, cluster="t1"
+        )
 
     def test_messages_are_kept_as_a_conversation(self, tmp_path: Path) -> None:
         text = '{"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}], "id": 7}'

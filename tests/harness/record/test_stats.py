@@ -58,6 +58,34 @@ def test_one_prompt_alone_is_clustered_by_repetition() -> None:
     assert binary.low > 0 and binary.n == 4  # exact, from four on
 
 
+def test_a_named_cluster_is_resampled_as_one_and_its_name_is_no_prompts() -> None:
+    values = series(np.random.default_rng(0).normal(size=12))
+    named = pd.Series(["a", "a", "a", "b", "b", "b", "", "", "", "", "", "p0"], index=values.index)
+    assert stats.clusters(values.index, named).nunique() == 8  # a, b, five prompts alone, and a cluster called p0
+    assert stats.mean(values, named=named).n == 8 and stats.mean(values, named=named.where(False, "")).n == 12
+    assert stats.bounded_mean(values.abs() / 9, named=named).n == 8
+    assert stats.median_ratio(values.abs(), values * 0 + 1, named=named).n == 8
+    assert stats.score((values > 0).astype(float), named=named).n == 8
+
+
+def test_nearly_equal_values_give_no_interval_and_skew_ones_a_wide_one() -> None:
+    assert stats.mean(series([2.0] * 11 + [3.0])) == stats.Interval(pytest.approx(25 / 12), None, None, 12)
+    skew = stats.mean(series([1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 9.0]))
+    assert skew.high - skew.estimate > 1.5 * (skew.estimate - skew.low)
+
+
+def test_the_mean_of_groups_is_that_of_one_group_and_no_wider_than_the_widest() -> None:
+    rng = np.random.default_rng(1)
+    groups = [series(rng.random(12)) for _ in range(6)]
+    one, six = stats.mean_of_groups(groups[:1]), stats.mean_of_groups(groups)
+    exact = stats.bounded_mean(groups[0])
+    assert (one.low, one.high) == pytest.approx((exact.low, exact.high))
+    assert six.estimate == pytest.approx(np.mean([group.mean() for group in groups]))
+    assert six.high - six.low < one.high - one.low and six.n == 72
+    assert stats.mean_of_groups([groups[0], series([1.0, 0.0, 1.0])]).low is None
+    assert stats.mean_of_groups([groups[0], series([])]) is stats.mean_of_groups([]) is None
+
+
 def test_without_measurements_there_is_no_interval() -> None:
     assert stats.mean(series([np.nan, np.nan])) is None
     assert stats.ratio(frame(a=[1, 1, 1, 1], b=[0, 0, 0, 0]), "a", "b") is None

@@ -84,6 +84,16 @@ class TestFrechet:
         assert score == frechet.frechet(one, other, Colour())
 
     @needs_image_extra
+    def test_fewer_pictures_than_the_net_needs_have_a_distance_without_an_interval(self):
+        """Their bias is larger than the interval, which covered the truth in 48 % at 24 pictures."""
+        one, other = corners((100, 100, 100), (10, 20, 30)), corners((103, 104, 100), (20, 20, 10))
+        net = Colour()
+        net.enough = 9
+        few = frechet.frechet(one, other, net, minimum=8)
+        assert few.value == frechet.frechet(one, other, Colour()).value
+        assert (few.low, few.high) == (None, None) and "under 9 pictures the bias" in few.reason
+
+    @needs_image_extra
     def test_the_order_of_pictures_changes_nothing(self):
         one, other = corners((100, 100, 100), (10, 20, 30)), corners((90, 80, 100), (5, 6, 7))
         assert frechet.frechet(one[::-1], other, Colour()).value == pytest.approx(
