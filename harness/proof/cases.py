@@ -114,7 +114,7 @@ CASES = (
     Case(3, 2, 98, Sampling(0.7, top_p=0.7, order="filter_first"), prompt=(2, 2, 0, 1)),
     Case(3, 2, 500, Sampling(0.7, min_p=0.3), prompt=(1, 2, 1)),
     Case(3, 2, 501, Sampling(0.7, min_p=0.3, order="filter_first"), prompt=(2, 2, 1)),
-    Case(4, 2, 544, Sampling(0.7, top_k=3, top_p=0.8, min_p=0.3), prompt=(3, 0, 1)),
+    Case(4, 2, 544, Sampling(0.7, top_k=3, top_p=0.8, min_p=0.3), prompt=(3, 0, 1), few=5),
     Case(3, 2, 723, Sampling(0.7, top_k=2, top_p=0.75), prompt=(1, 0, 2), guidance=2.0),
     Case(2, 2, 28, Sampling(1.0), prompt=(1, 1, 0, 0), batch=2),
 )

@@ -37,7 +37,8 @@ class TestFiles:
         ]
 
     def test_rows_of_json_lines_keep_white_space_and_optional_fields(self, tmp_path: Path) -> None:
-        text = '{"prompt": "def f():\\n", "id": "f", "reference": " return 1\\n", "category": "code", "cluster": "t1", "more": 1}\n'
+        text = '{"prompt": "def f():\\n", "id": "f", "reference": " return 1\\n", "category": "code", '
+        text += '"cluster": "t1", "more": 1}\n'
         (prompt,) = written(tmp_path, "mine.jsonl", text).prompts()
         assert prompt == Prompt(
             "prompts/f", "def f():\n", category="code", data={"reference": "return 1"}, cluster="t1"

@@ -107,17 +107,17 @@ def test_what_cannot_be_reported_is_one_message(run, words, said, tmp_path, monk
 
 def test_a_figure_is_a_pdf_with_its_fonts(run, tmp_path):
     path = tmp_path / "front.pdf"
-    outcome = stride("report", run, "--figure", "pareto", "--cells", "sjd*", "--cells", "ar", "--pdf", path)
+    outcome = stride("report", run, "--figure", "forest", "--cells", "sjd*", "--cells", "ar", "--pdf", path)
     assert outcome.code == 0, outcome
     data = path.read_bytes()
     assert b"/FontFile2" in data and b"/Type3" not in data
-    assert stride("report", run, "--figure", "pareto", "--cells", "sjd*", "--cells", "ar", "--pdf", tmp_path / "b.pdf")
+    assert stride("report", run, "--figure", "forest", "--cells", "sjd*", "--cells", "ar", "--pdf", tmp_path / "b.pdf")
     assert (tmp_path / "b.pdf").read_bytes() == data
 
 
 def test_text_of_a_figure_is_text(run, tmp_path):
     path = tmp_path / "front.pdf"
-    assert stride("report", run, "--figure", "pareto", "--pdf", path).code == 0
+    assert stride("report", run, "--figure", "forest", "--pdf", path).code == 0
     streams = re.findall(rb"stream\r?\n(.*?)endstream", path.read_bytes(), re.DOTALL)
     texts = b"".join(zlib.decompressobj().decompress(one) for one in streams if one[:1] == b"\x78")
     assert b" Tj" in texts or b"] TJ" in texts
