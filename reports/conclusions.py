@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pandas as pd
 
 from stridebench.harness.record.stats import FEWEST
 from stridebench.reports.quality import amount, in_words
-from stridebench.reports.ranked import RankedGroup, gains, groups, is_measured, loses
+from stridebench.reports.ranked import RankedGroup, gains, groups, is_measured, loses, value_of
 
 NAMED = 4
 """Cells of each kind that a sentence names."""
@@ -85,7 +84,7 @@ def _factor(row: pd.Series[Any]) -> str:
 
 def _cost(row: pd.Series[Any], group: RankedGroup) -> str:
     parts = []
-    if row.get("logprob_diff_high", math.nan) < 0:
+    if value_of(row, "logprob_diff_high") < 0:
         parts.append(f"{-row['logprob_diff']:.2f} nat a token")
     if group.score is not None and is_measured(row, group.score):
         parts.append(f"{in_words(row, group.score)}, AR {amount(group.baseline, group.score)}")

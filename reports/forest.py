@@ -5,7 +5,6 @@ Filled points are exact and open ones approximate. A thin line is an interval th
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from matplotlib.lines import Line2D
 
 from stridebench.reports.pareto import BROKEN, STYLE
 from stridebench.reports.quality import amount, in_words
-from stridebench.reports.ranked import RankedGroup, gains, groups, is_measured, loses
+from stridebench.reports.ranked import RankedGroup, gains, groups, is_measured, loses, value_of
 from stridebench.reports.tables import HALF
 
 LOOKS = {
@@ -45,12 +44,12 @@ Entries = list[tuple[RankedGroup, "pd.Series[Any] | None"]]
 def quality(row: pd.Series[Any], group: RankedGroup) -> str:
     """Return the quality of a cell in words: equal tokens at T = 0, else what it loses, and the task's main score."""
     if not row["temperature"]:
-        agreement, rounded = row.get("agreement", math.nan), f" ({row['dtype']})" if row["dtype"] in HALF else ""
+        agreement, rounded = value_of(row, "agreement"), f" ({row['dtype']})" if row["dtype"] in HALF else ""
         return (
             "same tokens" if agreement == 1 else f"agreement {agreement:.2f}{rounded}" if agreement == agreement else ""
         )
     parts = []
-    if loses(row, group) and row.get("logprob_diff_high", math.nan) < 0:
+    if loses(row, group) and value_of(row, "logprob_diff_high") < 0:
         parts.append(f"loses {-row['logprob_diff']:.2f} nat")
     if group.score is not None and is_measured(row, group.score):
         parts.append(f"{in_words(row, group.score)} (AR {amount(group.baseline, group.score)})")

@@ -55,12 +55,15 @@ def groups(frame: pd.DataFrame) -> Iterator[RankedGroup]:
         )
 
 
+def value_of(row: pd.Series[Any], key: str) -> float:
+    """Return a figure of a cell; NaN, which no comparison holds for, if it has none."""
+    return float(row[key]) if key in row and pd.notna(row[key]) else math.nan
+
+
 def gains(row: pd.Series[Any]) -> bool | None:
     """Return whether the interval of a speed-up lies above 1, or None if it holds 1 or there is none."""
-    low, high = row.get("speedup_low"), row.get("speedup_high")
-    if low is None or high is None or math.isnan(low) or low <= 1 <= high:
-        return None
-    return bool(low > 1)
+    above, below = value_of(row, "speedup_low") > 1, value_of(row, "speedup_high") < 1
+    return above if above or below else None
 
 
 def loses(row: pd.Series[Any], group: RankedGroup) -> bool:
@@ -70,15 +73,16 @@ def loses(row: pd.Series[Any], group: RankedGroup) -> bool:
     """
     if row["verdict"] == "exact":
         return False
-    if row.get("logprob_diff_high", math.nan) < 0:
+    if value_of(row, "logprob_diff_high") < 0:
         return True
     if group.score is None:
         return False
+    baseline = value_of(group.baseline, group.score)
     if lower_is_better(group.score):
-        return bool(row[f"{group.score}_low"] > group.baseline[group.score])
-    return bool(row[f"{group.score}_high"] < group.baseline[group.score])
+        return value_of(row, f"{group.score}_low") > baseline
+    return value_of(row, f"{group.score}_high") < baseline
 
 
 def is_measured(row: pd.Series[Any], key: str) -> bool:
     """Return whether a cell has a figure."""
-    return key in row and bool(pd.notna(row[key]))
+    return not math.isnan(value_of(row, key))

@@ -100,3 +100,12 @@ def test_rows_of_a_real_summary_are_drawn(frame: pd.DataFrame) -> None:
     labels = [text.get_text() for text in figure.axes[0].get_yticklabels()]
     methods = frame[(frame["role"] == "method") & frame["speedup"].notna() & (frame["status"] == "done")]
     assert set(methods["label"]) <= set(labels)
+
+
+def test_figures_that_are_absent_lose_and_gain_nothing(small: pd.DataFrame) -> None:
+    """A column of a summary without a single figure holds None."""
+    absent = small.assign(logprob_diff=None, logprob_diff_low=None, logprob_diff_high=None, predicted=None)
+    absent = absent.assign(**{f"score.overall{end}": None for end in ("", "_low", "_high")}, audit_visible_tv=None)
+    (group,) = groups(absent)
+    assert group.score is None and not any(loses(row, group) for row in group.rows())
+    assert "a bias of 3 exact cells at T > 0" in conclusions(absent)[-1] and forest.draw(absent) is not None
