@@ -123,7 +123,7 @@ class RunReport:
         """Write every report, and return the files."""
         more = [*([self.beside] if len(self._decoders) else []), *self.speed_ups]
         categories = by_category(self.store, self._read)
-        files = tables.write(folder, self.frame, categories, self.engines, more)
+        files = tables.write(folder, self.frame, categories, self.engines, more, conclusions(self.frame))
         if self._of_methods:
             files += forest.write(self.frame, folder, self.store.manifest.suite.name or "")
             files += [*pareto.write(self.frame, folder), *contact_sheets.write(self.store, folder)]

@@ -332,11 +332,14 @@ def html_tables(tables: Iterable[TextTable]) -> Iterator[str]:
         yield from (f"<p>{escape(printable(note))}</p>" for note in table.notes)
 
 
-def markdown(frame: pd.DataFrame, categories: pd.DataFrame | None = None, more: Sequence[TextTable] = ()) -> str:
-    """Return three sentences, the tables of methods, the table by category, further tables, and the legend."""
-    from stridebench.reports.conclusions import conclusions  # which reads the groups of these tables
-
-    shown = [f"- {escape_markdown(sentence)}" for sentence in conclusions(frame)]
+def markdown(
+    frame: pd.DataFrame,
+    categories: pd.DataFrame | None = None,
+    more: Sequence[TextTable] = (),
+    sentences: Sequence[str] = (),
+) -> str:
+    """Return ``sentences``, the tables of methods, the table by category, further tables, and the legend."""
+    shown = [f"- {escape_markdown(sentence)}" for sentence in sentences]
     parts = ["# Results", "", *shown, *([""] if shown else [])]
     parts += [line for table in text_tables(frame) for line in _section(table)]
     if categories is not None and len(categories):
@@ -417,6 +420,7 @@ def write(
     categories: pd.DataFrame | None = None,
     engines: pd.DataFrame | None = None,
     more: Sequence[TextTable] = (),
+    sentences: Sequence[str] = (),
 ) -> list[Path]:
     """Write summary.md, summary.tex, summary.csv and engines.csv into ``outdir``; returns their paths.
 
@@ -426,11 +430,12 @@ def write(
         categories: of ``by_category``.
         engines: of ``summarise_engines``, if the run has engines.
         more: further tables of engines.
+        sentences: of `stridebench.reports.conclusions`.
     """
     outdir.mkdir(parents=True, exist_ok=True)
     engines = pd.DataFrame() if engines is None else engines
     of_engines = [*text_tables(engines), *more]
-    texts = {"summary.md": markdown(frame, categories, of_engines)}
+    texts = {"summary.md": markdown(frame, categories, of_engines, sentences)}
     if len(frame) or engines.empty:
         texts["summary.csv"] = frame.to_csv(index=False)
     texts["summary.tex"] = latex_tables([*text_tables(frame), *of_engines])

@@ -122,7 +122,8 @@ def table(runs: int) -> Iterator[list[str]]:
     for drop in (None, 0.0, 0.01, 0.03, 0.05, 0.10):
         size = 1e-5 if drop is None else size_of(drop) if drop else 0.0
         name = "none (rounding)" if drop is None else f"-{drop:.0%} acceptance" if drop else "another drafter, as good"
-        verdicts: dict[str, list[str]] = {f"free-running, {prompts} prompts": [] for prompts in GATES} | {"replay": []}
+        gates = [*(f"free-running, {prompts} prompts" for prompts in GATES), "replay"]
+        verdicts: dict[str, list[str]] = {gate: [] for gate in gates}
         for seed in range(runs):
             case = [seed, round(1000 * (drop or 0)), drop is None]
             rngs = (np.random.default_rng([*case, k]) for k in range(REPLAYS))

@@ -495,7 +495,8 @@ class TestEquationTen:
         draft = decoded(method, grid).result.tokens
         steps = decoded(method, grid, (5, (draft[5] + 1) % 4) if rejects else None).result.steps
         key = {"prompt": "p", "repetition": 0, "warmup": False}
-        sample = {**key, "status": "ok", "tokens": draft, "logprobs": (), "agreement": None, "prefill_ns": 0}
+        sample = {**key, "cluster": "", "status": "ok", "tokens": draft, "logprobs": (), "agreement": None}
+        sample |= {"prefill_ns": 0}
         sample |= {"completion": len(draft), **dict.fromkeys(STARTS, 0)}
         return totals(pd.DataFrame([sample]), pd.DataFrame([{**key, **asdict(step)} for step in steps]))
 
