@@ -148,7 +148,7 @@ FIGURES = (
     Figure("GenEval overall, prompts a family", float(np.mean(SHARES)), families),
     Figure("pass@10, many problems always solved", float("nan"), pass_at_ten),
     Figure(
-        "T2I-CompBench, DPG: values in [0, 1], skew -1.9",
+        "T2I-CompBench, DPG: values from 0 to 1, skew -1.9",
         5 / 5.5,
         lambda rng, n: of_set(rng.beta(5, 0.5, n), None, (0, 1)),
     ),

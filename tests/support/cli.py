@@ -10,6 +10,7 @@ import io
 import json
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -22,6 +23,7 @@ from stridebench.harness.cli.main import main
 from stridebench.harness.record import provenance
 from stridebench.reports import pareto
 from stridebench.reports.forest import FILES
+from stridebench.reports.ranked import groups
 from tests.support.shape_checks import without_shape_checks
 
 
@@ -46,8 +48,18 @@ def undrawn(frame: pd.DataFrame, outdir: Path) -> list[Path]:
     outdir.mkdir(parents=True, exist_ok=True)
     paths = [outdir / "pareto.png", outdir / "pareto.svg"]
     for path in paths:
-        path.write_text("drawn elsewhere")
+        path.write_text("<svg/>")
     return paths
+
+
+def undrawn_forest(frame: pd.DataFrame, outdir: Path, title: str, names: Sequence[str] = FILES) -> list[Path]:
+    """Do as ``forest.write``, but draw nothing."""
+    if not any(groups(frame)):
+        return []
+    outdir.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        (outdir / name).write_text("<svg/>")
+    return [outdir / name for name in names]
 
 
 @cache
@@ -58,10 +70,7 @@ def git_commit() -> dict[str, Any] | None:
 
 GIVEN = {
     "stridebench.reports.pareto.write": undrawn,
-    "stridebench.reports.forest.write": lambda frame, outdir, title, names=FILES: [
-        path for name in names if (path := outdir / name).write_text("drawn elsewhere")
-    ],
-    "stridebench.reports.crossover._draw_beside": lambda frame, path: path.write_text("drawn elsewhere"),
+    "stridebench.reports.forest.write": undrawn_forest,
     "stridebench.harness.record.provenance.git_commit": git_commit,
 }
 """What stands in for a part of the package while a command runs."""

@@ -394,7 +394,8 @@ def decodings() -> FakeStore:
 def test_the_tables_equal_those_of_version_0_1(name: str, build: Callable[[], FakeStore]) -> None:
     """No run of the paper's suites is stored. Commit f31d04a wrote the pages from these made-up runs.
 
-    Renewed since: rates have exact binomial intervals, GSM8K names its rule, and masked models their two figures.
+    Renewed since: rates have exact binomial intervals, other figures those of a studentized bootstrap, GSM8K names its
+    rule, and masked models their two figures.
     """
     store, golden = build(), Path(__file__).parent / "golden" / f"{name}.md"
     run = run_of(store)

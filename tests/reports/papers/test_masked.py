@@ -77,7 +77,7 @@ def test_the_table_equals_the_one_by_hand(store: FakeStore) -> None:
     four, sjd = rows["masked_diffusion order=random steps=4"], rows["twin: sjd window=8"]
     assert four["canvas / passes"] == "4.00" and four["completion / steps"] == "2.50", "16 and 10 tokens in 4 passes"
     assert four["passes"] == "4.0" and four["speed-up over the twin"].startswith("2.00"), "80 ms over 40"
-    assert four["solved"].startswith("0.500 [") and four["solved less the twin's"].startswith("-0.250 [")
+    assert four["solved"].startswith("0.500 [") and four["solved less the twin's"].startswith("-0.250 (n=8)")
     assert four["perplexity"] == "1.250 [1.150, 1.350]" and four["distinct-2"] == "0.250"
     assert sjd["speed-up over the twin"].startswith("2.00") and sjd["solved less the twin's"].startswith("0.000")
     assert list(rows)[-2:] == ["twin: autoregressive", "twin: sjd window=8"] and len(rows) == 9
