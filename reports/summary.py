@@ -431,7 +431,9 @@ def _unread_flags(samples: pd.DataFrame) -> list[str]:
 
 
 def on_toys_alone(row: Mapping[Any, Any] | pd.Series[Any]) -> bool:
-    """Return whether a row is exact on small models, and its tokens are too few to show a bias."""
+    """Return whether a method is exact on small models, and its tokens are too few to show a bias."""
+    if row.get("role", "method") != "method":  # plain decoding is the distribution itself
+        return False
     tokens, tv = row.get("audit_tokens"), row.get("audit_visible_tv")
     return row["verdict"] == "exact" and tokens is not None and tokens == tokens and (tv is None or tv != tv)
 
@@ -441,7 +443,7 @@ def blind_flags(row: Row) -> list[str]:
     if not on_toys_alone(row):
         return []
     needed = f"{row['audit_needed']:,}" if row["audit_needed"] else "many more"
-    return [f"exact on toys; nothing seen in {row['audit_tokens']:,} tokens, {needed} are needed"]
+    return [f"exact on toys: nothing seen in {row['audit_tokens']:,} tokens, {needed} are needed"]
 
 
 def _drafter_flags(row: Row) -> list[str]:

@@ -170,7 +170,7 @@ def test_exact_says_what_it_rests_on_if_the_tokens_could_not_have_shown_a_bias(
     few = {"verdict": "exact", "audit_tokens": 650, "audit_visible_tv": None, "audit_needed": 9000}
     row = pd.Series({**few, "total_variation": 0.3 if "verdict" in change else 1e-17, **change}, dtype=object)
     assert tables.COLUMN["verdict"].text(row) == word
-    said = ["exact on toys; nothing seen in 650 tokens, 9,000 are needed"] if word == "exact on toys" else []
+    said = ["exact on toys: nothing seen in 650 tokens, 9,000 are needed"] if word == "exact on toys" else []
     assert blind_flags(dict(row)) == said
 
 
