@@ -62,7 +62,7 @@ def test_a_named_cluster_is_resampled_as_one_and_its_name_is_no_prompts() -> Non
     values = series(np.random.default_rng(0).normal(size=12))
     named = pd.Series(["a", "a", "a", "b", "b", "b", "", "", "", "", "", "p0"], index=values.index)
     assert stats.clusters(values.index, named).nunique() == 8  # a, b, five prompts alone, and a cluster called p0
-    assert stats.mean(values, named=named).n == 8 and stats.mean(values, named=named.where(False, "")).n == 12
+    assert stats.mean(values, named=named).n == 8 and stats.mean(values, named=named.map(lambda name: "")).n == 12
     assert stats.bounded_mean(values.abs() / 9, named=named).n == 8
     assert stats.median_ratio(values.abs(), values * 0 + 1, named=named).n == 8
     assert stats.score((values > 0).astype(float), named=named).n == 8
