@@ -20,14 +20,14 @@ def conclusions(frame: pd.DataFrame) -> list[str]:
     Args:
         frame: of ``summary.summarise``.
     """
-    found = list(groups(frame))
-    if not found:
+    settings = list(groups(frame))
+    if not settings:
         return []
-    return [_pays(found), *_costs(found), _not_shown(frame, found)]
+    return [_pays(settings), *_costs(settings), _not_shown(frame, settings)]
 
 
-def _pays(found: list[RankedGroup]) -> str:
-    cells = [(group, row) for group in found for row in group.rows() if row["verdict"] == "exact"]
+def _pays(settings: list[RankedGroup]) -> str:
+    cells = [(group, row) for group in settings for row in group.rows() if row["verdict"] == "exact"]
     faster = [(group, row) for group, row in cells if gains(row)]
     best = list({id(group): (group, row) for group, row in reversed(faster)}.values())[::-1]
     if not faster:
@@ -38,8 +38,8 @@ def _pays(found: list[RankedGroup]) -> str:
     return f"Exact and faster, {len(faster)} of {len(cells)} cells; the fastest of each setting: {names}."
 
 
-def _costs(found: list[RankedGroup]) -> list[str]:
-    cells = [(group, row) for group in found for row in group.rows() if row["verdict"] == "approximate"]
+def _costs(settings: list[RankedGroup]) -> list[str]:
+    cells = [(group, row) for group in settings for row in group.rows() if row["verdict"] == "approximate"]
     if not cells:
         return []
     losing = [(group, row) for group, row in cells if loses(row, group)]
@@ -50,8 +50,8 @@ def _costs(found: list[RankedGroup]) -> list[str]:
     return [f"Approximate: {'; '.join(parts)}."]
 
 
-def _not_shown(frame: pd.DataFrame, found: list[RankedGroup]) -> str:
-    rows = [row for group in found for row in group.rows()]
+def _not_shown(frame: pd.DataFrame, settings: list[RankedGroup]) -> str:
+    rows = [row for group in settings for row in group.rows()]
     parts = []
     if unclear := [str(row["label"]) for row in rows if gains(row) is None]:
         parts.append(
@@ -67,7 +67,7 @@ def _not_shown(frame: pd.DataFrame, found: list[RankedGroup]) -> str:
         parts.append(
             f"a bias below {max(seen):.2g} of total variation a token, or of a kind that the audit has no bet on"
         )
-    few = [group.short for group in found if group.methods["speedup_n"].max() < FEWEST]
+    few = [group.short for group in settings if group.methods["speedup_n"].max() < FEWEST]
     if few:
         parts.append(f"intervals for {_listed(few)}, of fewer than {FEWEST} prompts")
     failed = int(frame["n_failed"].fillna(0).sum())

@@ -5,7 +5,6 @@ Filled points are exact and open ones approximate. A thin line is an interval th
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from stridebench.reports.pareto import BROKEN, STYLE
+from stridebench.reports.pareto import BROKEN, STYLE, save
 from stridebench.reports.quality import amount, in_words
 from stridebench.reports.ranked import RankedGroup, gains, groups, is_measured, loses, value_of
 from stridebench.reports.tables import HALF
@@ -62,19 +61,7 @@ def write(frame: pd.DataFrame, outdir: Path, title: str, names: Sequence[str] = 
     Args:
         names: of the files, which end in .png or .svg.
     """
-    try:
-        figure = draw(frame, title)
-    except (ValueError, OverflowError) as error:  # such as a score of 1e308, which no axis holds
-        warnings.warn(f"the forest plot is left out: its values cannot be drawn ({error})", stacklevel=2)
-        return []
-    if figure is None:
-        return []
-    outdir.mkdir(parents=True, exist_ok=True)
-    with rc_context(STYLE):
-        for name in names:
-            repeatable = {"Software": None} if name.endswith(".png") else {"Date": None, "Creator": "stridebench"}
-            figure.savefig(outdir / name, metadata=repeatable)
-    return [outdir / name for name in names]
+    return save(lambda: draw(frame, title), outdir, names)
 
 
 def draw(frame: pd.DataFrame, title: str = "", column: bool = False) -> Figure | None:
@@ -195,7 +182,7 @@ def _words(axes: Axes, entries: Entries) -> None:
 
 
 def _keys(entries: Entries, bands: bool) -> list[Line2D]:
-    found = {_look(row)["label"]: _look(row) for _, row in entries if row is not None}
+    looks = {_look(row)["label"]: _look(row) for _, row in entries if row is not None}
     keys = [
         Line2D(
             [],
@@ -207,7 +194,7 @@ def _keys(entries: Entries, bands: bool) -> list[Line2D]:
             marker=look["marker"],
             label=name,
         )
-        for name, look in found.items()
+        for name, look in looks.items()
     ]
     rows = [row for _, row in entries if row is not None]
     if any(gains(row) is None for row in rows):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -110,18 +110,28 @@ def write(frame: pd.DataFrame, outdir: Path) -> list[Path]:
     Args:
         frame: of ``summary.summarise``.
     """
+    return save(lambda: draw(frame), outdir, ("pareto.png", "pareto.svg"))
+
+
+def save(draw_it: Callable[[], Figure | None], outdir: Path, names: Sequence[str]) -> list[Path]:
+    """Draw a figure, and write it byte for byte repeatably under names that end in .png or .svg.
+
+    Returns:
+        The paths; none if there is nothing to draw, or, with a warning, if its values cannot be drawn.
+    """
     try:
-        drawn = draw(frame)
+        figure = draw_it()
     except (ValueError, OverflowError) as error:  # such as a score of 1e308, which no axis holds
-        warnings.warn(f"the Pareto plot is left out: its values cannot be drawn ({error})", stacklevel=2)
+        warnings.warn(f"{names[0]} is left out: its values cannot be drawn ({error})", stacklevel=3)
         return []
-    if drawn is None:
+    if figure is None:
         return []
     outdir.mkdir(parents=True, exist_ok=True)
     with rc_context(STYLE):
-        drawn.savefig(outdir / "pareto.png", metadata={"Software": None})
-        drawn.savefig(outdir / "pareto.svg", metadata={"Date": None, "Creator": "stridebench"})
-    return [outdir / "pareto.png", outdir / "pareto.svg"]
+        for name in names:
+            repeatable = {"Software": None} if name.endswith(".png") else {"Date": None, "Creator": "stridebench"}
+            figure.savefig(outdir / name, metadata=repeatable)
+    return [outdir / name for name in names]
 
 
 def draw(frame: pd.DataFrame) -> Figure | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from stridebench.harness.errors import StoreError, UsageError
-from stridebench.harness.record.files import remote_run
+from stridebench.harness.record.remote import remote_run
 
 DEFAULT = "runs"
 """Where `stride run` puts runs."""

@@ -22,7 +22,8 @@ from stridebench.harness.record.store import Store
 from stridebench.harness.registry import REPORTS
 from stridebench.reports import contact_sheets, crossover, forest, pareto, tables
 from stridebench.reports.conclusions import conclusions
-from stridebench.reports.summary import FinishedCell, Row, by_category, reader, summarise, summarise_engines
+from stridebench.reports.engine_rows import summarise_engines
+from stridebench.reports.summary import FinishedCell, Row, by_category, reader, summarise
 from stridebench.reports.text_table import TextTable, print_table
 
 if TYPE_CHECKING:

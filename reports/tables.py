@@ -15,7 +15,8 @@ from rich.console import Console
 from stridebench.harness.errors import printable, printable_line
 from stridebench.harness.record.entries import SAMPLING, sampling_words
 from stridebench.harness.record.metrics import METRICS
-from stridebench.reports.summary import SETTING_OF_ENGINE, of_engine, on_toys_alone
+from stridebench.reports.engine_rows import SETTING_OF_ENGINE, of_engine
+from stridebench.reports.summary import on_toys_alone
 from stridebench.reports.text_table import (
     Column,
     TextTable,

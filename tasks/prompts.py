@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -73,17 +74,21 @@ class Prompts(Task):
             raise UsageError("the task prompts needs a file: --prompts FILE, or {name: prompts, file: FILE}")
         prompts: dict[str, Prompt] = {}
         places: dict[str, int] = {}
-        rows = list(self._rows())
-        if not rows:
+        if not self._rows:
             raise UsageError(f"{Path(self.file).expanduser()} has a header and no row; write a row for each prompt")
-        for where, row in rows:
+        for where, row in self._rows:
             prompt = _prompt(where, row)
             if prompt.id in prompts:
                 raise _taken(where, row, prompt, places[prompt.id])
             prompts[prompt.id], places[prompt.id] = prompt, where.number
         return tuple(prompts.values())
 
-    def _rows(self) -> Iterator[tuple[Where, Row]]:
+    @cached_property
+    def _rows(self) -> list[tuple[Where, Row]]:
+        """The rows of the file, which is read once."""
+        return list(self._read())
+
+    def _read(self) -> Iterator[tuple[Where, Row]]:
         package = self.file.removeprefix(PACKAGE) if self.file.startswith(PACKAGE) else ""
         for where, row in _of_package(package) if package else _rows(Path(self.file).expanduser()):
             if not self.prompt_column:
@@ -97,8 +102,8 @@ class Prompts(Task):
 
     def reading(self, prompts: Sequence[Prompt]) -> str:
         """Say how many prompts were read from which fields of the file."""
-        found = Counter(str(row.get("field", "prompt")) for _, row in self._rows())
-        fields = " and ".join(f"`{name}`" for name, _ in found.most_common())
+        names = Counter(str(row.get("field", "prompt")) for _, row in self._rows)
+        fields = " and ".join(f"`{name}`" for name, _ in names.most_common())
         return f"{len(prompts)} prompt{'' if len(prompts) == 1 else 's'} from {fields} of {Path(self.file).name}"
 
     def score(self, prompt: Prompt, output: Output, tokens: Sequence[int]) -> dict[str, float]:

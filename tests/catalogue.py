@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from stridebench.harness.cli.list import engine_row, method_row, suite_row, task_row
 from stridebench.harness.core.method import Method, parameters
-from stridebench.harness.plan import contract, presets, suite
+from stridebench.harness.plan import contract, presets, resolve
 from stridebench.harness.plan.planned_method import PlannedMethod, defaults
 from stridebench.harness.registry import (
     BACKBONES,
@@ -60,7 +60,7 @@ def built() -> dict[str, Any]:
         "methods": {name: method_entry(name) for name in _ours(METHODS)},
         "tasks": {name: {"row": task_row(name, TASKS.get(name))} for name in _ours(TASKS)},
         "engines": {name: {"row": engine_row(name)} for name in _ours(ENGINES)},
-        "suites": {name: {"row": suite_row(name, path)} for name, path in suite.commands().items()},
+        "suites": {name: {"row": suite_row(name, path)} for name, path in resolve.commands().items()},
         "adapters": {name: adapter_entry(name) for name in _ours(BACKBONES)},
     }
     return cast(dict[str, Any], json.loads(json.dumps(document)))
@@ -119,9 +119,9 @@ def setting_facts(method: Method[Any], usual: Mapping[str, Any]) -> dict[str, An
 def _of_suites() -> dict[str, list[Method[Any]]]:
     """Return the settings of each method in our suites and in their tiny forms."""
     found: dict[str, list[Method[Any]]] = {}
-    for name in suite.commands():
+    for name in resolve.commands():
         for tiny in (False, True):
-            for use in suite.of_command(name, suite.Overrides(tiny=tiny)).uses:
+            for use in resolve.of_command(name, resolve.Overrides(tiny=tiny)).uses:
                 found.setdefault(use.planned.name, []).append(use.method)
     return found
 

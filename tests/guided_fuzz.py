@@ -73,8 +73,8 @@ def readers() -> dict[str, Callable[[Path], object]]:
     from stridebench.gating import read_baseline
     from stridebench.harness.audit.output import read_outputs
     from stridebench.harness.core.capabilities import Capabilities
-    from stridebench.harness.plan import suite
-    from stridebench.harness.plan.cells import expand
+    from stridebench.harness.plan import resolve
+    from stridebench.harness.plan.expand import expand
     from stridebench.harness.record import files, outputs
     from stridebench.harness.synthetic.speech import read_sound
     from stridebench.reports.gate.baseline import check_content
@@ -84,7 +84,7 @@ def readers() -> dict[str, Callable[[Path], object]]:
 
     return {
         "prompts": lambda path: Prompts(str(path)).prompts(),
-        "suite": lambda path: expand(suite.load(str(path))).manifest(),
+        "suite": lambda path: expand(resolve.load(str(path))).manifest(),
         "tokens": lambda path: read_outputs(path, Capabilities(64, 128)),
         "history": series.read,
         "baseline": lambda path: check_content(read_baseline(path)),

@@ -16,7 +16,7 @@ from rich.table import Table
 from stridebench.harness.core.method import parameters
 from stridebench.harness.discover import declare_all, names_of, plain
 from stridebench.harness.plan import presets
-from stridebench.harness.plan.suite import Resolved, of_command
+from stridebench.harness.plan.resolve import Resolved, of_command
 
 FILE = Path(__file__).with_suffix(".yaml")
 
@@ -25,12 +25,12 @@ class Setting(NamedTuple):
     """A setting of a suite and of the authors; ``reason``: why they differ, or "".
 
     Attributes:
-        ours, authors: the values without repeats, in order.
+        suite_has, authors: the values without repeats, in order.
     """
 
     name: str
     suite: str
-    ours: list[Any]
+    suite_has: list[Any]
     authors: list[Any]
     source: str
     reason: str
@@ -38,7 +38,7 @@ class Setting(NamedTuple):
     @property
     def agrees(self) -> bool:
         """Whether both have the same values, in any order."""
-        return all(one in self.authors for one in self.ours) and all(one in self.ours for one in self.authors)
+        return all(one in self.authors for one in self.suite_has) and all(one in self.suite_has for one in self.authors)
 
 
 def settings() -> list[Setting]:
@@ -49,11 +49,11 @@ def settings() -> list[Setting]:
     for name, entry in listed.items():
         kind, rest = entry["ours"].split(".", 1)
         values = list(_values(of_command(entry["suite"]), kind, rest, entry.get("model", "")))
-        ours = [value for at, value in enumerate(values) if value not in values[:at]]
+        here = [value for at, value in enumerate(values) if value not in values[:at]]
         authors = entry["authors"] if entry["authors"] is not None else []
-        same = isinstance(authors, list) and authors not in ours
-        theirs = authors if same else [authors]
-        rows.append(Setting(name, entry["suite"], ours, theirs, entry["source"], entry.get("reason", "")))
+        same = isinstance(authors, list) and authors not in here
+        published = authors if same else [authors]
+        rows.append(Setting(name, entry["suite"], here, published, entry["source"], entry.get("reason", "")))
     return rows
 
 
@@ -86,8 +86,8 @@ def main() -> None:
     table = Table("setting", "ours", "authors'", box=None, header_style="bold")
     table.add_column("source", overflow="fold")
     for one in rows:
-        ours, authors = (", ".join(map(str, values)) or "not printed" for values in (one.ours, one.authors))
-        table.add_row(one.name, ours, authors, "; ".join(filter(None, (one.source, one.reason))))
+        here, authors = (", ".join(map(str, values)) or "not printed" for values in (one.suite_has, one.authors))
+        table.add_row(one.name, here, authors, "; ".join(filter(None, (one.source, one.reason))))
     Console().print(table)
     print(f"{len(rows)} settings, {sum(not one.agrees for one in rows)} differ")
 

@@ -19,14 +19,19 @@ import itertools
 import re
 import shlex
 import shutil
+import subprocess
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from stridebench.harness.errors import UsageError
 from stridebench.harness.plan.yaml_lines import load as load_yaml
+from stridebench.harness.record.provenance import machine
 from stridebench.harness.record.store import Store
 from stridebench.reports.run_report import RunReport
 from stridebench.reports.text_table import TextTable, markdown_lines
@@ -35,6 +40,27 @@ ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "reports" / "data" / "results"
 FIELDS = ("title", "command", "commit", "date", "machine", "setting", "tables")
 BLOCK = re.compile(r"(<!-- results: (\w+)/([^>]+?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+
+
+def document(title: str, command: str, setting: str, tables: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the content of a results file that is measured now, on this machine and commit, by one thread."""
+    commit = subprocess.run(["git", "rev-parse", "--short=7", "HEAD"], capture_output=True, text=True, check=True)
+    facts = machine()
+    return {
+        "title": title,
+        "command": f"python -m {command}",
+        "commit": commit.stdout.strip(),
+        "date": datetime.now(UTC).date().isoformat(),
+        "machine": f"{facts.get('cores')} cores of {facts.get('cpu')}, torch {version('torch')}, 1 thread",
+        "setting": setting,
+        "tables": tables,
+    }
+
+
+def save(path: Path | None, content: dict[str, Any]) -> None:
+    """Write a results file, if one is asked for."""
+    if path is not None:
+        path.write_text(yaml.safe_dump(content, sort_keys=False, width=120), encoding="utf-8")
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from stridebench.harness.machine.device import check_device
 from stridebench.harness.machine.memory import keep_pages
 from stridebench.harness.machine.quiet import stdout_on_stderr
 from stridebench.harness.plan.cells import Plan
-from stridebench.harness.record import files, provenance
+from stridebench.harness.record import provenance, remote
 from stridebench.harness.record.store import Store
 from stridebench.harness.run.engine_runner import StoppedEngine, run_engines
 from stridebench.harness.run.executors import EXECUTORS, check_executor, summary
@@ -158,7 +158,7 @@ def _store(plan: Plan, request: RunRequest, command: Sequence[str]) -> Store:
     manifest["key"] = {**manifest["key"], **where, "allow_code_execution": request.allow_code_execution}
     out = request.out or _default(plan.suite.suite.name, request.resume)
     if isinstance(out, str):
-        resume = request.resume and files.holds_run(out)
+        resume = request.resume and remote.holds_run(out)
         return Store.resume(out, manifest) if resume else Store.create(out, manifest)
     path = out.absolute()
     if request.resume and (path / "manifest.json").exists():

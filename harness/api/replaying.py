@@ -13,8 +13,8 @@ from stridebench.harness.errors import UsageError
 from stridebench.harness.machine.device import check_device
 from stridebench.harness.machine.memory import keep_pages
 from stridebench.harness.machine.quiet import stdout_on_stderr
-from stridebench.harness.plan.cells import expand
-from stridebench.harness.plan.suite import resolve_again
+from stridebench.harness.plan.expand import expand
+from stridebench.harness.plan.resolve import resolve_again
 from stridebench.harness.record.store import Store
 from stridebench.harness.run.loading import Options
 from stridebench.harness.run.progress import RunProgress

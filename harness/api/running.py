@@ -16,11 +16,13 @@ from stridebench.harness.errors import UsageError, did_you_mean
 from stridebench.harness.machine.folders import cache_folder
 from stridebench.harness.machine.quiet import stdout_on_stderr
 from stridebench.harness.machine.surroundings import restored
-from stridebench.harness.plan.cells import expand
+from stridebench.harness.plan.expand import expand
 from stridebench.harness.plan.lookup import place_of
 from stridebench.harness.plan.overrides import Overrides
-from stridebench.harness.plan.suite import ENTRIES, Suite, suite_to_run, task_of
-from stridebench.harness.record.files import make, put, remote_run
+from stridebench.harness.plan.resolve import suite_to_run, task_of
+from stridebench.harness.plan.suite import ENTRIES, Suite
+from stridebench.harness.record.files import make, put
+from stridebench.harness.record.remote import remote_run
 from stridebench.harness.run.engine_runner import StoppedEngine, with_obstacles
 from stridebench.harness.run.progress import RunProgress
 from stridebench.stored_run import StoredRun

@@ -27,7 +27,7 @@ from stridebench.harness.run.loading import Options
 from stridebench.harness.run.progress import RunProgress
 from stridebench.harness.run.stored_audit import AuditedCell, audit_store
 from stridebench.reports import tables, text_table
-from stridebench.reports.summary import summarise_engines
+from stridebench.reports.engine_rows import summarise_engines
 
 CODES = {"not refuted": 0, "refuted": 1, "inconclusive": 4}
 REFUTED = ("broken", "other weights or arithmetic", "other arithmetic", "refuted")

@@ -15,10 +15,10 @@ from rich.table import Table
 from stridebench.harness.cli.main import emit, say
 from stridebench.harness.discover import catalogue, declare_all
 from stridebench.harness.errors import UnknownNameError
-from stridebench.harness.plan import contract, presets, suite
+from stridebench.harness.plan import contract, presets, resolve
 from stridebench.harness.plan.compatibility import LACKS, WORDS, Outcomes
 from stridebench.harness.plan.planned_method import PlannedMethod
-from stridebench.harness.plan.presets import Spec
+from stridebench.harness.plan.preset_files import Spec
 from stridebench.harness.registry import DATASETS, ENGINES, METHODS, PICTURE_SCORERS, TASKS, Registry
 
 KINDS = ("methods", "tasks", "backbones", "suites", "engines", "scorers", "datasets", "matrix")
@@ -158,13 +158,13 @@ def suites() -> list[dict[str, Any]]:
     """Return one row a suite or variant of one."""
     rows = catalogue()["suites"]
     return [
-        dict(rows[name]["row"]) if name in rows else suite_row(name, path) for name, path in suite.commands().items()
+        dict(rows[name]["row"]) if name in rows else suite_row(name, path) for name, path in resolve.commands().items()
     ]
 
 
 def suite_row(name: str, path: Path) -> dict[str, Any]:
     """Return the row of a suite."""
-    loaded = suite.of_command(name).suite
+    loaded = resolve.of_command(name).suite
     names = {"backbones": [entry.name for entry in loaded.backbones], "tasks": [entry.name for entry in loaded.tasks]}
     return _row("suite", name, path.name, loaded.description, **names)
 

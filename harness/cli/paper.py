@@ -19,7 +19,7 @@ from stridebench.harness.discover import declare_all, names_of
 from stridebench.harness.plan import presets
 from stridebench.harness.plan.compatibility import Outcome, Outcomes, vocabulary
 from stridebench.harness.plan.planned_method import PlannedMethod, catalogued
-from stridebench.harness.plan.suite import Resolved, of_command
+from stridebench.harness.plan.resolve import Resolved, of_command
 from stridebench.harness.record.entries import CellMeta, StoredSetScore
 from stridebench.harness.registry import METHODS
 from stridebench.reports.papers.paper_files import Cells, Item, items, model_name

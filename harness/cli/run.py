@@ -16,11 +16,13 @@ from stridebench.harness.errors import UsageError, printable_line
 from stridebench.harness.machine.quiet import stdout_on_stderr
 from stridebench.harness.machine.surroundings import restored
 from stridebench.harness.plan import presets
-from stridebench.harness.plan.cells import Plan, expand
+from stridebench.harness.plan.cells import Plan
 from stridebench.harness.plan.compatibility import WORDS, Outcome, Outcomes
 from stridebench.harness.plan.estimate import estimate
+from stridebench.harness.plan.expand import expand
 from stridebench.harness.plan.overrides import Overrides
-from stridebench.harness.plan.suite import ENTRIES, suite_to_run, task_of
+from stridebench.harness.plan.resolve import suite_to_run, task_of
+from stridebench.harness.plan.suite import ENTRIES
 from stridebench.harness.plan.yaml_lines import option_settings, option_value
 from stridebench.harness.run.engine_runner import with_obstacles
 

@@ -28,8 +28,8 @@ from stridebench.harness.record.outputs import (
     origins,
 )
 from stridebench.harness.record.store import SealedCell, Store
+from stridebench.reports.engine_rows import summarise_engines
 from stridebench.reports.html.cell_facts import CellFacts, engine_facts
-from stridebench.reports.summary import summarise_engines
 
 COLOURS = {ACCEPTED: "green", CORRECTED: "red", BONUS: "blue", FORCED: "yellow", DECODED: "default"}
 COUNTS = ("drafted", "tested", "accepted", "emitted", "forced")

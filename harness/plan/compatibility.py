@@ -15,7 +15,7 @@ from stridebench.harness.discover import plain
 from stridebench.harness.errors import StrideError, WeightsError
 from stridebench.harness.plan import presets
 from stridebench.harness.plan.planned_method import PlannedMethod
-from stridebench.harness.plan.presets import Spec
+from stridebench.harness.plan.preset_files import Spec
 
 LACKS = "the backbone does not offer"
 

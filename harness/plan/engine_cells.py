@@ -11,7 +11,8 @@ from typing import Any
 
 from stridebench.harness.core.task import Sampling
 from stridebench.harness.plan.entries import EngineUse, TaskUse
-from stridebench.harness.plan.suite import EngineSuite, Resolved, samplings
+from stridebench.harness.plan.resolve import Resolved
+from stridebench.harness.plan.suite import EngineSuite, samplings
 from stridebench.harness.record.entries import CellMeta
 from stridebench.harness.record.provenance import digest
 

@@ -14,7 +14,7 @@ from stridebench.harness.plan import presets
 from stridebench.harness.plan.cells import Cell, Plan
 from stridebench.harness.plan.compatibility import picture_tokens
 from stridebench.harness.plan.engine_cells import EngineCell
-from stridebench.harness.plan.presets import Spec
+from stridebench.harness.plan.preset_files import Spec
 
 PASS_S = 2e-3
 """Seconds of a pass without reading the weights, measured on a model of about a million parameters."""

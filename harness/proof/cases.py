@@ -140,7 +140,7 @@ GRID_CASES = (
     Case(3, 6, 21, Sampling(1.0), grid=(2, 2, 2)),
     Case(2, 4, 22, Sampling(1.0), grid=(2, 2)),
     Case(3, 6, 23, Sampling(0.0), grid=(2, 2, 2)),
-    Case(3, 4, 500, Sampling(0.8, top_p=0.75), prompt=(0, 2, 1), grid=(2, 2), guidance=2.0),
+    Case(2, 4, 517, Sampling(0.8, top_p=0.75), prompt=(0, 1, 1), grid=(2, 2), guidance=2.0),
 )
 """Pictures, two of them with forced ends of rows: for methods that need a grid, and for settings that look at it."""
 

@@ -46,7 +46,6 @@ from stridebench.harness.record.files import (
     PARTIAL,
     SCHEMA,
     DamagedError,
-    RemoteRun,
     drop,
     drop_folder,
     encode,
@@ -56,10 +55,10 @@ from stridebench.harness.record.files import (
     make,
     put,
     put_folder,
-    remote_run,
     unlock,
 )
 from stridebench.harness.record.outputs import Output, file_name, save
+from stridebench.harness.record.remote import RemoteRun, remote_run
 from stridebench.harness.record.requests import REQUESTS, Request
 from stridebench.harness.record.requests import table as requests_table
 from stridebench.harness.record.rows import (

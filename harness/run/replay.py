@@ -30,8 +30,9 @@ from stridebench.harness.core.run import Run
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import ContractError, StrideError
 from stridebench.harness.plan import presets
-from stridebench.harness.plan.cells import Cell, expand
-from stridebench.harness.plan.suite import resolve_again
+from stridebench.harness.plan.cells import Cell
+from stridebench.harness.plan.expand import expand
+from stridebench.harness.plan.resolve import resolve_again
 from stridebench.harness.run.attempt import one_line
 from stridebench.harness.run.loading import Options
 

@@ -17,8 +17,9 @@ from stridebench.harness.core.capabilities import Requirement
 from stridebench.harness.core.method import Claim
 from stridebench.harness.core.task import Layout, SetScore, Stored
 from stridebench.harness.errors import StoreError, UsageError
-from stridebench.harness.plan.cells import Cell, Plan, expand
-from stridebench.harness.plan.suite import resolve_again
+from stridebench.harness.plan.cells import Cell, Plan
+from stridebench.harness.plan.expand import expand
+from stridebench.harness.plan.resolve import resolve_again
 from stridebench.harness.record.entries import CellMeta, StoredSampling, StoredSetScore
 from stridebench.harness.record.files import make, put
 from stridebench.harness.record.store import Store

@@ -22,10 +22,11 @@ from jaxtyping import Bool, Float, Int
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
+from stridebench.harness.backbones.audio import FRAME
 from stridebench.harness.backbones.slots import lora
 from stridebench.harness.backbones.slots.lora import LowRank
 from stridebench.harness.backbones.slots.transformers_net import TransformersNet
-from stridebench.harness.backbones.speech import FRAME, Whisper, linears, read
+from stridebench.harness.backbones.speech import Whisper, linears, read
 from stridebench.harness.backbones.text.hf_causal import HFCausal
 from stridebench.harness.core.backbone import Backbone
 from stridebench.harness.core.cache import Window

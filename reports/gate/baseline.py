@@ -166,8 +166,8 @@ def _figures_of_requests(requests: pd.DataFrame) -> pd.DataFrame:
 
 
 def _timed(store: Store, cell: SealedCell, baseline: str) -> bool:
-    """Whether the baseline is there and neither of the two was disturbed."""
-    if baseline not in store.cells():
+    """Whether the cell was timed, its baseline is there, and neither of the two was disturbed."""
+    if not cell.meta.timed or baseline not in store.cells():
         return False
     return all(disturbed_share(one.steps) <= WAITING_STEPS for one in (cell, store.cell(baseline)))
 

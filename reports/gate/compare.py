@@ -362,6 +362,8 @@ def difference_of(metric: str, before: pd.DataFrame, after: pd.DataFrame, ratio:
     """
     above, below, minus = ratio
     one, two = (side[[above, below]].astype(float).dropna() for side in (before, after))
+    if "cluster" in before:
+        one, two = (side.assign(cluster=before["cluster"].reindex(side.index)) for side in (one, two))
     gap = stats.difference(one, two, above, below) if one[below].sum() and two[below].sum() else None
     if gap is None:
         return None

@@ -9,7 +9,8 @@ token whatever it accepts.
   bootstrap over prompts at 0.5 %, with Holm's adjustment over all rows. A drop within ``--margin`` never fails.
 - pass: the records are identical, or the figure improved, or a loss of the stated size (the margin, 5 % if none is
   asked for) would have failed 95 times in 100 and the one-sided 95 % lower bound is above minus that size.
-- inconclusive: neither, or too few prompts; the row says how many are needed.
+- inconclusive: neither, or too few prompts; the row says how many are needed. A speed-up, whose noise is the machine's,
+  can fail the gate; where a loss of it would not be seen, its row is inconclusive, and a note of the gate says so.
 - error: a cell, prompt or repetition of the baseline is missing or failed.
 """
 
@@ -46,6 +47,7 @@ ALPHA = 0.05
 """One-sided level of the bounds."""
 FAIL_ALPHA = 0.005
 """Level of a failure of the whole gate: half of 1 %, because a bootstrap over few prompts is overconfident."""
+SECONDS = "speedup"
 POWER = 0.95
 """How often a drop as large as the visible one fails."""
 LOSS = 0.05
@@ -171,10 +173,13 @@ def gate(
         for cell in (map(store.cell, store.cells()) if seconds else ())
         if disturbed_share(cell.steps) > WAITING_STEPS
     ]
+    unseen = [row for row in rows if row.metric == SECONDS and row.verdict == "inconclusive"]
+    notes += [f"the speed-up of {row.label} is not judged: {row.why}" for row in unseen]
     if len(removed) == len(baseline["cells"]):
         rows = [TestRow("", "all cells", "", "error", "the run and the baseline share no method"), *rows]
     loss = LOSS if tolerated is None else tolerated
-    return GateResult(worst(rows), tuple(rows), tuple(removed), added, tuple(notes), loss)
+    judged = [row for row in rows if row not in unseen]
+    return GateResult(worst(judged), tuple(rows), tuple(removed), added, tuple(notes), loss)
 
 
 def joined(results: Sequence[GateResult]) -> GateResult:
@@ -295,11 +300,11 @@ def compare_figure(
 ) -> TestRow:
     """The row with the change of a figure; without a verdict where `decide` is to give one."""
     row = replace(row, before=figure.value(before), after=figure.value(after))
-    found = f"{row.prompts} prompts" if row.clusters == row.prompts else f"{row.clusters} clusters of prompts"
+    count = f"{row.prompts} prompts" if row.clusters == row.prompts else f"{row.clusters} clusters of prompts"
     if min(row.prompts, row.clusters) < min_prompts:
-        return replace(row, verdict="inconclusive", why=f"{found}; {min_prompts} are needed")
+        return replace(row, verdict="inconclusive", why=f"{count}; {min_prompts} are needed")
     if row.clusters < stats.FEWEST:
-        return replace(row, verdict="inconclusive", why=f"{found}; an interval needs {stats.FEWEST}")
+        return replace(row, verdict="inconclusive", why=f"{count}; an interval needs {stats.FEWEST}")
     if figure.noise and row.identical == row.pairs and _equal(figure, before, after):
         noise = row.noise if row.noise is not None else figure.unpaired_error(before)
         return replace(row, verdict="pass", why="identical", change=0.0, low=0.0, high=0.0, noise=noise)

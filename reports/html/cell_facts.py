@@ -14,6 +14,7 @@ import pandas as pd
 from stridebench.harness.errors import printable, printable_line
 from stridebench.harness.record.entries import CellMeta, Manifest, StoredVerdict
 from stridebench.harness.record.metrics import METRICS, REFUTED, value
+from stridebench.reports.engine_rows import engine_notes
 from stridebench.reports.html.headline import (
     COLUMNS,
     VERDICTS_OF_ENGINES,
@@ -24,7 +25,6 @@ from stridebench.reports.html.headline import (
 )
 from stridebench.reports.html.text import e_value, figure_of, signed, visible
 from stridebench.reports.quality import title_of
-from stridebench.reports.summary import engine_notes
 from stridebench.reports.tables import COLUMNS_OF_ENGINES
 from stridebench.reports.text_table import Column, number
 

@@ -10,9 +10,9 @@ import pandas as pd
 
 from stridebench.harness.errors import printable_line
 from stridebench.reports import tables
+from stridebench.reports.engine_rows import of_engine
 from stridebench.reports.html.text import figure_of, signed
 from stridebench.reports.quality import is_quality, title_of
-from stridebench.reports.summary import of_engine
 from stridebench.reports.tables import COLUMN, COLUMNS_OF_ENGINES
 from stridebench.reports.text_table import Column, counts, number
 

@@ -18,13 +18,14 @@ from stridebench.harness.record import stats
 from stridebench.reports import forest, tables
 from stridebench.reports.conclusions import conclusions
 from stridebench.reports.crossover import of_requests, times
+from stridebench.reports.engine_rows import SETTING_OF_ENGINE, of_engine, summarise_engines
 from stridebench.reports.html import figures, requests, samples, text
 from stridebench.reports.html.cell_facts import CellFacts, RunFacts, cell_facts, engine_facts
 from stridebench.reports.html.figures import Chart, TargetPasses
 from stridebench.reports.html.headline import headline, setting_of
 from stridebench.reports.html.samples import SampleTable
 from stridebench.reports.html.text import figure_of, printed, safe_json
-from stridebench.reports.summary import SETTING_OF_ENGINE, FinishedCell, of_engine, summarise, summarise_engines
+from stridebench.reports.summary import FinishedCell, summarise
 from stridebench.reports.tables import COLUMNS_OF_ENGINES, GROUP
 from stridebench.reports.text_table import estimate_text
 

@@ -302,19 +302,19 @@ def _llama_cpp(path: Path, rows: list[Any]) -> ToolResult:
 def _llama_cpp_log(path: Path, text: str) -> ToolResult:
     """Read a log, which tells of each request that drafted its counts and, in newer versions, its length."""
     lines = re.sub(r"\n[^\n]*?acc per pos = ", " acc per pos = ", text).split("\n")
-    found = [match for line in lines if (match := LOGGED.search(line))]
-    if not found:
+    matches = [match for line in lines if (match := LOGGED.search(line))]
+    if not matches:
         raise ValueError("no line holds 'draft acceptance = ...' of llama.cpp's server")
     requests = [
         Request(str(at), 0, False, "ok", accepted=int(match[1]), drafted=int(match[2]), told_length=_optional(match[3]))
-        for at, match in enumerate(found)
+        for at, match in enumerate(matches)
     ]
-    return ToolResult("llama.cpp", str(path), "", tuple(requests), _places(found))
+    return ToolResult("llama.cpp", str(path), "", tuple(requests), _places(matches))
 
 
-def _places(found: list[re.Match[str]]) -> dict[str, float]:
+def _places(matches: list[re.Match[str]]) -> dict[str, float]:
     """Return the mean rate of each place over the requests of a log that tell it."""
-    rates = [[_number(rate) for rate in match[4].split(",")] for match in found if match[4]]
+    rates = [[_number(rate) for rate in match[4].split(",")] for match in matches if match[4]]
     deepest = max(map(len, rates), default=0)
     told = [[row[place] for row in rates if place < len(row)] for place in range(deepest)]
     return {f"place_{place}": sum(row) / len(row) for place, row in enumerate(told)}

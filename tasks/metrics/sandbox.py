@@ -134,17 +134,17 @@ def run(program: str, check: str = "", names: Sequence[str] = (), *, limits: Lim
         UsageError: the sandbox itself could not start.
     """
     limits = limits or Limits()
-    ours, theirs = socket.socketpair()
+    to_check, to_program = socket.socketpair()
     verdict, told = socket.socketpair()  # not a pipe, which another process could open through /proc
-    with ours, theirs, verdict, told, _folder() as place, _folder() as folder:
+    with to_check, to_program, verdict, told, _folder() as place, _folder() as folder:
         confined = asdict(limits)
-        checking = {**confined, "role": "check", "check": check, "names": list(names), "channel": ours.fileno()}
-        running = {**confined, "role": "program", "program": program, "channel": theirs.fileno()}
-        with _process(checking, place, ours, told) as checker:
-            ours.close()
+        checking = {**confined, "role": "check", "check": check, "names": list(names), "channel": to_check.fileno()}
+        running = {**confined, "role": "program", "program": program, "channel": to_program.fileno()}
+        with _process(checking, place, to_check, told) as checker:
+            to_check.close()
             told.close()
-            with _process(running, folder, theirs) as child:  # it is not told the check, which has the answers
-                theirs.close()
+            with _process(running, folder, to_program) as child:  # it is not told the check, which has the answers
+                to_program.close()
                 isolation = _isolation(child, limits)
                 ready, _, _ = select.select([verdict], [], [], limits.timeout_s)
                 if not ready:

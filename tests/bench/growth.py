@@ -26,8 +26,9 @@ from stridebench.harness.core.run import open_run
 from stridebench.harness.core.sampling import warp
 from stridebench.harness.machine.consumption import ConsumptionMeter
 from stridebench.harness.plan import presets
-from stridebench.harness.plan.cells import Plan, expand
-from stridebench.harness.plan.suite import resolve_again
+from stridebench.harness.plan.cells import Plan
+from stridebench.harness.plan.expand import expand
+from stridebench.harness.plan.resolve import resolve_again
 from stridebench.harness.record.columns import Record, Sample, Step
 from stridebench.harness.record.entries import CellMeta
 from stridebench.harness.record.metrics import totals

@@ -26,8 +26,8 @@ from stridebench.harness.core.run import open_run
 from stridebench.harness.core.sampling import Sampling, warp
 from stridebench.harness.errors import ContractError, UsageError
 from stridebench.harness.plan import presets
-from stridebench.harness.plan.cells import expand
-from stridebench.harness.plan.suite import resolve
+from stridebench.harness.plan.expand import expand
+from stridebench.harness.plan.resolve import resolve
 from stridebench.harness.plan.yaml_lines import Lines
 from stridebench.harness.proof.cases import MASKED_CASES, Case, cases_of
 from stridebench.harness.proof.distance import distance, method_law, total_variation

@@ -33,8 +33,9 @@ from stridebench.harness.core.session import Session
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import ContractError, UsageError, WeightsError
 from stridebench.harness.plan import presets
-from stridebench.harness.plan.cells import expand
-from stridebench.harness.plan.suite import Lines, resolve
+from stridebench.harness.plan.expand import expand
+from stridebench.harness.plan.resolve import resolve
+from stridebench.harness.plan.suite import Lines
 from stridebench.harness.proof.cases import GRID_CASES
 from stridebench.harness.proof.mutants import CAUGHT
 from stridebench.harness.proof.prove import prove

@@ -23,8 +23,8 @@ from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import UsageError
 from stridebench.harness.plan import presets
-from stridebench.harness.plan.cells import expand
-from stridebench.harness.plan.suite import resolve
+from stridebench.harness.plan.expand import expand
+from stridebench.harness.plan.resolve import resolve
 from stridebench.harness.plan.yaml_lines import Lines
 from stridebench.harness.proof.cases import Case
 from stridebench.harness.proof.distance import distance, method_law, reference_law, total_variation

@@ -12,6 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 TARGETS = (
     "harness/core/loop.py",
+    "harness/core/step_rows.py",
     "harness/core/session.py",
     "harness/core/sampling.py",
     "harness/core/draws.py",

@@ -6,23 +6,20 @@ digits, pictures or programs; rows of other settings, tables and notes of the fi
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 import yaml
 
 from stridebench.harness.discover import load_all
-from stridebench.harness.record.provenance import machine
 from tests.power.biases import BIASED, CORRECT, DIGITS, NUCLEUS, PICTURES, PROGRAMS, Sampler, Setting
 from tests.power.measure import decoded, tried
 from tests.power.mmd import Outputs, mmd_p
+from tests.results import document, save
 
 TITLE = "Power of the audit against planted biases"
 SETTING = (
@@ -57,20 +54,12 @@ def row(sampler: Sampler, commit: str) -> list[str]:
 
 def results(path: Path | None, settings: Sequence[str]) -> None:
     """Measure the samplers of these settings; the results file is written anew after each."""
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
-    facts = machine()
     before = yaml.safe_load(path.read_text(encoding="utf-8")) if path is not None and path.exists() else {}
     earlier = {table["name"]: table for table in before.get("tables", [])}
-    document: dict[str, Any] = {
-        "title": TITLE,
-        "command": "python -m tests.power reports/data/results/audit_power.yaml",
-        "commit": commit.stdout.strip() + (", and those of the rows" if before else ""),
-        "date": datetime.now(UTC).date().isoformat(),
-        "machine": f"{facts.get('cores')} cores of {facts.get('cpu')}, torch {torch.__version__}, 1 thread",
-        "setting": SETTING,
-        "tables": [],
-        **({"notes": before["notes"]} if "notes" in before else {}),
-    }
+    content = document(TITLE, "tests.power reports/data/results/audit_power.yaml", SETTING, [])
+    commit = content["commit"]
+    content["commit"] += ", and those of the rows" if before else ""
+    content |= {"notes": before["notes"]} if "notes" in before else {}
     chosen = set().union(*(SETTINGS[name] for name in settings or SETTINGS))
     measured: dict[str, dict[str, list[str]]] = {}
     for name, samplers in (("correct", CORRECT), ("biased", BIASED)):
@@ -80,13 +69,12 @@ def results(path: Path | None, settings: Sequence[str]) -> None:
         measured[name] = {sampler.name: old[sampler.name] for sampler in samplers if sampler.name in old}
     for name, samplers in (("correct", CORRECT), ("biased", BIASED)):
         for sampler in (one for one in samplers if one.setting in chosen):
-            measured[name][sampler.name] = row(sampler, commit.stdout.strip())
-            document["tables"] = [
+            measured[name][sampler.name] = row(sampler, commit)
+            content["tables"] = [
                 *({"name": key, "columns": COLUMNS, "rows": list(rows.values())} for key, rows in measured.items()),
                 *earlier.values(),
             ]
-            if path is not None:
-                path.write_text(yaml.safe_dump(document, sort_keys=False, width=120), encoding="utf-8")
+            save(path, content)
 
 
 if __name__ == "__main__":

@@ -12,12 +12,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -27,7 +25,7 @@ import torch
 import yaml
 from safetensors.torch import load_file, save_file
 
-from stridebench.harness.record.provenance import machine
+from tests.results import document, save
 from tests.support.cli import stride
 
 WEIGHTS = Path("harness/backbones/weights/digits-s")
@@ -128,19 +126,10 @@ def noise(baseline: Mapping[str, Any]) -> list[list[str]]:
 
 def results(path: Path | None = None, runs: Path | None = None) -> None:
     """Measure; the file is written anew after each damage. ``runs``: the folder of the runs that is kept."""
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
-    facts = machine()
     rows: list[list[str]] = []
     tables: list[dict[str, Any]] = [{"name": "power", "columns": COLUMNS, "rows": rows}]
-    document = {
-        "title": "A damaged drafter through the gate",
-        "command": "python -m tests.power.gate reports/data/results/gate_drafter.yaml",
-        "commit": commit.stdout.strip(),
-        "date": datetime.now(UTC).date().isoformat(),
-        "machine": f"{facts.get('cores')} cores of {facts.get('cpu')}, torch {torch.__version__}, 1 thread",
-        "setting": SETTING,
-        "tables": tables,
-    }
+    command = "tests.power.gate reports/data/results/gate_drafter.yaml"
+    content = document("A damaged drafter through the gate", command, SETTING, tables)
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(runs or Path(folder))
         os.environ["STRIDE_PRESETS"] = str(bench.folder / "presets")
@@ -159,8 +148,7 @@ def results(path: Path | None = None, runs: Path | None = None) -> None:
         for drop in (None, *DROPS):
             rows += measured(bench, drop) if drop is not None else []
             print(yaml.safe_dump(tables, width=120), flush=True)
-            if path is not None:
-                path.write_text(yaml.safe_dump(document, sort_keys=False, width=120), encoding="utf-8")
+            save(path, content)
 
 
 if __name__ == "__main__":

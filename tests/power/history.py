@@ -6,19 +6,16 @@ night. Writes a results file such as ``reports/data/results/history.yaml``; prin
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
-from stridebench.harness.record.provenance import machine
 from stridebench.reports.history.report import changes
 from stridebench.reports.history.series import Night, Series
+from tests.results import document, save
 
 LEVEL, DEVIATION, STEP, RUNS = 0.6, 0.012, 5.0, 400
 Draw = Callable[[np.random.Generator, int], NDArray[np.float64]]
@@ -72,21 +69,17 @@ def row(name: str, nights: int, runs: int = RUNS) -> list[str]:
 
 def results(path: Path | None) -> None:
     """Measure, and write the file."""
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
-    facts = machine()
-    document = {
-        "title": "False alarms and power of a history",
-        "command": "python -m tests.power.history reports/data/results/history.yaml",
-        "commit": commit.stdout.strip(),
-        "date": datetime.now(UTC).date().isoformat(),
-        "machine": f"{facts.get('cores')} cores of {facts.get('cpu')}, 1 thread",
-        "setting": f"Percent of {RUNS} histories. A step has five standard deviations of a night.",
-        "tables": [
-            {"name": "power", "columns": COLUMNS, "rows": [row(name, n) for name in SERIES for n in (12, 30)]},
-        ],
-    }
-    if path is not None:
-        path.write_text(yaml.safe_dump(document, sort_keys=False, width=120), encoding="utf-8")
+    rows = [row(name, nights) for name in SERIES for nights in (12, 30)]
+    tables = [{"name": "power", "columns": COLUMNS, "rows": rows}]
+    save(
+        path,
+        document(
+            "False alarms and power of a history",
+            "tests.power.history reports/data/results/history.yaml",
+            f"Percent of {RUNS} histories. A step has five standard deviations of a night.",
+            tables,
+        ),
+    )
 
 
 if __name__ == "__main__":

@@ -6,22 +6,19 @@ a results file such as ``reports/data/results/intervals.yaml``; prints each row 
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import yaml
 
 from stridebench.harness.record import stats
-from stridebench.harness.record.provenance import machine
 from stridebench.tasks.metrics import geneval
 from stridebench.tasks.metrics.features import by_prompt, mean
+from tests.results import document, save
 
 PROMPTS, RUNS = (6, 12, 24), 1000
 COLUMNS = ["figure", "prompts", "has an interval", "covers the truth"]
@@ -194,20 +191,17 @@ def row(figure: Figure, n: int, runs: int = RUNS) -> list[str]:
 
 def results(path: Path | None) -> None:
     """Measure, and write the file."""
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
-    facts = machine()
     rows = [row(figure, n) for figure in FIGURES for n in PROMPTS]
-    document = {
-        "title": "How often intervals cover the truth",
-        "command": "python -m tests.power.intervals reports/data/results/intervals.yaml",
-        "commit": commit.stdout.strip(),
-        "date": datetime.now(UTC).date().isoformat(),
-        "machine": f"{facts.get('cores')} cores of {facts.get('cpu')}, 1 thread",
-        "setting": SETTING,
-        "tables": [{"name": "coverage", "columns": COLUMNS, "rows": rows}],
-    }
-    if path is not None:
-        path.write_text(yaml.safe_dump(document, sort_keys=False, width=120), encoding="utf-8")
+    tables = [{"name": "coverage", "columns": COLUMNS, "rows": rows}]
+    save(
+        path,
+        document(
+            "How often intervals cover the truth",
+            "tests.power.intervals reports/data/results/intervals.yaml",
+            SETTING,
+            tables,
+        ),
+    )
 
 
 if __name__ == "__main__":

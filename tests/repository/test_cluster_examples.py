@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from stridebench.harness.cli.run import command, executor_values
-from stridebench.harness.plan.cells import expand
-from stridebench.harness.plan.suite import load
+from stridebench.harness.plan.expand import expand
+from stridebench.harness.plan.resolve import load
 from stridebench.harness.run.workers.pool import check
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

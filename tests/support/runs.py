@@ -10,8 +10,9 @@ import pytest
 
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import StoreError
-from stridebench.harness.plan import suite
-from stridebench.harness.plan.cells import Plan, expand
+from stridebench.harness.plan import resolve
+from stridebench.harness.plan.cells import Plan
+from stridebench.harness.plan.expand import expand
 from stridebench.harness.record.store import SealedCell, Store
 from stridebench.harness.run.executors import serial
 from stridebench.harness.run.loading import Options, Progress
@@ -20,7 +21,7 @@ from tests.support.shape_checks import without_shape_checks
 
 def plan_of(**data: Any) -> Plan:
     small = {"backbones": ["tabular"], "tasks": ["tabular"], "max_new_tokens": 6, "prove": False}
-    return expand(suite.resolve({**small, **data}, suite.Lines("test", None)))
+    return expand(resolve.resolve({**small, **data}, resolve.Lines("test", None)))
 
 
 def start(path: Path, plan: Plan) -> Store:

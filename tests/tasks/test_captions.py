@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from stridebench.harness.errors import UsageError
-from stridebench.harness.plan import suite
+from stridebench.harness.plan import resolve
 from stridebench.tasks.captions import Captions
 
 
 def test_a_list_is_a_sweep_and_a_list_in_a_list_one_set() -> None:
     entry = {"name": "captions", "texts": [["a cat", " a dog "], "a bird"]}
     data = {"methods": ["sjd"], "backbones": ["embedded-image"], "tasks": [entry]}
-    prompts = [use.task.prompts() for use in suite.resolve(data, suite.Lines("test", None)).tasks]
+    prompts = [use.task.prompts() for use in resolve.resolve(data, resolve.Lines("test", None)).tasks]
     assert [[(one.id, one.text) for one in each] for each in prompts] == [
         [("captions/0", "a cat"), ("captions/1", "a dog")],
         [("captions/0", "a bird")],

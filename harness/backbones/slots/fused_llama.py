@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-from stridebench.harness.backbones.checkpoints import transformers_models
+from stridebench.harness.backbones.checkpoints import streamed, transformers_models
 from stridebench.harness.backbones.slots import lora as gates
 from stridebench.harness.backbones.slots.cache import PackedLayer, PackedWindow, TappedNet, layers
 from stridebench.harness.backbones.slots.net import FusedLayers, Net, SlotInputs, Tapped, near_mask, sliding_layers
@@ -96,14 +96,14 @@ class FusedLlama(FusedLayers, TappedNet):
         self._width = int(attention.head_dim)
         self._scale = float(attention.scaling)
         self._eps = float(config.rms_norm_eps)
-        self._embed = self._like = transformers_models.fill(model, model.model.embed_tokens).weight.data
+        self._embed = self._like = streamed.fill(model, model.model.embed_tokens).weight.data
         self._tied = model.lm_head.weight is model.model.embed_tokens.weight
         self._vocabulary = len(model.lm_head.weight)
-        self._head = products(transformers_models.fill(model, model.lm_head).weight.data)
-        self._norm = transformers_models.fill(model, model.model.norm).weight.data
+        self._head = products(streamed.fill(model, model.lm_head).weight.data)
+        self._norm = streamed.fill(model, model.model.norm).weight.data
         self._shapes = gates.shapes_of(gates.linears(model))
         self._weights = [
-            _fuse(transformers_models.fill(model, layer), products, slide)
+            _fuse(streamed.fill(model, layer), products, slide)
             for layer, slide in zip(model.model.layers, slides, strict=True)
         ]
         places = torch.arange(config.max_position_embeddings, device=self._embed.device)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, final
 
 from stridebench.harness.backbones.base import TYPES, Identity, LayeredAdapter
-from stridebench.harness.backbones.checkpoints import files, sources, transformers_models
+from stridebench.harness.backbones.checkpoints import files, sources, streamed, transformers_models
 from stridebench.harness.backbones.slots import lora
 from stridebench.harness.backbones.slots.cache import SlotCache
 from stridebench.harness.backbones.slots.fused_llama import FusedLlama, incompatibility
@@ -164,7 +164,7 @@ def _net(model: Any, forward: str, attn: str, products: Products) -> Net:
     if forward == "fused" and attn == "sdpa" and incompatibility(model) is None:
         return FusedLlama(model, products)
     products.refuse(incompatibility(model) or "the entry asks for another")
-    transformers_models.fill(model)
+    streamed.fill(model)
     local = "local" in (getattr(model.config, "attention_layers", None) or ())  # GPT-Neo measures windows in slots
     free, chains = TransformersNet(model), TransformersNet(model, chains=True)
     with suppress(ValueError, TypeError, RuntimeError, AttributeError):  # of a model that cannot take a mask

@@ -23,8 +23,9 @@ from stridebench.harness.core.task import Prompt
 from stridebench.harness.discover import declare_all
 from stridebench.harness.machine.memory import keep_pages
 from stridebench.harness.machine.surroundings import restored
-from stridebench.harness.plan.cells import Cell, Plan, expand
-from stridebench.harness.plan.suite import resolve_again
+from stridebench.harness.plan.cells import Cell, Plan
+from stridebench.harness.plan.expand import expand
+from stridebench.harness.plan.resolve import resolve_again
 from stridebench.harness.record.columns import Record, Sample
 from stridebench.harness.record.store import Store
 from stridebench.harness.run.loading import Options

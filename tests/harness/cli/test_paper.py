@@ -9,7 +9,7 @@ import pytest
 
 from stridebench.harness.cli import paper
 from stridebench.harness.discover import declare_all, plain, trained
-from stridebench.harness.plan import presets, suite
+from stridebench.harness.plan import presets, resolve
 from stridebench.harness.plan.compatibility import Outcome, Outcomes
 from stridebench.harness.registry import METHODS
 from stridebench.reports.papers import report
@@ -51,7 +51,7 @@ def test_what_an_item_names_exists() -> None:
     listed = [item for of_paper in items().values() for item in of_paper]
     for item in listed:
         assert item.made_by in sources, item
-        assert not item.suite or item.suite in suite.commands(), item
+        assert not item.suite or item.suite in resolve.commands(), item
         for cells in item.cells:
             METHODS.get(cells.method)(**cells.options)
         models = {plain(model) for cells in item.cells for model in cells.models} | set(item.models)
@@ -108,7 +108,7 @@ def test_an_item_is_yes_only_if_its_suite_runs_all_of_its_models(monkeypatch: py
     rows = {(key, item.item): (item, paper.row(Outcomes(), key, item)) for key in items() for item in items()[key]}
     for item, row in rows.values():
         models = {model for cells in item.cells for model in cells.models}
-        names = [entry.name for entry in suite.of_command(item.suite).suite.backbones] if item.suite else models
+        names = [entry.name for entry in resolve.of_command(item.suite).suite.backbones] if item.suite else models
         run = {model_name(name) for name in names}
         assert (row["outcome"] == "yes") == (models <= run and not item.why and row["outcome"] != "needs weights"), row
         assert all(model in row["why"] for model in models - run if not item.why)

@@ -16,11 +16,12 @@ from stridebench.harness.core.cache import Window
 from stridebench.harness.core.clock import CpuClock, Event, EventClock, Stamp, Stopwatch
 from stridebench.harness.core.draft import Acceptance, Draft, Path
 from stridebench.harness.core.draws import SeededDraws
-from stridebench.harness.core.loop import Decode, PassTally, decode, truncate
+from stridebench.harness.core.loop import Decode, decode, truncate
 from stridebench.harness.core.method import Claim, Method
 from stridebench.harness.core.models import Models
 from stridebench.harness.core.run import Run
 from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.core.step_rows import PassTally
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import ContractError
 from stridebench.harness.machine.noise import Waited

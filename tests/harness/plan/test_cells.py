@@ -9,8 +9,9 @@ import pytest
 import yaml
 
 from stridebench.harness.errors import UsageError
-from stridebench.harness.plan import suite
-from stridebench.harness.plan.cells import Plan, expand
+from stridebench.harness.plan import resolve
+from stridebench.harness.plan.cells import Plan
+from stridebench.harness.plan.expand import expand
 from tests.support.runs import plan_of
 
 MIXED = """
@@ -24,7 +25,7 @@ max_new_tokens: 4
 
 
 def plan(text):
-    return expand(suite.resolve(yaml.safe_load(text), suite.Lines("test", None)))
+    return expand(resolve.resolve(yaml.safe_load(text), resolve.Lines("test", None)))
 
 
 def test_a_task_runs_on_the_backbones_of_its_modality():
@@ -114,7 +115,7 @@ def test_limit_is_the_word_of_every_task_and_never_part_of_a_cell(tmp_path: Path
     def planned(entry: str) -> Plan:
         path = tmp_path / "suite.yaml"
         path.write_text(f"methods: [jacobi]\nbackbones: [embedded-digits-s]\ntasks: [{entry}]\n")
-        return expand(suite.load(str(path)))
+        return expand(resolve.load(str(path)))
 
     three, five = planned("{name: digits, limit: 3}"), planned("{name: digits, limit: 5}")
     assert [cell.id for cell in three.cells] == [cell.id for cell in five.cells]

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from stridebench.harness.plan.cells import Plan, expand, plugin_identity
-from stridebench.harness.plan.suite import resolve_again
+from stridebench.harness.plan.cells import Plan, plugin_identity
+from stridebench.harness.plan.expand import expand
+from stridebench.harness.plan.resolve import resolve_again
 from stridebench.harness.registry import METHODS
 from tests.support.one_by_one import register
 

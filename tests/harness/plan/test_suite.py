@@ -14,8 +14,9 @@ from stridebench.harness.core.method import label
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.errors import UsageError
 from stridebench.harness.machine import device
-from stridebench.harness.plan import lookup, presets, suite
-from stridebench.harness.plan.cells import Cell, Plan, expand
+from stridebench.harness.plan import lookup, presets, resolve, suite
+from stridebench.harness.plan.cells import Cell, Plan
+from stridebench.harness.plan.expand import expand
 from stridebench.harness.plan.planned_method import PlannedMethod
 from stridebench.harness.registry import METHODS
 from stridebench.reports.papers import paper_files
@@ -33,9 +34,9 @@ def write(tmp_path: Path):
     return to
 
 
-def refused(name: str, overrides: suite.Overrides = suite.NOTHING) -> str:
+def refused(name: str, overrides: resolve.Overrides = resolve.NOTHING) -> str:
     with pytest.raises(UsageError) as caught:
-        suite.load(name, overrides)
+        resolve.load(name, overrides)
     return str(caught.value)
 
 
@@ -51,7 +52,7 @@ def lines_of(message: str, path: str) -> dict[int, str]:
 
 def planned(**data: Any) -> Plan:
     full = {"methods": ["sjd"], "backbones": ["tabular"], "tasks": ["tabular"], **data}
-    return expand(suite.resolve(full, suite.Lines("test", None)))
+    return expand(resolve.resolve(full, resolve.Lines("test", None)))
 
 
 MALFORMED = {
@@ -225,7 +226,7 @@ BAD = {
 
 
 def test_threads_that_are_measured_have_the_key_of_a_suite_that_names_none(write):
-    assert suite.load(str(write(BASE + "threads: auto\n"))).suite.threads is None
+    assert resolve.load(str(write(BASE + "threads: auto\n"))).suite.threads is None
 
 
 @pytest.mark.parametrize("text", sorted(BAD))
@@ -260,7 +261,7 @@ def test_a_bad_entry_is_refused_on_its_line(write, text):
 
 
 def test_an_error_of_an_override_names_no_line(write):
-    overrides = suite.Overrides({"seed": "x"}, options={"seed": "--seed"})
+    overrides = resolve.Overrides({"seed": "x"}, options={"seed": "--seed"})
     message = refused(write(BASE + "seed: 1\n"), overrides)
     assert message.startswith("--seed: seed: ") and not re.search(r":\d+:", message)
 
@@ -268,10 +269,10 @@ def test_an_error_of_an_override_names_no_line(write):
 def test_native_is_the_type_of_the_device_that_the_suite_will_run_on(write, monkeypatch):
     monkeypatch.setattr(device, "multiplies_bf16", lambda: False)
     path = write(BASE.replace("backbones: [tabular]", "backbones: [{name: tabular, dtype: [native, fp64]}]"))
-    assert [entry.dtype for entry in suite.load(path).suite.backbones] == [("fp32", "fp64")]
-    on_a_gpu = suite.load(path, suite.Overrides(device="cuda"))
+    assert [entry.dtype for entry in resolve.load(path).suite.backbones] == [("fp32", "fp64")]
+    on_a_gpu = resolve.load(path, resolve.Overrides(device="cuda"))
     assert [entry.dtype for entry in on_a_gpu.suite.backbones] == [("bf16", "fp64")]
-    by_option = suite.load(path, suite.Overrides(dtypes=("native",)))
+    by_option = resolve.load(path, resolve.Overrides(dtypes=("native",)))
     assert [entry.dtype for entry in by_option.suite.backbones] == [("fp32",)]
 
 
@@ -283,7 +284,7 @@ def test_sweeps_are_unrolled_in_order_and_duplicates_dropped(write):
         "backbones: tabular\n"
         "tasks: {name: tabular, length: [2, 3], limit: 1}\n"
     )
-    loaded = suite.load(path)
+    loaded = resolve.load(path)
     assert [(method.tau, method.reuse) for method in loaded.methods] == [
         (0.25, "paper"),
         (0.25, "C"),
@@ -294,7 +295,7 @@ def test_sweeps_are_unrolled_in_order_and_duplicates_dropped(write):
 
 
 def test_all_selects_every_method_and_every_ready_backbone(write):
-    loaded = suite.load(write("methods: all\nbackbones: all\ntasks: tabular\n"))
+    loaded = resolve.load(write("methods: all\nbackbones: all\ntasks: tabular\n"))
     assert [METHODS.name_of(type(method)) for method in loaded.methods] == list(METHODS)
     assert {entry.name for entry in loaded.suite.backbones} == {
         name for name, spec in presets.by_name().items() if spec.ready()
@@ -302,7 +303,7 @@ def test_all_selects_every_method_and_every_ready_backbone(write):
 
 
 def test_defaults_come_from_the_adapters(write):
-    loaded = suite.load(write(BASE))
+    loaded = resolve.load(write(BASE))
     assert loaded.suite.name == "mine"
     assert loaded.suite.backbones[0].dtype == ("fp64",)
     assert loaded.suite.temperature == (0.0,)
@@ -311,45 +312,47 @@ def test_defaults_come_from_the_adapters(write):
 
 def test_a_variant_replaces_keys_and_its_errors_name_its_lines(write):
     path = write(BASE + "variants:\n  hot:\n    temperature: [1]\n  wrong:\n    max_new_tokens: 0\n")
-    stem = suite.load(path).suite.name
-    hot = suite.load(path, suite.Overrides(only="hot")).suite
-    assert (hot.name, hot.temperature, hot.methods) == (f"{stem}_hot", (1.0,), suite.load(path).suite.methods)
+    stem = resolve.load(path).suite.name
+    hot = resolve.load(path, resolve.Overrides(only="hot")).suite
+    assert (hot.name, hot.temperature, hot.methods) == (f"{stem}_hot", (1.0,), resolve.load(path).suite.methods)
     line = BASE.count("\n") + 5
-    assert f"{path}:{line}: max_new_tokens" in refused(path, suite.Overrides(only="wrong"))
-    assert "did you mean 'hot'" in refused(path, suite.Overrides(only="hott"))
+    assert f"{path}:{line}: max_new_tokens" in refused(path, resolve.Overrides(only="wrong"))
+    assert "did you mean 'hot'" in refused(path, resolve.Overrides(only="hott"))
     assert "maps names to keys of a suite" in refused(write(BASE + "variants: [hot]\n"))
 
 
 SUITES = [
     pytest.param(name, marks=pytest.mark.slow if name in ("all", "papers/cross_regression --only real") else ())
-    for name in sorted(suite.commands())
+    for name in sorted(resolve.commands())
 ]
 
 
 @pytest.mark.parametrize("name", SUITES)
 def test_a_shipped_suite_resolves_and_expands(name):
-    plan = expand(suite.of_command(name))
+    plan = expand(resolve.of_command(name))
     ids = [cell.id for cell in (*plan.cells, *plan.engines)]
     assert (plan.cells or plan.runnable_engines) and len(set(ids)) == len(ids)
     assert all(plan.baseline(cell).role == "baseline" for cell in plan.cells)
 
 
 def test_the_quick_suite_has_three_thresholds_for_a_pareto_front():
-    labels = {label(method) for method in suite.load("quick").methods}
+    labels = {label(method) for method in resolve.load("quick").methods}
     assert {f"sjdpp tau={tau}" for tau in ("0.25", "0.75", "1")} <= labels
 
 
 def test_every_method_is_in_a_suite_that_names_it():
     shipped = {METHODS.get(name) for name in METHODS if METHODS.source(name).startswith("methods.")}
-    named = {type(method) for name in suite.commands() if name != "all" for method in suite.of_command(name).methods}
+    named = {
+        type(method) for name in resolve.commands() if name != "all" for method in resolve.of_command(name).methods
+    }
     assert named >= shipped - {METHODS.get("autoregressive")}
 
 
 @pytest.mark.parametrize("text", ["0.25", ".inf"])
 def test_a_suite_survives_pickling(write, text):
     """On the way to a Ray worker, and when --limit is applied."""
-    loaded = suite.load(write(f"methods: [{{name: sjdpp, tau: {text}}}]\nbackbones: tabular\ntasks: tabular\n"))
-    assert suite.resolve_again(pickle.loads(pickle.dumps(loaded.suite.model_dump()))).methods == loaded.methods
+    loaded = resolve.load(write(f"methods: [{{name: sjdpp, tau: {text}}}]\nbackbones: tabular\ntasks: tabular\n"))
+    assert resolve.resolve_again(pickle.loads(pickle.dumps(loaded.suite.model_dump()))).methods == loaded.methods
 
 
 def cell(**changes: Any) -> Cell:
@@ -439,7 +442,7 @@ def test_a_task_with_two_limits_is_refused():
 
 
 def test_an_entry_can_be_limited_to_some_temperatures(write):
-    loaded = suite.load(
+    loaded = resolve.load(
         write("methods: [prompt_lookup, {name: sjd, at: 1}]\nbackbones: tabular\ntasks: tabular\ntemperature: [0, 1]\n")
     )
     cells = [(cell.name, cell.sampling.temperature) for cell in expand(loaded).cells if cell.role == "method"]
@@ -453,7 +456,7 @@ def test_an_entry_can_be_limited_to_some_tasks(write):
     """An adapter trained on GSM8K decodes GSM8K alone."""
     tasks = "tasks: [gsm8k, {name: continuation, limit: 1}]\nbackbones: embedded-code\n"
     path = write("methods: [prompt_lookup, {name: sjd, tasks: continuation}]\n" + tasks)
-    cells = [(cell.name, cell.task.name) for cell in expand(suite.load(path)).cells if cell.role == "method"]
+    cells = [(cell.name, cell.task.name) for cell in expand(resolve.load(path)).cells if cell.role == "method"]
     assert cells == [("prompt_lookup", "gsm8k"), ("prompt_lookup", "continuation"), ("sjd", "continuation")]
     text = "methods: [{name: sjd, tasks: [gsm9k]}]\nbackbones: tabular\ntasks: tabular\n"
     assert "'gsm9k' is not a task of the suite" in refused(write(text))
@@ -463,7 +466,7 @@ def test_a_backbones_entry_takes_parameters_of_its_adapter(write):
     text = "methods: [{name: sjd, backbones: embedded-image}]\n"
     text += "tasks: [{name: emoji_scenes, backbones: [embedded-image]}]\n"
     text += "backbones: [embedded-image, {name: embedded-image, weights: int4, guidance: 3}]\n"
-    plan = expand(suite.load(write(text)))
+    plan = expand(resolve.load(write(text)))
     assert {cell.backbone for cell in plan.runnable if cell.name == "sjd"} == {
         "embedded-image",
         "embedded-image:weights=int4,guidance=3",
@@ -488,12 +491,12 @@ max_new_tokens: 30
 
 
 def test_a_backbones_entry_has_a_budget_of_its_own(write):
-    plan = expand(suite.load(str(write(SUITE_WITH_CHAT))))
+    plan = expand(resolve.load(str(write(SUITE_WITH_CHAT))))
     budgets = {cell.backbone: cell.max_new_tokens for cell in plan.cells}
     assert budgets == {"tiny:qwen2.5-7b:chat=true": 90, "tiny:llama3-8b": 20, "tiny:llama3-8b:weights=int8": 20}
     assert [entry.get("max_new_tokens") for entry in plan.manifest()["key"]["backbones"]] == [90, None, None]
     with pytest.raises(UsageError, match="max_new_tokens"):
-        suite.load(str(write(SUITE_WITH_CHAT.replace("90", "0"))))
+        resolve.load(str(write(SUITE_WITH_CHAT.replace("90", "0"))))
 
 
 def test_a_backbones_entry_has_a_sampling_of_its_own(write):
@@ -501,7 +504,7 @@ def test_a_backbones_entry_has_a_sampling_of_its_own(write):
     entry = "{name: tiny:dream-7b, sampling: {temperature: 0.2, top_p: 0.95}}"
     rest = "methods: [masked_diffusion, prompt_lookup]\ntasks: [gsm8k]\ntemperature: [0, 1]\n"
     path = write(f"backbones: [tiny:llama3-8b, {entry}]\n{rest}")
-    plan = expand(suite.load(path))
+    plan = expand(resolve.load(path))
     assert {(c.backbone, c.sampling.temperature, c.sampling.top_p) for c in plan.cells} == {
         ("tiny:dream-7b", 0.2, 0.95),
         ("tiny:llama3-8b", 0.0, 1.0),
@@ -518,7 +521,7 @@ def test_a_task_has_its_repetitions_and_the_command_line_replaces_them(write):
     path = write("methods: [sjd]\nbackbones: tabular\nrepetitions: 2\n" + tasks)
 
     def expected(**values):
-        plan = expand(suite.load(path, suite.Overrides(values)))
+        plan = expand(resolve.load(path, resolve.Overrides(values)))
         return {len(plan.prompts[cell.task]): plan.meta(cell).expected for cell in plan.cells}
 
     assert expected() == {2: 8, 3: 6}
@@ -529,7 +532,7 @@ def test_a_bare_name_of_the_command_line_takes_the_suites_entry(write):
     """`--backbone NAME` of a model that the suite has with parameters alone; a model of its own name stays plain."""
 
     def chosen(*names):
-        resolved = suite.load(str(write(SUITE_WITH_CHAT)), suite.Overrides({"backbones": list(names)}))
+        resolved = resolve.load(str(write(SUITE_WITH_CHAT)), resolve.Overrides({"backbones": list(names)}))
         return [(entry.name, entry.max_new_tokens) for entry in resolved.suite.backbones]
 
     assert chosen("tiny:qwen2.5-7b") == [("tiny:qwen2.5-7b:chat=true", 90)]

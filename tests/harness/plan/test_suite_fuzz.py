@@ -10,8 +10,8 @@ import yaml
 from hypothesis import strategies as st
 
 from stridebench.harness.errors import StrideError, UsageError
-from stridebench.harness.plan import suite
-from stridebench.harness.plan.cells import expand
+from stridebench.harness.plan import resolve, suite
+from stridebench.harness.plan.expand import expand
 from tests.support.cli import stride
 from tests.support.fuzz import SHORT_OR_LONG, assert_one_message, fuzz, plain, words
 
@@ -29,7 +29,7 @@ suites = st.dictionaries(st.sampled_from(KEYS) | words, values, max_size=3).map(
 
 def plan(data: dict[str, Any]) -> None:
     try:
-        expand(suite.resolve(data, suite.Lines("test", None))).manifest()
+        expand(resolve.resolve(data, resolve.Lines("test", None))).manifest()
     except StrideError as error:
         assert str(error)
 
@@ -55,7 +55,7 @@ def plan(data: dict[str, Any]) -> None:
 )
 def test_entries_of_another_type_are_refused(change: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="test"):
-        suite.resolve(BASE | change, suite.Lines("test", None))
+        resolve.resolve(BASE | change, resolve.Lines("test", None))
 
 
 @SHORT_OR_LONG

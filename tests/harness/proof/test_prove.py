@@ -29,7 +29,7 @@ from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.core.session import Session
 from stridebench.harness.discover import load_all
 from stridebench.harness.errors import ContractError, EnumerationLimit, UsageError
-from stridebench.harness.plan import presets, suite
+from stridebench.harness.plan import presets, resolve
 from stridebench.harness.proof import cases as proof_cases
 from stridebench.harness.proof.cases import CASES, GRID_CASES, Case, cases_of, wider_cases_of
 from stridebench.harness.proof.catalogue import Piece, compute
@@ -435,7 +435,7 @@ UNMEASURED = {
 
 
 def approximate_settings(*suites: str) -> dict[str, Method[Any]]:
-    methods = [method for name in suites for method in suite.of_command(name).methods]
+    methods = [method for name in suites for method in resolve.of_command(name).methods]
     return {
         label(method): method
         for method in methods
@@ -445,7 +445,7 @@ def approximate_settings(*suites: str) -> dict[str, Method[Any]]:
 
 class TestApproximateSettings:
     @pytest.mark.parametrize(
-        "suites", [("quick",), pytest.param(tuple(suite.commands()), id="all", marks=pytest.mark.audit)]
+        "suites", [("quick",), pytest.param(tuple(resolve.commands()), id="all", marks=pytest.mark.audit)]
     )
     def test_a_proof_case_shows_what_makes_each_approximate(self, suites: tuple[str, ...]) -> None:
         def shown(method: Method[Any]) -> bool:

@@ -16,7 +16,7 @@ import pytest
 from stridebench.harness.errors import StoreError
 from stridebench.harness.record.columns import Record, Sample
 from stridebench.harness.record.entries import CellMeta
-from stridebench.harness.record.files import RemoteRun, holds_run, remote_run
+from stridebench.harness.record.remote import RemoteRun, holds_run, remote_run
 from stridebench.harness.record.store import Store
 from tests.support.s3_server import s3_server
 

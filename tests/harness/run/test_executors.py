@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from stridebench.harness.errors import UsageError
-from stridebench.harness.plan.cells import expand
-from stridebench.harness.plan.suite import resolve_again
+from stridebench.harness.plan.expand import expand
+from stridebench.harness.plan.resolve import resolve_again
 from stridebench.harness.record.store import Store
 from stridebench.harness.run import executors
 from stridebench.harness.run.executors import summary

@@ -75,8 +75,8 @@ def test_a_command_names_each_recipe_and_its_layers() -> None:
         ranged is not None and "--set 'layers=[0, 3]' --out " in ranged and ranged.endswith("cross-regression-l0-3-b")
     )
     named = discover.general_command("adapter", "gsm8k-t0.6", "b:chat=true")
-    made = "stride train cross-regression --backbone b --data gsm8k_7k --name gsm8k-t0.6 --set data.temperature=0.6"
-    assert named == made and discover.general("heads", "mixed-t0") is None
+    command = "stride train cross-regression --backbone b --data gsm8k_7k --name gsm8k-t0.6 --set data.temperature=0.6"
+    assert named == command and discover.general("heads", "mixed-t0") is None
     assert discover.general("adapter", "mixed-t0") == ("cross-regression", None, "mixed_7k", "0")
     assert discover.general_command("samplers", "mulo-4x", "b") == "stride train mulo-4x --backbone b --data FILE"
     assert discover.general_command("samplers", "mulo-2x-gan", "b") is None

@@ -11,13 +11,13 @@ import pytest
 from stridebench.harness import discover
 from stridebench.harness.backbones import tiny
 from stridebench.harness.errors import PackageMissing, UsageError
-from stridebench.harness.plan import presets, suite, tiny_suite
-from stridebench.harness.plan.cells import expand
+from stridebench.harness.plan import presets, resolve, tiny_suite
+from stridebench.harness.plan.expand import expand
 from stridebench.harness.registry import METHODS
 from stridebench.harness.train import tiny_components
 from tests.support.cli import stride
 
-SUITES = [name for name in suite.commands() if name.endswith(("real", " 500"))]
+SUITES = [name for name in resolve.commands() if name.endswith(("real", " 500"))]
 
 
 @pytest.fixture(autouse=True)
@@ -27,13 +27,13 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
 
 
 def test_published_models_become_stand_ins_and_the_settings_stay() -> None:
-    overrides = suite.Overrides(tiny=True)
-    shrunk = suite.of_command("papers/adt_tree --only real", overrides)
-    whole = suite.of_command("papers/adt_tree --only real")
+    overrides = resolve.Overrides(tiny=True)
+    shrunk = resolve.of_command("papers/adt_tree --only real", overrides)
+    whole = resolve.of_command("papers/adt_tree --only real")
     assert [entry.name for entry in shrunk.suite.backbones] == [f"tiny:{entry.name}" for entry in whole.suite.backbones]
     assert shrunk.methods == whole.methods
     assert {use.limit for use in shrunk.tasks} == {1} and shrunk.suite.max_new_tokens == 40
-    own = suite.load("papers/sjdpp", overrides)
+    own = resolve.load("papers/sjdpp", overrides)
     assert [entry.name for entry in own.suite.backbones] == ["embedded-image"]
 
 
@@ -42,17 +42,17 @@ def test_settings_that_small_pictures_and_short_canvases_do_not_have_shrink() ->
     windows = {
         (METHODS.name_of(type(use.method)), use.method.window)
         for name in ("papers/sjdpp --only real", "papers/mulo_sd --only 500")
-        for use in suite.of_command(name, suite.Overrides(tiny=True)).uses
+        for use in resolve.of_command(name, resolve.Overrides(tiny=True)).uses
         if METHODS.name_of(type(use.method)) == "zipar"
     }
     assert windows == {("zipar", 2), ("zipar", 8)}
     steps = [
         use.method.steps
-        for use in suite.of_command("papers/cross_regression --only real", suite.Overrides(tiny=True)).uses
+        for use in resolve.of_command("papers/cross_regression --only real", resolve.Overrides(tiny=True)).uses
         if METHODS.name_of(type(use.method)) == "masked_diffusion"
     ]
     assert steps == [40, 10, 5, 40, 10, 5, 40, 2, 1], "twice 1024, 256, 128, and 1024, 64, 16 of 1024 tokens"
-    pictures = suite.of_command("papers/mulo_sd --only 500", suite.Overrides(tiny=True)).tasks
+    pictures = resolve.of_command("papers/mulo_sd --only 500", resolve.Overrides(tiny=True)).tasks
     assert {use.max_new_tokens for use in pictures} == {8192} and {use.limit for use in pictures} == {1}
 
 
@@ -133,11 +133,11 @@ def test_cells_whose_training_needs_a_package_are_skipped_without_it(monkeypatch
 
     monkeypatch.setattr(tiny_components, "_train", train)
     monkeypatch.setattr(discover, "is_here", lambda *_: False)
-    plan = expand(suite.of_command("papers/xspecmesh --only real", suite.Overrides(tiny=True)))
-    made = tiny_components.make(plan, lambda _: None)
-    skipped = {cell.backbone for cell in made.cells if str(cell.skip).startswith("low-rank training needs peft")}
+    plan = expand(resolve.of_command("papers/xspecmesh --only real", resolve.Overrides(tiny=True)))
+    trained = tiny_components.make(plan, lambda _: None)
+    skipped = {cell.backbone for cell in trained.cells if str(cell.skip).startswith("low-rank training needs peft")}
     assert skipped == {cell.backbone for cell in plan.runnable if ":lora=" in cell.backbone} != set()
-    assert {cell.backbone for cell in made.runnable} == {cell.backbone for cell in plan.runnable} - skipped
+    assert {cell.backbone for cell in trained.runnable} == {cell.backbone for cell in plan.runnable} - skipped
 
 
 def test_what_was_trained_for_an_earlier_stand_in_is_made_again(

@@ -41,6 +41,22 @@ def test_cells_match_by_configuration_and_pair_by_prompt() -> None:
     assert "too few prompts" in compare.markdown(compare.compare(a, b))
 
 
+def test_prompts_that_share_a_cluster_are_resampled_together() -> None:
+    """Twelve prompts in four clusters are too few for an interval; without clusters they are enough."""
+    stores = []
+    for named in (True, False):
+        a, b = empty(), empty()
+        for store, kept in ((a, 2), (b, 1)):
+            steps = [[step(kept, 2, ms=6.0 + i % 5)] * (i + 3) for i in range(12)]
+            store.add(
+                meta("m"), [record(f"p{i}", one, cluster=f"c{i % 4}" if named else "") for i, one in enumerate(steps)]
+            )
+        stores.append(compare.compare(a, b).frame.set_index("metric").loc["ms_per_token"])
+    clustered, alone = stores
+    assert (clustered["prompts"], alone["prompts"]) == (4, 12)
+    assert pd.isna(clustered["low"]) and alone["low"] < alone["high"]
+
+
 @pytest.mark.slow
 def test_seconds_of_unlike_machines_are_not_compared() -> None:
     comparison = compare.compare(suite(6), suite(6, fingerprint="other"))

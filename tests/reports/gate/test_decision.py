@@ -407,7 +407,11 @@ def test_seconds_are_compared_on_equal_machines_with_reruns_alone() -> None:
     near = [gate(slower(1.01), baseline, tolerated) for tolerated in (None, 0.3)]
     verdicts = [row.verdict for result in near for row in result.rows if row.metric == "speedup"]
     assert verdicts == ["inconclusive", "pass"]  # the reruns move by 2 %, so 5 % would not be seen
+    assert near[0].verdict == "pass" and "is not judged: a loss of 5.0% would not be seen" in near[0].notes[-1]
     assert [row.verdict for row in gate(slower(2.0), baseline).rows if row.metric == "speedup"] == ["fail"]
+    untimed = slower(2.0)
+    untimed.sealed_cells["c0"].facts["timed"] = False
+    assert "speedup" not in {row.metric for row in gate(untimed, baseline).rows}
     disturbed = slower(2.0)
     disturbed.sealed_cells["c0"].steps["wait_ns"] = 10_000_000
     result = gate(disturbed, baseline)

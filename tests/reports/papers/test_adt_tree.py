@@ -15,8 +15,8 @@ import pytest
 from click.testing import CliRunner
 
 from stridebench.harness.cli.main import stride
-from stridebench.harness.plan import suite
-from stridebench.harness.plan.cells import expand
+from stridebench.harness.plan import resolve
+from stridebench.harness.plan.expand import expand
 from stridebench.harness.record.entries import CellMeta, GridEntry
 from stridebench.harness.record.store import Store
 from stridebench.reports.papers import report
@@ -159,7 +159,7 @@ def test_models_of_the_paper_fill_their_rows_of_table_v_whatever_the_order_and_n
 
 
 def test_the_suite_of_table_v_has_each_of_its_rows() -> None:
-    cells = expand(suite.of_command("papers/adt_tree --only base")).cells
+    cells = expand(resolve.of_command("papers/adt_tree --only base")).cells
     options = [tables.options(cell.config["params"]) for cell in cells]
     rows = pd.DataFrame({"method": [cell.name for cell in cells], "options": options})
     for name in printed("adt_tree_table5").rows["Method"]:

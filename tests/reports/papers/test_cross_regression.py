@@ -21,8 +21,8 @@ from safetensors.torch import save_file
 
 from stridebench.harness import discover
 from stridebench.harness.cli.main import stride
-from stridebench.harness.plan import presets, suite
-from stridebench.harness.plan.cells import expand
+from stridebench.harness.plan import presets, resolve
+from stridebench.harness.plan.expand import expand
 from stridebench.harness.record.store import Store
 from stridebench.harness.registry import RECIPES
 from stridebench.reports.papers import cross_regression as papers_cross_energies
@@ -306,7 +306,7 @@ def test_fig_1_has_a_point_a_backbone() -> None:
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_adapters_of_layers_can_be_trained(name: str) -> None:
     discover.load_all()
-    plan = expand(suite.of_command(f"papers/cross_regression --only {name}"))
+    plan = expand(resolve.of_command(f"papers/cross_regression --only {name}"))
     adapters = {cell.config["params"].get("adapter") for cell in plan.cells} - {None, "cross-regression"}
     discover.load_recipes()
     for cell in plan.cells:

@@ -16,8 +16,8 @@ import yaml
 from rich.console import Console
 
 from stridebench.harness.errors import UsageError
-from stridebench.harness.plan import suite
-from stridebench.harness.plan.cells import expand
+from stridebench.harness.plan import resolve
+from stridebench.harness.plan.expand import expand
 from stridebench.harness.record import stats
 from stridebench.harness.record.entries import GridEntry
 from stridebench.harness.record.metrics import METRICS, totals, value
@@ -246,7 +246,7 @@ def test_other_suites_and_empty_runs_have_no_page(tmp_path: Path) -> None:
 
 
 def test_a_sweep_over_top_k_has_a_baseline_at_each() -> None:
-    plan = expand(suite.of_command("papers/sjdpp --only topk"))
+    plan = expand(resolve.of_command("papers/sjdpp --only topk"))
     assert {cell.sampling.top_k for cell in plan.cells if cell.role == "baseline"} == {1, 10, 100, 250}
     assert all(plan.baseline(cell).sampling == cell.sampling for cell in plan.cells)
     assert len({cell.id for cell in plan.cells}) == len(plan.cells) == 4 * 5  # and the second autoregressive set
@@ -257,7 +257,7 @@ def test_a_bad_top_k_says_what_is_expected(top_k: str, tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(f"methods: sjd\nbackbones: tabular\ntasks: tabular\ntop_k: {top_k}\n")
     with pytest.raises(UsageError, match="a whole number from 0, or a list of them to sweep"):
-        suite.load(str(path))
+        resolve.load(str(path))
 
 
 def test_runs_tile_their_picture_and_carry_its_log_probabilities() -> None:
@@ -410,9 +410,9 @@ def test_adding_a_table_takes_a_csv_and_an_entry(tmp_path: Path, monkeypatch: py
         paper_files.papers.cache_clear()
 
 
-@pytest.mark.parametrize("name", [name for name in suite.commands() if name.startswith("papers/")])
+@pytest.mark.parametrize("name", [name for name in resolve.commands() if name.startswith("papers/")])
 def test_the_report_of_a_papers_suite_has_its_name(name: str) -> None:
-    loaded = suite.of_command(name).suite
+    loaded = resolve.of_command(name).suite
     entry = loaded.report
     assert entry is not None and loaded.name == f"papers/{entry.name}"
     contents = paper_files.reports()[entry.name]

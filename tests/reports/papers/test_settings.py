@@ -6,16 +6,16 @@ import re
 
 import pytest
 
-from stridebench.harness.plan import suite
+from stridebench.harness.plan import resolve
 from tests import paper_settings
 from tests.paper_settings import Setting, settings
 
 
 @pytest.mark.parametrize("one", settings(), ids=lambda one: re.sub(r"\W+", "-", one.name))
 def test_a_setting_is_the_authors_or_has_a_reason(one: Setting) -> None:
-    assert one.ours, f"{one.suite} has no such setting"
-    assert one.agrees or one.reason, f"ours {one.ours}, the authors' {one.authors} ({one.source})"
-    assert one.source and one.suite in suite.commands()
+    assert one.suite_has, f"{one.suite} has no such setting"
+    assert one.agrees or one.reason, f"ours {one.suite_has}, the authors' {one.authors} ({one.source})"
+    assert one.source and one.suite in resolve.commands()
 
 
 def test_the_table_names_every_difference(capsys: pytest.CaptureFixture[str]) -> None:

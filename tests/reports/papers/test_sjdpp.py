@@ -15,8 +15,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from stridebench.harness.errors import UsageError
-from stridebench.harness.plan import suite
-from stridebench.harness.plan.cells import expand
+from stridebench.harness.plan import resolve
+from stridebench.harness.plan.expand import expand
 from stridebench.harness.record import stats
 from stridebench.reports.papers import drawing, paper_files, report
 from stridebench.reports.papers.measured import MeasuredRun
@@ -441,7 +441,7 @@ def test_the_suite_of_published_models_has_the_papers_setting(tmp_path: Path, mo
     captions = {"images": [], "annotations": [{"id": 5, "image_id": 1, "caption": "a cat"}]}
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "captions_val2017.json").write_text(json.dumps(captions))
-    plan = expand(suite.of_command("papers/sjdpp --only real"))
+    plan = expand(resolve.of_command("papers/sjdpp --only real"))
     cells = [cell for cell in plan.cells if cell.role == "method"]
     own = [cell for cell in cells if cell.name in ("sjd", "sjdpp")]
     settings = {(cell.backbone, cell.name, cell.config["params"]["window"]) for cell in own}
@@ -461,4 +461,4 @@ def test_the_suite_of_published_models_has_the_papers_setting(tmp_path: Path, mo
     assert [len(plan.prompts[use]) for use in plan.suite.tasks] == [1, 0, 0, 0]
     (tmp_path / "data" / "captions_val2017.json").write_text("{")
     with pytest.raises(UsageError, match=r"captions_val2017\.json"):
-        expand(suite.of_command("papers/sjdpp --only real"))
+        expand(resolve.of_command("papers/sjdpp --only real"))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from stridebench.harness.plan import suite as suites
+from stridebench.harness.plan import resolve
 from stridebench.harness.record.metrics import METRICS as FIGURES
 from stridebench.harness.record.metrics import totals, value
 from stridebench.reports.papers import report as papers
@@ -18,7 +18,7 @@ from tests.support.fake_store import FakeStore, empty, meta, record, step
 
 
 def test_the_batch_suite_sweeps_batches_of_the_jacobi_family() -> None:
-    batch_suite = suites.of_command("papers/sjdpp --only batch").suite
+    batch_suite = resolve.of_command("papers/sjdpp --only batch").suite
     assert batch_suite.batches == (1, 2, 4, 8) and [entry.name for entry in batch_suite.backbones] == ["embedded-image"]
 
 

@@ -13,8 +13,8 @@ from click.testing import CliRunner
 
 from stridebench.harness.cli.main import stride
 from stridebench.harness.errors import StoreError, UsageError
-from stridebench.harness.plan import presets, suite
-from stridebench.harness.plan.cells import expand
+from stridebench.harness.plan import presets, resolve
+from stridebench.harness.plan.expand import expand
 from stridebench.harness.record import stats
 from stridebench.harness.record.outputs import Mesh, save
 from stridebench.harness.record.store import Store, condition_file
@@ -286,7 +286,7 @@ def test_a_file_without_points_is_named(tmp_path: Path) -> None:
 
 
 def test_the_suite_has_every_row_and_companions_follow_the_command_line() -> None:
-    plan = expand(suite.load("papers/xspecmesh", suite.Overrides({"backbones": ["embedded-mesh"]})))
+    plan = expand(resolve.load("papers/xspecmesh", resolve.Overrides({"backbones": ["embedded-mesh"]})))
     decoded = {(cell.backbone, cell.config["params"].get("heads", "")) for cell in plan.cells}
     assert decoded == {(role["backbone"], role.get("heads", "")) for role in ROLES.values()}
     levels = pd.Series([prompt.category for prompt in next(iter(plan.prompts.values()))]).value_counts(normalize=True)
@@ -297,7 +297,7 @@ def test_the_suite_has_every_row_and_companions_follow_the_command_line() -> Non
 @pytest.mark.parametrize("tiny", [False, True])
 def test_every_row_of_the_papers_own_models_is_a_cell_of_the_suite(tiny: bool) -> None:
     """With six heads for Fig. 5a a row of four heads says so; it did not, and tables 2 to 4 were empty."""
-    resolved = suite.of_command("papers/xspecmesh --only real", suite.Overrides(tiny=tiny))
+    resolved = resolve.of_command("papers/xspecmesh --only real", resolve.Overrides(tiny=tiny))
     cells = [(cell.backbone, cell.name, cell.config["params"]) for cell in expand(resolved).cells]
     roles = reports()["xspecmesh_real"].roles
     assert set(roles) == {"A", "B", "C", "D", "E", "C-tuned", "E-tuned", "rival"}
@@ -312,7 +312,7 @@ def test_every_row_of_the_papers_own_models_is_a_cell_of_the_suite(tiny: bool) -
 
 def test_quality_is_judged_at_the_papers_shapes_on_rows_and_their_tuned_backbones() -> None:
     plan = expand(
-        suite.of_command("papers/xspecmesh --only quality", suite.Overrides({"backbones": ["embedded-mesh"]}))
+        resolve.of_command("papers/xspecmesh --only quality", resolve.Overrides({"backbones": ["embedded-mesh"]}))
     )
     decoded = {(cell.backbone, cell.config["params"].get("heads", "")) for cell in plan.cells}
     roles = [role for key, role in ROLES.items() if key not in ("B", "rival")]
@@ -323,9 +323,9 @@ def test_quality_is_judged_at_the_papers_shapes_on_rows_and_their_tuned_backbone
 
 def test_companions_that_are_no_lists_are_refused() -> None:
     with pytest.raises(UsageError, match="beside is 'embedded-mesh'; map a backbone to a list"):
-        suite.load("papers/xspecmesh", suite.Overrides({"beside": "embedded-mesh"}))
+        resolve.load("papers/xspecmesh", resolve.Overrides({"beside": "embedded-mesh"}))
     with pytest.raises(UsageError, match="'embedded-mesh-mlp-lora' is not a backbone of the suite"):
-        suite.load("papers/xspecmesh", suite.Overrides({"beside": {}}))
+        resolve.load("papers/xspecmesh", resolve.Overrides({"beside": {}}))
 
 
 def test_a_run_keeps_the_points_that_its_meshes_were_made_from(tmp_path: Path) -> None:

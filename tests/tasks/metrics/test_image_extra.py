@@ -32,8 +32,8 @@ else:
         pass
     else:
         raise SystemExit("an operator without a kernel returned a value")
-eye, zero, apart = numpy.eye(2), numpy.zeros(2), numpy.array([3.0, 0.0])
-distance = fid_score.calculate_frechet_distance(zero, eye, apart, eye)
+eye, zero, mean = numpy.eye(2), numpy.zeros(2), numpy.array([3.0, 0.0])
+distance = fid_score.calculate_frechet_distance(zero, eye, mean, eye)
 assert abs(distance - 9) < 1e-6, distance  # unit covariances whose means are three apart
 """
 

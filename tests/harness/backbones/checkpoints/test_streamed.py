@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config
 
-from stridebench.harness.backbones.checkpoints import transformers_models
+from stridebench.harness.backbones.checkpoints import streamed, transformers_models
 from stridebench.harness.backbones.slots.fused_llama import FusedLlama
 from stridebench.harness.backbones.slots.net import SlotInputs, Slots
 from stridebench.harness.errors import WeightsError
@@ -46,8 +46,8 @@ def saved(config: Any, folder: Path, **options: Any) -> Path:
 
 
 def read(folder: Path, dtype: torch.dtype) -> Any:
-    model = transformers_models.read(folder, transformers_models.read_config("small", folder), "sdpa", dtype)
-    return None if model is None else transformers_models.fill(model)
+    model = streamed.read(folder, transformers_models.read_config("small", folder), "sdpa", dtype)
+    return None if model is None else streamed.fill(model)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

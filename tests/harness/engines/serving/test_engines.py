@@ -16,7 +16,8 @@ from stridebench.harness.core.engine import Counters, EngineFault, Reply
 from stridebench.harness.errors import RunIncomplete
 from stridebench.harness.record.store import Store
 from stridebench.reports import crossover
-from stridebench.reports.summary import reader, summarise, summarise_engines
+from stridebench.reports.engine_rows import summarise_engines
+from stridebench.reports.summary import reader, summarise
 from stridebench.running import run as facade_run
 from stridebench.stored_run import StoredRun
 from tests.support.answer_server import Answers, answer_server
