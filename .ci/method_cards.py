@@ -8,7 +8,7 @@ from typing import Any
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
-from stridebench.harness.cli.list import methods
+from stridebench.harness.cli.list import rows_of
 from stridebench.harness.core import Claim
 from stridebench.harness.discover import declare_all
 from stridebench.harness.registry import METHODS
@@ -17,7 +17,7 @@ from stridebench.harness.registry import METHODS
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the generated pages."""
     declare_all()
-    rows = [row for row in methods() if not METHODS.from_plugin(row["name"])]
+    rows = [row for row in rows_of(METHODS) if not METHODS.from_plugin(row["name"])]
     for path, text in {"methods/index.md": index(rows), **{f"methods/{r['name']}.md": card(r) for r in rows}}.items():
         files.append(File.generated(config, path, content=text))
     return files

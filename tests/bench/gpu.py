@@ -16,8 +16,8 @@ from stridebench.harness.core.method import Method
 from stridebench.harness.machine.device import native_dtype
 from stridebench.harness.plan.cells import Cell, Plan
 from stridebench.harness.plan.expand import expand
+from stridebench.harness.plan.overrides import Overrides
 from stridebench.harness.plan.resolve import load as load_suite
-from stridebench.harness.plan.suite import Overrides
 from stridebench.harness.run import machine_profile
 from tests.bench.decoding import beside_generate, decoder, overhead, quantized, windows
 from tests.bench.timing import (

@@ -35,7 +35,7 @@ from stridebench.harness.errors import ContractError, UsageError, WeightsError
 from stridebench.harness.plan import presets
 from stridebench.harness.plan.expand import expand
 from stridebench.harness.plan.resolve import resolve
-from stridebench.harness.plan.suite import Lines
+from stridebench.harness.plan.yaml_lines import Lines
 from stridebench.harness.proof.cases import GRID_CASES
 from stridebench.harness.proof.mutants import CAUGHT
 from stridebench.harness.proof.prove import prove

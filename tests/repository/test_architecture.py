@@ -212,7 +212,7 @@ def test_no_test_imports_what_is_private_to_another_folder():
     [
         ("from stridebench.tasks import _texts", {"stridebench.tasks._texts"}),
         ("from stridebench.tasks._texts import asked", {"stridebench.tasks._texts", "stridebench.tasks._texts.asked"}),
-        ("from stridebench.harness.plan.suite import _resolve", {"stridebench.harness.plan.resolve._resolve"}),
+        ("from stridebench.harness.plan.suite import _resolve", {"stridebench.harness.plan.suite._resolve"}),
         ("from stridebench.harness.plan.suite import load", set()),
         ("from stridebench.methods._helpers import x", set()),
     ],
