@@ -240,7 +240,7 @@ class Handler(SimpleHTTPRequestHandler):
         self.end_headers()
 
 
-class Server(ThreadingHTTPServer):
+class PageServer(ThreadingHTTPServer):
     """A thread a request, for as many browsers as ask at once."""
 
     request_queue_size = 1024
@@ -252,7 +252,7 @@ class Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def serve(folder: Path, port: int, curve: page.Curve | None = None) -> Iterator[Server]:
+def serve(folder: Path, port: int, curve: page.Curve | None = None) -> Iterator[PageServer]:
     """Bind the server of a folder; its pages are removed at the end.
 
     Args:
@@ -266,7 +266,7 @@ def serve(folder: Path, port: int, curve: page.Curve | None = None) -> Iterator[
         text.write(Path(site) / "assets")
         handler = functools.partial(Handler, library=library)
         try:
-            server = Server((ADDRESS, port), handler)
+            server = PageServer((ADDRESS, port), handler)
         except OSError as error:
             raise StoreError(f"port {port} cannot be served: {error}. Choose another with --port.") from error
         with server:

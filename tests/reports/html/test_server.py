@@ -15,7 +15,7 @@ from urllib.parse import quote
 import pytest
 
 from stridebench.harness.record.entries import CellMeta
-from stridebench.reports.html.server import Server, serve
+from stridebench.reports.html.server import PageServer, serve
 from tests.support import page_runs
 from tests.support.cli import refused, stride
 from tests.support.fake_store import empty, meta, record, step
@@ -178,7 +178,7 @@ def test_clients_that_leave_early_print_nothing_and_many_at_once_get_the_whole_l
     for client in clients:
         with client, client.makefile("rb") as answer:
             texts.append(answer.read().decode().partition("\r\n\r\n")[2])
-    assert set(texts) == {expected} and Server.request_queue_size >= 512
+    assert set(texts) == {expected} and PageServer.request_queue_size >= 512
     assert capfd.readouterr().err == ""
 
 
