@@ -162,6 +162,7 @@ def _show(rows: list[dict[str, Any]], bugs: list[dict[str, Any]], floor: Mapping
         caught = "caught" if row["planted"] else (missed if row["plants"] else "none injected")
         lines.append([row["label"], row["verdict"], tv, row["claim"], caught, row["case"]])
     unproved = [f"! {row['label']}: {row['case']}" for row in rows if row["total_variation"] is None]
+    unproved += [f"! {row['label']}: {row['hint']}" for row in rows if row["hint"]]
     table = text_table.TextTable("exact output distributions", tuple(columns), lines, unproved)
     text_table.print_table(table, console)
     if bugs:

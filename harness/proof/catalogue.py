@@ -128,7 +128,7 @@ def joined(row: dict[str, Any], dear: Mapping[str, Any] | None) -> dict[str, Any
     if "unverified" in (row["verdict"], dear["verdict"]):
         return {**(row if row["verdict"] == "unverified" else dear), **seconds}
     worst = max(row, dear, key=lambda one: -1 if one["total_variation"] is None else one["total_variation"])
-    return {**row, **{key: worst[key] for key in ("total_variation", "case", "verdict")}, **seconds}
+    return {**row, **{key: worst[key] for key in ("total_variation", "case", "verdict", "hint")}, **seconds}
 
 
 def proof_of(
@@ -159,6 +159,7 @@ def unverified(name: str, method: Any, reason: str) -> dict[str, Any]:
         "total_variation": None,
         "case": reason,
         "verdict": "unverified",
+        "hint": "",
         "planted": False,
         "plants": [],
     }

@@ -11,6 +11,7 @@ from stridebench.harness.core.method import Claim, Method, label, parameters
 from stridebench.harness.errors import EnumerationLimit, UsageError
 from stridebench.harness.proof.cases import Case, cases_of, wider_cases_of
 from stridebench.harness.proof.distance import DRAWN, WHOLE, Effort, Measured, distance, measure, reference_of
+from stridebench.harness.proof.foreign import foreign_randomness
 from stridebench.harness.proof.kept_laws import sheet
 from stridebench.harness.proof.mutants import TriedMutant, try_mutant
 
@@ -28,6 +29,7 @@ class Proof:
         verdict: exact, approximate or broken.
         mutants: those tried on this setting, stopping at the first that is caught.
         cases: as they were enumerated.
+        hint: the likely cause of a broken verdict, or "" if none was seen.
     """
 
     method: Method[Any]
@@ -37,6 +39,7 @@ class Proof:
     verdict: str
     mutants: tuple[TriedMutant, ...] = ()
     cases: tuple[Case, ...] = ()
+    hint: str = ""
 
     @property
     def catches(self) -> bool:
@@ -53,6 +56,7 @@ class Proof:
             "total_variation": self.total_variation,
             "case": self.case,
             "verdict": self.verdict,
+            "hint": self.hint,
             "planted": self.catches,
             "plants": [{**vars(mutant), "caught": mutant.caught} for mutant in self.mutants],
         }
@@ -91,7 +95,8 @@ def prove(
         tried = _tried(method, [*measured, *_measured(method, later, effort, part)], effort)
     verdict = verdict_of(claim, worst.total_variation)
     enumerated = tuple(result.case for result in measured)
-    return Proof(method, claim, worst.total_variation, str(worst.case), verdict, tuple(tried), enumerated)
+    hint = foreign_randomness(method, worst.case) if verdict == "broken" else ""
+    return Proof(method, claim, worst.total_variation, str(worst.case), verdict, tuple(tried), enumerated, hint)
 
 
 def _measured(method: Method[Any], cases: Sequence[Case], effort: Effort, part: str) -> list[Measured]:

@@ -247,6 +247,8 @@ def _extent(proof: Proof, cases: Sequence[Case]) -> str:
     """Describe the enumerated cases, and those that were shortened."""
     if proof.total_variation is None:
         return proof.case
+    if proof.hint:
+        return proof.hint
     text = f"enumerated on {len(proof.cases)} models, outputs of up to {max(c.length for c in proof.cases)} tokens"
     shorter = sum(case not in (*cases, *WIDER_CASES) for case in proof.cases)
     text += f"; {shorter} cut shorter, since a step has too many outcomes" if shorter else ""

@@ -229,7 +229,14 @@ class TestProcesses:
 
 load_all()
 GREEDY_CASE, DRAWN_CASE = Case(2, 3, 19, Sampling(0.0)), CASES[0]
-ROW: dict[str, Any] = {"verdict": "exact", "total_variation": 1e-16, "case": "one", "seconds": 1.0, "planted": True}
+ROW: dict[str, Any] = {
+    "verdict": "exact",
+    "total_variation": 1e-16,
+    "case": "one",
+    "hint": "",
+    "seconds": 1.0,
+    "planted": True,
+}
 
 
 @pytest.mark.parametrize("outputs", [None, 32])
@@ -256,9 +263,18 @@ def test_both_rows_together_are_that_of_all_cases() -> None:
 @pytest.mark.parametrize(
     ("dear", "expected"),
     [
-        ({"verdict": "exact", "total_variation": 2e-16, "case": "two", "seconds": 2.0}, ("exact", "two", 3.0)),
-        ({"verdict": "exact", "total_variation": 0.0, "case": "two", "seconds": 2.0}, ("exact", "one", 3.0)),
-        ({"verdict": "broken", "total_variation": 0.3, "case": "two", "seconds": 2.0}, ("broken", "two", 3.0)),
+        (
+            {"verdict": "exact", "total_variation": 2e-16, "case": "two", "hint": "", "seconds": 2.0},
+            ("exact", "two", 3.0),
+        ),
+        (
+            {"verdict": "exact", "total_variation": 0.0, "case": "two", "hint": "", "seconds": 2.0},
+            ("exact", "one", 3.0),
+        ),
+        (
+            {"verdict": "broken", "total_variation": 0.3, "case": "two", "hint": "", "seconds": 2.0},
+            ("broken", "two", 3.0),
+        ),
         ({"verdict": "unverified", "total_variation": None, "case": "why", "seconds": 2.0}, ("unverified", "why", 3.0)),
         (None, ("exact", "one", 1.0)),
     ],

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -33,6 +34,7 @@ from stridebench.harness.proof.cases import (
     PUBLISHED_GREEDY,
     Case,
     batch_cases_of,
+    cases_of,
     joint_case_of,
     presets_names,
 )
@@ -48,7 +50,7 @@ from stridebench.harness.proof.distance import (
 )
 from stridebench.harness.proof.enumerate import Law
 from stridebench.harness.proof.mutants import CAUGHT, injected
-from stridebench.harness.proof.prove import EXACT
+from stridebench.harness.proof.prove import EXACT, prove
 from stridebench.harness.proof.random_cases import random_case, try_random
 from stridebench.harness.proof.verdicts import Verdicts
 from stridebench.harness.record.entries import StoredVerdict
@@ -123,6 +125,43 @@ class NinthDraft(Speculative):
         return verify_chain(draft.tokens, draft.probs, p, run.draws)
 
 
+class DrawsOfTorch(OneByOne):
+    def token(self, run: Run, p: torch.Tensor) -> torch.Tensor:
+        return torch.multinomial(p[0], 1)[0]  # the line that the hint names
+
+
+class DrawsOfNumpy(OneByOne):
+    def token(self, run: Run, p: torch.Tensor) -> torch.Tensor:
+        return torch.tensor(np.random.choice(p.shape[1], p=p[0].numpy()))
+
+
+class HoldsAGenerator(OneByOne):
+    generator = torch.Generator().manual_seed(0)
+
+    def token(self, run: Run, p: torch.Tensor) -> torch.Tensor:
+        return torch.multinomial(p[0], 1, generator=self.generator)[0]
+
+
+@dataclass(frozen=True)
+class EqualToOwnSample(Speculative):
+    """A draft is accepted if the target draws the same token there. Exact, and every draft is one more draw."""
+
+    drafter: str = "toy"
+    gamma: int = 3
+
+    def step(self, run: Run, state: ModelDrafter) -> Acceptance:
+        draft = state.propose(run)
+        p = run.probs(run.target.forward(draft))
+        drawn = run.draws.categorical(p, "resid")
+        n = int((drawn[:-1] == draft.tokens).cumprod(0).sum())
+        path = Path(
+            torch.arange(len(draft.tokens)).where(torch.arange(len(draft.tokens)) < n, -1),
+            torch.tensor(n),
+            p.new_zeros(()),
+        )
+        return Acceptance(path, drawn[n])
+
+
 SHARED: dict[str, torch.Tensor] = {}
 """What `SharesItsBuffer` keeps for all rows of a batch together."""
 
@@ -168,6 +207,29 @@ class TestRuns:
     def test_random_cases_see_a_cut_that_is_dropped_beside_another(self) -> None:
         (one,) = try_random({"drops": [WithoutTopP()]}, 60, SEED, math.inf)
         assert one.verdict == "broken"
+
+    @pytest.mark.parametrize(
+        ("method", "source"),
+        [
+            (DrawsOfTorch(), "torch's global generator moved, at "),
+            (DrawsOfNumpy(), "numpy's global generator moved."),
+            (HoldsAGenerator(), "it may hold a generator or state of its own"),
+        ],
+    )
+    def test_a_method_that_draws_elsewhere_is_broken_with_a_hint(self, method: Method[Any], source: str) -> None:
+        note = word_of_run(method).note
+        assert note.startswith("two decodes with the same draws differ: ") and source in note
+        line = DrawsOfTorch.token.__code__.co_firstlineno + 1
+        assert (f"{__file__}:{line}." in note) == isinstance(method, DrawsOfTorch)
+
+    def test_a_bias_has_no_hint_of_another_source(self) -> None:
+        assert prove(WithoutTopP(), CASES, mutants=False).hint == ""
+
+    @pytest.mark.slow
+    def test_drafts_compared_with_samples_of_the_target_are_enumerated_on_every_fixed_case(self) -> None:
+        method = EqualToOwnSample()
+        proof = prove(method, mutants=False)
+        assert (proof.verdict, len(proof.cases)) == ("exact", len(cases_of(method)))
 
     def test_a_run_in_batches_sees_a_buffer_that_rows_share(self) -> None:
         assert [word_of_run(SharesItsBuffer(), batch).word for batch in (1, 4)] == ["exact", "broken"]
