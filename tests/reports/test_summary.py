@@ -44,6 +44,17 @@ def test_two_passes_a_step_are_timed_once_in_the_prediction() -> None:
     assert row["predicted"] == pytest.approx(20 / 16) == row["speedup"] and row["flags"] == ""
 
 
+def test_the_prediction_counts_the_start_of_the_baseline_and_leaves_out_prompts_that_failed() -> None:
+    """The baseline takes 10 ms a step and 10 ms before them, and four times that if the method fails on the prompt."""
+    prompts = [f"p{i}" for i in range(4)]
+    baseline = [record(p, [step(ms=40.0 if p == "p0" else 10.0)] * 10, start_ns=10_000_000) for p in prompts]
+    method = [record(p, [step(1, 2, ms=12.0)] * 5) for p in prompts[1:]]
+    store = empty().add(meta("ar", role="baseline"), baseline)
+    store.add(meta("m"), [record("p0", [], status="failed", error="boom"), *method])
+    row = summarise(store).set_index("cell").loc["m"]
+    assert row["predicted"] == pytest.approx(2 * 11 / 12) == row["speedup"]
+
+
 @pytest.mark.slow
 def test_a_metric_is_that_of_the_record(frame: pd.DataFrame) -> None:
     cell = suite(6).cell("t0-spec")

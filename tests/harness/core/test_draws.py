@@ -21,6 +21,7 @@ from scipy import stats
 from stridebench.harness.core.draft import Path
 from stridebench.harness.core.draws import (
     BLOCK,
+    FEW,
     LIVE_CLOCKS,
     LONG,
     Draws,
@@ -176,8 +177,9 @@ class TestInverseCdf:
         tokens = inverse_cdf(probs, torch.full((8,), 1 - 2.0**-53, dtype=torch.float64))
         assert tokens.tolist() == [29_999] * 8
 
-    def test_cuts_are_where_the_running_sum_passes_u(self) -> None:
-        probs = torch.tensor([[0.25, 0.0, 0.5, 0.25]], dtype=torch.float64).expand(5, -1)
+    @pytest.mark.parametrize("zeros", [0, FEW])
+    def test_cuts_are_where_the_running_sum_passes_u(self, zeros: int) -> None:
+        probs = torch.tensor([[0.25, 0.0, 0.5, 0.25] + [0.0] * zeros], dtype=torch.float64).expand(5, -1)
         u = torch.tensor([0.0, 0.2499, 0.25, 0.7499, 0.75], dtype=torch.float64)
         assert inverse_cdf(probs, u).tolist() == [0, 0, 2, 2, 3]
 

@@ -13,8 +13,10 @@ from types import FrameType
 from typing import Any
 
 import pytest
+import torch
 
 from stridebench.harness.core.method import Claim, Method
+from stridebench.harness.core.run import Run
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.discover import load_all
 from stridebench.harness.errors import EnumerationLimit, RunIncomplete
@@ -22,10 +24,12 @@ from stridebench.harness.plan import contract
 from stridebench.harness.proof import distance, kept_laws, processes
 from stridebench.harness.proof.cases import CASES, Case, cases_of, cases_to_verify, halves
 from stridebench.harness.proof.catalogue import Piece, compute, joined, pieces
+from stridebench.harness.proof.enumerate import EnumeratingDraws
 from stridebench.harness.proof.kept_laws import LawKeeper, keeping, kept, sheet
 from stridebench.harness.proof.mutants import try_mutant
 from stridebench.harness.proof.prove import prove
 from stridebench.harness.registry import METHODS
+from tests.support.one_by_one import OneByOne
 
 FEW = tuple(case for case in CASES if case.outputs <= 8 and case.sampling.temperature > 0)[:2]
 ROOT = Path(kept_laws.__file__).resolve().parents[2]
@@ -44,6 +48,15 @@ def proved(folder: Path, command: str, fresh: bool = False) -> LawKeeper:
     with keeping(keeper(folder, command, fresh)) as used:
         assert prove(method(), FEW, mutants=False).verdict == "exact"
     return used
+
+
+class Pinned(OneByOne):
+    """Each token is an answer of the pinned stream."""
+
+    pinned = frozenset({"init"})
+
+    def token(self, run: Run, p: torch.Tensor) -> torch.Tensor:
+        return run.draws.categorical(p, "init")[0]
 
 
 @pytest.fixture(autouse=True)
@@ -116,6 +129,14 @@ class TestSheets:
         assert first.caught and clean.total_variation < 1e-12
         assert used.used and not used.enumerated
         assert len(list(tmp_path.iterdir())) == 2
+
+    def test_proofs_with_other_answers_of_a_pinned_stream_have_laws_of_their_own(self, tmp_path: Path) -> None:
+        starts = [EnumeratingDraws(pinned=Pinned.pinned, start=start) for start in range(4)]
+        fresh = [distance.method_law(Pinned(), FEW[0], draws) for draws in starts]
+        assert any(law != fresh[0] for law in fresh)
+        with keeping(keeper(tmp_path, "monday")) as used, sheet(method()):
+            assert [distance.method_law(Pinned(), FEW[0], draws) for draws in starts] == fresh
+        assert used.enumerated == len(starts)
 
     def test_an_enumeration_that_is_too_wide_ends_in_the_same_error(self, tmp_path: Path) -> None:
         def wide() -> kept_laws.Law:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import FrozenInstanceError, asdict
+from dataclasses import FrozenInstanceError, asdict, replace
 from typing import Any
 
 import pandas as pd
@@ -132,6 +132,14 @@ class TestStart:
     )
     def test_by_hand(self, name: str, by_hand: float) -> None:
         assert value(METRICS[name], totals(*frames(self.RECORDS))) == pytest.approx(by_hand, rel=1e-12)
+
+
+def test_the_time_of_a_pass_is_shared_by_the_decodes_that_it_serves() -> None:
+    """Each pass of b, of 2 and 5 ms, serves another decode too; a takes 8 ms alone."""
+    shared = Record(RECORDS[2].sample, tuple(replace(one, served=2) for one in B))
+    sums = totals(*frames((RECORDS[1], shared)))
+    assert value(METRICS["throughput"], sums) == pytest.approx(14 / 0.0115, rel=1e-12)
+    assert value(METRICS["tokens_per_second"], sums) == pytest.approx(14 / 0.015, rel=1e-12)
 
 
 class TestMetrics:
