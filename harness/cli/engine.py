@@ -8,14 +8,16 @@ import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import click
+from rich.console import Console
 
 from stridebench.harness.cli import run as run_verb
-from stridebench.harness.cli.main import LazyGroup, LocalPath, emit, say
+from stridebench.harness.cli.main import LazyGroup, LocalPath, add_to_step_summary, emit, say
 from stridebench.harness.discover import declare_all
 from stridebench.harness.engines.answer import KEY_ENV
 from stridebench.harness.engines.serving import launch
@@ -26,7 +28,7 @@ from stridebench.harness.record.outputs import json_values
 from stridebench.harness.registry import ENGINES, TASKS
 from stridebench.reports.history.report import Change, changes
 from stridebench.reports.history.series import Series, read, series
-from stridebench.reports.text_table import number
+from stridebench.reports.text_table import Column, TextTable, markdown_lines, number, print_table, word
 
 SUITE = "servers"
 """The suite that `stride engine run` decodes by default."""
@@ -58,6 +60,7 @@ def command() -> None:
     \b
     stride engine serve vllm --model FOLDER
     stride engine run --url vLLM=http://127.0.0.1:8000
+    stride engine check http://127.0.0.1:8000 --plain http://127.0.0.1:8001 --prompts mine.jsonl
     stride engine watch http://127.0.0.1:8000
     """
 
@@ -139,6 +142,92 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     for one in (signal.SIGINT, signal.SIGTERM):
         signal.signal(one, signal.SIG_IGN)
     raise KeyboardInterrupt
+
+
+LABELS = {"speculative": "with drafts", "plain": "plain"}
+CHECKED = (
+    Column("server", "server", rank=0, formatter=word("server")),
+    Column("temperature", "T", 0, rank=0),
+    Column("prompts", "prompts", 0, rank=5),
+    Column("tokens_per_second", "tokens/s", 1, rank=1),
+    Column("times", "x plain", rank=0),
+    Column("ttft_ms", "TTFT ms", 0, rank=3),
+    Column("tpot_ms", "ms a token", 1, rank=3),
+    Column("acceptance", "acceptance", rank=2),
+    Column("length_per_draft", "length a draft", rank=4),
+    Column("length_per_pass", "length a pass", rank=4),
+    Column("verdict", "verdict", rank=1, formatter=word("verdict")),
+)
+
+
+@command.command(name="check")
+@click.argument("url")
+@click.option("--plain", metavar="URL", help="The same model on the same engine without drafts, to compare with.")
+@click.option(
+    "--prompts",
+    type=LocalPath(exists=True, dir_okay=False),
+    required=True,
+    help="A file of prompts, as `stride run --prompts` takes it; they are sent as texts.",
+)
+@click.option("--limit", type=click.IntRange(1), help="Only the first prompts.")
+@click.option("--minutes", type=click.FloatRange(0, min_open=True), default=5.0, show_default=True, help="At most.")
+@click.option("--max-new-tokens", type=click.IntRange(1), default=64, show_default=True, help="Of each output.")
+@click.option("--engine", help="Its adapter, of `stride list engines`. Default: as the server calls itself, or openai.")
+@click.option("--key-env", default=KEY_ENV, show_default=True, help="The environment variable that holds its key.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document: {headline, outcome, reasons, cells, notes}.")
+def check_server(
+    url: str,
+    plain: str | None,
+    prompts: Path,
+    limit: int | None,
+    minutes: float,
+    max_new_tokens: int,
+    engine: str | None,
+    key_env: str,
+    as_json: bool,
+) -> None:
+    """Does speculation pay on a server, and is it safe?
+
+    Each prompt is decoded at T = 0 and at T = 1, by turns on both servers. At T = 0 the tokens and their probabilities
+    are compared with the plain decode's. At T = 1 the tokens are bet against by the probabilities that the server sends
+    with them, so no weights are needed. In a workflow of GitHub the result goes to the step summary too.
+
+    Exit codes: 0 safe, 1 unsafe, 4 not shown (no --plain, too few prompts, other arithmetic), 2 error.
+
+    \b
+    stride engine check http://127.0.0.1:8000 --plain http://127.0.0.1:8001 --prompts mine.jsonl
+    stride engine check http://127.0.0.1:8000 --prompts mine.jsonl --limit 24 --json
+    """
+    from stridebench.harness.engines import check_verdict, checking  # imports torch
+
+    declare_all()
+    task: Any = TASKS.get("prompts")(file=str(prompts))
+    chosen = task.prompts()[:limit]
+    if textless := [prompt.id for prompt in chosen if prompt.text is None or prompt.last]:
+        raise UsageError(f"{textless[0]} of {prompts} is not a text; a check sends texts, so write them as `prompt`")
+    addresses = {"speculative": url, **({"plain": plain} if plain else {})}
+    name = engine or checking.adapter_of(url, key_env)
+    if not hasattr(ENGINES.get(name), "url"):
+        raise UsageError(f"{name} runs in this process, so there is no server to check; `stride list engines` has some")
+    uses = {
+        role: EngineUse(name, LABELS[role], {"url": at, "prompt": "text", "key_env": key_env})
+        for role, at in addresses.items()
+    }
+    result = checking.check(uses, TaskUse("prompts", task, limit), chosen, max_new_tokens, 60 * minutes)
+    shown = [one for one in CHECKED if any(getattr(cell, one.key) not in (None, "") for cell in result.cells)]
+    lines = [[column.text(asdict(cell)) for column in shown] for cell in result.cells]
+    reasons = "\n".join(f"- {reason}" for reason in result.reasons)
+    titles = [column.title for column in shown]
+    notes = "\n".join(f"- {note}" for note in result.notes)
+    add_to_step_summary(
+        "\n\n".join([f"## {result.headline}", reasons, "\n".join(markdown_lines(titles, lines)), notes])
+    )
+    if as_json:
+        emit({"headline": result.headline, **asdict(result)})
+    else:
+        say(f"{result.headline}\n{reasons}\n")
+        print_table(TextTable(f"{name}, one request at a time", tuple(shown), lines, list(result.notes)), Console())
+    raise SystemExit(check_verdict.OUTCOMES[result.outcome])
 
 
 @command.command(name="watch")

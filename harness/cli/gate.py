@@ -14,7 +14,7 @@ import click
 from rich.console import Console
 
 from stridebench.gating import MIN_PROMPTS, gate_replay, read_baseline
-from stridebench.harness.cli.main import LazyGroup, LocalPath, emit, say
+from stridebench.harness.cli.main import LazyGroup, LocalPath, add_to_step_summary, emit, say
 from stridebench.harness.errors import RunIncomplete, UsageError, printable
 from stridebench.harness.machine.extras import optional
 from stridebench.harness.record.store import Store
@@ -232,10 +232,7 @@ def write_verdict(result: decision.GateResult, store: Store | None, markdown: Pa
 
 def report_to_github(result: decision.GateResult) -> None:
     """Append the table to the step summary of a GitHub workflow, and annotate rows that do not pass."""
-    summary = os.environ.get("GITHUB_STEP_SUMMARY")
-    if summary:
-        with Path(summary).open("a", encoding="utf-8") as file:
-            file.write(rendering.markdown(result) + "\n")
+    add_to_step_summary(rendering.markdown(result))
     if os.environ.get("GITHUB_ACTIONS") == "true":
         for line in rendering.github_annotations(result):
             say(line, err=True)  # standard output may be one JSON document

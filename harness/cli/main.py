@@ -137,6 +137,13 @@ def say(text: str, err: bool = False) -> None:
     click.echo(printable(text), err=err)
 
 
+def add_to_step_summary(text: str) -> None:
+    """Append Markdown to the step summary, if this runs in a workflow of GitHub."""
+    if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
+        with Path(summary).open("a", encoding="utf-8") as file:
+            file.write(text + "\n")
+
+
 def emit(document: Any) -> None:
     """Print one strict JSON document on standard output."""
     click.echo(json.dumps(json_values(document), indent=1, allow_nan=False))

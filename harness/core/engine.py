@@ -23,6 +23,7 @@ FAULTS = {
     "server_error": "the server failed (5xx)",
     "refused": "the server refused the request (4xx)",
     "not_served": "the server does not serve this model",
+    "no_stream": "the server answers in one piece, and a stream was asked for",
     "cut_short": "the stream ended before its last message",
     "malformed": "the answer is not of the documented form",
     "not_a_number": "a log-probability or figure is NaN or infinite",
@@ -88,6 +89,7 @@ class EngineRequest:
         seed: of this request.
         max_tokens: the budget of the output.
         ignore_eos: the end of text is an ordinary token.
+        top_logprobs: how many of the most probable tokens are asked for with each token of the output.
     """
 
     ids: tuple[int, ...]
@@ -98,6 +100,7 @@ class EngineRequest:
     top_p: float = 1.0
     seed: int = 0
     ignore_eos: bool = False
+    top_logprobs: int = 0
 
 
 @dataclass(frozen=True)
@@ -139,6 +142,20 @@ class Chunk:
 
 
 @dataclass(frozen=True)
+class TokenRow:
+    """The probabilities that an engine sends with one token of an output.
+
+    Args:
+        token: the token, by its id or text.
+        top: natural log-probabilities of the most probable tokens by the same names, before temperature and cuts. The
+            token may stand there as well if it is not one of them. Empty if the engine sends none.
+    """
+
+    token: str
+    top: Mapping[str, float]
+
+
+@dataclass(frozen=True)
 class Reply:
     """The response to one request.
 
@@ -151,6 +168,7 @@ class Reply:
         finish: why it ended, in the engine's word; "" if it does not say.
         logprobs: log p of each token (natural), or None if unknown.
         acceptance: counts of kept drafts, or None if unknown.
+        rows: probabilities at each token, or None if they were not asked for, or not sent.
     """
 
     tokens: tuple[int, ...] | None = None
@@ -161,6 +179,7 @@ class Reply:
     finish: str = ""
     logprobs: tuple[float, ...] | None = None
     acceptance: AcceptanceCounts | None = None
+    rows: tuple[TokenRow, ...] | None = None
 
 
 @dataclass(frozen=True)

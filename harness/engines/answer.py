@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
-from stridebench.harness.core.engine import AcceptanceCounts, Chunk, EngineFault, Reply, whole
+import numpy as np
+
+from stridebench.harness.core.engine import AcceptanceCounts, Chunk, EngineFault, Reply, TokenRow, finite, whole
 from stridebench.harness.errors import UsageError
 
 
@@ -34,6 +37,7 @@ class ArrivingAnswer:
     tokens: list[int] = field(default_factory=list)
     chunks: list[Chunk] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    rows: list[TokenRow] = field(default_factory=list)
     finish: str = ""
     usage: dict[str, Any] = field(default_factory=dict)
     acceptance: AcceptanceCounts | None = None
@@ -56,12 +60,47 @@ class ArrivingAnswer:
             tokens=tuple(self.tokens) if gives_ids and self.tokens else None,
             text="".join(self.text),
             chunks=tuple(self.chunks),
-            output_tokens=len(self.tokens) or None if count is None else count,
+            output_tokens=len(self.tokens) or len(self.rows) or None if count is None else count,
             prompt_tokens=whole(self.usage.get("prompt_tokens")),
             finish=self.finish,
             logprobs=tuple(self.logprobs) or None,
             acceptance=self.acceptance,
+            rows=tuple(self.rows) or None,
         )
+
+
+SUM = 1.001
+"""Largest sum of the probabilities of a row, since engines round them."""
+
+
+def rows_of(logprobs: Mapping[str, Any]) -> list[TokenRow]:
+    """Return the rows of an answer in OpenAI's form of completions, or of chats, which llama.cpp sends for both.
+
+    Raises:
+        EngineFault: a log-probability is not a finite number, or those of a row add up to more than 1.
+    """
+    if (content := logprobs.get("content")) is not None:
+        tops = [[(_name(top), top["logprob"]) for top in one.get("top_logprobs") or ()] for one in content]
+        return [row_of(_name(one), top) for one, top in zip(content, tops, strict=True)]
+    pairs = zip(logprobs.get("tokens") or (), logprobs.get("top_logprobs") or (), strict=True)
+    return [row_of(str(token), (top or {}).items()) for token, top in pairs]
+
+
+def _name(entry: Mapping[str, Any]) -> str:
+    return str(entry["token"] if entry.get("id") is None else f"id {entry['id']}")
+
+
+def row_of(token: str, top: Iterable[tuple[str, Any]]) -> TokenRow:
+    """Return one row; two entries of one name are one token's parts."""
+    merged: dict[str, float] = {}
+    for name, value in top:
+        number = finite(value)
+        if number is None:
+            raise EngineFault("malformed", f"the log-probability of {name!r:.40} is missing")
+        merged[name] = float(np.logaddexp(merged[name], number)) if name in merged else number
+    if (total := math.fsum(map(math.exp, merged.values()))) > SUM:
+        raise EngineFault("malformed", f"probabilities of one token add up to {total:.3g}: natural logs are expected")
+    return TokenRow(token, merged)
 
 
 # The key of a server: it comes from the environment, and is never stored or printed.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from stridebench.harness.core.engine import AcceptanceCounts, Chunk, EngineRequest, Tells, whole, whole_list
-from stridebench.harness.engines.answer import ArrivingAnswer, StreamEvent
+from stridebench.harness.engines.answer import ArrivingAnswer, StreamEvent, rows_of
 from stridebench.harness.engines.openai import OpenAI
 from stridebench.harness.registry import ENGINES
 
@@ -29,7 +29,7 @@ class LlamaCpp(OpenAI):
         arrival="token",
         acceptance=("drafted", "accepted"),
         counters=("output_tokens", "draft_steps", "drafted", "accepted", "per_position"),
-        logprobs=False,
+        logprobs=True,
     )
     path: ClassVar[str] = "/completion"
     metrics: ClassVar[Mapping[str, str]] = {
@@ -54,6 +54,7 @@ class LlamaCpp(OpenAI):
             "cache_prompt": False,
             "return_tokens": True,
             "stream": True,
+            **({"n_probs": request.top_logprobs} if request.top_logprobs else {}),
             **self.body,
         }
 
@@ -63,6 +64,7 @@ class LlamaCpp(OpenAI):
         ids = list(whole_list(data.get("tokens")) or ())
         if not data.get("stop"):
             answer.tokens += ids
+            answer.rows += rows_of({"content": data.get("completion_probabilities") or []})
             answer.text.append(str(data.get("content") or ""))
             answer.chunks.append(Chunk(event.arrived_ns, len(ids) or None))
             return

@@ -22,7 +22,7 @@ from stridebench.harness.core.engine import (
     Reply,
     Tells,
 )
-from stridebench.harness.engines.answer import KEY_ENV, LOOPBACK, ArrivingAnswer, ServerKey, StreamEvent
+from stridebench.harness.engines.answer import KEY_ENV, LOOPBACK, ArrivingAnswer, ServerKey, StreamEvent, rows_of
 from stridebench.harness.errors import UsageError
 from stridebench.harness.machine.extras import optional
 from stridebench.harness.registry import ENGINES
@@ -94,6 +94,10 @@ class Server:
         """
         with self._faults(path), self._sse.connect_sse(self._client, "POST", path, json=dict(body)) as source:
             self._check(source.response, path)
+            kind = str(source.response.headers.get("content-type", "none"))
+            if "text/event-stream" not in kind:
+                detail = f"{self.url}{path} sent {kind:.60}; switch on streaming in the server or proxy"
+                raise EngineFault("no_stream", detail)
             for event in source.iter_sse():
                 arrived = time.perf_counter_ns()
                 if event.data == "[DONE]":
@@ -288,6 +292,7 @@ class OpenAI(Engine):
             "stream_options": {"include_usage": True},
             **({"top_k": request.top_k} if request.top_k else {}),
             **({"ignore_eos": True} if request.ignore_eos else {}),
+            **({"logprobs": request.top_logprobs} if request.top_logprobs else {}),
             **self.body,
         }
 
@@ -305,7 +310,9 @@ class OpenAI(Engine):
         answer.usage |= data.get("usage") or {}
         for choice in data.get("choices") or []:
             ids = self.ids_of(choice)
-            probs = (choice.get("logprobs") or {}).get("token_logprobs") or []
+            told = choice.get("logprobs") or {}
+            probs = told.get("token_logprobs") or []
+            answer.rows += rows_of(told)
             answer.logprobs += [float("nan") if value is None else float(value) for value in probs]
             if choice.get("text") or ids:
                 answer.text.append(str(choice.get("text") or ""))

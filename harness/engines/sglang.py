@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from stridebench.harness.core.engine import AcceptanceCounts, Chunk, EngineRequest, Tells, finite, whole, whole_list
-from stridebench.harness.engines.answer import ArrivingAnswer, StreamEvent
+from stridebench.harness.engines.answer import ArrivingAnswer, StreamEvent, row_of
 from stridebench.harness.engines.openai import OpenAI
 from stridebench.harness.registry import ENGINES
 
@@ -28,7 +28,7 @@ class SGLang(OpenAI):
         arrival="chunk",
         acceptance=("draft_steps", "drafted", "accepted", "histogram", "told_length", "told_rate"),
         counters=("output_tokens",),
-        logprobs=False,
+        logprobs=True,
         seed="with --enable-deterministic-inference",
     )
     path: ClassVar[str] = "/generate"
@@ -46,8 +46,9 @@ class SGLang(OpenAI):
             "ignore_eos": request.ignore_eos,
             "sampling_seed": request.seed,
         }
+        asked = {"return_logprob": True, "top_logprobs_num": request.top_logprobs} if request.top_logprobs else {}
         source = {"text": prompt} if isinstance(prompt, str) else {"input_ids": prompt}
-        return {**source, "sampling_params": sampling, "stream": True, **self.body}
+        return {**source, **asked, "sampling_params": sampling, "stream": True, **self.body}
 
     def read(self, event: StreamEvent, answer: ArrivingAnswer) -> None:
         """Read outputs that are sent whole with every message, or piece by piece, as the server was started."""
@@ -60,6 +61,11 @@ class SGLang(OpenAI):
         answer.text = [text] if so_far else [*answer.text, text]
         if len(answer.tokens) > before:
             answer.chunks.append(Chunk(event.arrived_ns, len(answer.tokens) - before))
+        if probs := meta.get("output_token_logprobs"):
+            tops = meta.get("output_top_logprobs") or []
+            pairs = zip(probs, tops, strict=True)
+            rows = [row_of(f"id {one[1]}", ((f"id {entry[1]}", entry[0]) for entry in top)) for one, top in pairs]
+            answer.rows = rows if len(rows) == total else answer.rows + rows
         answer.usage |= {key: meta[key] for key in ("completion_tokens", "prompt_tokens") if key in meta}
         answer.finish = _finish(meta.get("finish_reason")) or answer.finish
         answer.acceptance = self.acceptance(meta, answer) or answer.acceptance

@@ -40,7 +40,8 @@ class VLLM(OpenAI):
     def fields(self, request: EngineRequest) -> dict[str, Any]:
         """Send every option of sampling: otherwise the server takes the defaults of the model."""
         sampling = {"top_k": request.top_k or -1, "min_p": 0.0, "repetition_penalty": 1.0}
-        return {"return_token_ids": True, **sampling, **super().fields(request)}
+        named = {"return_tokens_as_token_ids": True} if request.top_logprobs else {}  # two ids may share a text
+        return {"return_token_ids": True, **named, **sampling, **super().fields(request)}
 
     def ids_of(self, choice: Mapping[str, Any]) -> list[int] | None:
         """Sent with every message."""

@@ -22,6 +22,7 @@ FILES = {
     "audit-packages.yml": "vendor.github-workflows",
     "github-nightly.yml": "vendor.github-workflows",
     "github-pull-request.yml": "vendor.github-workflows",
+    "github-server.yml": "vendor.github-workflows",
     "gitlab-ci.yml": "vendor.gitlab-ci",
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,6 +27,9 @@ class Answers:
         pause_s: before each message.
         port: 0: a free one.
         metrics: texts of the counters, one a reading; the last one stays.
+        reply: returns the messages of the stream for the body of a request, instead of ``events``.
+        whole: answer with one JSON document, as a server without streams.
+        owner: what the server calls itself in the list of its models.
     """
 
     events: Sequence[Mapping[str, Any] | str] = ()
@@ -41,6 +44,9 @@ class Answers:
     asked: list[dict[str, Any]] = field(default_factory=list)
     keys: list[str | None] = field(default_factory=list)
     url: str = ""
+    reply: Callable[[dict[str, Any]], Sequence[Mapping[str, Any]]] | None = None
+    whole: bool = False
+    owner: str = ""
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
         """A request for tokens."""
@@ -48,9 +54,12 @@ class Answers:
         self.keys.append(request.headers.get("Authorization"))
         if self.status != 200:
             return web.Response(status=self.status, text=self.body)
+        events = self.events if self.reply is None else self.reply(self.asked[-1])
+        if self.whole:
+            return web.json_response(events[-1])
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
-        for event in self.events:
+        for event in events:
             await asyncio.sleep(self.pause_s)
             text = event if isinstance(event, str) else json.dumps(event)
             await response.write(f"data: {text}\n\n".encode())
@@ -65,7 +74,7 @@ class Answers:
 
     async def listed(self, request: web.Request) -> web.Response:
         """The models."""
-        return web.json_response({"data": [{"id": name} for name in self.models]})
+        return web.json_response({"data": [{"id": name, "owned_by": self.owner} for name in self.models]})
 
     async def counted(self, request: web.Request) -> web.Response:
         """The counters of now."""

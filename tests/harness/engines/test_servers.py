@@ -7,13 +7,14 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 
 import stridebench.harness.engines.openai as server_module
-from stridebench.harness.core.engine import AcceptanceCounts, EngineFault, EngineRequest, EngineWeights, Reply
+from stridebench.harness.core.engine import AcceptanceCounts, EngineFault, EngineRequest, EngineWeights, Reply, TokenRow
 from stridebench.harness.engines.llama_cpp import LlamaCpp
 from stridebench.harness.engines.openai import OpenAI, Server, read_counters
 from stridebench.harness.engines.sglang import SGLang
@@ -215,6 +216,108 @@ def test_sglang_is_read_under_both_names_and_in_both_forms_of_its_stream(
         draft_steps=2, drafted=6, accepted=1, histogram=(1, 1), told_length=1.5, told_rate=0.1667
     )
     assert answers.asked[0]["input_ids"] == [5, 6] and answers.asked[0]["sampling_params"]["sampling_seed"] == 7
+
+
+ROWS = replace(REQUEST, top_logprobs=2)
+TOLD = (TokenRow("id 3", {"id 3": -0.5, "id 4": -1.0}), TokenRow("id 9", {"id 3": -0.25, "id 4": -2.0, "id 9": -7.0}))
+ENTRIES = [
+    {
+        "token": row.token,
+        "id": int(row.token[3:]),
+        "top_logprobs": [{"id": int(n[3:]), "logprob": p, "token": n} for n, p in row.top.items()],
+    }
+    for row in TOLD
+]
+TRIPLES = [[[p, int(name[3:]), None] for name, p in row.top.items()] for row in TOLD]
+
+
+@pytest.mark.parametrize(
+    ("kind", "events", "asked"),
+    [
+        (
+            OpenAI,
+            (
+                message("a", logprobs={"tokens": ["id 3"], "token_logprobs": [-0.5], "top_logprobs": [TOLD[0].top]}),
+                message(
+                    "b", "stop", logprobs={"tokens": ["id 9"], "token_logprobs": [-7.0], "top_logprobs": [TOLD[1].top]}
+                ),
+            ),
+            {"logprobs": 2},
+        ),
+        (
+            OpenAI,
+            (message("a", logprobs={"content": ENTRIES[:1]}), message("b", "stop", logprobs={"content": ENTRIES[1:]})),
+            {"logprobs": 2},
+        ),
+        (VLLM, (message("a", "stop", token_ids=[3, 9]),), {"logprobs": 2, "return_tokens_as_token_ids": True}),
+        (
+            LlamaCpp,
+            ({**LLAMA_STREAM[0], "completion_probabilities": ENTRIES}, *LLAMA_STREAM[1:]),
+            {"n_probs": 2},
+        ),
+        (
+            SGLang,
+            (
+                {
+                    "text": "ab",
+                    "output_ids": [3, 9],
+                    "meta_info": {
+                        "completion_tokens": 2,
+                        "finish_reason": "stop",
+                        "output_token_logprobs": [[-0.5, 3, None], [-7.0, 9, None]],
+                        "output_top_logprobs": TRIPLES,
+                    },
+                },
+            ),
+            {"return_logprob": True, "top_logprobs_num": 2},
+        ),
+    ],
+)
+def test_the_most_probable_tokens_are_asked_for_and_read(
+    answers: Answers, kind: type[OpenAI], events: Any, asked: dict[str, Any]
+) -> None:
+    answers.events = events
+    with kind(url=answers.url) as engine:
+        engine.open(EngineWeights())
+        reply = engine.generate(ROWS)
+        engine.generate(REQUEST)
+    assert reply.rows == (None if kind is VLLM else TOLD)
+    assert asked.items() <= answers.asked[0].items() and not asked.keys() & answers.asked[1].keys()
+
+
+def test_a_stream_that_is_sent_one_message_at_a_time_has_the_rows_of_all(answers: Answers) -> None:
+    told = [{"output_token_logprobs": [[0, 3, None]], "output_top_logprobs": [one]} for one in TRIPLES]
+    first, last = sglang_stream(NEW_NAMES, False)
+    answers.events = [
+        {**one, "meta_info": {**one["meta_info"], **rows}} for one, rows in zip((first, last), told, strict=True)
+    ]
+    with SGLang(url=answers.url) as engine:
+        engine.open(EngineWeights())
+        rows = engine.generate(ROWS).rows
+    assert rows is not None and [len(row.top) for row in rows] == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("top", "said"),
+    [
+        ({"a": 0.1}, "add up to 1.11"),
+        ({"a": -0.1, "b": -0.1}, "natural logs"),
+        ({"a": None}, "is missing"),
+        ({"a": "x"}, "a number belongs"),
+    ],
+)
+def test_rows_that_are_no_log_probabilities_are_malformed(answers: Answers, top: dict[str, Any], said: str) -> None:
+    answers.events = (
+        message("a", "stop", logprobs={"tokens": ["a"], "token_logprobs": [-0.5], "top_logprobs": [top]}),
+    )
+    with pytest.raises(EngineFault, match=said) as caught:
+        ask(OpenAI, answers)
+    assert caught.value.kind == "malformed"
+
+
+def test_an_answer_in_one_piece_is_a_fault_of_its_kind(answers: Answers) -> None:
+    answers.events, answers.whole = OPENAI, True
+    assert fault(OpenAI, answers) == "no_stream"
 
 
 def test_tensorrt_llm_tells_its_mean_of_tokens_a_pass(answers: Answers) -> None:

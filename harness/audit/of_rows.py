@@ -1,0 +1,82 @@
+"""Audits an output by the probabilities that its engine sends with each token, so it needs no weights.
+
+An engine sends the k most probable tokens. Each is an outcome, and all others together are one more. This is exact at
+T = 1 without cuts, because the outcome is a function of the token. Of the bets, those that need the prompt's ids or the
+drafter's distributions are left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from stridebench.harness.audit.bets import Bets, bet
+from stridebench.harness.audit.laws import FloatArray, TokenOutcomes, copied, counted
+from stridebench.harness.core.engine import TokenRow
+
+SPARE = 1e-6
+"""Least probability of the other tokens together: probabilities are sent rounded."""
+PART = "\ufffd"
+"""A part of a character, which is the text of many tokens: such a token is one of the others."""
+
+
+def width_of(outputs: Sequence[Sequence[TokenRow]]) -> int:
+    """Return how many most probable tokens every row has.
+
+    A row may hold one entry more, the token itself, if it is not one of them. So the shortest row decides.
+    """
+    return min((len(row.top) for rows in outputs for row in rows), default=0)
+
+
+def top_of(row: TokenRow, width: int) -> dict[str, float]:
+    """Return the most probable tokens of a row with their log-probabilities, from the most probable on."""
+    ordered = sorted(row.top.items(), key=lambda entry: (-entry[1], entry[0]))[:width]
+    return {name: value for name, value in ordered if PART not in name}
+
+
+def bets_on_rows(rows: Sequence[TokenRow], width: int) -> Bets:
+    """Return the bets on one output that was sampled at T = 1 without cuts.
+
+    Args:
+        rows: one for each token of the output.
+        width: of ``width_of``, at least 1.
+    """
+    tops = [top_of(row, width) for row in rows]
+    numbers: dict[str, int] = {}
+    context = [numbers.setdefault(row.token, len(numbers)) for row in rows]
+    ids = np.full((len(rows), width + 1), -1, dtype=np.int64)
+    p = np.zeros((len(rows), width + 1))
+    for place, top in enumerate(tops):
+        ids[place, : len(top)] = [numbers.setdefault(name, len(numbers)) for name in top]
+        p[place, : len(top)] = np.exp(list(top.values()))
+    p[:, -1] = np.maximum(1 - p.sum(axis=1), SPARE)
+    p /= p.sum(axis=1, keepdims=True)
+    sizes = (p > 0).astype(np.float64)
+    least = np.where(p[:, :-1] > 0, p[:, :-1], 1.0).min(axis=1)
+    sizes[:, -1] = np.ceil(p[:, -1] / least)  # the others are no more probable than the last token that is known
+    copies = np.array(copied(context, 0)[: len(rows)], dtype=np.int64)
+    match = (ids == copies[:, None]) & (copies[:, None] >= 0)
+    stood = counted(context, 0, 0, ids)
+    outcomes = TokenOutcomes(
+        p, sizes, ids, np.where(match.any(1), match.argmax(1), -1), stood=stood, stood_in_output=stood
+    )
+    tokens = np.array(context, dtype=np.int64)
+    drawn: FloatArray = p[np.arange(len(rows)), outcomes.of(tokens)]
+    return bet(outcomes, tokens, np.zeros(len(rows), dtype=np.int64), drawn)
+
+
+def distance(one: Mapping[str, float], other: Mapping[str, float]) -> float:
+    """Return the least total variation that two distributions with these most probable tokens can have."""
+    return max(_above(one, other), _above(other, one))
+
+
+def _above(one: Mapping[str, float], other: Mapping[str, float]) -> float:
+    """Return the mass by which the first exceeds the second, at least.
+
+    A token that the second does not name is at most as probable as its least one, and as all that it does not name.
+    """
+    named = {name: math.exp(value) for name, value in other.items()}
+    most = max(0.0, min(*named.values(), 1 - math.fsum(named.values())))
+    return math.fsum(max(0.0, math.exp(value) - named.get(name, most)) for name, value in one.items())

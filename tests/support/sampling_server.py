@@ -1,0 +1,79 @@
+"""A server that draws from a small table, rightly or with a fault, and sends probabilities with each token."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+IDS = 40
+TABLE: NDArray[np.float64] = np.random.default_rng(3).normal(scale=2.0, size=(IDS, IDS))
+"""The logits behind each token."""
+
+
+@dataclass
+class TableServer:
+    """Draws each token from the row of the one before; the text of a prompt decides the first row.
+
+    Args:
+        stream: another one draws other tokens at the same seed.
+        power: exponent of the probabilities that it draws from, not of those that it sends.
+        slip: at T = 0 every so many tokens are the second best; 0: none.
+        noise: standard deviation of an error in all logits of the table.
+        silent: every so many tokens come without probabilities; 0: none.
+        drafted: drafts that it tells of each request, half of them accepted; None: it tells none.
+        top: most probable tokens that it sends at most.
+        stops: the id that ends an output, or -1.
+    """
+
+    stream: int = 0
+    power: float = 1.0
+    slip: int = 0
+    noise: float = 0.0
+    silent: int = 0
+    drafted: int | None = 8
+    top: int = 20
+    stops: int = -1
+
+    def __post_init__(self) -> None:
+        self.logits = TABLE + np.random.default_rng(4).normal(scale=self.noise, size=TABLE.shape)
+
+    def reply(self, body: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+        """The messages of one answer in the form of OpenAI's completions, one a token."""
+        name = hashlib.sha256(str(body["prompt"]).encode()).digest()
+        draws = np.random.default_rng([body["seed"], self.stream])
+        last, events = name[0] % IDS, []
+        for place in range(body["max_tokens"]):
+            logprobs = self.logits[last] - np.logaddexp.reduce(self.logits[last])
+            last = self._next(logprobs, body["temperature"], draws, place)
+            events.append({"choices": [self._choice(last, logprobs, min(body.get("logprobs", 0), self.top), place)]})
+            if last == self.stops:
+                break
+        events[-1]["choices"][0]["finish_reason"] = "stop" if last == self.stops else "length"
+        told: dict[str, Any] = {}
+        if self.drafted is not None:
+            drafted = min(self.drafted, len(events))
+            counts = {"num_draft_tokens": drafted, "num_accepted_draft_tokens": drafted // 2}
+            told = {"metrics": {"speculative_decoding": {"num_spec_steps": drafted // 2, **counts}}}
+        return [*events, {"choices": [], "usage": {"completion_tokens": len(events)}, **told}]
+
+    def _next(self, logprobs: NDArray[np.float64], temperature: float, draws: np.random.Generator, place: int) -> int:
+        if temperature == 0:
+            slips = bool(self.slip) and place % self.slip == self.slip - 1
+            return int(np.argsort(-logprobs)[1 if slips else 0])
+        weights = np.exp(self.power * logprobs)
+        return int(draws.choice(IDS, p=weights / weights.sum()))
+
+    def _choice(self, token: int, logprobs: NDArray[np.float64], top: int, place: int) -> dict[str, Any]:
+        choice: dict[str, Any] = {"index": 0, "text": f" {token}", "token_ids": [token], "finish_reason": None}
+        if top:
+            silent = bool(self.silent) and place % self.silent == 0
+            kept = [] if silent else list(dict.fromkeys([*np.argsort(-logprobs)[:top], token]))
+            row = {f"token_id:{one}": float(logprobs[one]) for one in kept}
+            value = 0.0 if silent else float(logprobs[token])
+            choice["logprobs"] = {"tokens": [f"token_id:{token}"], "token_logprobs": [value], "top_logprobs": [row]}
+        return choice
