@@ -102,6 +102,15 @@ class Registry(Generic[T]):
             )
         return cast(T, loaded)
 
+    def check(self, name: str) -> None:
+        """Check that a name is known, without importing what it names.
+
+        Raises:
+            UnknownNameError: it is not; the message proposes the closest.
+        """
+        if name not in self and name not in self._broken:
+            raise UnknownNameError(self.kind, name, self)
+
     def get(self, name: str) -> T:
         """The object of that name.
 
@@ -117,8 +126,7 @@ class Registry(Generic[T]):
         return self._items[name]
 
     def _import(self, name: str) -> None:
-        if name not in self._modules:
-            raise UnknownNameError(self.kind, name, self)
+        self.check(name)
         try:
             importlib.import_module(self._modules[name])
         except ModuleNotFoundError as error:

@@ -15,24 +15,24 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from matplotlib import rc_context
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
 from stridebench.harness.record import stats
 from stridebench.harness.record.entries import SAMPLING, sampling_words
 from stridebench.harness.record.requests import counted
 from stridebench.harness.record.stats import FloatArray
 from stridebench.harness.record.store import Store
-from stridebench.reports.pareto import BROKEN, COLOURS, DASHES, STYLE
 from stridebench.reports.summary import FinishedCell, set_interval
 from stridebench.reports.text_table import Column, TextTable, number, word
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 BESIDE = (
     Column("label", "decoder", rank=0, formatter=word("label")),
@@ -146,11 +146,11 @@ def beside_table(frame: pd.DataFrame) -> TextTable:
 
 def _draw_beside(frame: pd.DataFrame, path: Path) -> None:
     """Draw a bar of tokens a second for each decoder, a panel for each temperature."""
+    from stridebench.reports.pareto import BROKEN, COLOURS
+
     panels = list(frame.groupby("temperature", sort=True))
     tallest = max(len(part) for _, part in panels)
-    with rc_context(STYLE):
-        sheet = Figure(figsize=(5.2 * len(panels), 0.9 + 0.34 * tallest), layout="constrained")
-        FigureCanvasAgg(sheet)
+    with _sheet(5.2 * len(panels), 0.9 + 0.34 * tallest) as sheet:
         for axes, (temperature, part) in zip(sheet.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
             places = np.arange(len(part))
             colours = np.where(part["times"].isna(), COLOURS[5], COLOURS[0])
@@ -297,7 +297,7 @@ def in_turn(requests: pd.DataFrame, concurrency: int) -> pd.DataFrame:
 
 
 def write(panels: Mapping[str, CrossoverComparison], beside: pd.DataFrame, folder: Path) -> list[Path]:
-    """Draw every comparison into crossover.png, and decoders side by side into side_by_side.png with their rows as CSV.
+    """Draw every comparison into crossover.png, and decoders side by side into side_by_side.png.
 
     Args:
         panels: of `compared`.
@@ -308,14 +308,11 @@ def write(panels: Mapping[str, CrossoverComparison], beside: pd.DataFrame, folde
     """
     files = []
     if len(beside):
-        files += [folder / "side_by_side.csv", folder / "side_by_side.png"]
-        beside.to_csv(files[0], index=False)
-        _draw_beside(beside, files[1])
+        files.append(folder / "side_by_side.png")
+        _draw_beside(beside, files[-1])
     if panels:
         files.append(folder / "crossover.png")
-        with rc_context(STYLE):
-            sheet = Figure(figsize=(4.8 * len(panels), 3.4), layout="constrained")
-            FigureCanvasAgg(sheet)
+        with _sheet(4.8 * len(panels), 3.4) as sheet:
             places = sheet.subplots(1, len(panels), squeeze=False)[0]
             for axes, (title, comparison) in zip(places, panels.items(), strict=True):
                 _draw(axes, title, comparison.tables)
@@ -323,8 +320,25 @@ def write(panels: Mapping[str, CrossoverComparison], beside: pd.DataFrame, folde
     return files
 
 
+@contextmanager
+def _sheet(width: float, height: float) -> Iterator[Figure]:
+    """Yield an empty figure; matplotlib is imported here, so that tables are read without it."""
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    from stridebench.reports.pareto import STYLE
+
+    with rc_context(STYLE):
+        sheet = Figure(figsize=(width, height), layout="constrained")
+        FigureCanvasAgg(sheet)
+        yield sheet
+
+
 def _draw(axes: Any, title: str, tables: Tables) -> None:
-    """Return the speed-up with its interval at each concurrency, and the concurrency at which it falls to 1."""
+    """Draw the speed-up with its interval at each concurrency, and the concurrency at which it falls to 1."""
+    from stridebench.reports.pareto import COLOURS, DASHES
+
     levels = sorted(tables)
     gains = [(level, gain) for level in levels if (gain := times(*tables[level])) is not None]
     axes.plot([level for level, _ in gains], [gain.estimate for _, gain in gains], "o-", color=COLOURS[0])

@@ -5,6 +5,7 @@ What the papers print is added through the registry `REPORTS`, as another packag
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from functools import cached_property
@@ -20,7 +21,7 @@ from stridebench.harness.record.files import put
 from stridebench.harness.record.outputs import json_values
 from stridebench.harness.record.store import Store
 from stridebench.harness.registry import REPORTS
-from stridebench.reports import contact_sheets, crossover, forest, pareto, tables
+from stridebench.reports import crossover, tables
 from stridebench.reports.conclusions import conclusions
 from stridebench.reports.engine_rows import summarise_engines
 from stridebench.reports.summary import FinishedCell, Row, by_category, reader, summarise
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 PAPERS = "stridebench.reports.papers"
 if find_spec(PAPERS):
     REPORTS.declare({"papers": f"{PAPERS}.report"})
+PLOTS = ".plots"
+"""Names the plots of a folder, below a digest of the figures that they show."""
 
 
 class AddedReport(Protocol):
@@ -92,8 +95,9 @@ class RunReport:
 
     @cached_property
     def _more(self) -> list[AddedReport]:
-        """Return what other packages add to the report of methods."""
-        return [report.of(self.store, self._read, self.frame) for report in additions()] if self._of_methods else []
+        """Return what other packages add to the report of methods, if the suite names a report."""
+        named = self._of_methods and self.store.manifest.suite.report
+        return [report.of(self.store, self._read, self.frame) for report in additions()] if named else []
 
     @property
     def _of_methods(self) -> bool:
@@ -120,11 +124,32 @@ class RunReport:
         """Return the speed-up of each entry over its plain decode, by concurrency."""
         return [crossover.speed_up_table(title, one) for title, one in self._crossovers.items()]
 
-    def write(self, folder: Path) -> list[Path]:
-        """Write every report, and return the files."""
+    def write(self, folder: Path, draw: bool = False) -> list[Path]:
+        """Write the tables, and the plots if the folder does not hold plots of these figures; return the written files.
+
+        Args:
+            draw: draw the plots even if they are there.
+        """
         more = [*([self.beside] if len(self._decoders) else []), *self.speed_ups]
         categories = by_category(self.store, self._read)
         files = tables.write(folder, self.frame, categories, self.engines, more, conclusions(self.frame))
+        if len(self._decoders):
+            files.append(folder / "side_by_side.csv")
+            self._decoders.to_csv(files[-1], index=False)
+        shown = self.frame.to_csv() + self.engines.to_csv()
+        digest, stamp = hashlib.sha256(shown.encode("utf-8", "backslashreplace")).hexdigest(), folder / PLOTS
+        there, *names = stamp.read_text("utf-8").splitlines() if stamp.is_file() else [""]
+        if draw or there != digest or not all((folder / name).is_file() for name in names):
+            plots = self._draw(folder)
+            put(stamp.absolute(), "\n".join([digest, *(path.name for path in plots)]).encode())
+            files += plots
+        return files
+
+    def _draw(self, folder: Path) -> list[Path]:
+        """Draw the plots and sheets, and return the files."""
+        from stridebench.reports import contact_sheets, forest, pareto  # they import matplotlib, and tables need none
+
+        files = []
         if self._of_methods:
             files += forest.write(self.frame, folder, self.store.manifest.suite.name or "")
             files += [*pareto.write(self.frame, folder), *contact_sheets.write(self.store, folder)]

@@ -6,15 +6,11 @@ import itertools
 import math
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 from rich.console import Console
 
-from stridebench.checks import facts_of
-from stridebench.harness.audit.kernels import KernelPosition, check_kernel
-from stridebench.harness.audit.of_file import ClaimedSource, audit_figures, audit_file
-from stridebench.harness.audit.verdict import Audit
 from stridebench.harness.cli.main import emit, say
 from stridebench.harness.discover import declare_all
 from stridebench.harness.errors import UsageError, printable_line
@@ -22,12 +18,13 @@ from stridebench.harness.machine.device import check_device
 from stridebench.harness.record.outputs import json_values
 from stridebench.harness.record.store import Store
 from stridebench.harness.registry import KERNELS
-from stridebench.harness.run.auditing import MASKED
-from stridebench.harness.run.loading import Options
-from stridebench.harness.run.progress import RunProgress
-from stridebench.harness.run.stored_audit import AuditedCell, audit_store
 from stridebench.reports import tables, text_table
 from stridebench.reports.engine_rows import summarise_engines
+
+if TYPE_CHECKING:  # they import torch, which an error in a name does not need
+    from stridebench.harness.audit.kernels import KernelPosition
+    from stridebench.harness.audit.verdict import Audit
+    from stridebench.harness.run.stored_audit import AuditedCell
 
 CODES = {"not refuted": 0, "refuted": 1, "inconclusive": 4}
 REFUTED = ("broken", "other weights or arithmetic", "other arithmetic", "refuted")
@@ -105,17 +102,20 @@ def command(
     stride audit --kernel transformers --kernel transformers_single_position --json
     """
     declare_all()
-    check_device(options["device"])
     if sum(map(bool, (run is not None, tokens is not None, kernels))) != 1:
         raise UsageError(
             "name a run folder, or a file of tokens with --tokens, or a function with --kernel; one of them"
         )
+    for name in kernels:
+        KERNELS.check(name)
+    if trials is not None and not kernels:
+        raise UsageError("--trials goes with --kernel; a run or a file has a fixed number of tokens")
+    store = None if run is None else Store.open(run)
+    check_device(options["device"])
     if kernels:
         _audit_kernels(list(dict.fromkeys(kernels)), TRIALS if trials is None else trials, options, as_json)
-    if trials is not None:
-        raise UsageError("--trials goes with --kernel; a run or a file has a fixed number of tokens")
-    if run is not None:
-        _audit_run(run, options, as_json)
+    if store is not None:
+        _audit_run(store, str(run), options, as_json)
     assert tokens is not None
     _audit_tokens(tokens, options, as_json)
 
@@ -123,6 +123,8 @@ def command(
 def _audit_kernels(names: list[str], trials: int, options: dict[str, Any], as_json: bool) -> NoReturn:
     if given := _of_tokens(options):
         raise UsageError(f"{given} goes with --tokens; a kernel is tried on known distributions")
+    from stridebench.harness.audit.kernels import check_kernel
+
     kernels = {name: KERNELS.get(name) for name in names}
     places_of = {name: check_kernel(kernel, trials) for name, kernel in kernels.items()}
     if as_json:
@@ -160,11 +162,10 @@ def _of_tokens(options: dict[str, Any]) -> str:
     return ", ".join(f"--{name.replace('_', '-')}" for name in names if options[name] is not None)
 
 
-def _audit_run(run: Path, options: dict[str, Any], as_json: bool) -> None:
+def _audit_run(store: Store, run: str, options: dict[str, Any], as_json: bool) -> None:
     if given := _of_tokens(options):
         raise UsageError(f"{given} goes with --tokens; a run says how it was sampled")
-    store = Store.open(run)
-    document: dict[str, Any] = {"run": str(run)}
+    document: dict[str, Any] = {"run": run}
     codes = []
     if store.manifest.engines:
         frame = summarise_engines(store)
@@ -183,6 +184,8 @@ def _audit_run(run: Path, options: dict[str, Any], as_json: bool) -> None:
             shown.append(text_table.Column("audit_best", "best bet", rank=4, formatter=text_table.word("audit_best")))
             text_table.print_table(tables.table_of("audit of the engines' tokens", shown, drawn, []), Console())
     if store.manifest.cells:
+        from stridebench.checks import facts_of
+
         rows = _audit_methods(store, options)
         document["cells"] = [facts_of(row) for row in rows]
         codes.append(_code(rows))
@@ -194,6 +197,10 @@ def _audit_run(run: Path, options: dict[str, Any], as_json: bool) -> None:
 
 
 def _audit_methods(store: Store, options: dict[str, Any]) -> list[AuditedCell]:
+    from stridebench.harness.run.loading import Options
+    from stridebench.harness.run.progress import RunProgress
+    from stridebench.harness.run.stored_audit import audit_store
+
     console = Console(stderr=True)
     with RunProgress(console, quiet=not console.is_terminal) as progress:
         how = Options(device=options["device"], fetch=not options["offline"], progress=progress)
@@ -202,6 +209,8 @@ def _audit_methods(store: Store, options: dict[str, Any]) -> list[AuditedCell]:
 
 def _code(rows: list[AuditedCell]) -> int:
     """Return the exit code for the cells of methods that claim the model's distribution."""
+    from stridebench.harness.run.auditing import MASKED
+
     claiming = [row for row in rows if row.claim.name == "SAME_LAW" and row.reason != MASKED]
     verdicts = {"inconclusive" if row.audit is None else row.audit.verdict for row in claiming}
     if any(row.refuted for row in rows):
@@ -212,6 +221,10 @@ def _code(rows: list[AuditedCell]) -> int:
 def _audit_tokens(path: Path, options: dict[str, Any], as_json: bool) -> None:
     if options["backbone"] is None or options["temperature"] is None:
         raise UsageError("--tokens needs --backbone and --temperature, the source that the tokens claim")
+    if not path.exists():
+        raise UsageError(f"cannot read the tokens in {path}: there is no such file; name a file of JSON lines")
+    from stridebench.harness.audit.of_file import ClaimedSource, audit_figures, audit_file
+
     given = {field.name: options[field.name] for field in fields(ClaimedSource) if options[field.name] is not None}
     dtype, result = audit_file(path, ClaimedSource(**given), options["device"], not options["offline"])
     document = {"backbone": options["backbone"], "dtype": dtype, "tokens_file": str(path)} | audit_figures(result)

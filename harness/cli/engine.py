@@ -21,7 +21,6 @@ from stridebench.harness.cli.main import LazyGroup, LocalPath, add_to_step_summa
 from stridebench.harness.discover import declare_all
 from stridebench.harness.engines.answer import KEY_ENV
 from stridebench.harness.engines.serving import launch
-from stridebench.harness.engines.serving.engines import Watched
 from stridebench.harness.errors import UsageError
 from stridebench.harness.plan.entries import EngineUse, TaskUse
 from stridebench.harness.record.outputs import json_values
@@ -272,6 +271,8 @@ def watch(
     probes: Any = TASKS.get(task)()
     use = EngineUse(engine, f"{engine} at {url}", {"url": url, "prompt": "text", "key_env": key_env})
     prompts = probes.prompts()[:limit]
+    from stridebench.harness.engines.serving.engines import Watched  # imports torch
+
     watched = Watched(use, TaskUse(task, probes, limit), prompts, max_new_tokens)
     until, told, readings, failed = time.monotonic() + lasting, _moves(history), 0, 0
     first = list(told)

@@ -13,8 +13,6 @@ from stridebench.harness.discover import declare_all
 from stridebench.harness.errors import UsageError, printable_line
 from stridebench.harness.record.store import Store
 from stridebench.harness.registry import LAYOUTS
-from stridebench.harness.run.stored_audit import attach as attach_scores
-from stridebench.harness.run.stored_audit import stored_outputs
 from stridebench.reports.interchange import writers
 from stridebench.reports.interchange.readers import read
 from stridebench.reports.interchange.results import table
@@ -108,6 +106,8 @@ def export(run: Path, cell: str | None, layout: str, drafts: int | None, out: Pa
     folder = out or run / "export" / layout / name
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder} is not empty; give another --out, so that no old output is judged")
+    from stridebench.harness.run.stored_audit import stored_outputs  # imports torch
+
     outputs = stored_outputs(store, name)
     folder.mkdir(parents=True, exist_ok=True)
     judge = writer.write(outputs, folder)
@@ -162,6 +162,8 @@ def attach(run: Path, cell: str, other: tuple[str, ...], as_json: bool, **option
         raise UsageError("name a file of results, such as --geneval results.jsonl")
     store = Store.open(run)
     name = match_name(store.cells(), cell)
+    from stridebench.harness.run.stored_audit import attach as attach_scores  # imports torch
+
     scores: dict[str, SetScore] = {}
     for layout, named in files.items():
         if missing := [path for path in named.values() if not path.is_file()]:

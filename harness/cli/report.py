@@ -51,6 +51,7 @@ POINTS = 200
 @click.option("--width", type=click.Choice(["page", "column"]), default="page", help="column: 3.3 inches, for forest.")
 @click.option("--cells", multiple=True, help="Cells of the figure: an id or label, with * and ?. May be repeated.")
 @click.option("--pdf", type=click.Path(path_type=Path, dir_okay=False), help="The figure's file, with its fonts.")
+@click.option("--plots", is_flag=True, help="Draw the plots even if the folder holds plots of the same figures.")
 @click.option(
     "--json",
     "as_json",
@@ -117,12 +118,15 @@ def command(
         say(f"wrote {write_pdf(Store.open(run), asked['figure'], asked['cells'], asked['pdf'], column)}")
         return
     report = RunReport(Store.open(run))
-    written = report.write(out or report.store.path / "report")
-    if out is None and report.store.manifest.engines:
-        report.store.publish("report")
     if as_json:
+        if out is not None:
+            raise UsageError("--json prints the rows and writes no files; leave --out out")
         emit(report.rows)
         return
+    folder = out or report.store.path / "report"
+    written = report.write(folder, asked["plots"])
+    if out is None and report.store.manifest.engines:
+        report.store.publish("report")
     report.print()
     say("\n".join(f"wrote {path}" for path in written))
 
@@ -150,6 +154,8 @@ def _check(asked: Mapping[str, Any], pages: Path | None, as_json: bool) -> None:
     outputs = [
         word for word, given in (("--paper", asked["paper"]), ("--figure", asked["figure"]), ("--html", pages)) if given
     ]
+    if asked["plots"] and (outputs or as_json):
+        raise UsageError("--plots draws the plots of a run's report; leave other outputs to a second command")
     if len(outputs) > 1 or (outputs and as_json):
         raise UsageError(
             f"{' and '.join([*outputs, *(['--json'] if as_json else [])])} are different outputs; ask for one"

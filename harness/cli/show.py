@@ -50,12 +50,13 @@ TOLD = ("prompt_tokens", "output_tokens", "finish", "draft_steps", "drafted", "a
 def command(run: Path, cell: str | None, prompt: str | None, as_json: bool) -> None:
     """Print a cell's verdict, metrics, acceptance by depth and outputs.
 
-    CELL is a cell's id, parts of it in their order that no other cell has, such as prompt_lookup.T0, or its label in
-    the run's table. The ID of a prompt may be its beginning, or its end after a slash, if no other prompt has that.
+    CELL is a cell's label in the run's table, its id, or parts of it in their order that no other cell has, such as
+    prompt_lookup.T0. The ID of a prompt may be its beginning, or its end after a slash, if no other prompt has that.
 
     \b
     stride show runs/quick-20260101-120000                        the ids of its cells
     stride show runs/quick-20260101-120000 prompt_lookup.T0
+    stride show runs/quick-20260101-120000 "eagle2 depth=2 width=2 nodes=4 T=1"
     stride show runs/quick-20260101-120000 prompt_lookup.T0 --prompt HumanEval/3
     """
     store = Store.open(run)
@@ -86,21 +87,27 @@ def command(run: Path, cell: str | None, prompt: str | None, as_json: bool) -> N
 def match_name(ids: list[str], text: str) -> str:
     """Return the only cell whose id is ``text``, begins with it, contains it, or contains its parts in their order.
 
-    A label of the run's table, such as ``sjdpp tau=0.25``, is read as the beginning of an id.
+    A label of the run's table, such as ``sjdpp tau=0.25`` or ``sjdpp tau=0.25 T=1``, is read as the beginning of an
+    id. If other labels begin with it, they are named on standard error.
 
     Raises:
         UnknownNameError: there is no such cell. UsageError: there are several; they are listed.
     """
-    label = re.sub(r"[^\w=+-]+", "-", text, flags=re.ASCII).strip("-")  # as `SealedCell.id` writes it
+    words, _, temperature = text.partition(" T=")
+    label, at = (re.sub(r"[^\w=+-]+", "-", one, flags=re.ASCII).strip("-") for one in (words, f"T{temperature}"))
     parts = re.compile(".*".join(map(re.escape, text.split("."))))
     rules: list[Callable[[str], object]] = [
         lambda name: name.startswith(f"{text}."),
-        lambda name: label and name.startswith(f"{label}."),
+        lambda name: label and name.startswith(f"{label}.") and (not temperature or f".{at}." in name),
         lambda name: name.startswith(f"{text}-"),
         lambda name: text in name,
         parts.search,
     ]
-    return _only_one("cell", ids, text, rules)
+    found = _only_one("cell", ids, text, rules)
+    longer = [name.split(".")[0] for name in ids if name.startswith(f"{label}-")]
+    if label and found.startswith(f"{label}.") and longer:
+        say(f"{text!r} is {found}; its other settings: {', '.join(dict.fromkeys(longer))}", err=True)
+    return found
 
 
 def _only_one(kind: str, ids: list[str], text: str, rules: Sequence[Callable[[str], object]]) -> str:

@@ -5,25 +5,23 @@ from __future__ import annotations
 import math
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from stridebench.harness.cli.main import emit, say
-from stridebench.harness.discover import declare_all, load_recipes, shipped, trained
-from stridebench.harness.errors import UsageError
+from stridebench.harness.discover import catalogue, declare_all, load_recipes, shipped, trained
+from stridebench.harness.errors import UnknownNameError, UsageError
 from stridebench.harness.machine.device import check_device
 from stridebench.harness.plan.lookup import build
 from stridebench.harness.plan.yaml_lines import option_settings, option_value
-from stridebench.harness.registry import DATASETS, RECIPES, TASKS
-from stridebench.harness.train import loop as training
-from stridebench.harness.train.distributed import Workers
-from stridebench.harness.train.general import TaskPlan, general
-from stridebench.harness.train.pictures import PicturePlan
+from stridebench.harness.registry import DATASETS, GENERAL_RECIPES, RECIPES, TASKS
+
+if TYPE_CHECKING:  # trainings import torch, which an error in a name does not need
+    from stridebench.harness.train import loop as training
 
 EVERY_S = 30.0
 
@@ -87,6 +85,10 @@ def command(
     stride train mulo-2x --backbone tar-1.5b --data pictures --set schedule=paper
     """
     declare_all()
+    recipes = {*catalogue()["general_recipes"], *GENERAL_RECIPES} if backbone else {*catalogue()["recipes"], *RECIPES}
+    asked = kind if backbone else name
+    if asked is not None and asked not in recipes:
+        raise UnknownNameError("recipe", asked, sorted(recipes))
     load_recipes()
     if backbone is not None:
         if name is not None:
@@ -114,6 +116,10 @@ def _general(
     Raises:
         UsageError: an option is missing or malformed.
     """
+    from stridebench.harness.train.distributed import Workers
+    from stridebench.harness.train.general import TaskPlan, general
+    from stridebench.harness.train.pictures import PicturePlan
+
     if data is None:
         raise UsageError("--data is missing: a file of prompts, a task such as gsm8k_7k, or '{name: coco, limit: 9}'")
     device = Workers.of_environment().device(device)
@@ -152,6 +158,11 @@ def _train(
     as_json: bool,
 ) -> None:
     """Train, and print the folder of the result; of several processes, the first one prints it."""
+    import torch
+
+    from stridebench.harness.train import loop as training
+    from stridebench.harness.train.distributed import Workers
+
     torch.set_num_threads(threads)
     if not Workers.of_environment().first:
         training.train(name, recipe, folder, built, seed, minutes)

@@ -6,6 +6,9 @@ from typing import Any
 
 import click
 
+from stridebench.harness.discover import declare_all
+from stridebench.harness.registry import METHODS
+
 
 @click.command(name="verify")
 @click.argument("methods", nargs=-1)
@@ -45,6 +48,9 @@ def command(**options: Any) -> None:
     stride verify sjdpp -p reuse=paper -p tau=0.25
     stride verify --random 20 --seed 7
     """
+    declare_all()
+    for name in options["methods"]:
+        METHODS.check(name)
     from stridebench.harness.cli.verifying import verify  # imports torch
 
     verify(**options)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import scipy  # its parts are read when they are used: importing scipy.stats takes half a second
 from numpy.typing import NDArray
+from scipy.special import betaincinv, ndtr, ndtri, stdtr, stdtrit
 
 from stridebench.harness.errors import UsageError
 
@@ -92,7 +93,7 @@ class Bootstrap:
             if not np.isfinite([above, below]).all():  # many resamples hold one value alone, so their error is 0
                 return Interval(self.estimate, None, None, self.n)
             return Interval(self.estimate, float(self.estimate - above), float(self.estimate - below), self.n)
-        tail = scipy.stats.norm.cdf(np.sqrt(self.n / (self.n - 1)) * scipy.stats.t.ppf((1 - level) / 2, self.n - 1))
+        tail = ndtr(np.sqrt(self.n / (self.n - 1)) * stdtrit(self.n - 1, (1 - level) / 2))
         low, high = np.quantile(self.values, [tail, 1 - tail])
         return Interval(self.estimate, float(low), float(high), self.n)
 
@@ -107,14 +108,13 @@ class Bootstrap:
             return None
         if not error:
             return float(self.estimate >= bound)
-        student, normal = scipy.stats.t, scipy.stats.norm
-        tail = float(student.cdf((self.estimate - bound) / error, self.n - 1))
+        tail = float(stdtr(self.n - 1, (self.estimate - bound) / error))
         beyond = int((self.values >= bound).sum())
         if not beyond:
             return tail
         share = (beyond + 1) / (len(self.values) + 1)
-        by_resamples = normal.ppf(min(share, 1 - 1e-9)) * np.sqrt((self.n - 1) / self.n)
-        return max(tail, float(student.cdf(by_resamples, self.n - 1)))
+        by_resamples = ndtri(min(share, 1 - 1e-9)) * np.sqrt((self.n - 1) / self.n)
+        return max(tail, float(stdtr(self.n - 1, by_resamples)))
 
 
 def bootstrap(frame: pd.DataFrame, statistic: Statistic, resamples: int = RESAMPLES, seed: int = 0) -> Bootstrap | None:
@@ -283,7 +283,7 @@ def _lower_bound(values: FloatArray, seed: int, alpha: float = 0.025) -> float:
     """A bound that the mean of a distribution on [0, 1] is below with probability at most ``alpha``."""
     n, ones = len(values), int(values.sum())
     if np.isin(values, (0.0, 1.0)).all():
-        return float(scipy.stats.beta.ppf(alpha, ones, n - ones + 1)) if ones else 0.0
+        return float(betaincinv(ones, n - ones + 1, alpha)) if ones else 0.0
     return float(np.quantile(_uniform_weights(n, seed)[:, :n] @ values, alpha))
 
 

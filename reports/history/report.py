@@ -10,14 +10,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import ruptures
-from matplotlib import rc_context
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from stridebench.reports.history.series import Night, Series
-from stridebench.reports.pareto import DASHES, STYLE
 from stridebench.reports.text_table import markdown_lines, number
 
 # Candidates are the change points of ruptures (PELT) with a cost of squared deviations, in units of the noise that the
@@ -74,6 +69,8 @@ def changes(series: Series) -> list[Change]:
     values = np.array(series.values, dtype=np.float64)
     if len(values) < FEWEST:
         return []
+    import ruptures  # with scipy's optimisers, which tables of fewer nights do not need
+
     scaled = (values - np.median(values)) / noise(values)
     search = ruptures.Pelt(model="l2", min_size=SHORTEST, jump=1).fit(scaled[:, None])
     ends = _tested(values, [0, *search.predict(pen=PENALTY)])
@@ -230,6 +227,12 @@ def figure(results: Sequence[Finding], path: Path) -> Path | None:
     drawn = sorted(results, key=lambda finding: not finding.changes)[:PANELS]
     if not drawn:
         return None
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    from stridebench.reports.pareto import DASHES, STYLE
+
     columns = min(3, len(drawn))
     rows = -(-len(drawn) // columns)
     with rc_context(STYLE):

@@ -1,12 +1,17 @@
-"""Lines of a history that a run appends to a file of other lines."""
+"""The report of a run, whose plots are drawn if they are asked for or missing, and the lines of a history."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
+import pytest
+
 from stridebench.harness.record.store import Store
-from stridebench.reports import run_report
+from stridebench.reports import forest, run_report
+from tests.support import fake_store
+from tests.support.cli import stride, undrawn_forest
+from tests.support.page_runs import stored
 
 
 def opened(path: Path, created: str) -> Store:
@@ -29,3 +34,29 @@ def test_a_run_that_was_moved_and_resumed_writes_its_lines_anew(tmp_path: Path) 
     run_report.append(path, [{"cell": "c0", "scr": 2.0}], opened(tmp_path / "b", created))
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     assert [(row["cell"], row["scr"]) for row in rows] == [("c1", 1.0), ("c0", 2.0)]
+
+
+def test_plots_are_drawn_if_they_are_asked_for_missing_or_of_other_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forest, "write", undrawn_forest)
+
+    def plots(run: Store, draw: bool = False) -> list[str]:
+        files = run_report.RunReport(run).write(tmp_path / "report", draw)
+        assert {"summary.md", "summary.csv", "summary.tex"} <= {path.name for path in files}
+        return [path.name for path in files if path.name.startswith("forest")]
+
+    fake = fake_store.suite(2)
+    run, other = stored(fake, tmp_path / "run"), fake_store.suite(2, seed=1)
+    assert plots(run) == ["forest.png", "forest.svg"] and plots(run) == []
+    assert plots(run, draw=True) == ["forest.png", "forest.svg"]
+    (tmp_path / "report" / "forest.svg").unlink()
+    assert plots(run) == ["forest.png", "forest.svg"] and plots(run) == []
+    assert plots(stored(other, tmp_path / "other")) == ["forest.png", "forest.svg"]
+
+
+def test_json_prints_rows_and_writes_nothing(tmp_path: Path) -> None:
+    run = stored(fake_store.suite(2), tmp_path / "run")
+    before = sorted(tmp_path.rglob("*"))
+    assert len(stride("report", run.path, "--json").document) == len(run.manifest.cells)
+    assert sorted(tmp_path.rglob("*")) == before

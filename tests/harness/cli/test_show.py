@@ -35,6 +35,8 @@ STORE: Any = SimpleNamespace(cells=lambda: IDS)
         ("sjdpp-window=8", 3),
         ("sjdpp window=8", 3),
         ("sjdpp window=8 reuse=M", 4),
+        ("prompt_lookup T=1", 1),
+        ("sjd window=8 T=1", 2),
     ],
 )
 def test_parts_that_one_cell_has_name_it(text: str, index: int) -> None:
@@ -44,6 +46,14 @@ def test_parts_that_one_cell_has_name_it(text: str, index: int) -> None:
 def test_a_label_with_a_dot_is_the_beginning_of_an_id() -> None:
     ids = ["sjdpp-tau=0-25.image.fp32.T1.scenes-98ff", "sjdpp-tau=0-75.image.fp32.T1.scenes-0003"]
     assert match_name(ids, "sjdpp tau=0.25") == ids[0]
+
+
+def test_a_label_that_others_begin_with_names_them(capsys: pytest.CaptureFixture[str]) -> None:
+    settings = ("-window=2", "", "-window=3")
+    ids = [f"zipar{setting}.embedded-image.fp32.T1.scenes-{number}" for number, setting in enumerate(settings)]
+    assert match_name(ids, "zipar") == ids[1]
+    assert capsys.readouterr().err == f"'zipar' is {ids[1]}; its other settings: zipar-window=2, zipar-window=3\n"
+    assert match_name(ids, "zipar window=3") == ids[2] and capsys.readouterr().err == ""
 
 
 def test_parts_of_several_cells_list_them() -> None:

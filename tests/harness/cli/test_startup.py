@@ -1,4 +1,4 @@
-"""Verbs that list start without torch, and a decode imports what it uses."""
+"""Verbs that list, that read stored runs or that refuse a name start without torch or plots."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 
 from stridebench.harness.cli.main import only_lists
+from stridebench.reports.run_report import RunReport, append
 from tests import catalogue
+from tests.support.fake_store import suite
+from tests.support.page_runs import stored
 
 VERBS = {
     "list": ("list", "--json"),
@@ -72,3 +75,56 @@ def test_command_lines_that_only_list_are_recognised():
         and only_lists(["doctor", "-h"])
     )
     assert not only_lists([]) and not only_lists(["run", "quick"]) and not only_lists(["report", "list"])
+
+
+STORED = {
+    "report": ("report", "RUN"),
+    "report json": ("report", "RUN", "--json"),
+    "against": ("report", "RUN", "--against", "RUN"),
+    "show": ("show", "RUN"),
+    "cell": ("show", "RUN", "t0-pld"),
+    "query": ("query", "select count(*) as n from cells", "RUN"),
+    "gate make": ("gate", "make", "RUN", "--out", "BASELINE"),
+    "gate check": ("gate", "check", "RUN", "--baseline", "BASELINE"),
+    "history": ("gate", "history", "HISTORY", "--json"),
+    "no run": ("report", "RUN/none"),
+    "no cell": ("show", "RUN", "nothing"),
+    "no suite": ("run", "nothing"),
+    "no method": ("run", "quick", "--method", "nothing"),
+    "no baseline": ("gate", "check", "RUN", "--baseline", "RUN/none"),
+    "no audited run": ("audit", "RUN/none"),
+    "no verified method": ("verify", "nothing"),
+    "no results": ("exchange", "import", "RUN/none"),
+    "no recipe": ("train", "backbone", "nothing"),
+    "no engine suite": ("engine", "run", "nothing"),
+    "no weights": ("fetch", "nothing"),
+}
+"""Commands that read a stored run, and those that refuse a path or a name."""
+IMPORTED = """
+import contextlib, io, json, sys
+from stridebench.harness.cli.main import main
+shown = {}
+for name, words in json.loads(sys.argv[1]).items():
+    sys.argv = ["stride", *words]
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        try:
+            main()
+        except SystemExit as end:
+            heavy = [module for module in ("torch", "transformers", "matplotlib") if module in sys.modules]
+            shown[name] = [end.code or 0, heavy]
+print(json.dumps(shown))
+"""
+
+
+@pytest.mark.slow
+def test_reading_a_stored_run_or_refusing_a_name_imports_neither_torch_nor_plots(tmp_path, stride_env):
+    store = stored(suite(6), tmp_path / "RUN")
+    report = RunReport(store)
+    report.write(store.path / "report")
+    append(tmp_path / "HISTORY", report.frame.to_dict("records"), store)
+    command = [sys.executable, "-c", IMPORTED, json.dumps(STORED)]
+    done = subprocess.run(command, env=stride_env, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    shown = json.loads(done.stdout)
+    assert {name: heavy for name, (_, heavy) in shown.items()} == {key: [] for key in STORED}
+    assert {name: code == 2 for name, (code, _) in shown.items()} == {key: key.startswith("no ") for key in STORED}
