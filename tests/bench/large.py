@@ -109,7 +109,7 @@ def million_steps(folder: Path) -> Path:
     cells = plan.cells[:PAGED_CELLS]
     first, *rest = [cell.id for cell in cells]
     metas = {cell.id: plan.meta(cell).merged(CellMeta(status="done", baseline=first, floor=None)) for cell in cells}
-    store = new_store(plan, folder, cells=metas)
+    store = new_store(plan, folder, cells={name: meta.stored() for name, meta in metas.items()})
     for number in range(PAGED_SAMPLES):
         store.write(first, paged_record(number))
     store.seal(first, metas[first].merged(CellMeta(role="baseline")))
