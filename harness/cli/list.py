@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, cast
 
 import click
 from rich.console import Console
@@ -63,45 +63,77 @@ def command(kind: str | None, name: str | None, long: bool, as_json: bool) -> No
             _show(word, [row for row in rows if row["kind"] == word.removesuffix("s")], long)
 
 
-def _row(kind: str, name: str, source: str, summary: str | None, **more: Any) -> dict[str, Any]:
-    """Return a row with the fields of every kind; the summary is the first line of a docstring."""
+class Listed(TypedDict):
+    """A row of `stride list`: the fields of every kind. The other fields of its kind are printed by their names."""
+
+    name: str
+    kind: str
+    claim: str | None
+    needs: list[str]
+    source: str
+    summary: str
+
+
+class ListedBackbone(Listed):
+    """A preset."""
+
+    meets: list[str]
+    id: str
+    adapter: str
+    modality: str
+    size: str
+    template: str | None
+    chat: bool
+    licence: str
+    ready: bool
+
+
+class ListedPair(TypedDict):
+    """A method on a backbone."""
+
+    name: str
+    kind: str
+    backbone: str
+    outcome: str
+    reason: str | None
+    command: str | None
+
+
+def _row(kind: str, name: str, source: str, summary: str | None, **more: object) -> Listed:
+    """Return a row with the fields of its kind; the summary is the first line of a docstring."""
     first = (summary or "").strip().split("\n")[0]
-    return {"name": name, "kind": kind, "claim": None, "needs": [], "source": source, **more, "summary": first}
+    row = {"name": name, "kind": kind, "claim": None, "needs": [], "source": source, **more, "summary": first}
+    return cast(Listed, row)
 
 
-def method_row(name: str, settings: list[Any]) -> dict[str, Any]:
+def method_row(name: str, settings: list[Any]) -> Listed:
     """Return the row of a method with these variants."""
     cls = type(settings[0])
     claims = list(dict.fromkeys(method.claim.name for method in settings))
-    return _row("method", name, cls.source, cls.__doc__) | {
-        "claim": claims[0],
-        "claims": claims,
-        "exact_at": cls.exact_at,
-        "needs": sorted(need.name for need in settings[0].requirements),
-        "params": _params(cls),
-        "from": METHODS.source(name),
-    }
+    more = {"claims": claims, "exact_at": cls.exact_at, "params": _params(cls), "from": METHODS.source(name)}
+    row = _row("method", name, cls.source, cls.__doc__)
+    return cast(Listed, row | {"claim": claims[0], "needs": sorted(n.name for n in settings[0].requirements)} | more)
 
 
-def task_row(name: str, kind: type[Any]) -> dict[str, Any]:
+def task_row(name: str, kind: type[Any]) -> Listed:
     """Return the row of a task."""
     facts = {"makes": kind.modality, "metrics": list(kind.metrics), "runs_code": kind.runs_code}
     more = {"params": _params(kind), **facts, "from": TASKS.source(name)}
     return _row("task", name, kind.source, kind.__doc__, **more)
 
 
-def engine_row(name: str) -> dict[str, Any]:
+def engine_row(name: str) -> Listed:
     """Return the row of an engine."""
     kind = ENGINES.get(name)
     facts = {**dataclasses.asdict(kind.tells), "params": _params(kind)}
     return _row("engine", name, ENGINES.source(name), kind.__doc__, **facts)
 
 
-def _params(kind: type[Any]) -> dict[str, Any]:
+def _params(kind: type[Any]) -> Mapping[str, object]:
     return {field.name: contract.default(field) for field in dataclasses.fields(kind) if field.init}
 
 
-def rows_of(registry: Registry[Any]) -> list[dict[str, Any]]:
+def rows_of(registry: Registry[Any]) -> list[Listed]:
     """Return one row a method, task or engine; from the catalogue if its module is not imported."""
     entries = catalogue()[f"{registry.kind}s"]
     rows = [entry["row"] for name, entry in entries.items() if registry.pending(name)]
@@ -116,7 +148,7 @@ def rows_of(registry: Registry[Any]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: str(row["name"]))
 
 
-def backbones() -> list[dict[str, Any]]:
+def backbones() -> list[Listed]:
     """Return one row a preset."""
     return [
         _row(
@@ -154,22 +186,22 @@ def source_of(spec: Spec) -> tuple[str, str]:
     return kind, " ".join(str(first[key]) for key in ("package", "version") if key in first)
 
 
-def suites() -> list[dict[str, Any]]:
+def suites() -> list[Listed]:
     """Return one row a suite or variant of one."""
     rows = catalogue()["suites"]
     return [
-        dict(rows[name]["row"]) if name in rows else suite_row(name, path) for name, path in resolve.commands().items()
+        rows[name]["row"] if name in rows else suite_row(name, path) for name, path in resolve.commands().items()
     ]
 
 
-def suite_row(name: str, path: Path) -> dict[str, Any]:
+def suite_row(name: str, path: Path) -> Listed:
     """Return the row of a suite."""
     loaded = resolve.of_command(name).suite
-    names = {"backbones": [entry.name for entry in loaded.backbones], "tasks": [entry.name for entry in loaded.tasks]}
-    return _row("suite", name, path.name, loaded.description, **names)
+    backbones, tasks = ([entry.name for entry in part] for part in (loaded.backbones, loaded.tasks))
+    return _row("suite", name, path.name, loaded.description, backbones=backbones, tasks=tasks)
 
 
-def _of_packages(registry: Registry[Any]) -> list[dict[str, Any]]:
+def _of_packages(registry: Registry[Any]) -> list[Listed]:
     """Return one row an entry point."""
     origins = {name: registry.source(name) for name in registry}
     return [_row(registry.kind, name, at, registry.get(name).__doc__, **{"from": at}) for name, at in origins.items()]
@@ -180,20 +212,28 @@ NARROWEST = 12
 MARKS = {"runs": "x", "needs a part": "p", "needs weights": "w", "cannot": "-"}
 
 
-def matrix_rows() -> list[dict[str, Any]]:
+def matrix_rows() -> list[ListedPair]:
     """Return one row for each pair: its outcome, the reason, and the command that makes or fetches missing parts."""
-    pairs, outcomes = [], Outcomes()
-    specs = presets.by_name()
+    pairs: list[ListedPair] = []
+    outcomes, specs = Outcomes(), presets.by_name()
     for name in contract.usable_names():
         method = PlannedMethod.default(name)
         for backbone in specs.values():
             outcome = outcomes.of(method, backbone)
-            pair = {"name": name, "kind": "matrix", "backbone": backbone.name}
-            pairs.append({**pair, "outcome": outcome.word, "reason": outcome.reason, "command": outcome.command})
+            pairs.append(
+                ListedPair(
+                    name=name,
+                    kind="matrix",
+                    backbone=backbone.name,
+                    outcome=outcome.word,
+                    reason=outcome.reason,
+                    command=outcome.command,
+                )
+            )
     return pairs
 
 
-def show_matrix(console: Console, pairs: list[dict[str, Any]]) -> None:
+def show_matrix(console: Console, pairs: Sequence[ListedPair]) -> None:
     """Print the matrix; backbones with the same outcome for every method share a column, and their names follow.
 
     If the words are too wide for the terminal, a column has a mark for each method, and a legend follows.
@@ -236,9 +276,9 @@ def _are_marks(alike: Iterable[tuple[str, ...]]) -> bool:
     return any(column[0] in MARKS.values() for column in alike)
 
 
-def _show_commands(pairs: list[dict[str, Any]]) -> None:
+def _show_commands(pairs: Sequence[ListedPair]) -> None:
     """Print each command once, with the pairs that need it."""
-    needing: dict[str, list[dict[str, Any]]] = {}
+    needing: dict[str, list[ListedPair]] = {}
     for row in pairs:
         if row["command"]:
             needing.setdefault(row["command"], []).append(row)
@@ -259,14 +299,14 @@ def _letter(index: int) -> str:
     return chr(ord("A") + index) if index < 26 else f"A{index}"
 
 
-def _outcome_words(row: dict[str, Any]) -> str:
+def _outcome_words(row: ListedPair) -> str:
     """Return the outcome, or the reason if a method cannot run."""
     if row["outcome"] != "cannot":
-        return str(row["outcome"])
+        return row["outcome"]
     return str(row["reason"]).replace(LACKS, "lacks").replace(f" for {row['backbone']} is here", "")
 
 
-ROWS = {
+ROWS: Mapping[str, Callable[[], Sequence[Listed | ListedPair]]] = {
     "methods": lambda: rows_of(METHODS),
     "tasks": lambda: rows_of(TASKS),
     "backbones": backbones,
@@ -278,14 +318,14 @@ ROWS = {
 }
 
 
-def _show(kind: str, rows: list[dict[str, Any]], long: bool) -> None:
+def _show(kind: str, rows: Sequence[Mapping[str, object]], long: bool) -> None:
     console = Console()
     if kind == "matrix":
-        show_matrix(console, rows)
+        show_matrix(console, cast(Sequence[ListedPair], rows))
     elif not long:
         _show_lines(console, kind, rows)
     elif kind == "backbones":
-        console.print(_backbone_table(rows))
+        console.print(_backbone_table(cast(Sequence[ListedBackbone], rows)))
     else:
         table = Table(title=kind, title_justify="left", header_style="bold", expand=False)
         for column in COLUMNS[kind]:
@@ -295,7 +335,7 @@ def _show(kind: str, rows: list[dict[str, Any]], long: bool) -> None:
         console.print(table)
 
 
-def _show_lines(console: Console, kind: str, rows: list[dict[str, Any]]) -> None:
+def _show_lines(console: Console, kind: str, rows: Sequence[Mapping[str, object]]) -> None:
     """Print a line an entry; the last column is cut at the width of the terminal."""
     heads = [HEADS.get(column, column) for column in LINES[kind]]
     cells = [heads, *([_line_cell(row, column) for column in LINES[kind]] for row in rows)]
@@ -307,19 +347,19 @@ def _show_lines(console: Console, kind: str, rows: list[dict[str, Any]]) -> None
     say(f"more: stride list {kind} NAME, or --long\n")
 
 
-def _line_cell(row: dict[str, Any], column: str) -> str:
-    return CLAIMS[row["claim"]] if column == "claim" else _cell(row[column])
+def _line_cell(row: Mapping[str, object], column: str) -> str:
+    return CLAIMS[str(row["claim"])] if column == "claim" else _cell(row[column])
 
 
-def _show_entry(row: dict[str, Any]) -> None:
+def _show_entry(row: Mapping[str, object]) -> None:
     """Print everything about one entry, a field a line, and its parameters with their defaults."""
     say(f"{row['name']}: {row['summary']}")
     for key, value in row.items():
         if key not in ("name", "kind", "summary", "params", "claim") and (text := _cell(value)):
             say(f"  {HEADS.get(key, key)}: {text}")
-    if row.get("params"):
+    if isinstance(params := row.get("params"), Mapping) and params:
         say("  parameters:")
-        for key, value in row["params"].items():
+        for key, value in params.items():
             say(f"    {key}: {value}")
 
 
@@ -354,7 +394,7 @@ COLUMNS = {
 }
 
 
-def _backbone_table(rows: list[dict[str, Any]]) -> Table:
+def _backbone_table(rows: Sequence[ListedBackbone]) -> Table:
     """Return a table with two lines a row, so that the longest names on the hub fit into a hundred columns."""
     table = Table(title="backbones", title_justify="left", header_style="bold", box=None, padding=(0, 1, 0, 0))
     for head in ("name\n source", "size\nlicence", "makes\nchat", "meets", "here"):

@@ -236,7 +236,7 @@ def cost_table(book: Book, utilisation: float) -> TextTable:
     return TextTable(f"Training cost at {utilisation / TERA:g} TFLOP/s a GPU", COLUMNS, cells, notes)
 
 
-def framework_table(book: Book, claims: Mapping[str, str]) -> TextTable:
+def framework_table(book: Book, claims: Mapping[str, str | None]) -> TextTable:
     """Return Table 2 with the trainings of the cards, and notes on what the methods here claim.
 
     Args:
