@@ -105,11 +105,11 @@ def first_stage(recipe_name: str) -> str | None:
 
 def served(kind: str) -> tuple[str, ...]:
     """Return the backbones that recipes of a kind train for if their names do not end in one."""
-    return tuple(dict.fromkeys(name for facts in _recipes(kind).values() for name in facts["serves"]))
+    return tuple(dict.fromkeys(name for of in _recipes(kind) for name in catalogue()["recipes"][of]["serves"]))
 
 
-def _recipes(kind: str) -> dict[str, Any]:
-    return {name: facts for name, facts in catalogue()["recipes"].items() if facts["kind"] == kind}
+def _recipes(kind: str) -> list[str]:
+    return [name for name, facts in catalogue()["recipes"].items() if facts["kind"] == kind]
 
 
 class GeneralPart(NamedTuple):

@@ -196,7 +196,7 @@ def _bar(row: pd.Series[Any], key: str) -> list[list[float]] | None:
     return None if pd.isna(low) else [[max(0.0, row[key] - low)], [max(0.0, high - row[key])]]
 
 
-def _colours(methods: pd.Series[Any]) -> dict[str, Any]:
+def _colours(methods: pd.Series[Any]) -> dict[str, object]:
     """Return a colour a method; never that of broken cells."""
     names = sorted(set(methods) - {"autoregressive"})
     return {"autoregressive": "0.25"} | {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 import pandas as pd
@@ -163,7 +163,14 @@ def machine(name: str) -> Machine:
     return Machine(path.stem, figures["bandwidth_gb_s"] * 1e9, by_type, figures["launch_us"] / 1e6, sources, measured)
 
 
-def _fitted(body: Any) -> dict[str, dict[str, dict[str, Any]]]:
+class StatedFigure(TypedDict):
+    """A figure of a profile and where it is from, neither of them checked."""
+
+    value: Any
+    source: Any
+
+
+def _fitted(body: Any) -> dict[str, dict[str, StatedFigure]]:
     """The figures of each type under ``measured``, each as an entry with the source of its type."""
     types = body if isinstance(body, dict) else {} if body is None else {"type": None}
     names = ("bandwidth_gb_s", "tflops", "layer_us", "row_us")
@@ -344,7 +351,7 @@ def _parameters(store: Store, cell: FinishedCell) -> float:
 
 def _figures(
     cell: FinishedCell, base: FinishedCell | None, parameters: float, on: Machine, batch: int, kernels: float | None
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """The figures of a row; raises a UsageError if there are none."""
     if base is None:
         raise UsageError("its baseline is not finished")

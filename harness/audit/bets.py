@@ -66,7 +66,7 @@ class Bets:
     means: tuple[tuple[float, ...], ...]
     squares: tuple[tuple[float, ...], ...]
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> dict[str, object]:
         """Return JSON values."""
         return asdict(self)
 

@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -80,7 +79,7 @@ def audit_file(path: Path, claimed: ClaimedSource, device: str = "cpu", fetch: b
     return backbone.dtype, audit(bets)
 
 
-def audit_figures(result: Audit) -> dict[str, Any]:
+def audit_figures(result: Audit) -> dict[str, object]:
     """Return the verdict and the figures of an audit as one row."""
     return {
         "verdict": result.verdict,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -60,20 +59,6 @@ class Audit:
         if self.log_e >= np.log(self.threshold):
             return "refuted"
         return "inconclusive" if all(tv is None for tv in self.visible.values()) else "not refuted"
-
-    @property
-    def columns(self) -> dict[str, Any]:
-        """Return the columns of a cell."""
-        return {
-            "audit_log_e": self.log_e,
-            "audit_tokens": self.tokens,
-            "audit_visible_tv": self.visible_tv,
-            "audit_best": self.best,
-            "audit_near_cut": self.near,
-            "audit_impossible": self.impossible,
-            "audit_threshold": self.threshold,
-            "audit_needed": self.needed,
-        }
 
 
 def audit(outputs: Sequence[Bets], cells: int = 1) -> Audit:

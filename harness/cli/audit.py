@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -23,6 +22,7 @@ from stridebench.reports.engine_rows import summarise_engines
 
 if TYPE_CHECKING:  # they import torch, which an error in a name does not need
     from stridebench.harness.audit.kernels import KernelPosition
+    from stridebench.harness.audit.of_file import ClaimedSource
     from stridebench.harness.audit.verdict import Audit
     from stridebench.harness.run.stored_audit import AuditedCell
 
@@ -41,6 +41,8 @@ COLUMNS = {
     "claim": 4,
 }
 """Columns of the table, and the order in which a narrow terminal keeps them."""
+SOURCE = ("backbone", "temperature", "top_p", "top_k", "min_p", "drafter", "margin")
+"""Options that go with --tokens."""
 TRIALS = 20_000
 """Default number of trials of each case of a kernel."""
 OTHER_CAUSES = (
@@ -84,7 +86,10 @@ def command(
     kernels: tuple[str, ...],
     trials: int | None,
     as_json: bool,
-    **options: Any,
+    dtype: str | None,
+    device: str,
+    offline: bool,
+    **claimed: Any,
 ) -> None:
     """Bet against a sampler: were these tokens drawn from the distributions that the model gives, token by token?
 
@@ -111,18 +116,27 @@ def command(
     if trials is not None and not kernels:
         raise UsageError("--trials goes with --kernel; a run or a file has a fixed number of tokens")
     store = None if run is None else Store.open(run)
-    check_device(options["device"])
+    check_device(device)
+    claimed = {key: claimed[key] for key in SOURCE if claimed[key] is not None}
+    if claimed and tokens is None:
+        given = ", ".join(f"--{name.replace('_', '-')}" for name in claimed)
+        known = "a kernel is tried on known distributions" if kernels else "a run says how it was sampled"
+        raise UsageError(f"{given} goes with --tokens; {known}")
     if kernels:
-        _audit_kernels(list(dict.fromkeys(kernels)), TRIALS if trials is None else trials, options, as_json)
+        _audit_kernels(list(dict.fromkeys(kernels)), TRIALS if trials is None else trials, as_json)
     if store is not None:
-        _audit_run(store, str(run), options, as_json)
+        _audit_run(store, str(run), dtype, device, not offline, as_json)
     assert tokens is not None
-    _audit_tokens(tokens, options, as_json)
+    if not {"backbone", "temperature"} <= set(claimed):
+        raise UsageError("--tokens needs --backbone and --temperature, the source that the tokens claim")
+    if not tokens.exists():
+        raise UsageError(f"cannot read the tokens in {tokens}: there is no such file; name a file of JSON lines")
+    from stridebench.harness.audit.of_file import ClaimedSource
+
+    _audit_tokens(tokens, ClaimedSource(**claimed, dtype=dtype), device, not offline, as_json)
 
 
-def _audit_kernels(names: list[str], trials: int, options: dict[str, Any], as_json: bool) -> NoReturn:
-    if given := _of_tokens(options):
-        raise UsageError(f"{given} goes with --tokens; a kernel is tried on known distributions")
+def _audit_kernels(names: list[str], trials: int, as_json: bool) -> NoReturn:
     from stridebench.harness.audit.kernels import check_kernel
 
     kernels = {name: KERNELS.get(name) for name in names}
@@ -156,15 +170,7 @@ def _print_kernel(name: str, places: list[KernelPosition]) -> None:
     text_table.print_table(text_table.TextTable(f"{name}: tokens and the target", columns, rows, []), Console())
 
 
-def _of_tokens(options: dict[str, Any]) -> str:
-    """Return the options that go with --tokens and were given."""
-    names = ("backbone", "temperature", "top_p", "top_k", "min_p", "drafter", "margin")
-    return ", ".join(f"--{name.replace('_', '-')}" for name in names if options[name] is not None)
-
-
-def _audit_run(store: Store, run: str, options: dict[str, Any], as_json: bool) -> None:
-    if given := _of_tokens(options):
-        raise UsageError(f"{given} goes with --tokens; a run says how it was sampled")
+def _audit_run(store: Store, run: str, dtype: str | None, device: str, fetch: bool, as_json: bool) -> None:
     document: dict[str, Any] = {"run": run}
     codes = []
     if store.manifest.engines:
@@ -186,7 +192,7 @@ def _audit_run(store: Store, run: str, options: dict[str, Any], as_json: bool) -
     if store.manifest.cells:
         from stridebench.checks import facts_of
 
-        rows = _audit_methods(store, options)
+        rows = _audit_methods(store, dtype, device, fetch)
         document["cells"] = [facts_of(row) for row in rows]
         codes.append(_code(rows))
         if not as_json:
@@ -196,15 +202,14 @@ def _audit_run(store: Store, run: str, options: dict[str, Any], as_json: bool) -
     raise SystemExit(1 if 1 in codes else max(codes, default=4))
 
 
-def _audit_methods(store: Store, options: dict[str, Any]) -> list[AuditedCell]:
+def _audit_methods(store: Store, dtype: str | None, device: str, fetch: bool) -> list[AuditedCell]:
     from stridebench.harness.run.loading import Options
     from stridebench.harness.run.progress import RunProgress
     from stridebench.harness.run.stored_audit import audit_store
 
     console = Console(stderr=True)
     with RunProgress(console, quiet=not console.is_terminal) as progress:
-        how = Options(device=options["device"], fetch=not options["offline"], progress=progress)
-        return audit_store(store, options["dtype"], how)
+        return audit_store(store, dtype, Options(device=device, fetch=fetch, progress=progress))
 
 
 def _code(rows: list[AuditedCell]) -> int:
@@ -218,16 +223,11 @@ def _code(rows: list[AuditedCell]) -> int:
     return 0 if verdicts == {"not refuted"} else 4
 
 
-def _audit_tokens(path: Path, options: dict[str, Any], as_json: bool) -> None:
-    if options["backbone"] is None or options["temperature"] is None:
-        raise UsageError("--tokens needs --backbone and --temperature, the source that the tokens claim")
-    if not path.exists():
-        raise UsageError(f"cannot read the tokens in {path}: there is no such file; name a file of JSON lines")
-    from stridebench.harness.audit.of_file import ClaimedSource, audit_figures, audit_file
+def _audit_tokens(path: Path, claimed: ClaimedSource, device: str, fetch: bool, as_json: bool) -> None:
+    from stridebench.harness.audit.of_file import audit_figures, audit_file
 
-    given = {field.name: options[field.name] for field in fields(ClaimedSource) if options[field.name] is not None}
-    dtype, result = audit_file(path, ClaimedSource(**given), options["device"], not options["offline"])
-    document = {"backbone": options["backbone"], "dtype": dtype, "tokens_file": str(path)} | audit_figures(result)
+    dtype, result = audit_file(path, claimed, device, fetch)
+    document = {"backbone": claimed.backbone, "dtype": dtype, "tokens_file": str(path)} | audit_figures(result)
     if as_json:
         emit(document)
     else:

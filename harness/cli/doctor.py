@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import click
 
@@ -21,6 +21,15 @@ from stridebench.harness.registry import METHODS, TASKS
 from stridebench.tasks.metrics import sandbox
 
 EXTRAS = {"image": ("pytorch_fid", "open_clip", "torchmetrics"), "ray": ("ray",), "gpu": ("pynvml",)}
+
+
+class Check(TypedDict):
+    """A thing that a run may need, and what was found."""
+
+    what: str
+    ok: bool
+    found: object
+    level: str
 
 
 @click.command(name="doctor")
@@ -51,10 +60,10 @@ def command(noise: bool, profile: Path | None, device: str, as_json: bool) -> No
         from stridebench.harness.run.machine_noise import measure  # computes with torch
 
         measured = measure()
-        checks.append({"what": "timing", "ok": measured.quiet, "found": measured.words, "level": "note"})
+        checks.append(Check(what="timing", ok=measured.quiet, found=measured.words, level="note"))
     if profile is not None:
         _measure(profile, device)
-        checks.append({"what": "profile", "ok": True, "found": str(profile), "level": "note"})
+        checks.append(Check(what="profile", ok=True, found=str(profile), level="note"))
     document: dict[str, Any] = {
         "machine": provenance.machine(),
         "versions": provenance.versions(),
@@ -80,11 +89,11 @@ def _measure(profile: Path, device: str) -> None:
     machine_profile.write(profile, device)
 
 
-def _checks() -> list[dict[str, Any]]:
-    rows = []
+def _checks() -> list[Check]:
+    rows: list[Check] = []
 
-    def add(what: str, ok: bool, value: Any, level: str = "note") -> None:
-        rows.append({"what": what, "ok": ok, "found": value, "level": level})
+    def add(what: str, ok: bool, value: object, level: str = "note") -> None:
+        rows.append(Check(what=what, ok=ok, found=value, level=level))
 
     try:
         load_all()

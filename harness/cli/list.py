@@ -189,9 +189,7 @@ def source_of(spec: Spec) -> tuple[str, str]:
 def suites() -> list[Listed]:
     """Return one row a suite or variant of one."""
     rows = catalogue()["suites"]
-    return [
-        rows[name]["row"] if name in rows else suite_row(name, path) for name, path in resolve.commands().items()
-    ]
+    return [rows[name]["row"] if name in rows else suite_row(name, path) for name, path in resolve.commands().items()]
 
 
 def suite_row(name: str, path: Path) -> Listed:

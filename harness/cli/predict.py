@@ -84,13 +84,12 @@ def command(
 def _show(frame: pd.DataFrame, title: str, measured: bool) -> None:
     columns = tuple(column for column in COLUMNS if measured or column.key not in OF_MEASURED)
     rows: list[dict[str, Any]] = [{str(key): item for key, item in row.items()} for row in frame.to_dict("records")]
-    lines = [[_cell(row, column.key) for column in columns] for row in rows if row["reason"] is None]
+    lines = [[_cell(row[column.key], column.key) for column in columns] for row in rows if row["reason"] is None]
     notes = [f"! {row['cell']}: {row[key]}" for row in rows for key in ("flags", "reason") if row[key]]
     text_table.print_table(text_table.TextTable(title, columns, lines, notes), Console())
 
 
-def _cell(row: dict[str, Any], key: str) -> str:
-    value = row[key]
+def _cell(value: Any, key: str) -> str:
     if key in ("cell", "verdict"):
         return str(value)
     if key == "flags":  # the notes have them whole

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypedDict, cast
 
 from rich.console import Console
 
@@ -13,11 +13,11 @@ from stridebench.harness.cli.main import emit
 from stridebench.harness.core.method import label, parameters
 from stridebench.harness.discover import declare_all
 from stridebench.harness.plan import contract
-from stridebench.harness.proof.catalogue import FEW, Piece, Settings, joined, pieces, settings_to_verify
+from stridebench.harness.proof.catalogue import FEW, FloorRow, Piece, Settings, joined, pieces, settings_to_verify
 from stridebench.harness.proof.kept_laws import LawKeeper, folder
 from stridebench.harness.proof.mutants import CAUGHT
 from stridebench.harness.proof.processes import Done, computed, processors
-from stridebench.harness.proof.prove import EXACT
+from stridebench.harness.proof.prove import EXACT, BugRow, ProofRow
 from stridebench.harness.proof.random_cases import Tried, try_random
 from stridebench.reports import text_table
 
@@ -54,7 +54,8 @@ def verify(
     if as_json:
         emit([*rows, *bugs])
     else:
-        _show(rows, bugs, next(one.row for one in done.values() if one.piece.kind == "floor" and one.row))
+        floor = next(one.row for one in done.values() if one.piece.kind == "floor")
+        _show(rows, bugs, cast(FloorRow, floor))
         Console().print(_laws(list(done.values())), markup=False, highlight=False)
     unseen = [row for row in rows if row["verdict"] in ("exact", "broken") and not row["planted"] and row["plants"]]
     if any(row["verdict"] == "broken" for row in rows) or unseen or not all(bug["caught"] for bug in bugs):
@@ -77,21 +78,21 @@ def _computed(
     return done
 
 
-def _row(piece: Piece, done: Mapping[Piece, Done]) -> dict[str, Any]:
+def _row(piece: Piece, done: Mapping[Piece, Done]) -> ProofRow:
     """Return the row of a setting, joined over its cases."""
-    row, dear = done[piece].row, done.get(replace(piece, kind="dear"))
-    assert row is not None, "an error of a setting ends the command"
-    return joined(row, dear.row if dear is not None and piece.kind == "setting" else None)
+    dear = done.get(replace(piece, kind="dear")) if piece.kind == "setting" else None
+    # An error of a setting ends the command, so both have rows.
+    return joined(cast(ProofRow, done[piece].row), cast(ProofRow, dear.row) if dear else None)
 
 
-def _bugs(asked: Sequence[Piece], done: Mapping[Piece, Done], rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _bugs(asked: Sequence[Piece], done: Mapping[Piece, Done], rows: Sequence[ProofRow]) -> list[BugRow]:
     """Return the rows of injected bugs, without methods that have a setting which could not be enumerated at all."""
     unverified = {row["method"] for row in rows if row["verdict"] == "unverified"}
     bugs = [done[piece] for piece in asked if piece.kind == "bug" and piece.method not in unverified]
     for one in bugs:
         if one.error is not None:
             raise one.error
-    return [one.row for one in bugs if one.row is not None]
+    return [cast(BugRow, one.row) for one in bugs]
 
 
 def _laws(done: Sequence[Done]) -> str:
@@ -120,7 +121,22 @@ def _random(settings: Mapping[str, Sequence[Any]], number: int, seed: int, budge
         raise SystemExit(4)
 
 
-def _random_row(one: Tried, seed: int) -> dict[str, Any]:
+class RandomRow(TypedDict):
+    """A setting on random cases, in ``--json``."""
+
+    method: str
+    label: str
+    params: Mapping[str, object]
+    claim: str
+    total_variation: float | None
+    case: str
+    verdict: str
+    cases: int
+    left_out: Sequence[str]
+    seed: int
+
+
+def _random_row(one: Tried, seed: int) -> RandomRow:
     worst = one.worst
     return {
         "method": one.name,
@@ -136,7 +152,7 @@ def _random_row(one: Tried, seed: int) -> dict[str, Any]:
     }
 
 
-def _show_random(rows: list[dict[str, Any]], asked: int, seed: int) -> None:
+def _show_random(rows: Sequence[RandomRow], asked: int, seed: int) -> None:
     columns = [text_table.Column(key, key, rank=rank) for key, rank in RANDOM.items()]
     lines = []
     for row in rows:
@@ -152,7 +168,7 @@ def _show_random(rows: list[dict[str, Any]], asked: int, seed: int) -> None:
     console.print(f"{done} of {asked} cases in the time budget; exact: below {EXACT:g}.")
 
 
-def _show(rows: list[dict[str, Any]], bugs: list[dict[str, Any]], floor: Mapping[str, Any]) -> None:
+def _show(rows: Sequence[ProofRow], bugs: Sequence[BugRow], floor: FloorRow) -> None:
     console = Console()
     columns = [text_table.Column(key, key, rank=rank) for key, rank in DISTRIBUTIONS.items()]
     lines = []

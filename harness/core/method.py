@@ -121,7 +121,7 @@ class Method(ABC, Generic[S]):
         return (cls(),)
 
 
-def parameters(method: Method[Any]) -> dict[str, Any]:
+def parameters(method: Method[Any]) -> dict[str, object]:
     """Return name and value of each parameter."""
     return {f.name: getattr(method, f.name) for f in fields(method)}  # type: ignore[arg-type]  # a dataclass
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypedDict
 
 from stridebench.harness.core.capabilities import Requirement
-from stridebench.harness.core.method import Claim, Method, label, parameters
+from stridebench.harness.core.method import Claim, Method
 from stridebench.harness.errors import UsageError, said_by
 from stridebench.harness.plan import contract
 from stridebench.harness.plan.lookup import build
@@ -16,7 +16,7 @@ from stridebench.harness.proof.cases import PUBLISHED, PUBLISHED_GREEDY, Case, c
 from stridebench.harness.proof.distance import QUICK, WHOLE, Effort, distance
 from stridebench.harness.proof.kept_laws import sheet
 from stridebench.harness.proof.mutants import try_one
-from stridebench.harness.proof.prove import prove
+from stridebench.harness.proof.prove import BugRow, Proof, ProofRow, bug_row, prove
 from stridebench.harness.registry import METHODS
 
 Settings = Mapping[str, Sequence[Method[Any]]]
@@ -87,7 +87,14 @@ def published(variants: Sequence[Method[Any]]) -> Method[Any] | None:
     return method
 
 
-def compute(piece: Piece, settings: Settings, outputs: int | None) -> dict[str, Any]:
+class FloorRow(TypedDict):
+    """The largest total variation of autoregressive decoding over its cases, and how many there are."""
+
+    floor: float
+    cases: int
+
+
+def compute(piece: Piece, settings: Settings, outputs: int | None) -> ProofRow | BugRow | FloorRow:
     """Return the row of a piece.
 
     Args:
@@ -104,7 +111,7 @@ def compute(piece: Piece, settings: Settings, outputs: int | None) -> dict[str, 
     if piece.kind == "bug":
         kind = METHODS.get(piece.method)
         bug = try_one(kind.mutants[piece.index], kind.variants())
-        return {"mutant": True, "method": piece.method, **vars(bug), "caught": bug.caught}
+        return {"mutant": True, "method": piece.method, **bug_row(bug)}
     if piece.kind == "published":
         method = published(settings[piece.method])
         assert method is not None  # `pieces` asks for no other
@@ -120,15 +127,15 @@ def compute(piece: Piece, settings: Settings, outputs: int | None) -> dict[str, 
     return proof_of(piece.method, method, others, mutants, later=dear if method.claim is not Claim.SAME_GREEDY else ())
 
 
-def joined(row: dict[str, Any], dear: Mapping[str, Any] | None) -> dict[str, Any]:
+def joined(row: ProofRow, dear: ProofRow | None) -> ProofRow:
     """Return the row of a setting from those of its two pieces."""
     if dear is None:
         return row
-    seconds = {"seconds": row["seconds"] + dear["seconds"]}
+    seconds = row["seconds"] + dear["seconds"]
     if "unverified" in (row["verdict"], dear["verdict"]):
-        return {**(row if row["verdict"] == "unverified" else dear), **seconds}
+        return {**(row if row["verdict"] == "unverified" else dear), "seconds": seconds}
     worst = max(row, dear, key=lambda one: -1 if one["total_variation"] is None else one["total_variation"])
-    return {**row, **{key: worst[key] for key in ("total_variation", "case", "verdict", "hint")}, **seconds}
+    return {**worst, "planted": row["planted"], "plants": row["plants"], "seconds": seconds}
 
 
 def proof_of(
@@ -139,27 +146,11 @@ def proof_of(
     effort: Effort = WHOLE,
     later: Sequence[Case] = (),
     part: str = "",
-) -> dict[str, Any]:
+) -> ProofRow:
     """Return one row of the table: the verdict of a setting, its total variation, and its injected bugs (`prove`)."""
     begin = time.monotonic()
     try:
         plain = prove(method, cases, mutants, effort, later, part).plain(name)
     except Exception as error:  # a plugin may raise anything, and a setting may branch too much: its row says so
-        plain = unverified(name, method, said_by(error))
-    return plain | {"seconds": time.monotonic() - begin}
-
-
-def unverified(name: str, method: Any, reason: str) -> dict[str, Any]:
-    """Return the row of a setting that could not be enumerated."""
-    return {
-        "method": name,
-        "label": label(method),
-        "params": parameters(method),
-        "claim": method.claim.name,
-        "total_variation": None,
-        "case": reason,
-        "verdict": "unverified",
-        "hint": "",
-        "planted": False,
-        "plants": [],
-    }
+        plain = Proof(method, method.claim, None, said_by(error), "unverified").plain(name)
+    return {**plain, "seconds": time.monotonic() - begin}

@@ -214,7 +214,8 @@ def _read(keeper: LawKeeper, empty: Sheet) -> Sheet:
     earlier = body.get("command") != keeper.command
     if body.get("rests_on") != empty.rests_on or (earlier and keeper.fresh):
         return empty
-    return replace(empty, laws=dict(body["laws"]), earlier=earlier)
+    laws: Any = body["laws"]
+    return replace(empty, laws=dict(laws), earlier=earlier)
 
 
 def _write(keeper: LawKeeper, sheet: Sheet) -> None:

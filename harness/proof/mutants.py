@@ -43,17 +43,10 @@ class TriedMutant:
         return self.total_variation > CAUGHT
 
 
-def try_mutants(kind: type[Method[Any]], settings: Sequence[Method[Any]]) -> list[TriedMutant]:
-    """Try each mutant of a method on its exact settings, up to the first that catches it.
+def try_one(mutant: Mutant, settings: Sequence[Method[Any]]) -> TriedMutant:
+    """Try a mutant on a method's exact settings; return the first try that catches it, else the largest one.
 
     A method without an exact setting is tried on all settings; there a mutant must change their total variation.
-    """
-    return [try_one(mutant, settings) for mutant in kind.mutants] if settings else []
-
-
-def try_one(mutant: Mutant, settings: Sequence[Method[Any]]) -> TriedMutant:
-    """Return the first try that catches the mutant, else the one with the largest total variation; see `try_mutants`.
-
     Small cases go first for all settings, since most mutants show there on some setting.
     """
     exact = [method for method in settings if method.claim is not Claim.APPROXIMATE]

@@ -14,15 +14,15 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from multiprocessing.sharedctypes import Synchronized
 from multiprocessing.synchronize import Event
-from typing import Any
 
 import torch
 
 from stridebench.harness.discover import declare_all
 from stridebench.harness.errors import RunIncomplete
 from stridebench.harness.machine.one_core import be_number
-from stridebench.harness.proof.catalogue import Piece, Settings, compute
+from stridebench.harness.proof.catalogue import FloorRow, Piece, Settings, compute
 from stridebench.harness.proof.kept_laws import LawKeeper, keeping
+from stridebench.harness.proof.prove import BugRow, ProofRow
 from stridebench.harness.registry import METHODS
 
 MOST = 16
@@ -39,7 +39,7 @@ class Done:
     """
 
     piece: Piece
-    row: dict[str, Any] | None
+    row: ProofRow | BugRow | FloorRow | None
     used: int
     enumerated: int
     trouble: str = ""

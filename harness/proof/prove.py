@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from stridebench.harness.core.method import Claim, Method, label, parameters
 from stridebench.harness.errors import EnumerationLimit, UsageError
@@ -17,6 +17,34 @@ from stridebench.harness.proof.mutants import TriedMutant, try_mutant
 
 EXACT = 1e-12
 """Total variation below which two distributions are equal: rounding of fp64 sums of some thousand terms."""
+
+
+class BugRow(TypedDict):
+    """An injected bug in ``--json``: the fields of `TriedMutant`; alone, it names its method too."""
+
+    mutant: NotRequired[bool]
+    method: NotRequired[str]
+    why: str
+    where: str
+    total_variation: float
+    case: str
+    caught: bool
+
+
+class ProofRow(TypedDict):
+    """A setting in ``--json``, or one of its parts, and how long it was enumerated."""
+
+    method: str
+    label: str
+    params: Mapping[str, object]
+    claim: str
+    total_variation: float | None
+    case: str
+    verdict: str
+    hint: str
+    planted: bool
+    plants: list[BugRow]
+    seconds: NotRequired[float]
 
 
 @dataclass(frozen=True)
@@ -46,7 +74,7 @@ class Proof:
         """Whether some mutant is caught on this setting."""
         return any(mutant.caught for mutant in self.mutants)
 
-    def plain(self, name: str) -> dict[str, Any]:
+    def plain(self, name: str) -> ProofRow:
         """Return the row of ``--json``."""
         return {
             "method": name,
@@ -58,8 +86,19 @@ class Proof:
             "verdict": self.verdict,
             "hint": self.hint,
             "planted": self.catches,
-            "plants": [{**vars(mutant), "caught": mutant.caught} for mutant in self.mutants],
+            "plants": [bug_row(mutant) for mutant in self.mutants],
         }
+
+
+def bug_row(bug: TriedMutant) -> BugRow:
+    """Return the row of an injected bug."""
+    return {
+        "why": bug.why,
+        "where": bug.where,
+        "total_variation": bug.total_variation,
+        "case": bug.case,
+        "caught": bug.caught,
+    }
 
 
 def prove(

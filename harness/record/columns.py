@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -178,12 +178,12 @@ class Record:
     sample: Sample
     steps: tuple[Step, ...]
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> dict[str, object]:
         """As JSON values."""
         return {"sample": asdict(self.sample), "steps": [asdict(step) for step in self.steps]}
 
     @staticmethod
-    def of(plain: dict[str, Any]) -> Record:
+    def of(plain: Mapping[str, Any]) -> Record:
         """The inverse of ``plain``."""
         sample = dict(plain["sample"])
         sample["tokens"] = tuple(sample["tokens"])

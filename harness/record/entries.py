@@ -38,7 +38,7 @@ class Entries(BaseModel):
         except RecursionError:
             raise ValueError("is nested too deep") from None
 
-    def stored(self) -> dict[str, Any]:
+    def stored(self) -> dict[str, object]:
         """Return the entries that are present, as JSON holds them."""
         return self.model_dump(by_alias=True, exclude_unset=True)
 

@@ -40,7 +40,7 @@ def _checksum(body: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(body, separators=(",", ":")).encode()).hexdigest()
 
 
-def load(path: Path, remedy: str) -> dict[str, Any]:
+def load(path: Path, remedy: str) -> dict[str, object]:
     """A JSON object written by ``encode``, checked.
 
     Raises:

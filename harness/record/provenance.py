@@ -27,7 +27,7 @@ FINGERPRINTED = ("cpu", "arch", "cores", "threads", "gpus")
 _SOURCES = ("harness", "methods", "tasks", "reports", "pyproject.toml")
 
 
-def machine() -> dict[str, Any]:
+def machine() -> dict[str, object]:
     """What times depend on: cpu, arch, cores (usable), memory_bytes, platform, threads, gpus."""
     import torch  # here, so that reports can read a store where torch is not installed
 
@@ -60,7 +60,7 @@ def versions() -> dict[str, str | None]:
     return {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES}
 
 
-def git_commit() -> dict[str, Any] | None:
+def git_commit() -> dict[str, object] | None:
     """``commit`` (hex) and ``dirty`` (the packages were changed since) of the tree that this runs from.
 
     None if that is not a checkout (an installed wheel), or git cannot read it.
@@ -68,7 +68,7 @@ def git_commit() -> dict[str, Any] | None:
     return _commit_of(Path(__file__).resolve().parents[2])
 
 
-def collect(argv: Sequence[str]) -> dict[str, Any]:
+def collect(argv: Sequence[str]) -> dict[str, object]:
     """All of this as JSON: argv (secrets taken out), machine, fingerprint, versions, git, environment."""
     here = machine()
     chosen = sorted(filter(_VARIABLES.fullmatch, os.environ))
@@ -128,7 +128,7 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _commit_of(root: Path) -> dict[str, Any] | None:
+def _commit_of(root: Path) -> dict[str, object] | None:
     if not (root / ".git").exists():  # a wheel's folder may lie in somebody else's checkout
         return None
     commit = _git(root, "rev-parse", "HEAD")

@@ -243,7 +243,8 @@ class Store:
         requests = []
         for path in sorted((self.path / "requests" / cell).glob("*.json")):
             try:
-                requests.append(Request.of(load(path, "Run again with --resume.")["payload"]))
+                payload: Any = load(path, "Run again with --resume.")["payload"]
+                requests.append(Request.of(payload))
             except (DamagedError, KeyError, TypeError) as error:
                 self._set_aside(path, error)
         return requests
@@ -471,8 +472,8 @@ class Store:
             make(path.parent)
             put(path, encode({"schema": SCHEMA, "passes": dict(body)}))
 
-    def passes(self, backbone: str, dtype: str) -> dict[str, Any] | None:
-        """Return the kept times, or None if there are none.
+    def passes(self, backbone: str, dtype: str) -> object:
+        """Return the kept times as JSON, which `Passes.of` reads, or None if there are none.
 
         Raises:
             StoreError: the file is damaged.
@@ -480,8 +481,7 @@ class Store:
         path = self._passes(backbone, dtype)
         if not path.exists():
             return None
-        body: dict[str, Any] = load(path, "Remove it; --resume then goes on with all threads.")["passes"]
-        return body
+        return load(path, "Remove it; --resume then goes on with all threads.")["passes"]
 
     def _passes(self, backbone: str, dtype: str) -> Path:
         return self.path / "passes" / f"{quote(backbone, safe='')[:160]}-{dtype}.json"
@@ -746,7 +746,8 @@ def _read(kind: type[Body], path: Path, remedy: str) -> Body:
 def _record(path: Path) -> Record:
     body = load(path, "Run again with --resume: it is set aside, and that decode is done again.")
     try:
-        return Record.of(body["payload"])
+        payload: Any = body["payload"]
+        return Record.of(payload)
     except (KeyError, TypeError) as error:
         raise StoreError(
             f"{path} was written by another version: {error}. Use that version, or run in another folder."

@@ -128,7 +128,16 @@ def audit_cell(plan: Plan, cell: Cell, samples: Sequence[Sample]) -> Audit | str
 def audit_facts(result: Audit | str | None) -> CellMeta:
     """Return the facts of a cell about its audit."""
     if isinstance(result, Audit):
-        return CellMeta(**result.columns)
+        return CellMeta(
+            audit_log_e=result.log_e,
+            audit_tokens=result.tokens,
+            audit_visible_tv=result.visible_tv,
+            audit_best=result.best,
+            audit_near_cut=result.near,
+            audit_impossible=result.impossible,
+            audit_threshold=result.threshold,
+            audit_needed=result.needed,
+        )
     return CellMeta() if result is None else CellMeta(audit_reason=result)
 
 

@@ -229,7 +229,7 @@ def _phrase(thing: Thing) -> str:
     return f"{'an' if thing.colour[0] in 'aeiou' else 'a'} {thing.colour} {thing.kind}"
 
 
-def specification(drawn: EmojiScene) -> dict[str, Any]:
+def specification(drawn: EmojiScene) -> dict[str, object]:
     """Return the requirements on a picture of the scene, in the layout of GenEval's prompts: tag, include, exclude.
 
     It asks for everything that the caption states, whatever the family. The second of two different objects comes

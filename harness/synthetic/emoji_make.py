@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from stridebench.harness.errors import UsageError
@@ -36,7 +37,7 @@ SIZES = {24: 24, 12: 24}
 """Side of a sprite in pixels: the side at which its margin is one pixel; 12 is 24 at half scale."""
 
 
-def make(font: Path) -> dict[str, Any]:
+def make(font: Path) -> dict[str, NDArray[Any]]:
     """Arrays of the shipped file: ``names`` and, for each side S, ``rgba{S}`` [sprite, S, S, 4].
 
     Raises:
@@ -68,4 +69,5 @@ def _fit(picture: Image.Image, side: int) -> UInt8[np.ndarray, "S S 4"]:
 
 
 if __name__ == "__main__":
-    np.savez_compressed(Path(__file__).parent / "data" / "emoji.npz", **make(Path(sys.argv[1])))
+    arrays = make(Path(sys.argv[1]))
+    np.savez_compressed(Path(__file__).parent / "data" / "emoji.npz", allow_pickle=True, **arrays)

@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 import numpy as np
 import torch
@@ -35,6 +35,7 @@ from stridebench.harness.train.windows import DEVELOPMENT_SHARE
 # Passages of a backbone on the prompts of any task or file: the data of `stride train KIND --backbone NAME`.
 
 
+T = TypeVar("T", bound=Any)
 REFERENCES = ("reference", "solution", "answer")
 """The key below which tasks keep the answer to a prompt."""
 
@@ -150,7 +151,7 @@ def _contents(prompts: Sequence[Prompt]) -> bytes:
 # included.
 
 
-def expanded(name: str, recipe: Recipe, settings: Mapping[str, Any]) -> dict[str, Any]:
+def expanded(name: str, recipe: Recipe, settings: Mapping[str, Any]) -> dict[str, object]:
     """Return settings with a schedule replaced by the settings that it stands for.
 
     Raises:
@@ -167,7 +168,7 @@ def expanded(name: str, recipe: Recipe, settings: Mapping[str, Any]) -> dict[str
     return {**known[schedule], **own}
 
 
-def settled(name: str, recipe: Recipe, plan: TaskPlan | PicturePlan, settings: Mapping[str, Any]) -> dict[str, Any]:
+def settled(name: str, recipe: Recipe, plan: TaskPlan | PicturePlan, settings: Mapping[str, Any]) -> dict[str, object]:
     """Settings with epochs and shares replaced by ``steps`` and ``warmup``.
 
     Args:
@@ -226,19 +227,19 @@ def general(name: str, backbone: str, plan: TaskPlan | PicturePlan, settings: Ma
     settings = expanded(name, recipe, settings)
     data = {key.removeprefix(PLAN): value for key, value in settings.items() if key.startswith(PLAN)}
     own = {key: value for key, value in settings.items() if not key.startswith(PLAN)}
-    plan = replace(plan, **_checked(plan, PLAN, data, ("task", "params", "folder", "device", "dtype")))
+    plan = _changed(plan, PLAN, data, ("task", "params", "folder", "device", "dtype"))
     _check_memory(name, backbone, plan)
     device = {"device": plan.device} if "device" in {field.name for field in fields(recipe)} else {}
     if not device and plan.device != "cpu":
         raise UsageError(f"the recipe {name} learns on the CPU; leave --device {plan.device} out")
-    checked = _checked(recipe, "", settled(name, recipe, plan, own), FIXED)
-    changed: Recipe = replace(recipe, backbone=backbone, plan=plan, **device, **checked)
-    return changed
+    changed = _changed(recipe, "", settled(name, recipe, plan, own), FIXED)
+    result: Recipe = replace(changed, backbone=backbone, plan=plan, **device)
+    return result
 
 
-def shipped_settings() -> dict[str, dict[str, Any]]:
+def shipped_settings() -> Mapping[str, Mapping[str, Any]]:
     """Return the settings of the trainings of shipped components, with the name of a recipe and of its data."""
-    settings: dict[str, dict[str, Any]] = load(shipped("recipes.yaml").read_text(encoding="utf-8"))
+    settings: Mapping[str, Mapping[str, Any]] = load(shipped("recipes.yaml").read_text(encoding="utf-8"))
     return settings
 
 
@@ -257,8 +258,8 @@ def _possible(key: str, value: float, usual: Any) -> bool:
     return math.isfinite(value) and value >= 0 and not (key in COUNTS and value == 0 and usual != 0)
 
 
-def _checked(recipe: Any, prefix: str, values: Mapping[str, Any], fixed: tuple[str, ...]) -> dict[str, Any]:
-    """Values of the kinds that the fields of a recipe or a plan have."""
+def _changed(recipe: T, prefix: str, values: Mapping[str, Any], fixed: tuple[str, ...]) -> T:
+    """Return a recipe or a plan with some fields replaced by values of their types."""
     hints = get_type_hints(type(recipe))
     names = [field.name for field in fields(recipe) if field.name not in fixed]
     checked = {}
@@ -273,7 +274,7 @@ def _checked(recipe: Any, prefix: str, values: Mapping[str, Any], fixed: tuple[s
         if isinstance(checked[key], int | float) and not _possible(key, checked[key], getattr(recipe, key, None)):
             least = "1 or more" if key in COUNTS else "a number from 0"
             raise UsageError(f"--set {prefix}{key}={value!r}: give {least}")
-    return checked
+    return replace(recipe, **checked)
 
 
 def _check_memory(name: str, backbone: str, plan: TaskPlan | PicturePlan) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NotRequired, TypedDict
 
 import numpy as np
 import torch
@@ -31,6 +31,14 @@ SAVE_EVERY_S = 120.0
 CURVE_POINTS = 400
 NO_SETTINGS = ("device", "folder", "hours", "params", "source", "summary")
 """Fields of a recipe or its data that do not change the result, or whose effect the hash of the data shows."""
+
+
+class ParameterGroup(TypedDict):
+    """A group of AdamW; ``scale`` multiplies its learning rate."""
+
+    params: list[nn.Parameter]
+    weight_decay: NotRequired[float]
+    scale: NotRequired[float]
 
 
 class Recipe(ABC):
@@ -103,7 +111,7 @@ class Recipe(ABC):
         """Matrices between layers, which Muon (Jordan 2024) trains with an orthogonal momentum. By default none."""
         return []
 
-    def groups(self, model: nn.Module) -> list[dict[str, Any]]:
+    def groups(self, model: nn.Module) -> list[ParameterGroup]:
         """AdamW's parameter groups: matrices decay, vectors do not. Parameters of Muon are left out."""
         hidden = {id(p) for p in self.hidden(model)}
         weights = [p for p in model.parameters() if p.requires_grad and id(p) not in hidden]
@@ -112,7 +120,7 @@ class Recipe(ABC):
             {"params": [p for p in weights if p.ndim < 2], "weight_decay": 0.0},
         ]
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, object]:
         """Return the settings that decide the result as JSON values; data and their hash stand behind ``data.``.
 
         Left out are the seed, the device, limits of time, and the place of the data.
@@ -127,7 +135,7 @@ class Recipe(ABC):
         save_bf16(model, folder)
 
 
-def _flat(part: Any, prefix: str = "") -> dict[str, Any]:
+def _flat(part: Any, prefix: str = "") -> dict[str, object]:
     """Return the fields of a dataclass, those of nested ones behind their name; none of anything else."""
     stated: dict[str, Any] = {}
     for field in fields(part) if is_dataclass(part) else ():
@@ -238,6 +246,21 @@ def _advance(state: _State) -> float:
         torch.set_flush_denormal(False)
 
 
+class Checkpoint(TypedDict):
+    """A training that goes on, as `torch.save` writes it."""
+
+    name: str
+    seed: int
+    settings: NotRequired[Mapping[str, Any]]
+    step: int
+    hours: float
+    curve: list[tuple[int, float]]
+    smooth: float | None
+    model: Mapping[str, Any]
+    mean: dict[str, Tensor]
+    optimisers: list[dict[str, Any]]
+
+
 class _State:
     """Model, optimisers, moving average and loss curve of one training."""
 
@@ -253,7 +276,7 @@ class _State:
         self.name, self.recipe, self.model, self.seed, self.workers = name, recipe, model, seed, workers
         self.settings = dict(settings)
         self.optimisers: list[torch.optim.Optimizer] = [
-            torch.optim.AdamW(recipe.groups(model), lr=recipe.rate, betas=recipe.betas)
+            torch.optim.AdamW([dict(group) for group in recipe.groups(model)], lr=recipe.rate, betas=recipe.betas)
         ]
         if hidden := recipe.hidden(model):
             # It iterates in bf16, whatever the products are: a CPU that emulates bf16 takes ten times as long for it.
@@ -314,23 +337,23 @@ class _State:
         """Replace the checkpoint; an interrupt leaves the old one whole. Of several processes the first one writes."""
         if not self.workers.first:
             return
-        body = {
-            "name": self.name,
-            "seed": self.seed,
-            "settings": self.settings,
-            "step": self.step,
-            "hours": self.hours,
-            "curve": self.curve,
-            "smooth": self.smooth,
-            "model": self.model.state_dict(),
-            "mean": self.mean,
-            "optimisers": [optimiser.state_dict() for optimiser in self.optimisers],
-        }
+        body = Checkpoint(
+            name=self.name,
+            seed=self.seed,
+            settings=self.settings,
+            step=self.step,
+            hours=self.hours,
+            curve=self.curve,
+            smooth=self.smooth,
+            model=self.model.state_dict(),
+            mean=self.mean,
+            optimisers=[optimiser.state_dict() for optimiser in self.optimisers],
+        )
         partial = path.with_suffix(".part")
         torch.save(body, partial)
         os.replace(partial, path)
 
-    def resume(self, body: dict[str, Any]) -> None:
+    def resume(self, body: Checkpoint) -> None:
         """Continue from a checkpoint."""
         self.model.load_state_dict(body["model"])
         for optimiser, saved in zip(self.optimisers, body["optimisers"], strict=True):
@@ -340,7 +363,7 @@ class _State:
         self.curve = [(int(step), float(loss)) for step, loss in body["curve"]]
 
 
-def _checkpoint(path: Path, name: str, seed: int, settings: Mapping[str, Any]) -> dict[str, Any] | None:
+def _checkpoint(path: Path, name: str, seed: int, settings: Mapping[str, Any]) -> Checkpoint | None:
     """Return the checkpoint of the same training, or None if there is none.
 
     Raises:
@@ -349,7 +372,7 @@ def _checkpoint(path: Path, name: str, seed: int, settings: Mapping[str, Any]) -
     if not path.exists():
         return None
     try:
-        body: dict[str, Any] = torch.load(path, weights_only=True)
+        body: Checkpoint = torch.load(path, weights_only=True)
     except Exception as error:  # torch raises many kinds for a damaged file
         raise UsageError(f"{path} cannot be read as a checkpoint: {error}. Move it away to start anew.") from error
     if (body["name"], body["seed"]) != (name, seed):

@@ -19,21 +19,21 @@ OURS_ALONE = {"medusa2": TuneHeads(summary="", backbone="", plan=PassagePlan("te
 """Recipes that are for shipped backbones alone."""
 
 
-def configured(entry: dict[str, Any]) -> Any:
-    """Return the recipe of an entry, whose other keys are settings."""
-    name, settings = entry.pop("recipe"), {}
-    for key, value in entry.items():
+def configured(recipe: str, **stated: Any) -> Any:
+    """Return a recipe with the settings of its entry."""
+    settings = {}
+    for key, value in stated.items():
         is_plan = key in PLANS
         settings["plan" if is_plan else key] = (
             PLANS[key](**value) if is_plan else tuple(value) if isinstance(value, list) else value
         )
-    return replace(OURS_ALONE.get(name) or GENERAL_RECIPES.get(name), **settings)
+    return replace(OURS_ALONE.get(recipe) or GENERAL_RECIPES.get(recipe), **settings)
 
 
 import_module("stridebench.methods.training.eagle.recipes")
 import_module("stridebench.methods.training.heads.recipes")
 for _name, _entry in shipped_settings().items():
-    RECIPES.register(_name)(configured(dict(_entry)))
+    RECIPES.register(_name)(configured(**_entry))
 for _backbone, _ranges in RANGES.items():
     for _first, _last in _ranges:
         RECIPES.register(f"cross-regression-l{_first}-{_last}-{_backbone}")(

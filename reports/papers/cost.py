@@ -108,7 +108,7 @@ class Framework(_CostData):
     methods: tuple[str, ...]
     offers: dict[str, Offer]
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> Mapping[str, object]:
         """Return the framework as JSON values, its capabilities in words."""
         words = {what: str(offer) for what, offer in self.offers.items()}
         return {"name": self.name, "methods": list(self.methods), "capabilities": words}

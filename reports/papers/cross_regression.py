@@ -50,7 +50,7 @@ Range = tuple[int, int]
 """First and last layer."""
 
 
-def joint() -> dict[str, Any]:
+def joint() -> dict[str, object]:
     """Return the paper's lossless joint decoding."""
     return papers()[METHOD].named("Lossless")
 

@@ -178,7 +178,7 @@ def lines_of(table: Printed) -> list[SheetLine]:
                 selection=selection,
                 printed={q.title: row.get(values.get(q.title, q.title), "") for q in layout.quantities},
                 key=values.get("key", "scr"),
-                model=selection.pop("of", ""),
+                model=str(selection.pop("of", "")),
             )
             lines.append(line)
     return lines + [SheetLine(more.labels, _selection(table, more.rows, {})) for more in layout.more]
@@ -199,7 +199,7 @@ def _rows(table: Printed) -> Iterator[dict[str, str]]:
         yield row
 
 
-def _selection(table: Printed, rows: Mapping[str, Any], context: Row) -> dict[str, Any]:
+def _selection(table: Printed, rows: Mapping[str, Any], context: Row) -> dict[str, object]:
     """Resolve the selection of a row: explain names, add a method's published options, convert numbers."""
     stated = dict(rows)
     if "named" in stated:

@@ -368,7 +368,7 @@ class Paper(_Data):
         """Return the paper's name of a preset, or None if the paper lacks it."""
         return next((model for model, name in self.models.items() if name == model_name(preset)), None)
 
-    def named(self, name: str) -> dict[str, Any]:
+    def named(self, name: str) -> dict[str, object]:
         """Return the selection of a printed name; case is ignored.
 
         Raises:
@@ -423,7 +423,7 @@ def printed(name: str) -> Printed:
     raise UnknownNameError("printed table", name, names())
 
 
-def published(method: str) -> dict[str, Any]:
+def published(method: str) -> dict[str, object]:
     """Return the options of a method in its paper.
 
     Raises:

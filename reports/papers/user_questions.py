@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -195,7 +195,7 @@ def step_counts(run: MeasuredRun) -> Iterator[ChartData]:
         )
 
 
-def _line(options: dict[str, Any]) -> str:
+def _line(options: Mapping[str, float | str]) -> str:
     """Return the name of a line: the order of its cells, and options that are not at their default."""
     changed = [f"{key}={options[key]:g}" for key in ("block", "alg_temp") if options.get(key)]
     return ", ".join([str(options["order"]), *changed])

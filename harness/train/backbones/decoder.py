@@ -41,7 +41,7 @@ class DecoderShape:
     context: int
     theta: float = 10000.0
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> dict[str, object]:
         """config.json of LlamaForCausalLM."""
         return {
             "architectures": ["LlamaForCausalLM"],

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from stridebench.harness.backbones.image.adapter import PictureLayout
 from stridebench.harness.registry import RECIPES
 from stridebench.harness.synthetic import digits
 from stridebench.harness.train.backbones.decoder import DecoderShape, Memory, TrainableDecoder
-from stridebench.harness.train.loop import Recipe
+from stridebench.harness.train.loop import ParameterGroup, Recipe
 
 NATS_PER_BIT = float(np.log(2))
 PAD = 32
@@ -93,7 +93,7 @@ class PictureRecipe(Recipe):
         assert isinstance(model, TrainableDecoder)
         return [weight for weight in model.layers.parameters() if weight.ndim == 2]
 
-    def groups(self, model: nn.Module) -> list[dict[str, Any]]:
+    def groups(self, model: nn.Module) -> list[ParameterGroup]:
         """Matrices decay. The embedding does not, because most of its rows are not in a batch."""
         assert isinstance(model, TrainableDecoder)
         hidden = {id(p) for p in self.hidden(model)}

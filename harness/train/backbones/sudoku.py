@@ -237,7 +237,7 @@ def _published(name: str) -> str:
     return f"model.transformer.blocks.{index}.{blocks[layer]}.{kind}"
 
 
-def _llada(config: Any) -> dict[str, Any]:
+def _llada(config: Any) -> dict[str, object]:
     """LLaDA's config.json of a Llama of this shape."""
     return {
         "model_type": "llada",

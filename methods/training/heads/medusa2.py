@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from stridebench.harness.train.finetuning import FinetunedText, Tuning
 from stridebench.harness.train.finetuning import load_text_backbone as load_backbone
-from stridebench.harness.train.loop import autocast
+from stridebench.harness.train.loop import ParameterGroup, autocast
 from stridebench.harness.train.passages import Passages, passages_of
 from stridebench.harness.train.teacher import Teacher
 from stridebench.methods.drafters.heads.net import Heads
@@ -99,7 +99,7 @@ class TuneHeads(MedusaRecipe):
         heads = Heads.load(requirements[self.requires[0]], tied_embeddings).float().requires_grad_()
         return Joint(HeadTraining.on(heads, passages), FinetunedText(self.backbone, self.tuning), passages)
 
-    def groups(self, model: nn.Module) -> list[dict[str, Any]]:
+    def groups(self, model: nn.Module) -> list[ParameterGroup]:
         """The backbone's low-rank matrices, and the heads with their higher rate."""
         assert isinstance(model, Joint)
         slow = [weight for weight in model.tuned.parameters() if weight.requires_grad]

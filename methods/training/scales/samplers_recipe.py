@@ -22,7 +22,7 @@ from torch.nn import functional
 from stridebench.harness.errors import UsageError
 from stridebench.harness.registry import RECIPES
 from stridebench.harness.synthetic import emoji
-from stridebench.harness.train.loop import Recipe, autocast, round_to_bf16, save_bf16
+from stridebench.harness.train.loop import ParameterGroup, Recipe, autocast, round_to_bf16, save_bf16
 from stridebench.methods.drafters.scales import Pair, Samplers, SamplerShape, nearest_code, vectors
 
 # Scenes at the two scales of MuLo-SD, as pixels and as tokens.
@@ -218,10 +218,10 @@ class SamplersRecipe(Recipe):
         """Return a new discriminator for each direction, or none if the GAN term has weight 0."""
         return nn.ModuleDict({name: new_critic() for name in DIRECTIONS} if self.gan else {})
 
-    def groups(self, model: nn.Module) -> list[dict[str, Any]]:
+    def groups(self, model: nn.Module) -> list[ParameterGroup]:
         """The usual groups for the samplers; the discriminators have a higher rate."""
         assert isinstance(model, SamplerTraining)
-        critics = {"params": list(model.critics.parameters()), "weight_decay": 0.0, "scale": CRITIC_SCALE}
+        critics = ParameterGroup(params=list(model.critics.parameters()), weight_decay=0.0, scale=CRITIC_SCALE)
         return super().groups(model.pair) + [critics] * bool(model.critics)
 
     def both(self, model: SamplerTraining, scales: Mapping[str, Scale], rows: slice, step: int) -> Tensor:

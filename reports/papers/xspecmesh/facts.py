@@ -63,7 +63,7 @@ class Setting:
         """Return the role of the swept backbone without heads."""
         return "A" if self.swept == "D" else "E-tuned"
 
-    def selection(self, role: str, **changes: Any) -> dict[str, Any] | None:
+    def selection(self, role: str, **changes: Any) -> dict[str, object] | None:
         """Return a role's selection, as published except for these options, or None if the suite lacks the role."""
         role = self.swept if role == "swept" else role
         if role not in self.roles:

@@ -44,7 +44,7 @@ from stridebench.harness.proof.distance import (
     toy_drafter,
 )
 from stridebench.harness.proof.enumerate import Law
-from stridebench.harness.proof.mutants import CAUGHT, TriedMutant, injected, try_mutants
+from stridebench.harness.proof.mutants import CAUGHT, TriedMutant, injected, try_one
 from stridebench.harness.proof.prove import EXACT, Proof, prove, verdict_of
 from stridebench.harness.proof.verdicts import OUTPUTS
 from stridebench.harness.registry import METHODS, TASKS
@@ -155,7 +155,7 @@ class TestProofs:
         if name not in LONGER:
             monkeypatch.setattr(proof_cases, "CASES", SMALL)
         kind = METHODS.get(name)
-        tried_mutants = try_mutants(kind, kind.variants())
+        tried_mutants = [try_one(mutant, kind.variants()) for mutant in kind.mutants]
         assert [(mutant.why, mutant.caught) for mutant in tried_mutants] == [
             (mutant.why, True) for mutant in kind.mutants
         ]
@@ -400,7 +400,7 @@ class TestInjection:
                 ),
             )
 
-        assert [tried.total_variation for tried in try_mutants(Passless, [kind()])] == [1.0]
+        assert [tried.total_variation for tried in [try_one(mutant, [kind()]) for mutant in Passless.mutants]] == [1.0]
 
     def test_a_harmless_change_is_not_caught(self) -> None:
         kind = METHODS.get("autoregressive")
@@ -412,7 +412,7 @@ class TestInjection:
                 ),
             )
 
-        assert [tried.caught for tried in try_mutants(Harmless, [kind()])] == [False]
+        assert [tried.caught for tried in [try_one(mutant, [kind()]) for mutant in Harmless.mutants]] == [False]
 
     def test_caught_is_above_its_limit(self) -> None:
         assert TriedMutant("w", "m:f", CAUGHT * 1.01, "case").caught
