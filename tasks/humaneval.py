@@ -90,7 +90,7 @@ class HumanEval(Task):
         return pass_at_k(passed, (10, 100))
 
 
-def problems() -> list[dict[str, Any]]:
+def problems() -> list[dict[str, str]]:
     """Return the 164 problems of the installed package: task_id, prompt, canonical_solution, test, entry_point.
 
     Raises:
@@ -146,7 +146,7 @@ def _package(name: str) -> Any:
         ) from error
 
 
-def _problems(path: Path) -> list[dict[str, Any]]:
+def _problems(path: Path) -> list[dict[str, str]]:
     try:
         with gzip.open(path, "rt", encoding="utf-8") as file:
             problems = [json.loads(line) for line in file if line.strip()]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from stridebench.harness.core.task import Prompt, Task
 from stridebench.harness.errors import UsageError, one_of
@@ -103,7 +102,7 @@ class Mbpp(Task):
         tests = "\n".join(texts(row, "test_list", where, least=1))
         return HEAD.format(raw(row, QUESTION[self.variant], where), tests)
 
-    def _data(self, where: Where, row: Row) -> dict[str, Any]:
+    def _data(self, where: Where, row: Row) -> dict[str, object]:
         before = [str(row.get("test_setup_code") or ""), *texts({"test_imports": (), **row}, "test_imports", where)]
         tests = "\n".join(texts(row, "test_list", where))
         question = raw(row, QUESTION[self.variant], where)

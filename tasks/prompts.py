@@ -204,7 +204,7 @@ def _plain(row: Any) -> Row:
     return fields
 
 
-def _message(message: Any) -> dict[str, Any]:
+def _message(message: Any) -> dict[str, object]:
     """Return a message with ``role`` and ``content``, from ShareGPT's words or parts of text."""
     if not isinstance(message, dict):
         return {"content": message}

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -83,7 +82,7 @@ def _waveform(path: Path) -> Float[np.ndarray, " samples"]:
     return np.frombuffer(samples, "<i2").astype(np.float32) / 32768
 
 
-def _rows(folder: Path) -> list[dict[str, Any]]:
+def _rows(folder: Path) -> list[dict[str, str]]:
     rows = []
     for where, row in json_lines(folder / "utterances.jsonl", "the list of utterances", "the package stridebench"):
         if not all(isinstance(row.get(field), str) for field in FIELDS):

@@ -98,7 +98,7 @@ def _source(claimed: Mapping[str, Any], dtype: str | None) -> ClaimedSource:
     return ClaimedSource(**claimed, dtype=dtype)
 
 
-def facts_of(row: AuditedCell) -> dict[str, Any]:
+def facts_of(row: AuditedCell) -> dict[str, object]:
     """Return an audited cell as one row."""
     facts = {"cell": row.name, "label": row.label, "claim": row.claim.name, "dtype": row.dtype, "reason": row.reason}
     return facts | (audit_figures(row.audit) if row.audit is not None else {"verdict": None})

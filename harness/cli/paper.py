@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
@@ -78,7 +78,7 @@ def _short(why: str) -> str:
     return "; ".join(dict.fromkeys([reasons[0], *between, reasons[-1]]))
 
 
-def row(outcomes: Outcomes, paper: str, item: Item) -> dict[str, Any]:
+def row(outcomes: Outcomes, paper: str, item: Item) -> dict[str, str]:
     """Return the outcome of an item: no if its suite or one of its cells cannot make it, needs weights, or yes."""
     cells = [
         outcomes.of(method, presets.resolve(model))

@@ -195,7 +195,7 @@ def read(arguments: Mapping[str, Any]) -> Overrides:
     )
 
 
-def executor_values(texts: tuple[str, ...]) -> dict[str, Any]:
+def executor_values(texts: tuple[str, ...]) -> dict[str, object]:
     """Return the values of --executor-option.
 
     Raises:

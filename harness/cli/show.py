@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +129,7 @@ def _only_one(kind: str, ids: list[str], text: str, rules: Sequence[Callable[[st
     raise UnknownNameError(kind if kind == "cell" else f"{kind} of this cell", text, ids)
 
 
-def _document(cell: SealedCell) -> dict[str, Any]:
+def _document(cell: SealedCell) -> dict[str, object]:
     frame = totals(cell.samples, cell.steps)
     counted = cell.steps[~cell.steps["warmup"].astype(bool)]
     return {
@@ -139,7 +139,7 @@ def _document(cell: SealedCell) -> dict[str, Any]:
     }
 
 
-def _print(document: dict[str, Any], cell: SealedCell) -> None:
+def _print(document: Mapping[str, object], cell: SealedCell) -> None:
     console = Console()
     meta = cell.meta
     sampled = f", {meta.sampling.words}"

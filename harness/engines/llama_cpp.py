@@ -40,7 +40,7 @@ class LlamaCpp(OpenAI):
     }
     position_metric: ClassVar[str] = "llamacpp:spec_decode_num_accepted_tokens_per_pos_total"
 
-    def fields(self, request: EngineRequest) -> dict[str, Any]:
+    def fields(self, request: EngineRequest) -> dict[str, object]:
         """Send every option of sampling: the defaults of the server cut with top-k 40, top-p and min-p."""
         return {
             "prompt": self.prompt_of(request),

@@ -122,7 +122,7 @@ class Server:
             return False
         return True
 
-    def _object(self, path: str, text: str) -> dict[str, Any]:
+    def _object(self, path: str, text: str) -> dict[str, object]:
         try:
             data = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -251,7 +251,7 @@ class OpenAI(Engine):
         if hasattr(self, "server"):
             self.server.close()
 
-    def told(self) -> dict[str, Any]:
+    def told(self) -> dict[str, object]:
         """The name of the model."""
         return {"model": self.server.hidden(self.served)}
 
@@ -279,7 +279,7 @@ class OpenAI(Engine):
         reply = answer.reply(self.tells.gives_ids)
         return replace(reply, text=None if reply.text is None else self.server.hidden(reply.text))
 
-    def fields(self, request: EngineRequest) -> dict[str, Any]:
+    def fields(self, request: EngineRequest) -> dict[str, object]:
         """The body of a request."""
         return {
             "model": self.served,

@@ -60,7 +60,7 @@ class OpenVINOGenAI(Engine):
         """Free the model."""
         self._pipeline = None
 
-    def told(self) -> dict[str, Any]:
+    def told(self) -> dict[str, object]:
         """Its version."""
         return {"version": self._genai.get_version()}
 

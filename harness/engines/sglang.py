@@ -34,7 +34,7 @@ class SGLang(OpenAI):
     path: ClassVar[str] = "/generate"
     metrics: ClassVar[Mapping[str, str]] = {"output_tokens": "sglang:generation_tokens_total"}
 
-    def fields(self, request: EngineRequest) -> dict[str, Any]:
+    def fields(self, request: EngineRequest) -> dict[str, object]:
         """The body in the form of ``/generate``."""
         prompt = self.prompt_of(request)
         sampling = {

@@ -166,7 +166,7 @@ class Transformers(Engine):
         """Free the models."""
         self._model = self._assistant = None
 
-    def told(self) -> dict[str, Any]:
+    def told(self) -> dict[str, object]:
         """Its version, and the type that it computes in."""
         import transformers
 
@@ -197,7 +197,7 @@ class Transformers(Engine):
             acceptance=watched.steps.counts() if watched.steps else None,
         )
 
-    def _options(self, request: EngineRequest) -> dict[str, Any]:
+    def _options(self, request: EngineRequest) -> dict[str, object]:
         options: dict[str, Any] = {"max_new_tokens": request.max_tokens, "do_sample": request.temperature > 0}
         if request.temperature > 0:
             options |= {"temperature": request.temperature, "top_k": request.top_k, "top_p": request.top_p}

@@ -37,7 +37,7 @@ class VLLM(OpenAI):
     }
     position_metric: ClassVar[str] = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
 
-    def fields(self, request: EngineRequest) -> dict[str, Any]:
+    def fields(self, request: EngineRequest) -> dict[str, object]:
         """Send every option of sampling: otherwise the server takes the defaults of the model."""
         sampling = {"top_k": request.top_k or -1, "min_p": 0.0, "repetition_penalty": 1.0}
         named = {"return_tokens_as_token_ids": True} if request.top_logprobs else {}  # two ids may share a text

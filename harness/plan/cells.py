@@ -19,7 +19,7 @@ from stridebench.harness.plan.engine_cells import EngineCell
 from stridebench.harness.plan.entries import MethodUse, TaskUse
 from stridebench.harness.plan.planned_method import PlannedMethod
 from stridebench.harness.plan.resolve import Resolved
-from stridebench.harness.record.entries import CellMeta
+from stridebench.harness.record.entries import CellMeta, StoredSampling
 from stridebench.harness.record.provenance import digest
 from stridebench.harness.registry import METHODS, TASKS
 
@@ -99,23 +99,23 @@ class Cell:
         return self.planned.label + (" (other seeds)" if self.role == "floor" else "")
 
     @property
-    def config(self) -> dict[str, Any]:
+    def config(self) -> CellMeta:
         """All that identifies the cell; hashed into its id."""
-        return {
-            "method": self.name,
-            "params": dict(self.planned.params),
-            "backbone": self.backbone,
-            "dtype": self.dtype,
-            "task": self.task.name,
-            "task_params": self.task.params,
-            "sampling": vars(self.sampling),
-            "max_new_tokens": self.max_new_tokens,
-            "stop_at_eos": self.stop_at_eos,
-            "seed": self.seed,
-            "batch": self.batch,
-            "role": "floor" if self.role == "floor" else "method",
-            **({"chat": True} if self.task.chat else {}),
-        }
+        config = CellMeta(
+            method=self.name,
+            params=dict(self.planned.params),
+            backbone=self.backbone,
+            dtype=self.dtype,
+            task=self.task.name,
+            task_params=self.task.params,
+            sampling=StoredSampling(**vars(self.sampling)),
+            max_new_tokens=self.max_new_tokens,
+            stop_at_eos=self.stop_at_eos,
+            seed=self.seed,
+            batch=self.batch,
+            role="floor" if self.role == "floor" else "method",
+        )
+        return config.merged(CellMeta(chat=True)) if self.task.chat else config
 
     @cached_property
     def id(self) -> str:
@@ -123,7 +123,7 @@ class Cell:
         words = [self.label, self.backbone, self.dtype, f"T{self.sampling.temperature:g}", self.task.name]
         words += [f"B{self.batch}"] if self.batch > 1 else []
         slug = ".".join(re.sub(r"[^\w=+-]+", "-", word, flags=re.ASCII).strip("-") for word in words)
-        return f"{slug[:120]}-{digest(self.config)[:8]}"
+        return f"{slug[:120]}-{digest(self.config.stored())[:8]}"
 
     @property
     def group(self) -> tuple[str, str]:
@@ -201,8 +201,9 @@ class Plan:
             baseline=self.baseline(cell).id,
             floor=floor.id if floor else None,
             expected=len(self.prompts[cell.task]) * self.repetitions(cell.task),
-            **{**cell.config, "role": cell.role},
+            role=cell.role,
         )
+        meta = cell.config.merged(meta)
         meta = meta.merged(CellMeta(plugin=plugin)) if plugin else meta
         return meta if self.suite.suite.timing else meta.merged(CellMeta(timed=False))
 
@@ -245,7 +246,7 @@ class Plan:
             **({"engines": self._engine_facts()} if self.engines else {}),
         }
 
-    def _engine_facts(self) -> dict[str, Any]:
+    def _engine_facts(self) -> dict[str, object]:
         """Return the facts of the engines' cells that this run, or a resumed one, can run, by id."""
         cells = (cell for cell in self.engines if cell.skip is None or cell.only_now)
         return {

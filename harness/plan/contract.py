@@ -71,7 +71,7 @@ def class_of(registry: Registry[type[Any]], name: str) -> type[Any]:
     return kind
 
 
-def parameters_of(registry: Registry[type[Any]], name: str) -> dict[str, Any]:
+def parameters_of(registry: Registry[type[Any]], name: str) -> dict[str, object]:
     """Return the parameters of a method or task with their defaults, None for one without a default.
 
     Raises:
@@ -82,7 +82,7 @@ def parameters_of(registry: Registry[type[Any]], name: str) -> dict[str, Any]:
     return {field.name: default(field) for field in dataclasses.fields(class_of(registry, name)) if field.init}
 
 
-def values(params: Mapping[str, Any]) -> dict[str, Any]:
+def values(params: Mapping[str, Any]) -> dict[str, object]:
     """Return parameters read from JSON, whose lists are tuples in a method or task."""
     return {key: tuple(value) if isinstance(value, list) else value for key, value in params.items()}
 

@@ -13,7 +13,7 @@ from stridebench.harness.core.task import Sampling
 from stridebench.harness.plan.entries import EngineUse, TaskUse
 from stridebench.harness.plan.resolve import Resolved
 from stridebench.harness.plan.suite import EngineSuite, samplings
-from stridebench.harness.record.entries import CellMeta
+from stridebench.harness.record.entries import CellMeta, StoredSampling
 from stridebench.harness.record.provenance import digest
 
 FLOOR_BATCH = 4
@@ -61,23 +61,23 @@ class EngineCell:
         return f"{self.rate:g}/s" if self.rate else str(self.concurrency)
 
     @property
-    def config(self) -> dict[str, Any]:
+    def config(self) -> CellMeta:
         """All that identifies the cell; hashed into its id."""
-        return {
-            **self.use.identity,
-            "plain": self.use.plain,
-            "backbone": self.backbone,
-            "dtype": self.dtype,
-            "task": self.task.name,
-            "task_params": self.task.params,
-            "sampling": vars(self.sampling),
-            "max_new_tokens": self.max_new_tokens,
-            "ignore_eos": self.ignore_eos,
-            "seed": self.seed,
-            "concurrency": self.concurrency,
-            "rate": self.rate,
-            "role": self.role,
-        }
+        config = CellMeta(
+            plain=self.use.plain,
+            backbone=self.backbone,
+            dtype=self.dtype,
+            task=self.task.name,
+            task_params=self.task.params,
+            sampling=StoredSampling(**vars(self.sampling)),
+            max_new_tokens=self.max_new_tokens,
+            ignore_eos=self.ignore_eos,
+            seed=self.seed,
+            concurrency=self.concurrency,
+            rate=self.rate,
+            role=self.role,
+        )
+        return config.merged(CellMeta.read(self.use.identity))
 
     @cached_property
     def id(self) -> str:
@@ -85,7 +85,7 @@ class EngineCell:
         load = f"R{self.rate:g}" if self.rate else f"C{self.concurrency}"
         words = [self.label, self.backbone, f"T{self.sampling.temperature:g}", self.task.name, load]
         slug = ".".join(re.sub(r"[^\w=+-]+", "-", word, flags=re.ASCII).strip("-") for word in words)
-        return f"{slug[:120]}-{digest(self.config)[:8]}"
+        return f"{slug[:120]}-{digest(self.config.stored())[:8]}"
 
     @property
     def setting(self) -> tuple[Any, ...]:
@@ -94,9 +94,8 @@ class EngineCell:
 
     def meta(self, expected: int) -> CellMeta:
         """Return the facts of the cell that the manifest has before it runs."""
-        return CellMeta(
-            cell=self.id, status="planned", load=self.load, expected=expected, **{**self.config, "label": self.label}
-        )
+        known = CellMeta(cell=self.id, status="planned", load=self.load, expected=expected, label=self.label)
+        return self.config.merged(known)
 
 
 def engine_cells(resolved: Resolved, absent: Mapping[TaskUse, str]) -> tuple[EngineCell, ...]:

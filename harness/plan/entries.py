@@ -80,7 +80,7 @@ class TaskUse:
     repetitions: int | None = None
 
     @property
-    def params(self) -> dict[str, Any]:
+    def params(self) -> dict[str, object]:
         """Return its parameters by name, without ``limit``, since prompts have the same ids under every limit."""
         task: Any = self.task
         names = [field.name for field in fields(task)] if is_dataclass(task) else []
@@ -143,7 +143,7 @@ class EngineUse:
         return engine
 
     @property
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, object]:
         """Facts that distinguish its cells from others; no address, since a server may be started elsewhere."""
         options = {key: value for key, value in self.options.items() if key not in ("url", "timeout_s", "key_env")}
         return {"engine": self.name, "label": self.label, "options": options, "serve": self.serve, "way": self.method}
@@ -227,12 +227,12 @@ class _Entry(BaseModel):
     name: str = Field(min_length=1)
 
     @property
-    def params(self) -> dict[str, Any]:
+    def params(self) -> dict[str, object]:
         """The parameters as they were written."""
         return dict(self.model_extra or {})
 
     @model_serializer
-    def _written(self) -> dict[str, Any]:
+    def _written(self) -> dict[str, object]:
         given = {key: getattr(self, key) for key in type(self).model_fields if key in self.model_fields_set}
         return {**given, **self.params}
 

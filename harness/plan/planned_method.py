@@ -71,7 +71,7 @@ class PlannedMethod:
         return self.drafter_names
 
 
-def defaults(kind: type[Any]) -> dict[str, Any]:
+def defaults(kind: type[Any]) -> dict[str, object]:
     """Return the parameters of a method that have a default."""
     return {f.name: f.default for f in fields(kind) if f.default is not MISSING}
 
@@ -94,7 +94,7 @@ def _settings(name: str) -> tuple[PlannedMethod, ...]:
     return tuple(_read(name, _defaults(name), {**settings[0], **changes}) for changes in settings)
 
 
-def _defaults(name: str) -> dict[str, Any]:
+def _defaults(name: str) -> dict[str, object]:
     return contract.values(catalogue()["methods"].get(name, {}).get("defaults", {}))
 
 

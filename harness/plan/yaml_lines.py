@@ -76,7 +76,7 @@ def option_value(option: str, text: str) -> Any:
         raise UsageError(f"{option} {text!r} is not YAML: {getattr(error, 'problem', error)}") from error
 
 
-def option_settings(option: str, texts: tuple[str, ...], example: str) -> dict[str, Any]:
+def option_settings(option: str, texts: tuple[str, ...], example: str) -> dict[str, object]:
     """Return the values of an option that is written ``KEY=VALUE`` and may be repeated; values are YAML.
 
     Raises:

@@ -40,29 +40,31 @@ EARLIER = "its outputs were scored without an audit; `stride audit RUN` makes on
 
 def audited_sample(
     group: LoadedGroup, cell: Cell, prompt: Prompt, context: Sequence[int], logits: Float[Tensor, "N V"]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return the bets on one output, for `Sample.audit`, or ``{reason}`` if they could not be made.
 
     Args:
         context: prompt and output ids.
         logits: of the target, for each token of the output.
     """
-    start = len(context) - len(logits)
     try:
-        name = _drafter(cell)
-        draft_logits = None
-        if name is not None:
-            draft_logits = drafter_logits(group.backbone, group.load_drafter, name, prompt, context[start:])
-        plain_logits = None
-        if Requirement.ANY_ORDER not in cell.method.requirements:
-            plain_logits = unguided_logits(group.backbone, group.load_drafter, prompt, context[start:])
-        margin = max(MARGINS[cell.dtype], MARGINS[group.backbone.dtype])
-        return bets_on(logits, context, cell.sampling, margin, draft_logits, plain_logits).plain()
+        return _bets(group, cell, prompt, context, logits).plain()
     except (Exception, SystemExit) as error:  # a package's alternative may raise anything; the cell says why
         return {"reason": one_line(error, "audit: ")}
 
 
-def audited_canvas(group: LoadedGroup, cell: Cell, prompt: Prompt, canvas: Canvas) -> dict[str, Any]:
+def _bets(group: LoadedGroup, cell: Cell, prompt: Prompt, context: Sequence[int], logits: Float[Tensor, "N V"]) -> Bets:
+    start = len(context) - len(logits)
+    draft_logits = plain_logits = None
+    if (name := _drafter(cell)) is not None:
+        draft_logits = drafter_logits(group.backbone, group.load_drafter, name, prompt, context[start:])
+    if Requirement.ANY_ORDER not in cell.method.requirements:
+        plain_logits = unguided_logits(group.backbone, group.load_drafter, prompt, context[start:])
+    margin = max(MARGINS[cell.dtype], MARGINS[group.backbone.dtype])
+    return bets_on(logits, context, cell.sampling, margin, draft_logits, plain_logits)
+
+
+def audited_canvas(group: LoadedGroup, cell: Cell, prompt: Prompt, canvas: Canvas) -> dict[str, object]:
     """Return the bets on a canvas in the order of its filling, for `Sample.audit`, or ``{reason}``.
 
     Positions that were filled without a pass before them are left out if one token is allowed, as at the end of a
@@ -76,10 +78,9 @@ def audited_canvas(group: LoadedGroup, cell: Cell, prompt: Prompt, canvas: Canva
         if filling.logits is None:
             return {"reason": NO_LAWS}
         before = [canvas.tokens[place] for place in range(canvas.start)]
-        bets = audited_sample(group, cell, prompt, [*before, *filling.tokens], filling.logits.double())
-        if filling.unseen and claims_the_target(cell) and "gains" in bets:
-            bets["impossible"] += filling.unseen
-        return bets
+        bets = _bets(group, cell, prompt, [*before, *filling.tokens], filling.logits.double())
+        unseen = filling.unseen if claims_the_target(cell) else 0
+        return replace(bets, impossible=bets.impossible + unseen).plain()
     except (Exception, SystemExit) as error:  # a pass that succeeded once may fail for want of memory
         return {"reason": one_line(error, "audit: ")}
 
@@ -191,7 +192,7 @@ def checked_sample(
     context: Sequence[int],
     logits: Float[Tensor, "N V"],
     prompts: ReadPrompts,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """The comparison of one decode, for `Sample.drafter`: sums over places, or ``{reason}``.
 
     It is empty if no draft was kept, or none was made without a drafter.

@@ -12,6 +12,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -125,38 +126,38 @@ def _aiperf(path: Path, rows: list[Any]) -> ToolResult:
         facts, record = row.get("metadata") or {}, row.get("spec_decode_acceptance", row) or {}
         fault = row.get("error") or ("cancelled" if facts.get("was_cancelled") else None)
         name = str(facts.get("x_request_id") or row.get("request", number))
-        told = {} if not record and (fault or facts) else _acceptance_record(record)
         if record:
             engines.add(str(record["engine"]))
+        request = Request(
+            name,
+            _whole(facts.get("turn_index") or 0),
+            facts.get("benchmark_phase", "profiling") != "profiling",
+            "failed" if fault else "ok",
+            error=None if fault is None else str(fault)[:200],
+        )
         requests.setdefault(
-            (name, _whole(facts.get("turn_index") or 0)),
-            Request(
-                name,
-                _whole(facts.get("turn_index") or 0),
-                facts.get("benchmark_phase", "profiling") != "profiling",
-                "failed" if fault else "ok",
-                error=None if fault is None else str(fault)[:200],
-                **told,
-            ),
+            (name, request.repetition),
+            request if not record and (fault or facts) else _with_acceptance(request, record),
         )
     total = {"twice": float(len(rows) - len(requests))}
     return ToolResult("AIPerf", str(path), ", ".join(sorted(engines)), tuple(requests.values()), total)
 
 
-def _acceptance_record(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a request."""
+def _with_acceptance(request: Request, record: Mapping[str, Any]) -> Request:
+    """Return a request with the counts of a record."""
     told = record.get("acceptance_histogram")
     histogram = None if told is None else _histogram(told, 0)
     tokens = record.get("completion_tokens")
-    return {
-        "draft_steps": _whole(record["num_spec_steps"]),
-        "drafted": _whole(record["num_draft_tokens"]),
-        "accepted": _whole(record["num_accepted_draft_tokens"]),
-        "histogram": histogram and tuple(histogram.get(kept, 0) for kept in range(max(histogram) + 1)),
-        "output_tokens": None if tokens is None else _whole(tokens),
-        "told_length": _number(record["mean_acceptance_length"]),
-        "told_rate": _number(record["draft_acceptance_rate"]),
-    }
+    return replace(
+        request,
+        draft_steps=_whole(record["num_spec_steps"]),
+        drafted=_whole(record["num_draft_tokens"]),
+        accepted=_whole(record["num_accepted_draft_tokens"]),
+        histogram=histogram and tuple(histogram.get(kept, 0) for kept in range(max(histogram) + 1)),
+        output_tokens=None if tokens is None else _whole(tokens),
+        told_length=_number(record["mean_acceptance_length"]),
+        told_rate=_number(record["draft_acceptance_rate"]),
+    )
 
 
 def _golden(path: Path, document: Any) -> ToolResult:

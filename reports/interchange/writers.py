@@ -26,7 +26,7 @@ def aiperf(store: Store) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _records(cell: SealedCell) -> Iterator[dict[str, Any]]:
+def _records(cell: SealedCell) -> Iterator[dict[str, object]]:
     for row in counted(cell.requests).to_dict("records"):
         if row["histogram"] is None or pd.isna(row["draft_steps"]) or not row["drafted"]:
             continue

@@ -270,13 +270,13 @@ class CellOfRun:
         """Whether the cell has tables."""
         return self.run.store.sealed(self.name)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """The values of ``FACTS``."""
         planned = self.run.store.manifest.cells[self.name]
         return facts_of(self.run, self.name, self.run.store.meta(self.name) if self.sealed else planned)
 
 
-def facts_of(run: NamedRun, name: str, meta: CellMeta) -> dict[str, Any]:
+def facts_of(run: NamedRun, name: str, meta: CellMeta) -> dict[str, object]:
     """Return the values of ``FACTS`` of a cell of a method, or of an engine, whose name is its method."""
     texts = ("role", "backbone", "dtype", "task")
     method = meta.method or meta.engine
@@ -308,7 +308,7 @@ def runs_rows(runs: Sequence[NamedRun]) -> pa.Table:
     return _table("runs", [_run_row(run) for run in runs])
 
 
-def _run_row(run: NamedRun) -> dict[str, Any]:
+def _run_row(run: NamedRun) -> dict[str, object]:
     store, manifest = run.store, run.store.manifest
     provenance = manifest.provenance
     sealed = store.cells()
@@ -341,7 +341,7 @@ def cell_scores_rows(runs: Sequence[NamedRun]) -> pa.Table:
     return _table("cell_scores", [score for run in runs for score in _scores_of_cells(run)])
 
 
-def _scores_of_cells(run: NamedRun) -> Iterator[dict[str, Any]]:
+def _scores_of_cells(run: NamedRun) -> Iterator[dict[str, object]]:
     frame = run.summary
     names = [str(name) for name in frame if str(name).startswith(("score.", "set.")) and f"{name}_low" in frame]
     for row in frame.to_dict("records"):

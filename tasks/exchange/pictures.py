@@ -63,7 +63,7 @@ def _number(output: Stored) -> str:
     return output.prompt.id.rpartition("/")[2]
 
 
-def _metadata(output: Stored) -> dict[str, Any]:
+def _metadata(output: Stored) -> dict[str, object]:
     field(output, "include")
     return dict(output.prompt.data)
 

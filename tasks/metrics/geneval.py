@@ -223,7 +223,7 @@ def judge_attributes(objects: Sequence[DetectedObject], prompt: Mapping[str, Any
     return {name: float(judge(groups, part).correct) for name, part in parts.items()}
 
 
-def _without(include: Sequence[Mapping[str, Any]], *keys: str) -> list[dict[str, Any]]:
+def _without(include: Sequence[Mapping[str, Any]], *keys: str) -> list[dict[str, object]]:
     return [{key: value for key, value in entry.items() if key not in keys} for entry in include]
 
 

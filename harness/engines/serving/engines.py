@@ -299,7 +299,7 @@ class Watched:
         self._cell = EngineCell(use, use.name, "", task, sampling, tokens, ignore_eos=True, seed=0)
         self._counted = Counters()
 
-    def line(self) -> dict[str, Any]:
+    def line(self) -> dict[str, object]:
         """Return one reading, a line of a history (`reports.history.series`). If it failed: the fault and no figures.
 
         ``restarted`` is there if the server's counters are below those of the reading before.
@@ -316,7 +316,7 @@ class Watched:
         except EngineFault as fault:
             return {**facts, "status": "failed", "fault": fault.kind, "error": str(fault)}
 
-    def _read(self, engine: Engine) -> dict[str, Any]:
+    def _read(self, engine: Engine) -> dict[str, object]:
         before = engine.counters() if engine.tells.counters else None
         restarted = before is not None and before.since(self._counted).backwards
         rows = list(self._ask(engine))

@@ -207,7 +207,7 @@ class Slurm(BaseModel):
     poll_s: float = Field(5.0, gt=0)
 
     @property
-    def passed_on(self) -> dict[str, Any]:
+    def passed_on(self) -> dict[str, object]:
         """The options of submitit."""
         return dict(self.model_extra or {})
 

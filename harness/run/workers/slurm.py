@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, cast
 
 from stridebench.harness.errors import UsageError
 from stridebench.harness.machine.extras import optional
@@ -26,6 +26,16 @@ from stridebench.harness.run.workers.protocol import WorkerSetup
 
 UnitCells = tuple[str, ...]
 """The ids of the cells of a unit."""
+
+
+class NotedJob(TypedDict):
+    """A line of the book: a job, where it runs, and the cells of its units."""
+
+    cluster: str
+    job: str
+    units: list[list[str]]
+
+
 CONTROLLER = "submitit.local._local"
 """A word of the command line of a job's process on this machine, which holds the folder too."""
 
@@ -95,14 +105,15 @@ class JobBook:
             watched[0].get_info(mode="force")  # one question for all jobs
         return {job: cells for job, cells in jobs.items() if self._lives(job)}
 
-    def _lines(self) -> list[dict[str, Any]]:
+    def _lines(self) -> list[NotedJob]:
         """The lines; one that a kill cut short is left out."""
         lines = []
         with suppress(FileNotFoundError):
             for text in self.path.read_text(encoding="utf-8", errors="replace").splitlines():
                 with suppress(ValueError):
                     lines.append(json.loads(text))
-        return [line for line in lines if isinstance(line, dict) and {"cluster", "job", "units"} <= set(line)]
+        keys = NotedJob.__required_keys__
+        return [cast(NotedJob, line) for line in lines if isinstance(line, dict) and keys <= set(line)]
 
     def _job(self, cluster: str, number: str) -> Any:
         if cluster == "slurm":

@@ -84,7 +84,7 @@ def test_a_suite_refuses_a_wrong_batch(batch: Any) -> None:
 
 def test_a_batch_is_in_the_key_and_pairs_with_its_own_baseline() -> None:
     plan = plan_of(methods=["sjd"], batch=[1, 3])
-    assert [(c.config["batch"], plan.baseline(c).batch) for c in plan.cells] == [(1, 1), (1, 1), (3, 3), (3, 3)]
+    assert [(c.config.batch, plan.baseline(c).batch) for c in plan.cells] == [(1, 1), (1, 1), (3, 3), (3, 3)]
     assert [".B3-" in cell.id for cell in plan.cells] == [False, False, True, True]
     assert [c.id for c in plan.cells[:2]] == [c.id for c in plan_of(methods=["sjd"]).cells]
     assert "batch" not in plan_of(methods=["sjd"]).manifest()["key"] and plan.manifest()["key"]["batch"] == (1, 3)
