@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import click
 import pandas as pd
@@ -129,7 +129,15 @@ def _only_one(kind: str, ids: list[str], text: str, rules: Sequence[Callable[[st
     raise UnknownNameError(kind if kind == "cell" else f"{kind} of this cell", text, ids)
 
 
-def _document(cell: SealedCell) -> dict[str, object]:
+class CellDocument(TypedDict):
+    """A cell in ``--json``: its facts, its metrics, and its acceptance by depth."""
+
+    meta: Mapping[str, object]
+    metrics: Mapping[str, float | None]
+    depths: Sequence[Mapping[str, Any]]
+
+
+def _document(cell: SealedCell) -> CellDocument:
     frame = totals(cell.samples, cell.steps)
     counted = cell.steps[~cell.steps["warmup"].astype(bool)]
     return {
@@ -139,7 +147,7 @@ def _document(cell: SealedCell) -> dict[str, object]:
     }
 
 
-def _print(document: Mapping[str, object], cell: SealedCell) -> None:
+def _print(document: CellDocument, cell: SealedCell) -> None:
     console = Console()
     meta = cell.meta
     sampled = f", {meta.sampling.words}"
@@ -155,9 +163,9 @@ def _print(document: Mapping[str, object], cell: SealedCell) -> None:
     console.print(table)
     if document["depths"]:
         depths = Table("depth", "marginal", "conditional", title="acceptance by depth", header_style="bold")
-        for row in document["depths"]:
-            conditional = "" if row["conditional"] is None else f"{row['conditional']:.3f}"
-            depths.add_row(str(row["depth"]), f"{row['marginal']:.3f}", conditional)
+        for at in document["depths"]:
+            conditional = "" if at["conditional"] is None else f"{at['conditional']:.3f}"
+            depths.add_row(str(at["depth"]), f"{at['marginal']:.3f}", conditional)
         console.print(depths)
     samples = Table("prompt", "rep", "status", "tokens", "agreement", "output", header_style="bold")
     for _, row in cell.samples[~cell.samples["warmup"].astype(bool)].iterrows():

@@ -33,8 +33,9 @@ def shrink(plain: dict[str, Any]) -> None:
         {**{key: value for key, value in entry.items() if key != "max_new_tokens"}, "name": stand_in(entry.get("name"))}
         for entry in plain.get("backbones", ())
     ]
+    names = [backbone["name"] for backbone in plain["backbones"]]
     share = TOKENS / max(budget, TOKENS) if isinstance(budget := plain.get("max_new_tokens", TOKENS), int) else 1.0
-    plain["methods"] = [_fitting(_renamed(entry), plain["backbones"], share) for entry in plain.get("methods", ())]
+    plain["methods"] = [_fitting(_renamed(entry), names, share) for entry in plain.get("methods", ())]
     plain["tasks"] = [_small(_renamed(entry), plain.get("max_new_tokens")) for entry in plain.get("tasks", ())]
     most = plain.get("max_new_tokens", TOKENS)
     plain |= {"max_new_tokens": min(most, TOKENS) if isinstance(most, int) else most}
@@ -54,11 +55,11 @@ def _renamed(entry: Any) -> Any:
     return {key: value if key == "name" else stand_in(value) for key, value in entry.items()}
 
 
-def _fitting(entry: Any, backbones: list[dict[str, Any]], share: float) -> Any:
+def _fitting(entry: Any, backbones: list[Any], share: float) -> Any:
     """Return a method's entry with settings that fit short outputs and small pictures, if it is for stand-ins."""
     if not isinstance(entry, dict):
         return entry
-    own, name = entry.get("backbones") or [backbone["name"] for backbone in backbones], str(entry["name"])
+    own, name = entry.get("backbones") or backbones, str(entry["name"])
     if not all(str(one).startswith(PREFIX) for one in (own if isinstance(own, list) else [own])):
         return entry
     entry = {key: _few_layers(value) for key, value in entry.items()}

@@ -153,7 +153,9 @@ def _with_acceptance(request: Request, record: Mapping[str, Any]) -> Request:
         draft_steps=_whole(record["num_spec_steps"]),
         drafted=_whole(record["num_draft_tokens"]),
         accepted=_whole(record["num_accepted_draft_tokens"]),
-        histogram=histogram and tuple(histogram.get(kept, 0) for kept in range(max(histogram) + 1)),
+        histogram=None
+        if histogram is None
+        else tuple(histogram.get(kept, 0) for kept in range(max(histogram, default=-1) + 1)),
         output_tokens=None if tokens is None else _whole(tokens),
         told_length=_number(record["mean_acceptance_length"]),
         told_rate=_number(record["draft_acceptance_rate"]),
