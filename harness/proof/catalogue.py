@@ -135,7 +135,14 @@ def joined(row: ProofRow, dear: ProofRow | None) -> ProofRow:
     if "unverified" in (row["verdict"], dear["verdict"]):
         return {**(row if row["verdict"] == "unverified" else dear), "seconds": seconds}
     worst = max(row, dear, key=lambda one: -1 if one["total_variation"] is None else one["total_variation"])
-    return {**worst, "planted": row["planted"], "plants": row["plants"], "seconds": seconds}
+    return {
+        **row,
+        "total_variation": worst["total_variation"],
+        "case": worst["case"],
+        "verdict": worst["verdict"],
+        "hint": worst["hint"],
+        "seconds": seconds,
+    }
 
 
 def proof_of(

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from stridebench.harness.errors import UsageError
-from stridebench.harness.synthetic import emoji, emoji_make, emoji_sprites
+from stridebench.harness.synthetic import emoji, emoji_sprites
 from stridebench.harness.synthetic.emoji import ARRANGEMENTS, CELLS, STEP, places
 from stridebench.harness.synthetic.emoji_sprites import TEXTURED, paint
 from stridebench.tasks.metrics.detector import truth
 from stridebench.tasks.metrics.geneval import relations
+from tests.support import emoji_font
 
 
 def box(thing: emoji.Thing) -> tuple[slice, slice]:
@@ -234,10 +235,10 @@ def test_the_maker_names_every_sprite_and_refuses_another_font():
     from matplotlib import font_manager
 
     with np.load(emoji_sprites.DATA) as data:
-        assert list(data["names"]) == list(emoji_make.CODES)
+        assert list(data["names"]) == list(emoji_font.CODES)
     other = Path(font_manager.findfont("DejaVu Sans"))
     with pytest.raises(UsageError, match=r"NotoColorEmoji"):
-        emoji_make.make(other)
+        emoji_font.make(other)
 
 
 def test_the_licence_lies_beside_the_sprites():

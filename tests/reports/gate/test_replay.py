@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from stridebench.harness.errors import UsageError
-from stridebench.reports.gate import power
 from stridebench.reports.gate.replay import replay_gate
+from tests.power import simulated_gate
 
 Rows = list[tuple[str, int, int, float]]
 
@@ -65,16 +65,18 @@ def test_what_cannot_be_replayed_is_an_error_and_what_is_no_number_inconclusive(
 
 
 def test_the_simulated_drop_is_the_stated_one() -> None:
-    both = power.drafters(np.random.default_rng(0), power.POOL, power.size_of(0.03))
+    both = simulated_gate.drafters(np.random.default_rng(0), simulated_gate.POOL, simulated_gate.size_of(0.03))
     assert 1 - both.changed.mean() / both.sound.mean() == pytest.approx(0.03, abs=1e-4)
 
 
 @pytest.mark.audit
 def test_the_power_of_a_replay_is_as_stated() -> None:
     """200 runs a change: -1 % fails in 95 of 100, an unchanged system passes, and at most 1 of 100 fails."""
-    size = power.size_of(0.01)
+    size = simulated_gate.size_of(0.01)
     for change, fails in ((size, True), (1e-5, False)):
         rngs = (np.random.default_rng([7, seed]) for seed in range(200))
-        verdicts = [power.replayed(power.drafters(rng, power.LENGTH, change)) for rng in rngs]
+        verdicts = [
+            simulated_gate.replayed(simulated_gate.drafters(rng, simulated_gate.LENGTH, change)) for rng in rngs
+        ]
         assert verdicts.count("fail" if fails else "pass") >= 190
         assert fails or verdicts.count("fail") <= 2

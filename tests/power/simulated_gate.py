@@ -1,7 +1,7 @@
 """How often the gate fails and passes, by simulation: free-running and along stored texts.
 
-``python -m stridebench.reports.gate.power [RUNS]`` prints the rows of ``reports/data/results/gate.yaml``, and
-``python -m stridebench.reports.gate.power nightly [RUNS]`` those of its table of the suite `nightly`.
+``python -m tests.power.simulated_gate [RUNS]`` prints the rows of ``reports/data/results/gate.yaml``, and
+``python -m tests.power.simulated_gate nightly [RUNS]`` those of its table of the suite `nightly`.
 
 A position has a target distribution p over 32 tokens and a drafter's q: logits of p plus noise, whose size differs
 from prompt to prompt. A draft is accepted with probability sum(min(p, q)). A damaged drafter has more noise on its

@@ -1,7 +1,6 @@
 """Derives the shipped sprites from Debian's font fonts-noto-color-emoji (SIL Open Font License 1.1).
 
-`python -m stridebench.harness.synthetic.emoji_make NotoColorEmoji.ttf` writes data/emoji.npz again. The font is not
-shipped.
+`python -m tests.support.emoji_font NotoColorEmoji.ttf` writes emoji.npz again. The font is not shipped.
 """
 
 from __future__ import annotations
@@ -12,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
 from stridebench.harness.errors import UsageError
+from stridebench.harness.synthetic.emoji_sprites import DATA
 
 if TYPE_CHECKING:
     from jaxtyping import UInt8
@@ -37,7 +36,7 @@ SIZES = {24: 24, 12: 24}
 """Side of a sprite in pixels: the side at which its margin is one pixel; 12 is 24 at half scale."""
 
 
-def make(font: Path) -> dict[str, NDArray[Any]]:
+def make(font: Path) -> dict[str, Any]:
     """Arrays of the shipped file: ``names`` and, for each side S, ``rgba{S}`` [sprite, S, S, 4].
 
     Raises:
@@ -69,5 +68,4 @@ def _fit(picture: Image.Image, side: int) -> UInt8[np.ndarray, "S S 4"]:
 
 
 if __name__ == "__main__":
-    arrays = make(Path(sys.argv[1]))
-    np.savez_compressed(Path(__file__).parent / "data" / "emoji.npz", allow_pickle=True, **arrays)
+    np.savez_compressed(DATA, **make(Path(sys.argv[1])))
