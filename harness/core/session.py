@@ -230,17 +230,6 @@ class Session:
         """Add emitted tokens without a pass; the next pass reads them."""
         self._tail = torch.cat([self._tail, tokens]) if len(self._tail) else tokens
 
-    def rollback(self, length: int) -> None:
-        """Forget all tokens from ``length`` on; at least one stays."""
-        if not 1 <= length <= len(self):
-            raise ContractError(f"rollback to {length} tokens of {len(self)}: keep between 1 and {len(self)}")
-        if length >= len(self._host):
-            self._tail = self._tail[: length - len(self._host)]
-        else:
-            del self._host[length:]
-            self._tail = self._none.tokens
-        self._valid = min(self._valid, length)
-
     def sync(self, tokens: Sequence[int]) -> None:
         """Replace the tokens: roll back to the longest common prefix, then append."""
         if not tokens:

@@ -30,6 +30,12 @@ PLACES = {
     "roles": "the suite's report: report: {name: NAME, roles: {...}}",
 }
 """Where a key belongs that is unknown at its place."""
+SUITE = (
+    *("name", "description", "methods", "backbones", "tasks", "temperature", "top_k", "top_p", "min_p", "order"),
+    *("max_new_tokens", "stop_at_eos", "batch", "repetitions", "warmup", "seed", "prove", "greedy_check", "threads"),
+    *("timing", "isolation", "sample_limit_s", "cell_limit_s", "report"),
+)
+"""Keys of a suite itself."""
 OPTIONS = ("allow_code_execution", "append", "device", "executor", "offline", "out", "prompts", "resume", "tiny")
 """Options of `stride run` that no suite holds."""
 
@@ -52,9 +58,7 @@ def place_of(key: str, suite: Mapping[str, Any] | None = None) -> str:
         key: the key.
         suite: plain data, whose entries are searched before all others, or None if the key stands in an entry.
     """
-    from stridebench.harness.plan.suite import Suite  # it imports this module
-
-    place = PLACES.get(key) or ("the suite itself, at its top level" if key in Suite.model_fields else "")
+    place = PLACES.get(key) or ("the suite itself, at its top level" if key in SUITE else "")
     if not place and key in OPTIONS:
         place = f"the command line: stride run --{key.replace('_', '-')}"
     place = place or _entry_with(key, suite or {})

@@ -16,6 +16,7 @@ import grimp
 import pytest
 
 from stridebench.harness.run.checkouts import link_packages
+from tests import measures
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("harness", "methods", "tasks", "reports")
@@ -301,3 +302,23 @@ def test_a_method_file_has_at_most_400_lines(path):
     lines = len(path.read_text().splitlines())
     ceiling = 450 if "training" in path.parts else METHOD_CEILING  # recipes are ordinary modules
     assert lines <= ceiling, f"{path.name} has {lines} lines; move a part to drafters or verifiers"
+
+
+UNREACHED = {
+    "lines of Python outside tests": "76,600: 42,200 of statements, 14,200 of docstrings, 6,000 of imports. The base "
+    "alone has 59,700, and trainings, papers and engines 16,900. No function is unused but for 1 %: features must go",
+    "lines of tests": "57,500 for 3,150 tests, 18 each; five pairs of them have one shape",
+}
+"""Goals that are not reached, and what stands in the way, as of 2026-11-27."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.xfail(strict=True, reason=UNREACHED[name])) if name in UNREACHED else name
+        for name in measures.MEASURES
+    ],
+)
+def test_the_project_keeps_to_its_size(name: str) -> None:
+    measure, goal = measures.MEASURES[name]
+    assert measure() <= goal

@@ -378,7 +378,7 @@ class DecodesInStart(Method[list[int]]):
         for _ in range(run.budget):
             session.append(session.forward()[0].argmax()[None])
         text = session.tokens[first:]
-        session.rollback(first)
+        session.sync(session.tokens[:first])
         return text
 
     def step(self, run: Run, state: list[int]) -> Acceptance:
@@ -414,7 +414,7 @@ class Hidden(Method[None]):
         elif self.way == "rows":  # entries beyond the prompt, whose hidden rows would give logits
             run.target.append(token)
             run.target.prefill()
-            run.target.rollback(len(run.target) - 1)
+            run.target.sync(run.target.tokens[:-1])
         elif self.way == "session":  # another cache, which reads a prompt that the target has read already
             run.models.target().prefill()
         else:

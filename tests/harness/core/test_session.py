@@ -113,20 +113,8 @@ class Rollback:
 
     def act(self, target: Session) -> None:
         expected = target.tokens[: max(1, round(self.share * len(target)))]
-        target.rollback(len(expected))
+        target.sync(expected)
         assert target.tokens == expected
-
-
-@dataclass(frozen=True)
-class RollbackBlind:
-    """The same without reading the tokens first."""
-
-    share: float
-
-    def act(self, target: Session) -> None:
-        length = max(1, round(self.share * len(target)))
-        target.rollback(length)
-        assert len(target) == length
 
 
 @dataclass(frozen=True)
@@ -153,14 +141,13 @@ class Prefill:
         assert target.passes == passes
 
 
-Act = Decode | Append | Rollback | RollbackBlind | Sync | Prefill
+Act = Decode | Append | Rollback | Sync | Prefill
 SHARE = st.floats(0, 1)
 GROWTHS = st.lists(st.lists(st.tuples(st.integers(0, 3), SHARE), min_size=1, max_size=3), max_size=2)
 ACTS: st.SearchStrategy[Act] = st.one_of(
     st.builds(Decode, drafts(), st.just(0) | st.integers(0, 2), GROWTHS, st.none() | SHARE, st.integers(0, 3)),
     st.builds(Append, TOKENS, st.booleans()),
     st.builds(Rollback, SHARE),
-    st.builds(RollbackBlind, SHARE),
     st.builds(Sync, SHARE, TOKENS | st.just([])),
     st.builds(Prefill),
 )
@@ -334,7 +321,7 @@ class TestBadUse:
         with pytest.raises(ContractError, match="call forward first"):
             target.grow(chain(0))
         target.forward(chain(0, 1))
-        target.rollback(2)
+        target.sync(target.tokens[:2])
         with pytest.raises(ContractError, match="call forward first"):
             target.grow(chain(0))
 
@@ -367,11 +354,6 @@ class TestBadUse:
     def test_no_prompt_is_a_contract_error(self) -> None:
         with pytest.raises(ContractError, match="at least one token"):
             session([])
-
-    @pytest.mark.parametrize("length", [0, -1, 4])
-    def test_rollback_keeps_between_one_and_all(self, length: int) -> None:
-        with pytest.raises(ContractError, match="keep between 1 and 3"):
-            session([0, 1, 2]).rollback(length)
 
     def test_sync_to_tokens_that_share_nothing(self) -> None:
         target = session([0, 1, 2])

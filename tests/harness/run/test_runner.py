@@ -61,7 +61,7 @@ class KnowsTheText(OneByOne):
         for _ in range(run.budget):
             run.target.append(run.target.forward()[0].argmax()[None])
         text = run.target.tokens[first:]
-        run.target.rollback(first)
+        run.target.sync(run.target.tokens[:first])
         return text
 
     def step(self, run: Run, state: Any) -> Acceptance:

@@ -103,7 +103,7 @@ def test_packed_guidance_gives_the_laws_of_two_passes(tiny: Tiny, monkeypatch: p
         torch.testing.assert_close(*rows, rtol=0, atol=NEAR)
         for session in both:
             session.commit(acceptance(path, len(draft), picks[7]))
-            session.rollback(max(prompt, len(session) - back))
+            session.sync(session.tokens[: max(prompt, len(session) - back)])
         hidden = [session.hidden for session in both]
         assert hidden[0].shape[1:] == (2, 3, tiny.backbone.capabilities.width)
         torch.testing.assert_close(*hidden, rtol=0, atol=NEAR)

@@ -108,7 +108,7 @@ def test_after_any_history_the_cache_equals_a_fresh_one(tiny: Tiny) -> None:
         for row, chain in zip(rows, [[], *chains_of(draft)], strict=True):
             same(row[None], session(tiny, [*before, *draft.tokens[chain].tolist()]).forward())
         target.commit(acceptance(path, len(draft), picks[7]))
-        target.rollback(max(prompt - 1, 1, len(target) - back))
+        target.sync(target.tokens[: max(prompt - 1, 1, len(target) - back)])
         target.append(torch.tensor(picks[:2]) if len(target) >= prompt else torch.tensor(target_prompt(tiny)[-1:]))
         same(target.forward(), session(tiny, list(target.tokens)).forward())
 

@@ -114,7 +114,7 @@ def test_after_any_history_guidance_equals_a_fresh_cache(
             path = data.draw(st.sampled_from(paths))
             target.commit(acceptance(path, len(draft), data.draw(st.integers(0, 3))))
         if data.draw(st.booleans()):
-            target.rollback(data.draw(st.integers(len(PROMPT), len(target))))
+            target.sync(target.tokens[: data.draw(st.integers(len(PROMPT), len(target)))])
         if data.draw(st.booleans()):
             target.sync([*PROMPT, *data.draw(st.lists(st.integers(0, 3), max_size=4))])
         twin = copy.deepcopy(target)
@@ -126,7 +126,7 @@ def test_after_any_history_guidance_equals_a_fresh_cache(
 def test_a_rollback_into_the_prompt_can_be_continued(back: int) -> None:
     target = session([*PROMPT, 3, 0], (2, 3))
     target.forward(Draft(torch.tensor([1, 2])))
-    target.rollback(back)
+    target.sync(target.tokens[:back])
     target.sync([*PROMPT, 1])
     expected = mixed([*PROMPT, 1], len(PROMPT), (2, 3))[-1]
     torch.testing.assert_close(target.forward()[0], expected, rtol=0, atol=1e-12)
