@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ def compare(*runs: StoredRun | str | Path, consumption: bool = False) -> compari
 
 
 def gate_replay(
-    document: dict[str, Any], margin: float | None, min_prompts: int, device: str, fetch: bool
+    document: Mapping[str, object], margin: float | None, min_prompts: int, device: str, fetch: bool
 ) -> decision.GateResult:
     """Score the drafters of today along the texts of a baseline, and test whether they got worse.
 

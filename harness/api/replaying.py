@@ -21,7 +21,7 @@ from stridebench.harness.run.progress import RunProgress
 from stridebench.harness.run.replay import Scores, Text, replay, unreplayable
 
 
-def record_texts(store: Store, baseline: Mapping[str, Any], device: str, fetch: bool) -> dict[str, Any]:
+def record_texts(store: Store, baseline: Mapping[str, Any], device: str, fetch: bool) -> dict[str, object]:
     """Return the part of a baseline for a replay: the suite, and texts and scores of each cell that can be replayed.
 
     Raises:

@@ -206,12 +206,12 @@ def failed_samples(cell: SealedCell) -> pd.DataFrame:
     return rows[(rows["status"] != "ok") & ~rows["warmup"].astype(bool)]
 
 
-def _entry(label: str, figures: pd.DataFrame, reruns: Sequence[pd.DataFrame]) -> dict[str, Any]:
+def _entry(label: str, figures: pd.DataFrame, reruns: Sequence[pd.DataFrame]) -> dict[str, object]:
     columns = ["prompt", "repetition", *figures.columns]
     return {"label": label, "columns": columns, "samples": _rows(figures), "noise": noise(figures, reruns)}
 
 
-def with_replay(document: Mapping[str, Any], replay: Mapping[str, Any]) -> dict[str, Any]:
+def with_replay(document: Mapping[str, Any], replay: Mapping[str, Any]) -> dict[str, object]:
     """The baseline with texts and their scores, under a new checksum.
 
     Args:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -212,7 +211,7 @@ def _notes(results: Sequence[Finding]) -> list[str]:
     return notes
 
 
-def document(results: Sequence[Finding]) -> list[dict[str, Any]]:
+def document(results: Sequence[Finding]) -> list[dict[str, object]]:
     """Every series with its nights, values and changes, as JSON."""
     rows = []
     for finding in results:

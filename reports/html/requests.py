@@ -184,7 +184,7 @@ def _rows(requests: pd.DataFrame) -> Iterator[list[Any]]:
         ]
 
 
-def _document(row: pd.Series[Any], prompts: Mapping[str, str]) -> dict[str, Any]:
+def _document(row: pd.Series[Any], prompts: Mapping[str, str]) -> dict[str, object]:
     """Return the data for the view of one output."""
     ok, text, tokens = row["status"] == "ok", text_of(row, "text"), row["tokens"]
     told = bool(text)

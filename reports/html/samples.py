@@ -30,7 +30,7 @@ DECIMALS = 4
 """Of a vertex; the cube of a mesh is two units wide."""
 
 
-def sound_of(source: Path, run: Path, folder: Path, prefix: str) -> dict[str, Any]:
+def sound_of(source: Path, run: Path, folder: Path, prefix: str) -> dict[str, object]:
     """Copy the sound that a speech model heard to the page, with the words that were spoken, if they are kept.
 
     Args:
@@ -53,7 +53,7 @@ def _copied(source: Path, folder: Path, prefix: str) -> str:
     return f"{prefix}/{source.name}"
 
 
-def media_of(sample: pd.Series[Any] | dict[str, Any], run: Path, folder: Path, prefix: str) -> dict[str, Any]:
+def media_of(sample: pd.Series[Any] | Mapping[str, object], run: Path, folder: Path, prefix: str) -> dict[str, object]:
     """Return the picture or mesh of a sample for the page; nothing if its output is a text.
 
     Args:
@@ -123,7 +123,7 @@ class SampleTable:
 
     columns: tuple[tuple[str, str], ...]
     rows: list[list[Any]]
-    inline: list[dict[str, Any]] | None
+    inline: list[Mapping[str, object]] | None
     starts: list[int]
     pictures: list[tuple[str, str]]
 
@@ -165,7 +165,7 @@ def write_samples(finished: FinishedCell, run: Path, folder: Path, data: str) ->
 def write_table(
     columns: Sequence[tuple[str, str]],
     rows: list[list[Any]],
-    documents: Iterable[dict[str, Any]],
+    documents: Iterable[Mapping[str, object]],
     folder: Path,
     data: str,
 ) -> SampleTable:
@@ -183,7 +183,8 @@ def write_table(
     for document in documents:
         writer.add(document)
         if "picture" in document and len(pictures) < PICTURES:
-            pictures.append((document["picture"], excerpt(document["asked"]) or document["prompt"]))
+            title = excerpt(str(document["asked"])) or str(document["prompt"])
+            pictures.append((str(document["picture"]), title))
     inline = writer.close()
     filled = [i for i in range(len(columns)) if i == 0 or any(row[i + 1] not in (None, "") for row in rows)]
     rows = [[row[0], *(row[i + 1] for i in filled)] for row in rows]
@@ -214,7 +215,7 @@ def documents(
     samples: Sequence[Mapping[str, Any]],
     scores: Sequence[Mapping[str, Any]],
     places: tuple[Path, Path, str],
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[dict[str, object]]:
     """Yield the data for the view of one output, sample by sample.
 
     Args:
@@ -246,7 +247,7 @@ def documents(
         yield document
 
 
-def _texts(sample: Mapping[str, Any]) -> dict[str, Any]:
+def _texts(sample: Mapping[str, Any]) -> dict[str, object]:
     row = dict(sample)
     return {
         "prompt": printable_line(str(sample["prompt"])),
@@ -261,7 +262,7 @@ def _texts(sample: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _tokens(sample: Mapping[str, Any], numbers: Mapping[str, list[int]]) -> dict[str, Any]:
+def _tokens(sample: Mapping[str, Any], numbers: Mapping[str, list[int]]) -> dict[str, object]:
     """The output token by token: text or id, origin, and log-probability."""
     tokens = sample["tokens"]
     steps = map(_Step, *(numbers[name] for name in _Step._fields))
@@ -312,10 +313,10 @@ class _Shards:
     def __init__(self, folder: Path) -> None:
         self._folder, self.starts = folder, [0]
         self._texts: list[str] = []
-        self._documents: list[dict[str, Any]] = []
+        self._documents: list[Mapping[str, object]] = []
         self._count = self._size = 0
 
-    def add(self, document: dict[str, Any]) -> None:
+    def add(self, document: Mapping[str, object]) -> None:
         """Take the next document."""
         text = safe_json(document)
         if self._texts and (self._size + len(text) > SHARD or len(self._texts) >= SHARD_SAMPLES):
@@ -326,7 +327,7 @@ class _Shards:
         self._size += len(text)
         self._count += 1
 
-    def close(self) -> list[dict[str, Any]] | None:
+    def close(self) -> list[Mapping[str, object]] | None:
         """Write the rest, or return all documents if they are small; no shard is written then."""
         if len(self.starts) == 1 and self._size <= INLINE:
             return self._documents

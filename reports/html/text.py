@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -76,7 +76,7 @@ def for_plotly(text: str) -> str:
     return escape(printable_line(text))
 
 
-def text_of(row: pd.Series[Any] | dict[str, Any], column: str) -> str:
+def text_of(row: pd.Series[Any] | Mapping[str, object], column: str) -> str:
     """A text column; "" if the row lacks it."""
     value = row.get(column)
     return value if isinstance(value, str) else ""
