@@ -160,7 +160,7 @@ def test_models_of_the_paper_fill_their_rows_of_table_v_whatever_the_order_and_n
 
 def test_the_suite_of_table_v_has_each_of_its_rows() -> None:
     cells = expand(resolve.of_command("papers/adt_tree --only base")).cells
-    options = [tables.options(cell.config["params"]) for cell in cells]
+    options = [tables.options(cell.config.params) for cell in cells]
     rows = pd.DataFrame({"method": [cell.name for cell in cells], "options": options})
     for name in printed("adt_tree_table5").rows["Method"]:
         assert len(fits(rows, **papers()["adt_tree"].named(name)))

@@ -444,7 +444,7 @@ def test_the_suite_of_published_models_has_the_papers_setting(tmp_path: Path, mo
     plan = expand(resolve.of_command("papers/sjdpp --only real"))
     cells = [cell for cell in plan.cells if cell.role == "method"]
     own = [cell for cell in cells if cell.name in ("sjd", "sjdpp")]
-    settings = {(cell.backbone, cell.name, cell.config["params"]["window"]) for cell in own}
+    settings = {(cell.backbone, cell.name, cell.config.params["window"]) for cell in own}
     sides = {f"lumina-mgpt-7b-{side}": 96 for side in (512, 1024)}
     swept = {("janus-pro-1b", "sjdpp", size) for size in (16, 32, 64, 96, 128, 256, 512)}
     expected = {(name, method, size) for name, size in (WINDOWS | sides).items() for method in ("sjd", "sjdpp")}

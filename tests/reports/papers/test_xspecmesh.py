@@ -287,7 +287,7 @@ def test_a_file_without_points_is_named(tmp_path: Path) -> None:
 
 def test_the_suite_has_every_row_and_companions_follow_the_command_line() -> None:
     plan = expand(resolve.load("papers/xspecmesh", resolve.Overrides({"backbones": ["embedded-mesh"]})))
-    decoded = {(cell.backbone, cell.config["params"].get("heads", "")) for cell in plan.cells}
+    decoded = {(cell.backbone, cell.config.params.get("heads", "")) for cell in plan.cells}
     assert decoded == {(role["backbone"], role.get("heads", "")) for role in ROLES.values()}
     levels = pd.Series([prompt.category for prompt in next(iter(plan.prompts.values()))]).value_counts(normalize=True)
     assert levels.to_dict() == {"level-0": 0.2, "level-1": 0.4, "level-2": 0.4}
@@ -298,7 +298,7 @@ def test_the_suite_has_every_row_and_companions_follow_the_command_line() -> Non
 def test_every_row_of_the_papers_own_models_is_a_cell_of_the_suite(tiny: bool) -> None:
     """With six heads for Fig. 5a a row of four heads says so; it did not, and tables 2 to 4 were empty."""
     resolved = resolve.of_command("papers/xspecmesh --only real", resolve.Overrides(tiny=tiny))
-    cells = [(cell.backbone, cell.name, cell.config["params"]) for cell in expand(resolved).cells]
+    cells = [(cell.backbone, cell.name, cell.config.params) for cell in expand(resolved).cells]
     roles = reports()["xspecmesh_real"].roles
     assert set(roles) == {"A", "B", "C", "D", "E", "C-tuned", "E-tuned", "rival"}
     for key, role in roles.items():
@@ -314,7 +314,7 @@ def test_quality_is_judged_at_the_papers_shapes_on_rows_and_their_tuned_backbone
     plan = expand(
         resolve.of_command("papers/xspecmesh --only quality", resolve.Overrides({"backbones": ["embedded-mesh"]}))
     )
-    decoded = {(cell.backbone, cell.config["params"].get("heads", "")) for cell in plan.cells}
+    decoded = {(cell.backbone, cell.config.params.get("heads", "")) for cell in plan.cells}
     roles = [role for key, role in ROLES.items() if key not in ("B", "rival")]
     assert decoded == {(role["backbone"], role.get("heads", "")) for role in roles}
     assert len(next(iter(plan.prompts.values()))) == 200
