@@ -116,7 +116,7 @@ def test_an_audit_of_tokens_at_a_cut_alone_says_nothing() -> None:
     bets = bet(outcomes, outcomes.ids[:, 0], np.ones(4, dtype=np.int64), outcomes.p[:, 0])
     result = audit([bets])
     assert (result.tokens, result.near, result.verdict) == (0, 4, "inconclusive")
-    assert result.columns["audit_log_e"] == pytest.approx(0.0)
+    assert result.log_e == pytest.approx(0.0)
 
 
 def at_distance(outcomes: TokenOutcomes, law: Callable[[float], FloatArray], distance: float) -> FloatArray:

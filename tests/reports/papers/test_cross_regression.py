@@ -307,10 +307,10 @@ def test_fig_1_has_a_point_a_backbone() -> None:
 def test_adapters_of_layers_can_be_trained(name: str) -> None:
     discover.load_all()
     plan = expand(resolve.of_command(f"papers/cross_regression --only {name}"))
-    adapters = {cell.config["params"].get("adapter") for cell in plan.cells} - {None, "cross-regression"}
+    adapters = {cell.config.params.get("adapter") for cell in plan.cells} - {None, "cross-regression"}
     discover.load_recipes()
     for cell in plan.cells:
-        adapter = cell.config["params"].get("adapter")
+        adapter = cell.config.params.get("adapter")
         if adapter in adapters:
             known = ("llama2-7b",) if name.endswith("_real") else ("embedded-code", "smollm2-135m")
             assert cell.backbone in known and (name.endswith("_real") or f"{adapter}-{cell.backbone}" in RECIPES)
