@@ -12,6 +12,7 @@ from stridebench.harness.audit.bets import bet
 from stridebench.harness.audit.verdict import audit
 from stridebench.harness.cli.report import NO_BETS, POINTS, evidence_of
 from stridebench.harness.record.store import SealedCell
+from stridebench.harness.run.auditing import audit_facts
 from stridebench.reports.html.figures import Chart
 from tests.support import page_runs
 from tests.support.fake_store import empty, meta, record, step
@@ -26,7 +27,7 @@ def audited(folder: Path, outputs: int, **changes: Any) -> tuple[SealedCell, flo
     bets = [bet(outcomes, outcomes.ids[row, at], none, outcomes.p[row, at]) for at in places]
     records = [record(f"p{i:03d}", [step(1, 2)], audit=one.plain()) for i, one in enumerate(bets)]
     result = audit(bets)
-    fake = empty().add(meta("ar", role="baseline", **{**result.columns, **changes}), records)
+    fake = empty().add(meta("ar", role="baseline", **{**audit_facts(result).stored(), **changes}), records)
     return page_runs.stored(fake, folder).cell("ar"), result.log_e
 
 
