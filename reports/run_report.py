@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pandas as pd
 from rich.console import Console
 
-from stridebench.harness.errors import printable_line
+from stridebench.harness.errors import UsageError, printable_line
 from stridebench.harness.record.files import put
 from stridebench.harness.record.outputs import json_values
 from stridebench.harness.record.store import Store
@@ -24,6 +24,7 @@ from stridebench.harness.registry import REPORTS
 from stridebench.reports import crossover, tables
 from stridebench.reports.conclusions import conclusions
 from stridebench.reports.engine_rows import summarise_engines
+from stridebench.reports.latex import paper_table
 from stridebench.reports.summary import FinishedCell, Row, by_category, reader, summarise
 from stridebench.reports.text_table import TextTable, print_table
 
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 PAPERS = "stridebench.reports.papers"
 if find_spec(PAPERS):
     REPORTS.declare({"papers": f"{PAPERS}.report"})
+PAPER = ("verdict", "speedup", "tau", "tv", "audit")
+"""Columns of a table for a paper."""
+CAPTION = "speed-up over plain decoding; [low, high]: 95 % interval over prompts."
 PLOTS = ".plots"
 """Names the plots of a folder, below a digest of the figures that they show."""
 
@@ -156,12 +160,44 @@ class RunReport:
         files += [path for report in self._more for path in report.write(folder)]
         return [*files, *crossover.write(self._crossovers, self._decoders, folder)]
 
-    def print(self) -> None:
-        """Print the tables of the run's methods, its paper and its engines, and what it shows in three sentences."""
-        tables.terminal(self.frame)
+    def tables(self, names: Sequence[str] = ()) -> list[TextTable]:
+        """Return the tables of methods and engines.
+
+        Args:
+            names: keys or headings of columns. Default: all that hold a figure.
+
+        Raises:
+            UsageError: a column is unknown; the known ones are listed.
+        """
+        tables.check_columns(names, self.frame, self.engines)
+        return [*tables.text_tables(self.frame, names), *tables.text_tables(self.engines, names)]
+
+    def latex(self, names: Sequence[str] = (), label: str = "") -> str:
+        """Return one table for a paper.
+
+        Args:
+            names: keys or headings of its columns. Default: those of a paper.
+            label: for ``\\ref``.
+
+        Raises:
+            UsageError: a column is unknown, or no cell is finished.
+        """
+        frames = (self.frame, self.engines)
+        shown = self.tables(names) if names else [one for frame in frames for one in tables.text_tables(frame, PAPER)]
+        if not any(one.rows for one in shown):
+            raise UsageError(f"no cell of {self.store.address} is finished, so there is no table")
+        return paper_table(shown, f"{self.store.manifest.suite.name or 'run'}: {CAPTION}", label)
+
+    def print(self, names: Sequence[str] = ()) -> None:
+        """Print the tables of the run's methods, its paper and its engines, and what it shows in three sentences.
+
+        Args:
+            names: keys or headings of the columns of methods and engines. Default: those that fit.
+        """
+        tables.terminal(self.frame, names=names)
         for report in self._more:
             report.print(Console())
-        tables.terminal(self.engines)
+        tables.terminal(self.engines, names=names)
         beside = [self.beside] if len(self._decoders) and self.store.manifest.cells else []
         for table in (*beside, *self.speed_ups):
             print_table(table, Console())

@@ -9,7 +9,7 @@ sampled outputs differ in length.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
@@ -144,15 +144,18 @@ def summarise(store: Store, read: Callable[[str], FinishedCell] | None = None) -
     """
     sealed = set(store.cells())
     read = reader(store) if read is None else read
-    rows = []
-    for name, planned in store.manifest.cells.items():
-        if name in sealed:
-            names = (getattr(read(name).cell.meta, role) for role in ("baseline", "floor"))
-            base, floor = (read(reference) if reference in sealed else None for reference in names)
-            rows.append(measure(read(name), base, floor))
-        else:
-            rows.append(_identity(name, planned) | {"n_skipped": planned.expected})
+    rows = [
+        row_of(name, sealed, read) if name in sealed else _identity(name, planned) | {"n_skipped": planned.expected}
+        for name, planned in store.manifest.cells.items()
+    ]
     return pd.DataFrame(rows) if rows else pd.DataFrame(columns=list(_identity("", CellMeta())))
+
+
+def row_of(name: str, sealed: Collection[str], read: Callable[[str], FinishedCell]) -> Row:
+    """Return the row of a finished cell, compared with the baseline and the floor of its run if they are finished."""
+    references = (getattr(read(name).cell.meta, role) for role in ("baseline", "floor"))
+    base, floor = (read(reference) if reference in sealed else None for reference in references)
+    return measure(read(name), base, floor)
 
 
 def by_category(store: Store, read: Callable[[str], FinishedCell] | None = None) -> pd.DataFrame:

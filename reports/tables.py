@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 from rich.console import Console
 
-from stridebench.harness.errors import printable, printable_line
+from stridebench.harness.errors import UsageError, printable
 from stridebench.harness.record.entries import SAMPLING, sampling_words
 from stridebench.harness.record.metrics import METRICS
 from stridebench.reports.engine_rows import SETTING_OF_ENGINE, of_engine
+from stridebench.reports.latex import latex_tables
+from stridebench.reports.quality import main_score
 from stridebench.reports.summary import on_toys_alone
 from stridebench.reports.text_table import (
     Column,
@@ -72,6 +75,11 @@ def _distance_to_target(row: CellRow) -> str:
     return "differs from AR" if measured and variation < SMALL else f"{distance}, differs from AR"
 
 
+def _tv(row: CellRow) -> str:
+    """Return what the brackets of a verdict hold: how far a cell that is not exact is from the target."""
+    return _verdict(row).partition(" (")[2].removesuffix(")").removeprefix("TV ") or "-"
+
+
 def _samples(row: CellRow) -> str:
     return counts(row, "ok", "failed", "skipped")
 
@@ -103,22 +111,22 @@ COLUMNS = described(
     Column("verdict", "verdict", rank=1, formatter=_verdict),
     Column("samples", "ok/fail/skip", rank=6, formatter=_samples),
     Column("speedup", "speed-up", rank=2, whole=True),
-    Column("predicted", "predicted", rank=2),
-    Column("scr", "SCR", rank=6, narrow=3),
-    Column("tau", "tau", rank=3, narrow=6),
+    Column("predicted", "predicted", rank=5),
+    Column("scr", "SCR", rank=5),
+    Column("tau", "tau", rank=3),
     Column("acceptance", "accept/path", rank=5, page="acceptance"),
     Column("acceptance_per_node", "accept/node", rank=9),
     Column("nfe", "NFE", 0, rank=8),
     Column("drafter_c", "c", rank=9),
     Column("ms_per_token", "ms/token", 1, rank=8),
-    Column("throughput", "tokens/s of the batch", 1, rank=3),
+    Column("throughput", "tokens/s of the batch", 1, rank=4),
     Column("step", "step p50/p95 ms", 1, rank=8, formatter=_step),
     Column("split", "draft/target/verify/host ms", 1, rank=10, formatter=_split),
-    Column("agreement", "agreement", 3, rank=2),
+    Column("agreement", "agreement", 3, rank=4),
     Column("logprob", "log-prob", 3, rank=7),
     Column("logprob_std", "log-prob sd", rank=10),
     Column("logprob_diff", "log-prob - AR", 3, rank=4, page="log-prob − AR"),
-    Column("audit", "e (visible TV)", rank=3, formatter=e_value, whole=True, page="e-value"),
+    Column("audit", "e (visible TV)", rank=3, short="e", formatter=e_value, page="e-value"),
     Column("test", "TV to AR (floor), p", rank=8, formatter=_test, whole=True),
     Column("drafter", "drafter TV (acceptance lost)", rank=8, formatter=_drafter),
     Column("peak_mb", "peak MB", 0, rank=9),
@@ -153,6 +161,8 @@ COLUMNS = described(
     gpu_joules_per_token="energy of the whole GPU, other work included",
 )
 COLUMN = {column.key: column for column in COLUMNS}
+TV = Column("tv", "TV", formatter=_tv, help="total variation to the target on small models")
+"""A column that is shown if it is asked for; the verdict then has no brackets."""
 
 
 def _latency(key: str, digits: int, *ranks: int) -> Callable[[CellRow], str]:
@@ -212,27 +222,68 @@ COLUMNS_OF_ENGINES = described(
 )
 
 
-def text_tables(frame: pd.DataFrame) -> Iterator[TextTable]:
+def columns_of(frame: pd.DataFrame) -> list[Column]:
+    """Return the columns that tables of a summary may have, with those of its scores; the main score comes early."""
+    if of_engine(frame):
+        return list(COLUMNS_OF_ENGINES)
+    keys = [str(key) for key in frame if str(key).startswith(("score.", "set.")) and f"{key}_low" in frame]
+    main = main_score(frame)
+    return [*COLUMNS, *(Column(key, key.partition(".")[2], 2, 3 if key == main else 5) for key in keys)]
+
+
+def check_columns(names: Sequence[str], *frames: pd.DataFrame) -> None:
+    """Check that each name is the key or the heading of a column of these summaries.
+
+    Raises:
+        UsageError: some are not; the known keys are listed.
+    """
+    columns = [column for frame in frames if len(frame) for column in _choices(frame)]
+    known = dict.fromkeys(column.key.removeprefix("score.") for column in columns if column.key != "label")
+    titles = {column.title for column in columns} | {column.key for column in columns}
+    if wrong := [name for name in names if name not in known and name not in titles]:
+        raise UsageError(f"there is no column {', '.join(map(repr, wrong))}; known: {', '.join(known)}")
+
+
+def _choices(frame: pd.DataFrame) -> list[Column]:
+    return [*columns_of(frame), *([] if of_engine(frame) else [TV])]
+
+
+def _chosen(frame: pd.DataFrame, names: Sequence[str]) -> list[Column]:
+    """Return the columns of these keys or headings in the order of the names, behind the label; all are shown."""
+    choices = _choices(frame)
+    by_name = {name: one for one in choices for name in (one.title, one.key.removeprefix("score."), one.key)}
+    columns = [by_name[name] for name in ("label", *names) if name in by_name]
+    if TV in columns:
+        words = Column("verdict", "verdict", formatter=lambda row: _verdict(row).partition(" (")[0])
+        columns = [words if column.key == "verdict" else column for column in columns]
+    return [replace(column, rank=0) for column in dict.fromkeys(columns)]
+
+
+def text_tables(frame: pd.DataFrame, names: Sequence[str] = ()) -> Iterator[TextTable]:
     """Yield a table for each group of comparable cells of methods or of engines, in the summary's order.
 
     The batch size has a column only if it differs, and throughput only if a batch is larger than one. A plain decode of
     an engine that was made again has no row.
+
+    Args:
+        frame: of ``summarise`` or ``summarise_engines``.
+        names: keys or headings of the columns. Default: all that hold a figure.
     """
     if frame.empty:
         return
     engines = of_engine(frame)
-    keys = [str(key) for key in frame if str(key).startswith(("score.", "set.")) and f"{key}_low" in frame]
-    candidates = [*COLUMNS, *(Column(key, key.partition(".")[2], 2, 3) for key in keys)]
+    candidates = _chosen(frame, names) if names else columns_of(frame)
     for _, rows in frame.groupby(list(SETTING_OF_ENGINE if engines else SETTING), sort=False, dropna=False):
         done = rows[(rows["status"] == "done") & ((rows["role"] != "floor") | (not engines))]
         first = rows.iloc[0]
         title = f"{'engines: ' if engines else ''}{setting_of(first, budget=True)}"
         if engines:
-            yield table_of(title, COLUMNS_OF_ENGINES, done, notes_of_engines(rows))
+            yield table_of(title, candidates, done, notes_of_engines(rows))
             continue
         batches = rows["batch"].unique()
         redundant = {"batch"} if len(batches) == 1 else set()
         redundant |= {"throughput"} if max(batches) == 1 else set()
+        redundant -= set(names)
         title += f", batch {batches[0]:g}" if len(batches) == 1 else ""
         columns = [column for column in candidates if column.key not in redundant]
         yield table_of(title, columns, done, [*cell_notes(rows), *rounding_notes(done)])
@@ -310,10 +361,10 @@ def rounding_notes(done: pd.DataFrame) -> list[str]:
     ]
 
 
-def terminal(frame: pd.DataFrame, console: Console | None = None) -> None:
-    """Print every table, with the columns that the console is wide enough for."""
+def terminal(frame: pd.DataFrame, console: Console | None = None, names: Sequence[str] = ()) -> None:
+    """Print every table, with the columns that the console is wide enough for, or with those of these names."""
     console = console or Console()
-    for table in text_tables(frame):
+    for table in text_tables(frame, names):
         print_table(table, console)
 
 
@@ -378,41 +429,6 @@ def markdown_of(table: TextTable) -> str:
     lines = markdown_lines([column.title for column in table.columns], table.rows) if table.rows else []
     notes = [f"- {escape_markdown(note)}" for note in table.notes]
     return "\n".join([f"## {escape_markdown(table.title)}", "", *lines, *([""] if notes else []), *notes])
-
-
-LATEX = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    **{character: "\\" + character for character in "&%$#_{}"},
-}
-
-
-def latex_tables(tables: Iterable[TextTable], notes: bool = False) -> str:
-    """Return a ``tabular`` for each table, with booktabs rules. Every special character is escaped.
-
-    Args:
-        tables: of any report.
-        notes: write the notes of each table above it, as comments.
-    """
-    parts = ["% needs \\usepackage{booktabs}"]
-    for table in tables:
-        parts += [f"% {printable_line(note)}" for note in table.notes if notes]
-        lines = [[column.title for column in table.columns], *table.rows]
-        head, *body = [" & ".join(map(_escape_latex, row)) + r" \\" for row in lines]
-        parts += [
-            r"\begin{table}",
-            rf"\caption{{{_escape_latex(table.title)}}}",
-            r"\begin{tabular}{l" + "r" * (len(table.columns) - 1) + "}",
-        ]
-        parts += [r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}", r"\end{table}"]
-    return "\n".join([*parts, ""])
-
-
-def _escape_latex(text: str) -> str:
-    return "".join(LATEX.get(character, character) for character in printable_line(text))
 
 
 def write(

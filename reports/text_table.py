@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,8 +26,8 @@ if TYPE_CHECKING:
     CellRow = pd.Series[Any] | Mapping[Any, Any]
 
 UNMEASURED = "not measured"
-NARROW = 100
-"""Columns of a terminal below which few figures fit, so that those that a run's first lines speak of come first."""
+FULL = 10_000
+"""Width of an output that is not a terminal, so that a log has every column."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class Column:
         title: the heading.
         digits: decimals.
         rank: columns of high rank are left out first on a narrow terminal.
-        narrow: the rank below `NARROW` columns of the terminal, or None if it is the same.
+        short: the heading if the terminal is narrow, or "" if it is the same.
         formatter: returns the text of a row; without one, the figure of ``key`` is shown with its interval.
         whole: the part of a cell in brackets stays if the terminal is narrow.
         help: its meaning, for pages and legends.
@@ -48,7 +50,7 @@ class Column:
     title: str
     digits: int = 2
     rank: int = 9
-    narrow: int | None = None
+    short: str = ""
     formatter: Callable[[CellRow], str] | None = None
     whole: bool = False
     help: str = ""
@@ -61,10 +63,6 @@ class Column:
         return (
             interval(row, self.key, self.digits) if f"{self.key}_low" in row else number(row.get(self.key), self.digits)
         )
-
-    def rank_at(self, width: int) -> int:
-        """Its rank on a terminal of this width."""
-        return self.rank if self.narrow is None or width >= NARROW else self.narrow
 
 
 def described(*columns: Column, **meanings: str) -> tuple[Column, ...]:
@@ -144,9 +142,9 @@ def measured_text(row: pd.Series[Any] | None, *keys: str, digits: int = 2) -> st
 def fit_columns(table: TextTable, width: int) -> dict[int, list[str]]:
     """Choose the columns that fit into ``width``, in the order of their rank; ranks 0 and 1 are always shown.
 
-    A column has three forms: brief (no intervals, heading folded), folded (heading folded) and wide. Columns are added
-    in brief form; where width is left, their cells and then their headings grow. The first column names the row; its
-    cells may fold into two fifths of the width.
+    A column has three forms: brief (no intervals, a short heading, folded), folded (heading folded) and wide. Columns
+    are added in brief form; where width is left, their cells and then their headings grow. The first column names the
+    row; its cells may fold into a third of the width.
 
     Returns:
         The chosen columns by index: the heading, then the cells.
@@ -156,9 +154,9 @@ def fit_columns(table: TextTable, width: int) -> dict[int, list[str]]:
     brief = [wide[0]]
     for (title, *cells), column in zip(wide[1:], table.columns[1:], strict=True):
         short = [_brief(cell, column) for cell in cells]
-        brief.append([_folded(title, short), *short])
-    order = sorted(range(len(wide)), key=lambda i: (table.columns[i].rank_at(width), i))
-    narrowest_label = max(_longest_word(wide[0]), 2 * width // 5)
+        brief.append([_folded(column.short or title, short), *short])
+    order = sorted(range(len(wide)), key=lambda i: (table.columns[i].rank, i))
+    narrowest_label = max(_longest_word(wide[0]), width // 3)
     chosen: dict[int, list[str]] = {}
     for form in (brief, folded, wide):
         for i in order:
@@ -194,7 +192,9 @@ def _brief(cell: str, column: Column) -> str:
 
 
 def print_table(table: TextTable, console: Console) -> None:
-    """Print a table, with the columns that the console is wide enough for."""
+    """Print a table, with the columns that the terminal is wide enough for; elsewhere, with all of them."""
+    if not console.is_terminal and "COLUMNS" not in os.environ and console.file is sys.stdout:
+        console.width = FULL
     columns = fit_columns(table, console.width) if table.rows else {}
     grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for i, (title, *_) in columns.items():

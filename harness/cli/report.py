@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +15,10 @@ from stridebench.harness.errors import UsageError
 from stridebench.harness.machine.extras import optional
 from stridebench.harness.record.metrics import REFUTED
 from stridebench.harness.record.store import SealedCell, Store
+from stridebench.reports.latex import latex_tables
 from stridebench.reports.run_report import RunReport
-from stridebench.reports.tables import html_tables, latex_tables, markdown_of
-from stridebench.reports.text_table import print_table
+from stridebench.reports.tables import html_tables, markdown_of
+from stridebench.reports.text_table import TextTable, print_table
 
 if TYPE_CHECKING:
     from stridebench.reports.html.figures import Chart
@@ -46,7 +47,10 @@ POINTS = 200
 )
 @click.option("--paper", help="With --table: a paper's table, printed and measured. Such as sjdpp.")
 @click.option("--table", help="The number of the table, as the paper writes it: 1, or IV.")
-@click.option("--format", "form", type=click.Choice(FORMS), default=FORMS[0], help="Of the paper's table.")
+@click.option("--format", "form", type=click.Choice(FORMS), default=FORMS[0], help="Print the tables in this form.")
+@click.option("--columns", metavar="NAME,...", help="Of the table, such as verdict,speedup,tau. Default: all that fit.")
+@click.option("--latex", type=click.Path(path_type=Path, dir_okay=False), help="Write one table for a paper.")
+@click.option("--label", default="", help="With --latex: of the table, for \\ref.")
 @click.option("--figure", help="With --pdf: the figure to write. forest, pareto, or of a paper such as sjdpp_fig5.")
 @click.option("--width", type=click.Choice(["page", "column"]), default="page", help="column: 3.3 inches, for forest.")
 @click.option("--cells", multiple=True, help="Cells of the figure: an id or label, with * and ?. May be repeated.")
@@ -86,13 +90,14 @@ def command(
     stride report runs/mine --paper sjdpp --table 1 --format latex
     stride report runs/after --against runs/before
     stride report runs/tuesday runs/wednesday --against runs/monday --json
+    stride report runs/mine --latex table.tex --columns verdict,speedup,tau,tv --label tab:speed
     stride report runs/mine --figure forest --width column --pdf forest.pdf
     stride report runs/mine --figure pareto --cells 'sjd*' --cells autoregressive --pdf sweep.pdf
     """
-    _check(asked, pages, as_json)
+    _check(asked, pages, form, as_json)
     if against is not None:
-        if pages is not None or asked["paper"] or asked["figure"]:
-            raise UsageError("--against prints differences; ask for pages, a paper's table or a figure separately")
+        if pages is not None or any(asked[key] for key in ("paper", "figure", "latex", "columns", "plots")):
+            raise UsageError("--against prints differences; ask for pages, tables or figures of one run separately")
         _compare([against, *runs], consumption, out, as_json)
         return
     if consumption:
@@ -118,6 +123,15 @@ def command(
         say(f"wrote {write_pdf(Store.open(run), asked['figure'], asked['cells'], asked['pdf'], column)}")
         return
     report = RunReport(Store.open(run))
+    columns = [name.strip() for name in (asked["columns"] or "").split(",") if name.strip()]
+    shown = report.tables(columns)  # an unknown column is an error before anything is written
+    if asked["latex"] is not None:
+        asked["latex"].write_text(report.latex(columns, asked["label"]), encoding="utf-8")
+        say(f"wrote {asked['latex']}")
+        return
+    if form != FORMS[0]:
+        click.echo(_texts(shown)[form], nl=False)
+        return
     if as_json:
         if out is not None:
             raise UsageError("--json prints the rows and writes no files; leave --out out")
@@ -127,11 +141,11 @@ def command(
     written = report.write(folder, asked["plots"])
     if out is None and report.store.manifest.engines:
         report.store.publish("report")
-    report.print()
+    report.print(columns)
     say("\n".join(f"wrote {path}" for path in written))
 
 
-def _check(asked: Mapping[str, Any], pages: Path | None, as_json: bool) -> None:
+def _check(asked: Mapping[str, Any], pages: Path | None, form: str, as_json: bool) -> None:
     """Refuse options that do not belong to one output.
 
     Raises:
@@ -151,26 +165,22 @@ def _check(asked: Mapping[str, Any], pages: Path | None, as_json: bool) -> None:
         raise UsageError("a figure is --figure NAME --pdf FILE, both")
     if asked["cells"] and not asked["figure"]:
         raise UsageError("--cells chooses what --figure draws; add --figure pareto --pdf FILE")
-    outputs = [
-        word for word, given in (("--paper", asked["paper"]), ("--figure", asked["figure"]), ("--html", pages)) if given
-    ]
-    if asked["plots"] and (outputs or as_json):
-        raise UsageError("--plots draws the plots of a run's report; leave other outputs to a second command")
-    if len(outputs) > 1 or (outputs and as_json):
-        raise UsageError(
-            f"{' and '.join([*outputs, *(['--json'] if as_json else [])])} are different outputs; ask for one"
-        )
+    other = {"--paper": asked["paper"], "--figure": asked["figure"], "--html": pages, "--json": as_json}
+    table = {"--latex": asked["latex"], "--format": form != FORMS[0] and not asked["paper"]}
+    outputs = [word for word, given in (other | table | {"--plots": asked["plots"]}).items() if given]
+    if len(outputs) > 1:
+        raise UsageError(f"{' and '.join(outputs)} are different outputs; ask for one")
+    if asked["columns"] and any(other.values()):
+        raise UsageError(f"--columns chooses columns of the run's table; {outputs[0]} has its own")
+    if asked["label"] and not asked["latex"]:
+        raise UsageError("--label goes into the table of --latex FILE")
 
 
 def _paper_table(store: Store, paper: str, number: str, form: str, out: Path | None) -> None:
     from stridebench.reports.papers.report import one_table
 
     tables = one_table(store, paper, number)
-    texts = {
-        "markdown": "\n\n".join(map(markdown_of, tables)) + "\n",
-        "latex": latex_tables(tables, notes=True),
-        "html": "\n".join(html_tables(tables)) + "\n",
-    }
+    texts = _texts(tables)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         for name, ending in ENDINGS.items():
@@ -182,6 +192,15 @@ def _paper_table(store: Store, paper: str, number: str, form: str, out: Path | N
             print_table(table, Console())
     else:
         click.echo(texts[form], nl=False)
+
+
+def _texts(tables: Sequence[TextTable]) -> dict[str, str]:
+    """Return tables in every form but the terminal's."""
+    return {
+        "markdown": "\n\n".join(map(markdown_of, tables)) + "\n",
+        "latex": latex_tables(tables, notes=True),
+        "html": "\n".join(html_tables(tables)) + "\n",
+    }
 
 
 def write_pages(runs: tuple[Path, ...], folder: Path) -> Path:

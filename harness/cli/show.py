@@ -30,6 +30,8 @@ from stridebench.harness.record.outputs import (
 from stridebench.harness.record.store import SealedCell, Store
 from stridebench.reports.engine_rows import summarise_engines
 from stridebench.reports.html.cell_facts import CellFacts, engine_facts
+from stridebench.reports.summary import reader, row_of
+from stridebench.reports.tables import COLUMN
 
 COLOURS = {ACCEPTED: "green", CORRECTED: "red", BONUS: "blue", FORCED: "yellow", DECODED: "default"}
 COUNTS = ("drafted", "tested", "accepted", "emitted", "forced")
@@ -48,7 +50,7 @@ TOLD = ("prompt_tokens", "output_tokens", "finish", "draft_steps", "drafted", "a
 @click.option("--prompt", help="Print this prompt, its output with every token by its origin, and its steps.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document: the cell's meta and metrics.")
 def command(run: Path, cell: str | None, prompt: str | None, as_json: bool) -> None:
-    """Print a cell's verdict, metrics, acceptance by depth and outputs.
+    """Print a cell's verdict, speed-up and e-value, its metrics, acceptance by depth and outputs.
 
     CELL is a cell's label in the run's table, its id, or parts of it in their order that no other cell has, such as
     prompt_lookup.T0. The ID of a prompt may be its beginning, or its end after a slash, if no other prompt has that.
@@ -81,7 +83,7 @@ def command(run: Path, cell: str | None, prompt: str | None, as_json: bool) -> N
     if as_json:
         emit(document)
         return
-    _print(document, finished)
+    _print(document, finished, row_of(name, store.cells(), reader(store)))
 
 
 def match_name(ids: list[str], text: str) -> str:
@@ -147,9 +149,18 @@ def _document(cell: SealedCell) -> CellDocument:
     }
 
 
-def _print(document: CellDocument, cell: SealedCell) -> None:
+def headline(row: Mapping[str, Any]) -> str:
+    """Return the verdict, the speed-up and the e-value of a row of the summary, those that it has."""
+    named = {"speed-up": "speedup", "e (visible TV)": "audit"}
+    figures = {title: COLUMN[key].text(row) for title, key in named.items()}
+    told = [f"{title} {text}" for title, text in figures.items() if text != "-"]
+    return ", ".join([COLUMN["verdict"].text(row), *told])
+
+
+def _print(document: CellDocument, cell: SealedCell, summary: Mapping[str, Any]) -> None:
     console = Console()
     meta = cell.meta
+    console.print(Text(printable(headline(summary)), "bold"))
     sampled = f", {meta.sampling.words}"
     setting = f" on {meta.backbone} in {meta.dtype}{sampled}, {meta.task}"
     console.print(f"[bold]{escape(printable(meta.label))}[/]{escape(printable(setting))}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +14,7 @@ from stridebench.harness.discover import PAIRS, plain
 from stridebench.harness.errors import StrideError
 from stridebench.harness.plan import contract, presets, tiny_suite
 from stridebench.harness.plan.lookup import is_named
-from stridebench.harness.plan.yaml_lines import Lines
+from stridebench.harness.plan.yaml_lines import Lines, load
 from stridebench.harness.registry import ENGINES
 
 BACKBONE_KEYS = ("name", "dtype", "resources", "max_new_tokens", "sampling")
@@ -89,10 +90,21 @@ def _long_form(data: Mapping[str, Any]) -> dict[str, Any]:
     for key in ("methods", "backbones", "tasks", "engines"):
         if key in out:
             entries = out[key] if isinstance(out[key], list | tuple) else [out[key]]
-            out[key] = [{"name": entry} if isinstance(entry, str) else entry for entry in entries]
+            out[key] = [_named(entry, key) if isinstance(entry, str) else entry for entry in entries]
     if "backbones" in out:
         out["backbones"] = [_named_with_parameters(entry) for entry in out["backbones"]]
     return out
+
+
+def _named(text: str, kind: str) -> dict[str, Any]:
+    """Return the entry of a name, or of a method's label as tables print it: ``sjdpp reuse=M tau=0.25``."""
+    name, *settings = re.split(r" +(?=\w+=)", text.strip()) if kind == "methods" else [text]
+    pairs = [setting.partition("=") for setting in settings]
+    texts = {key: f"[[{value[1:-1]}]]" if value[:1] == "(" else value for key, _, value in pairs}  # one tuple, no sweep
+    try:
+        return {"name": name, **{key: None if value == "None" else load(value) for key, value in texts.items()}}
+    except yaml.YAMLError:
+        return {"name": text}
 
 
 def _named_with_parameters(entry: Any) -> Any:

@@ -7,6 +7,7 @@ that are shipped today, so its rows follow them.
 
 Compared with commit 3b63c21, every figure of the five summaries is the same (within 1e-12), and these lines differ:
 
+- 160 columns hold the main score before further scores, and log-prob - AR before what is predicted.
 - The summary has the column ``drafter_c``, the cost of a drafter's pass in passes of the target. Tables name it, as
   ``c``, among the columns that are not shown at this width.
 - The summary has the columns ``top_p``, ``min_p`` and ``order``. File names of contact sheets follow the headings.

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import io
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from rich.console import Console
 
+from stridebench.harness.errors import UsageError
 from stridebench.harness.record.entries import StoredSampling
 from stridebench.reports import tables
+from stridebench.reports.latex import paper_table
 from stridebench.reports.summary import blind_flags, summarise
-from stridebench.reports.text_table import TextTable, fit_columns
+from stridebench.reports.text_table import Column, TextTable, fit_columns
 from tests.support.fake_store import suite, tiny
 
 
@@ -25,7 +26,8 @@ def test_the_terminal_table_fits(frame: pd.DataFrame, width: int) -> None:
     tables.terminal(frame, Console(file=out, width=width))
     assert max(map(len, out.getvalue().splitlines())) <= width
     assert "speculative gamma=5" in out.getvalue() and "speed-up" in out.getvalue()
-    assert ("agreement" in out.getvalue().split("not shown")[0]) == (width >= 80)
+    shown = set(out.getvalue().split("not shown")[0].split())
+    assert width < 80 or {"verdict", "speed-up", "tau", "pass@1"} <= shown
 
 
 @pytest.mark.slow
@@ -110,21 +112,54 @@ def test_a_line_says_why_an_exact_method_may_disagree_in_bf16(change: dict[str, 
     assert len(notes) == lines and all("exact with an agreement of 0.66 is no contradiction" in note for note in notes)
 
 
-def test_the_predicted_speed_up_is_printed_at_80_columns(frame: pd.DataFrame) -> None:
-    out = io.StringIO()
-    tables.terminal(frame, Console(file=out, width=80))
-    for block in out.getvalue().split("not shown at this width: ")[1:]:
-        assert "predicted" not in block.split("\n")[0]
+def test_80_columns_hold_verdict_speed_up_tau_evidence_and_the_main_score() -> None:
+    figures = {"speedup": "1.43 [1.10, 1.42]", "tau": "3.52 [3.36, 3.70]", "audit": "0.63 (0.139)"}
+    columns = (*(one for one in tables.COLUMNS if one.key != "batch"), Column("score.pass@1", "pass@1", 2, 3))
+    words = {"label": "speculative drafter=self:weights=int4 gamma=3", "verdict": "approximate (TV 0.044)"}
+    row = [(words | figures).get(column.key, "0.58 [0.25, 0.83]") for column in columns]
+    shown = fit_columns(TextTable("", columns, [row], []), 80)
+    titles = [columns[i].key for i in shown]
+    assert titles == ["label", "verdict", "speedup", "tau", "audit", "score.pass@1"]
+    assert list(shown.values())[2][1] == figures["speedup"]
 
 
-@pytest.mark.parametrize(("width", "shown"), [(80, "SCR"), (160, "tau")])
-def test_a_narrow_terminal_shows_scr_before_tau(width: int, shown: str) -> None:
-    """A run says first what SCR must exceed on this machine, so SCR is not what 80 columns hide."""
-    keys = [column for column in tables.COLUMNS if column.key in ("label", "scr", "tau")]
-    table = TextTable("", tuple(keys), [["x" * 20, "1.25", "1.50"]], [])
-    room = 20 + 2 + 4  # for the label and one of the two
-    padded = replace(table, rows=[["x" * (width - room + 20), "1.25", "1.50"]])
-    assert [padded.columns[i].title for i in fit_columns(padded, width)] == ["cell", shown]
+@pytest.mark.parametrize("columns", ["", "80"])
+def test_an_output_that_is_not_a_terminal_has_every_column(
+    frame: pd.DataFrame, columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if columns:
+        monkeypatch.setenv("COLUMNS", columns)
+    tables.terminal(frame)
+    assert ("not shown at this width" in capsys.readouterr().out) == bool(columns)
+
+
+def test_columns_are_chosen_by_key_or_heading_in_their_order(frame: pd.DataFrame) -> None:
+    for table in tables.text_tables(frame, ["tv", "SCR", "verdict", "pass@1", "throughput"]):
+        assert [one.title for one in table.columns] == [
+            "cell",
+            "TV",
+            "SCR",
+            "verdict",
+            "pass@1",
+            "tokens/s of the batch",
+        ]
+        verdicts = {row[0]: (row[1], row[3]) for row in table.rows}
+        assert all("(" not in word for _, word in verdicts.values())
+        assert verdicts["autoregressive"] == ("-", "exact")
+    tables.check_columns(["tv", "SCR", "pass@1"], frame)
+    with pytest.raises(UsageError, match=r"no column 'spedup', 'x'; known: batch, verdict, .*speedup, .*pass@1"):
+        tables.check_columns(["spedup", "tau", "x"], frame, pd.DataFrame())
+
+
+def test_a_table_of_a_paper_has_a_block_a_setting_and_a_label(frame: pd.DataFrame) -> None:
+    shown = list(tables.text_tables(frame, ["verdict", "speedup", "tv"]))
+    text = paper_table(shown, "quick: 95 % of x_1", "tab:quick")
+    assert r"\caption{quick: 95 \% of x\_1}" in text and r"\label{tab:quick}" in text
+    assert text.count(r"\begin{table}") == 1 and text.count(r"\multicolumn{4}{l}{\emph{") == len(shown) > 1
+    rows = [line for line in text.splitlines() if line.endswith(r"\\") and "multicolumn" not in line]
+    assert len(rows) == 1 + sum(len(table.rows) for table in shown) and all(row.count(" & ") == 3 for row in rows)
+    assert r"\label" not in paper_table(shown, "quick")
 
 
 def test_html_is_escaped() -> None:

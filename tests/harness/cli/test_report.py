@@ -140,3 +140,16 @@ def test_the_first_colours_differ_for_colour_blind_readers(matrix):
         for other in colours[:i]:
             assert sum((a - b) ** 2 for a, b in zip(one, other, strict=True)) ** 0.5 > 0.1
     assert len(set(pareto.STYLE_MARKERS.values())) == len(pareto.COLOURS)
+
+
+def test_the_runs_table_in_each_form_with_its_columns(run, tmp_path):
+    words = ("report", run, "--columns", "verdict,speedup")
+    assert "\n| cell | verdict | speed-up |\n" in stride(*words, "--format", "markdown").out
+    latex = stride(*words, "--format", "latex").out
+    assert "cell & verdict & speed-up" in latex and not (run / "report").exists()
+    assert "no column 'tai'" in refused("report", run, "--columns", "verdict,tai")
+    said = stride(*words, "--latex", tmp_path / "t.tex", "--label", "tab:x").out
+    text = (tmp_path / "t.tex").read_text()
+    assert f"wrote {tmp_path / 't.tex'}" in said and text.count(r"\begin{table}") == 1 and r"\label{tab:x}" in text
+    assert stride("report", run, "--latex", tmp_path / "u.tex").code == 0
+    assert "cell & verdict & speed-up & tau" in (tmp_path / "u.tex").read_text()

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from stridebench.harness.cli.show import match_name, match_prompt, show_prompt
+from stridebench.harness.cli.show import headline, match_name, match_prompt, show_prompt
 from stridebench.harness.errors import UnknownNameError, UsageError
 from stridebench.harness.record.entries import CellMeta
 from stridebench.harness.record.store import SealedCell
@@ -64,6 +64,20 @@ def test_parts_of_several_cells_list_them() -> None:
 def test_an_unknown_cell_is_an_error_with_the_known_ones() -> None:
     with pytest.raises(UnknownNameError, match="there is no cell 'medusa'"):
         match_name(STORE.cells(), "medusa")
+
+
+def test_a_cell_begins_with_its_verdict_speed_up_and_e_value() -> None:
+    figures = {
+        "speedup": 1.291,
+        "speedup_low": 1.1,
+        "speedup_high": 1.42,
+        "audit_log_e": -0.7,
+        "audit_visible_tv": 0.13,
+    }
+    assert headline({"verdict": "exact", "total_variation": 0.0, "audit_visible_tv": 0.13, **figures}) == (
+        "exact, speed-up 1.29 [1.10, 1.42], e (visible TV) 0.5 (0.130)"
+    )
+    assert headline({"verdict": "approximate", "total_variation": 0.2}) == "approximate (TV 0.2)"
 
 
 STEP = {"prompt": "a/1", "repetition": 0, "warmup": False, "wall_ns": 2_000_000, "forced": 0}

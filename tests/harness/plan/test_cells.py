@@ -126,3 +126,19 @@ def test_limit_is_the_word_of_every_task_and_never_part_of_a_cell(tmp_path: Path
             planned(f"{{name: digits, {word}: 3}}")
     with pytest.raises(UsageError, match="limit=0; it must be 1 or more"):
         planned("{name: digits, limit: 0}")
+
+
+@pytest.mark.parametrize("suite", ["quick", "embedded", "trees"])
+def test_a_label_as_a_table_prints_it_names_a_method(suite):
+    labels = [
+        cell.label for cell in expand(resolve.of_command(suite, resolve.Overrides())).cells if cell.role == "method"
+    ]
+    chosen = resolve.Overrides({"methods": list(dict.fromkeys(labels))})
+    again = {cell.label for cell in expand(resolve.of_command(suite, chosen)).cells}
+    assert labels and set(labels) <= again and any("=" in label for label in labels)
+
+
+@pytest.mark.parametrize("text", ["sjdpp tau=[1", "sjdpp reuse", "autoregressive (other seeds)"])
+def test_a_text_that_is_no_label_is_an_unknown_method(text):
+    with pytest.raises(UsageError, match="there is no method"):
+        expand(resolve.of_command("quick", resolve.Overrides({"methods": [text]})))
