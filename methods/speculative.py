@@ -1,6 +1,6 @@
 """Speculative sampling with an independent draft model.
 
-Source: Leviathan et al. 2023, arXiv:2211.17192, Algorithm 1.
+Source: Leviathan et al. 2023, arXiv:2211.17192, Algorithm 1; for blocks Sun et al. 2025, arXiv:2403.10444, Algorithm 2.
 Symbols: x drafted tokens, q the drafter's distributions, p the target's, gamma draft length.
 """
 
@@ -16,7 +16,10 @@ from stridebench.harness.core.run import Run
 from stridebench.harness.errors import UsageError
 from stridebench.harness.registry import METHODS
 from stridebench.methods.drafters.draft_model import OTHER_PROBS_RECORDED, ModelDrafter
+from stridebench.methods.verifiers.block import RATIO_CAPPED_ONCE, STOP_WITH_TOKEN_RESIDUAL, verify_block
 from stridebench.methods.verifiers.rejection import CORRECTION_FROM_TARGET, DRAFT_ACCEPTED_TOO_OFTEN, verify_chain
+
+VERIFIERS = {"token": verify_chain, "block": verify_block}
 
 
 @METHODS.register("speculative")
@@ -28,19 +31,29 @@ class Speculative(Method[ModelDrafter]):
         drafter: a backbone of the same vocabulary. ``self`` is the target itself (a check, never a gain);
             ``self:layers=N`` is the target with N of its layers.
         gamma: drafts a step.
+        verifier: ``token`` tests one draft after the other; ``block`` tests all of them together and keeps more.
     """
 
     drafter: str = "self"
     gamma: int = 5
+    verifier: str = "token"
 
     claim = Claim.SAME_LAW
     source = "arXiv:2211.17192, Algorithm 1"
     requirements = frozenset({Requirement.DRAFTER})
-    mutants = (CORRECTION_FROM_TARGET, DRAFT_ACCEPTED_TOO_OFTEN, OTHER_PROBS_RECORDED)
+    mutants = (
+        CORRECTION_FROM_TARGET,
+        DRAFT_ACCEPTED_TOO_OFTEN,
+        OTHER_PROBS_RECORDED,
+        RATIO_CAPPED_ONCE,
+        STOP_WITH_TOKEN_RESIDUAL,
+    )
 
     def __post_init__(self) -> None:
         if self.gamma < 1:
             raise UsageError(f"speculative: gamma is {self.gamma}; draft at least one token")
+        if self.verifier not in VERIFIERS:
+            raise UsageError(f"speculative: verifier is {self.verifier!r}; known: {', '.join(VERIFIERS)}")
 
     def start(self, run: Run) -> ModelDrafter:
         return ModelDrafter(run.open(self.drafter), self.gamma)
@@ -48,8 +61,8 @@ class Speculative(Method[ModelDrafter]):
     def step(self, run: Run, state: ModelDrafter) -> Acceptance:
         draft = state.propose(run)  # x ~ q, gamma times
         p = run.probs(run.target.forward(draft))  # gamma + 1 distributions in one pass
-        return verify_chain(draft.tokens, draft.probs, p, run.draws)
+        return VERIFIERS[self.verifier](draft.tokens, draft.probs, p, run.draws)
 
     @classmethod
     def variants(cls) -> Sequence[Speculative]:
-        return (cls("toy", 3), cls("self", 2))
+        return (cls("toy", 3), cls("self", 2), cls("toy", 3, "block"))

@@ -55,12 +55,12 @@ def character_tokenizer(special: Sequence[str], opens: bool = False) -> Any:
     return fast
 
 
-CONTEXT = 4096
+CONTEXT = 8192
 OWN = "{% for turn in messages %}{{ turn['role'] }}: {{ turn['content'] }}\n{% endfor %}assistant: "
 """The chat template of a stand-in's tokenizer."""
 SIZES: dict[str, Any] = {
     "hidden_size": 32,
-    "intermediate_size": 48,
+    "intermediate_size": 64,
     "num_hidden_layers": 3,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
