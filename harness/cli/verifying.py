@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypedDict, cast
+from typing import Any, cast
 
 from rich.console import Console
 
@@ -17,7 +17,7 @@ from stridebench.harness.proof.catalogue import FEW, FloorRow, Piece, Settings, 
 from stridebench.harness.proof.kept_laws import LawKeeper, folder
 from stridebench.harness.proof.mutants import CAUGHT
 from stridebench.harness.proof.processes import Done, computed, processors
-from stridebench.harness.proof.prove import EXACT, BugRow, ProofRow
+from stridebench.harness.proof.prove import EXACT, BugRow, ProofRow, SettingRow
 from stridebench.harness.proof.random_cases import Tried, try_random
 from stridebench.reports import text_table
 
@@ -121,16 +121,9 @@ def _random(settings: Mapping[str, Sequence[Any]], number: int, seed: int, budge
         raise SystemExit(4)
 
 
-class RandomRow(TypedDict):
-    """A setting on random cases, in ``--json``."""
+class RandomRow(SettingRow):
+    """A setting on random cases."""
 
-    method: str
-    label: str
-    params: Mapping[str, object]
-    claim: str
-    total_variation: float | None
-    case: str
-    verdict: str
     cases: int
     left_out: Sequence[str]
     seed: int

@@ -31,8 +31,8 @@ class BugRow(TypedDict):
     caught: bool
 
 
-class ProofRow(TypedDict):
-    """A setting in ``--json``, or one of its parts, and how long it was enumerated."""
+class SettingRow(TypedDict):
+    """A setting of a method in ``--json``."""
 
     method: str
     label: str
@@ -41,6 +41,11 @@ class ProofRow(TypedDict):
     total_variation: float | None
     case: str
     verdict: str
+
+
+class ProofRow(SettingRow):
+    """A setting on the fixed cases, or on a part of them, and how long it was enumerated."""
+
     hint: str
     planted: bool
     plants: list[BugRow]
