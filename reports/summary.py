@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pandas as pd
 
@@ -81,7 +81,7 @@ ADAPTED = "its adapter was trained for full weights and is added to"
 _FLAGS_OF_TIME = ("disturbed", "mismatch")
 
 
-Row = dict[str, Any]
+Row = dict[str, object]
 
 
 @dataclass(frozen=True)
@@ -211,20 +211,20 @@ def measure(finished: FinishedCell, base: FinishedCell | None, floor: FinishedCe
     if drawn and base is not None and floor is not None:
         row |= _two_sample(finished, base, floor)
     scores = cell.meta.set_scores.items()
-    row["unmeasured"] = [f"{name} not measured: {score.reason}" for name, score in scores if score.value is None]
+    unmeasured = [f"{name} not measured: {score.reason}" for name, score in scores if score.value is None]
     if finished.unscored:
-        row["unmeasured"].append(f"scores not measured: the task's scorer failed on {finished.unscored} outputs")
+        unmeasured.append(f"scores not measured: the task's scorer failed on {finished.unscored} outputs")
     row |= {
         "flags": "; ".join(
             [
-                *_flags(row, cell.samples, frame),
+                *_flags(row, unmeasured, cell.samples, frame),
                 *_clustered(frame),
                 *([f"{ADAPTED} {_plain(cell.meta.adapter_on)} ones"] if cell.meta.adapter_on else []),
                 *cell.meta.backbone_notes,
                 *(_disturbed_flags(row, base, floor) or _mismatch(row)),
             ]
         ),
-        "valid": row["n_failed"] <= FAILED_SHARE * row["n_run"],
+        "valid": failed <= FAILED_SHARE * (ok + failed),
     }
     return row if cell.meta.timed else _without_seconds(row)
 
@@ -238,7 +238,7 @@ def _clustered(frame: pd.DataFrame) -> list[str]:
 
 def _without_seconds(row: Row) -> Row:
     """Return the row of a cell whose run says ``timing: off``: other work may have shared its device."""
-    flags = [flag for flag in row["flags"].split("; ") if flag and not flag.startswith(_FLAGS_OF_TIME)]
+    flags = [flag for flag in str(row["flags"]).split("; ") if flag and not flag.startswith(_FLAGS_OF_TIME)]
     rest = {name: value for name, value in row.items() if not name.startswith(_OF_TIME) and not name.endswith("_ms")}
     return rest | {"flags": "; ".join([*flags, "not timed (timing: off)"])}
 
@@ -398,13 +398,19 @@ def _most_frequent_error(samples: pd.DataFrame) -> str:
     return f": {share}{counts.index[0]}".replace("; ", ", ")  # semicolons separate flags
 
 
-def _flags(row: Row, samples: pd.DataFrame, frame: pd.DataFrame) -> list[str]:
-    tested, acceptance = float(frame["tested"].sum()), row.get("acceptance")
+def _number(row: Row, key: str) -> float | None:
+    """Return a figure of a row, or None if the row lacks it."""
+    return cast("float | None", row.get(key))
+
+
+def _flags(row: Row, unmeasured: list[str], samples: pd.DataFrame, frame: pd.DataFrame) -> list[str]:
+    tested, acceptance = float(frame["tested"].sum()), _number(row, "acceptance")
     flags = [] if len(frame) else ["no sample"]
-    flags += row.pop("unmeasured", [])
-    if row["n_failed"]:
-        word = "invalid: " if row["n_failed"] > FAILED_SHARE * row["n_run"] else ""
-        flags.append(f"{word}{row['n_failed']} of {row['n_run']} failed{_most_frequent_error(samples)}")
+    flags += unmeasured
+    if failed := _number(row, "n_failed"):
+        run = _number(row, "n_run") or 0
+        word = "invalid: " if failed > FAILED_SHARE * run else ""
+        flags.append(f"{word}{failed} of {run} failed{_most_frequent_error(samples)}")
     if acceptance is not None and acceptance < DEAD and tested >= DEAD_TESTED:
         flags.append(f"dead drafter: acceptance below {DEAD:.0%}")
     flags += _drafter_flags(row) + _unread_flags(samples) + blind_flags(row)
@@ -413,7 +419,7 @@ def _flags(row: Row, samples: pd.DataFrame, frame: pd.DataFrame) -> list[str]:
     if str(row["note"]).startswith("audit: "):
         flags.append(str(row["note"]).replace("; ", ", "))
     for key, what in (("tv_p", "tokens"), ("ks_p", "log-probabilities")):
-        p = row.get(key)
+        p = _number(row, key)
         if p is not None and p <= SIGNIFICANT:
             flags.append(f"{what} are distributed unlike autoregressive ones: two-sample test, p = {p:.2g}")
     return flags
@@ -447,7 +453,7 @@ def blind_flags(row: Row) -> list[str]:
 
 def _drafter_flags(row: Row) -> list[str]:
     """Return the flag of a drafter whose distributions differ by more than rounding from those it gives anew."""
-    distance, limit = row["drafter_tv"], row["drafter_tv_limit"]
+    distance, limit = _number(row, "drafter_tv"), _number(row, "drafter_tv_limit")
     if distance is None or limit is None or distance <= limit:
         return []
     return [
@@ -467,12 +473,13 @@ def _disturbed_flags(row: Row, base: FinishedCell | None, floor: FinishedCell | 
     for of, words in (("", row.pop("stopped")), ("the baseline's ", "" if base is None else _stopped(base.cell.steps))):
         if words and not (of and base is not None and base.cell.name == row["cell"]):
             flags.append(f"disturbed timing: the process was stopped in {of}{words}, which its times leave out")
-    if row["disturbed_steps"] > WAITING_STEPS:
-        flags.append(f"disturbed timing: {cause} in {row['disturbed_steps']:.0%} of the steps")
+    steps = _number(row, "disturbed_steps") or 0.0
+    if steps > WAITING_STEPS:
+        flags.append(f"disturbed timing: {cause} in {steps:.0%} of the steps")
     of_baseline = 0.0 if base is None or base.cell.name == row["cell"] else disturbed_share(base.cell.steps)
-    if of_baseline > WAITING_STEPS and row["disturbed_steps"] <= WAITING_STEPS:
+    if of_baseline > WAITING_STEPS and steps <= WAITING_STEPS:
         flags.append(f"disturbed timing: {cause} in {of_baseline:.0%} of the baseline's steps")
-    speedup, low, tau = row.get("speedup"), row.get("speedup_low"), row.get("tau")
+    speedup, low, tau = (_number(row, key) for key in ("speedup", "speedup_low", "tau"))
     fastest = low if low is not None else speedup
     if fastest is not None and tau and fastest > DISTURBED * tau:
         flags.append(f"disturbed timing: a speed-up of {speedup:.2f}x at {tau:.2f} tokens a step")
@@ -487,7 +494,7 @@ def unlike_itself(ratio: stats.Interval) -> bool:
 
 def _mismatch(row: Row) -> list[str]:
     """Return a flag if step times and tokens a step predict another speed-up; of undisturbed seconds only."""
-    low, high, predicted = (row.get(key) for key in ("speedup_low", "speedup_high", "predicted"))
+    low, high, predicted = (_number(row, key) for key in ("speedup_low", "speedup_high", "predicted"))
     if low is None or high is None or predicted is None:
         return []
     fits = low * (1 - MISMATCH) <= predicted <= high * (1 + MISMATCH)
