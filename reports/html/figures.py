@@ -6,7 +6,7 @@ escaped, because plotly reads tags in it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +36,7 @@ BASE = "speed-up over the baseline"
 FEWEST = 12
 """Passes of a number of rows that a point of the line of window costs needs."""
 
-Spec = dict[str, Any]
+Spec = Mapping[str, object]
 
 
 @dataclass(frozen=True)
@@ -337,7 +337,7 @@ def _ceiling(costs: dict[int, float]) -> Spec:
 
 
 def _pareto_shapes(panel: Panel) -> list[Spec]:
-    shapes = [{**_line(1, 0, 1, 1, "solid"), "yref": "paper", "layer": "below"}]
+    shapes: list[Spec] = [{**_line(1, 0, 1, 1, "solid"), "yref": "paper", "layer": "below"}]
     key = f"{panel.quality}_low"
     if panel.floor is not None and pd.notna(panel.floor.get(key)):
         ends = {"y0": float(panel.floor[key]), "y1": float(panel.floor[f"{panel.quality}_high"])}
@@ -352,11 +352,11 @@ def _line(x0: float, y0: float, x1: float, y1: float, dash: str) -> Spec:
 
 def bar_or_line(x: Sequence[Any], y: Sequence[Any], name: str, colour: str, kind: str = "bar") -> Spec:
     """Return bars, or with ``kind`` scatter a line with its points."""
-    spec: Spec = {"type": kind, "x": list(x), "y": list(y), "name": name, "marker": {"color": colour}}
-    return spec | ({"mode": "lines+markers", "line": {"color": colour, "width": 2}} if kind == "scatter" else {})
+    line = {"mode": "lines+markers", "line": {"color": colour, "width": 2}} if kind == "scatter" else {}
+    return {"type": kind, "x": list(x), "y": list(y), "name": name, "marker": {"color": colour}, **line}
 
 
-def spec_of(data: list[Spec], layout: Spec) -> Spec:
+def spec_of(data: Sequence[Spec], layout: Spec) -> Spec:
     """Return data and layout, with a legend below if there are several names."""
     names = [trace for trace in data if trace.get("name")]
     width = 0.48 if _columns(data) == 2 else 1

@@ -83,7 +83,7 @@ def _latency(key: str, title: str, axis: str, values: Mapping[str, npt.NDArray[n
         drawn = np.unique(np.linspace(0, len(one) - 1, min(len(one), QUANTILES)).astype(int))
         x, y = [one[0], *one[drawn]], [0.0, *shares[drawn]]
         trace = bar_or_line(plain_list(x, 3), plain_list(y, 4), name, colour, "scatter")
-        data.append(trace | {"mode": "lines", "line": {"color": colour, "width": 2, "shape": "hv"}})
+        data.append({**trace, "mode": "lines", "line": {"color": colour, "width": 2, "shape": "hv"}})
     layout = {
         "xaxis": {"title": {"text": axis}, "rangemode": "tozero"},
         "yaxis": {"title": {"text": "share of requests"}, "range": [0, 1.02], "tickformat": ".0%"},
