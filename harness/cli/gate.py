@@ -46,6 +46,7 @@ def command() -> None:
 def _tested(function: Callable[..., None]) -> Callable[..., None]:
     """Add the options that both tests against a baseline have."""
     for option in (
+        click.option("--summary", is_flag=True, help="Print one line, for a chat."),
         click.option(
             "--json", "as_json", is_flag=True, help="One JSON document: {verdict, rows, removed, added, notes}."
         ),
@@ -97,6 +98,7 @@ def check(
     \b
     stride gate check runs/tonight --baseline baseline.json
     stride gate check runs/tonight --baseline baseline.json --margin 0.03 --junit gate.xml
+    stride gate check runs/tonight --baseline baseline.json --summary
     stride gate check runs/engines --golden golden.yaml --setting thinking_on --drafts 4
     """
     if golden is not None and baseline is None:
@@ -138,8 +140,10 @@ def _conclude(results: list[decision.GateResult], store: Store | None, options: 
         rows = [asdict(row) for row in result.rows]
         lists = {"removed": result.removed, "added": result.added, "notes": result.notes}
         emit({"verdict": result.verdict, "rows": rows, **lists})
+    elif options["summary"]:
+        say(rendering.sentence(result))
     else:
-        say(rendering.markdown(result))
+        print_table(rendering.table(result), Console())
     raise SystemExit(result.exit_code)
 
 
@@ -243,8 +247,11 @@ def report_to_github(result: decision.GateResult) -> None:
 @click.option("--metric", "metrics", multiple=True, help="Only this metric, such as acceptance; may be repeated.")
 @click.option("--out", type=LocalPath(), help="Folder of history.md and history.png. Default: DIR.")
 @click.option("--html", "pages", type=LocalPath(), help="Write a page for a browser into this folder instead.")
+@click.option("--summary", is_flag=True, help="Print one line, for a chat, and write nothing.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document: {series}, each with its changes and verdict.")
-def history(folder: Path, metrics: tuple[str, ...], out: Path | None, pages: Path | None, as_json: bool) -> None:
+def history(
+    folder: Path, metrics: tuple[str, ...], out: Path | None, pages: Path | None, summary: bool, as_json: bool
+) -> None:
     """Table and figure of each metric of each cell over the nights of a history, with its change points.
 
     A change is named with the commits before and after it. It is found on the third night after a step; odd nights, or
@@ -257,6 +264,7 @@ def history(folder: Path, metrics: tuple[str, ...], out: Path | None, pages: Pat
     \b
     stride gate history nights
     stride gate history nights --metric acceptance --json
+    stride gate history nights --summary
     stride gate history nights --html site                   open site/index.html
     """
     if wrong := [name for name in metrics if name not in METRICS and not name.startswith(("score.", "set."))]:
@@ -265,6 +273,8 @@ def history(folder: Path, metrics: tuple[str, ...], out: Path | None, pages: Pat
     results = report.findings([one for one in series(lines) if not metrics or one.metric in metrics])
     if as_json:
         emit({"series": report.document(results)})
+    elif summary:
+        say(report.summary(results))
     else:
         _write_history(results, folder, out, pages)
     nights = {line["created"] for line in lines}
@@ -284,9 +294,9 @@ def _write_history(results: Sequence[report.Finding], folder: Path, out: Path | 
         return
     place = out or (folder if folder.is_dir() else folder.parent)
     place.mkdir(parents=True, exist_ok=True)
-    text = "\n".join(report.table(results))
-    (place / "history.md").write_text(text + "\n", encoding="utf-8")
-    say(text)
+    (place / "history.md").write_text(report.markdown(results), encoding="utf-8")
+    for table in report.tables(results):
+        print_table(table, Console())
     drawn = report.figure(results, place / "history.png")
     say("\n".join(f"wrote {path}" for path in (place / "history.md", drawn) if path is not None))
 

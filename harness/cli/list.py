@@ -22,16 +22,23 @@ from stridebench.harness.plan.preset_files import Spec
 from stridebench.harness.registry import DATASETS, ENGINES, METHODS, PICTURE_SCORERS, TASKS, Registry
 
 KINDS = ("methods", "tasks", "backbones", "suites", "engines", "scorers", "datasets", "matrix")
+STORED = ("runs", "weights")
+"""Kinds that lie on this machine: they are listed only if they are asked for."""
 OF_PACKAGES = ("scorers", "datasets")
 """Kinds that are listed only if a package brings some or they are asked for."""
 
 
 @click.command(name="list")
-@click.argument("kind", type=click.Choice(KINDS), required=False)
+@click.argument("kind", type=click.Choice([*KINDS, *STORED]), required=False)
 @click.argument("name", required=False)
 @click.option("--long", is_flag=True, help="Parameters, requirements, sources and licences too.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document: [{name, kind, claim, needs, source, ...}].")
-def command(kind: str | None, name: str | None, long: bool, as_json: bool) -> None:
+@click.option("--prune", is_flag=True, help="With runs: delete all but the newest.")
+@click.option("--keep", type=click.IntRange(0), help="With --prune: how many runs stay.")
+@click.option("--yes", is_flag=True, help="With --prune: do not ask.")
+def command(
+    kind: str | None, name: str | None, long: bool, as_json: bool, prune: bool, keep: int | None, yes: bool
+) -> None:
     """List methods, tasks, backbones, suites and engines, a line each; or, with NAME, everything about one of them.
 
     \b
@@ -43,7 +50,15 @@ def command(kind: str | None, name: str | None, long: bool, as_json: bool) -> No
     stride list backbones --json
     stride list engines          what each engine can tell
     stride list scorers          of pictures, and datasets: those that other packages bring
+    stride list runs FOLDER      sizes, durations and verdicts; FOLDER is runs if none is named
+    stride list runs nights/runs --prune --keep 30
+    stride list weights          in the cache, with sizes; stride fetch --remove NAME deletes some
     """
+    if kind in STORED or prune or keep is not None or yes:
+        from stridebench.harness.cli.stored import list_stored  # imports pandas
+
+        list_stored(kind, Path(name or "runs"), as_json, prune, keep, yes)
+        return
     declare_all()
     kinds: tuple[str, ...] = (kind,) if kind else KINDS[:-1]
     rows = [row for word in kinds for row in ROWS[word]()]

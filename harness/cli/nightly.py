@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from rich.console import Console
 
 from stridebench.gating import read_baseline
 from stridebench.harness.cli import run
@@ -24,6 +25,7 @@ from stridebench.reports.gate import decision, rendering
 from stridebench.reports.gate.baseline import check_content, make_baseline
 from stridebench.reports.history import report
 from stridebench.reports.history.series import read, series
+from stridebench.reports.text_table import print_table
 
 LINES = "history.jsonl"
 TAKEN = ("--out", "--append", "--json", "--dry-run")
@@ -42,9 +44,10 @@ TAKEN = ("--out", "--append", "--json", "--dry-run")
     show_default=True,
     help="A/A reruns of the first night, with other seeds; each takes as long as a night.",
 )
+@click.option("--summary", is_flag=True, help="One line, for a chat: the verdict, the latest change and the run.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document: {run, code, gate, changes}.")
 def command(
-    suite: str, options: tuple[str, ...], folder: Path, margin: float | None, reruns: int, as_json: bool
+    suite: str, options: tuple[str, ...], folder: Path, margin: float | None, reruns: int, summary: bool, as_json: bool
 ) -> None:
     """Run a suite, test it against the baseline of the history, and append its figures; options of `stride run` follow.
 
@@ -59,6 +62,7 @@ def command(
     \b
     stride gate nightly nightly --history nights
     stride gate nightly nightly --history nights --limit 24 --device cuda
+    stride gate nightly nightly --history nights --summary
     """
     if taken := [word for word in options if word.split("=")[0] in TAKEN]:
         raise UsageError(f"{taken[0]} is set by the night; leave it out")
@@ -84,11 +88,13 @@ def command(
     else:
         first = f"the first night: it is the baseline from now on, with {reruns} A/A reruns"
         none = first if baseline.exists() else "no baseline: the night did not end well, so the next one is the first"
-        text = none if result is None else rendering.markdown(result)
-        say(text)
-        for step in steps:
-            say(f"changed: {step}")
-        say(f"night: {path}, exit code {code}")
+        verdict = none if result is None else rendering.sentence(result)
+        night = [*(f"changed: {step}" for step in steps), f"night: {path}, exit code {code}"]
+        if summary:
+            say("; ".join([f"{suite}: {verdict}", *(f"changed: {step}" for step in steps[:1]), night[-1]]))
+        else:
+            print_table(rendering.table(result), Console()) if result is not None else say(verdict)
+            say("\n".join(night))
     raise SystemExit(code)
 
 
@@ -155,8 +161,4 @@ def _changes(folder: Path) -> list[str]:
     """Return the changes in a history as sentences, newest first."""
     steps = [(step, one.series) for one in report.findings(series(_lines(folder))) for step in one.changes]
     steps.sort(key=lambda item: item[0].first.created, reverse=True)
-    return [
-        f"{one.label} ({one.setting}) {one.metric} {step.before:.3f} -> {step.after:.3f} "
-        f"on {step.first.created[:16]}, commits {step.commits}"
-        for step, one in steps
-    ]
+    return [report.change_sentence(step, one) for step, one in steps]

@@ -1,4 +1,4 @@
-"""The decision of a gate as Markdown, JUnit XML and annotations of GitHub."""
+"""The decision of a gate: one line, a table for a terminal, Markdown, JUnit XML and annotations of GitHub."""
 
 from __future__ import annotations
 
@@ -6,61 +6,88 @@ import xml.etree.ElementTree as ET
 
 from stridebench.harness.errors import printable, printable_line
 from stridebench.reports.gate.decision import EXIT, GateResult, TestRow
-from stridebench.reports.text_table import markdown_lines, number
+from stridebench.reports.text_table import Column, TextTable, markdown_lines, number
+
+COLUMNS = (
+    Column("cell", "cell", rank=0),
+    Column("setting", "setting", rank=2),
+    Column("metric", "metric", rank=1),
+    Column("verdict", "verdict", rank=0),
+    Column("before", "before", rank=4),
+    Column("after", "after", rank=4),
+    Column("change", "change", rank=1),
+    Column("p", "p", rank=6),
+    Column("visible", "visible drop", rank=3),
+    Column("prompts", "prompts", rank=5, whole=True),
+    Column("why", "why", rank=2, whole=True),
+)
+
+
+def sentence(result: GateResult) -> str:
+    """Return the verdict and its reason in one line."""
+    rows = [row for row in result.rows if row.verdict == result.verdict]
+    if result.verdict == "pass":
+        moved = [row for row in rows if row.visible is not None]
+        if not moved:
+            return f"pass: all {len(rows)} figures are those of the baseline"
+        seen = max(row.visible or 0.0 for row in moved)
+        nothing = f"nothing dropped by more than {100 * result.loss:.3g} %"
+        return f"pass: {nothing}; a drop of {100 * seen:.2g} % would have been seen"
+    first = rows[0]
+    what = f"{_titled(first)}: {first.title or first.metric or 'cell'}: {first.why}"
+    looked = f"; a loss of {100 * result.loss:.3g} % was looked for" if result.verdict == "inconclusive" else ""
+    return printable_line(f"{result.verdict}: {len(rows)} of {len(result.rows)} figures{looked}, first {what}")
 
 
 def markdown(result: GateResult) -> str:
     """Return the verdict, a table of all rows, and the cells that only one side has."""
-    names = _names(result)
-    titles = ["cell", "metric", "verdict", "before", "after", "change", "p", "visible drop", "prompts", "why"]
-    rows = [
-        [
-            names[row.cell, row.label],
-            row.title or row.metric,
-            row.verdict,
-            number(row.before, 3),
-            number(row.after, 3),
-            _percent(row.change) + (f" [{_percent(row.low)}, {_percent(row.high)}]" if row.p is not None else ""),
-            number(row.p, 4),
-            _percent(row.visible).lstrip("+"),
-            str(row.prompts) if row.clusters in (0, row.prompts) else f"{row.prompts} in {row.clusters} clusters",
-            row.why,
-        ]
-        for row in result.rows
+    lines = markdown_lines([column.title for column in COLUMNS], [_cells(row) for row in result.rows])
+    notes = [f"- {printable_line(note)}" for note in _notes(result)]
+    return "\n".join([f"# Gate: {sentence(result)}", "", *lines, "", *notes, ""])
+
+
+def table(result: GateResult) -> TextTable:
+    """Return the verdict and the rows that are not identical to the baseline's, for a terminal."""
+    rows = [row for row in result.rows if row.why != "identical"]
+    same = len(result.rows) - len(rows)
+    notes = [f"{same} more figures are those of the baseline"] if same else []
+    return TextTable(sentence(result), COLUMNS, [_cells(row) for row in rows], [*notes, *_notes(result)])
+
+
+def _cells(row: TestRow) -> list[str]:
+    return [
+        row.label,
+        _setting(row),
+        row.title or row.metric,
+        row.verdict,
+        number(row.before, 3),
+        number(row.after, 3),
+        _percent(row.change) + (f" [{_percent(row.low)}, {_percent(row.high)}]" if row.p is not None else ""),
+        number(row.p, 4),
+        _percent(row.visible).lstrip("+"),
+        str(row.prompts) if row.clusters in (0, row.prompts) else f"{row.prompts} in {row.clusters} clusters",
+        row.why,
     ]
-    notes = [
+
+
+def _notes(result: GateResult) -> list[str]:
+    return [
         "change: relative, below 0 is worse, with one-sided 95 % bounds; p: of no drop, Holm",
         "visible drop: a true drop of this size fails 95 times in 100",
         *(f"only in the baseline, not compared: {name}" for name in result.removed),
         *(f"only in the run, not compared: {name}" for name in result.added),
         *result.notes,
     ]
-    lines = markdown_lines(titles, rows)
-    return "\n".join(
-        [
-            f"# Gate: {result.verdict} (loss looked for: {100 * result.loss:.3g} %)",
-            "",
-            *lines,
-            "",
-            *(f"- {printable_line(n)}" for n in notes),
-            "",
-        ]
-    )
 
 
-def _names(result: GateResult) -> dict[tuple[str, str], str]:
-    """What each cell is called: its label, and its setting too where several cells have that label."""
-    cells = {(row.cell, row.label) for row in result.rows}
-    labels = [label for _, label in cells]
-    return {
-        (cell, label): label if labels.count(label) == 1 else f"{label} ({_setting(cell, label)})"
-        for cell, label in cells
-    }
-
-
-def _setting(cell: str, label: str) -> str:
+def _setting(row: TestRow) -> str:
     """The part of a cell's id behind the method: backbone, type, temperature and task."""
-    return cell.removeprefix(label.replace(" ", "-")).strip(".").rpartition("-")[0] or cell
+    return row.cell.removeprefix(row.label.replace(" ", "-")).strip(".").rpartition("-")[0]
+
+
+def _titled(row: TestRow) -> str:
+    setting = _setting(row)
+    return f"{row.label} ({setting})" if setting else row.label
 
 
 def _percent(value: float | None) -> str:
@@ -97,9 +124,9 @@ def junit(result: GateResult) -> str:
 
 def github_annotations(result: GateResult) -> list[str]:
     """Return workflow commands of GitHub: an error for each row that failed, a warning for each that is open."""
-    kinds, names = {"fail": "error", "error": "error", "inconclusive": "warning"}, _names(result)
+    kinds = {"fail": "error", "error": "error", "inconclusive": "warning"}
     return [
-        f"::{kinds[row.verdict]} title={_escaped(f'stride gate: {names[row.cell, row.label]}', ':,')}::"
+        f"::{kinds[row.verdict]} title={_escaped(f'stride gate: {_titled(row)}', ':,')}::"
         + _escaped(f"{row.title or row.metric or 'cell'}: {_text(row)}")
         for row in result.rows
         if row.verdict in kinds

@@ -12,7 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from stridebench.reports.history.series import Night, Series
-from stridebench.reports.text_table import markdown_lines, number
+from stridebench.reports.text_table import Column, TextTable, markdown_lines, number
 
 # Candidates are the change points of ruptures (PELT) with a cost of squared deviations, in units of the noise that the
 # differences of neighbouring nights show. Each is then tested between its neighbours, in two ways:
@@ -157,58 +157,88 @@ def findings(series: Sequence[Series]) -> list[Finding]:
     return [Finding(one, tuple(changes(one))) for one in series]
 
 
-def table(results: Sequence[Finding]) -> list[str]:
-    """The lines of the report in Markdown: every change with its commits, then every series."""
-    steps = [(finding.series, change) for finding in results for change in finding.changes]
-    titles = ["cell", "setting", "metric", "before", "after", "change", "first night", "commits"]
-    rows = [
+CHANGES = (
+    Column("cell", "cell", rank=0),
+    Column("setting", "setting", rank=1),
+    Column("metric", "metric", rank=0),
+    Column("before", "before", rank=3),
+    Column("after", "after", rank=3),
+    Column("change", "change", rank=1),
+    Column("night", "first night", rank=2),
+    Column("commits", "commits", rank=2),
+)
+SERIES = (
+    *CHANGES[:3],
+    Column("nights", "nights", rank=3),
+    Column("holes", "holes", rank=5),
+    Column("first", "first", rank=3),
+    Column("latest", "latest", rank=2),
+    Column("changes", "changes", rank=4),
+    Column("verdict", "verdict", rank=1, whole=True),
+)
+
+
+def markdown(results: Sequence[Finding]) -> str:
+    """Return the report in Markdown: every change with its commits, then every series."""
+    steps, all_series = _change_rows(results), [_series_row(one) for one in results]
+    heads = [[column.title for column in columns] for columns in (CHANGES, SERIES)]
+    first = markdown_lines(heads[0], steps) if steps else [f"{summary(results)}."]
+    return "\n".join(["# History", "", *first, "", "## Series", "", *markdown_lines(heads[1], all_series), ""])
+
+
+def tables(results: Sequence[Finding]) -> list[TextTable]:
+    """Return the same for a terminal, without series that have one value in all nights, which are counted."""
+    moving = [one for one in results if one.changes or one.series.missing or len(set(one.series.values)) > 1]
+    still = len(results) - len(moving)
+    notes = [f"{still} more series have one value in all nights"] if still else []
+    machines = {one.series.machine for one in results} - {None}
+    notes += ["speed-ups of different machines are different series"] if len(machines) > 1 else []
+    steps = _change_rows(results)
+    rows = [_series_row(one) for one in moving]
+    return [TextTable(summary(results), CHANGES, steps, []), TextTable("series", SERIES, rows, notes)]
+
+
+def summary(results: Sequence[Finding]) -> str:
+    """Return what a history shows in one line, with the latest change."""
+    steps = [(change, one.series) for one in results for change in one.changes]
+    if steps:
+        sentence = change_sentence(*max(steps, key=lambda step: step[0].first.created))
+        return f"{len({one.cell + one.metric for _, one in steps})} of {len(results)} series changed, latest {sentence}"
+    if not results:
+        return "Inconclusive: no figure has a value in two nights, so no change can be found"
+    open_ones = sum(one.verdict == "inconclusive" for one in results)
+    if open_ones == len(results):
+        return f"Inconclusive: no change can be found yet in {open_ones} series. The table says why"
+    unsaid = f". Of {open_ones} series nothing can be said" if open_ones else ""
+    return f"No change was found in {len(results) - open_ones} series{unsaid}"
+
+
+def change_sentence(change: Change, one: Series) -> str:
+    """Return which figure of which cell changed, when, and between which commits."""
+    moved = f"{one.metric} {number(change.before, 3)} -> {number(change.after, 3)}"
+    return f"{one.label} ({one.setting}) {moved} on {change.first.created[:16]}, commits {change.commits}"
+
+
+def _change_rows(results: Sequence[Finding]) -> list[list[str]]:
+    return [
         [
-            one.label,
-            one.setting,
-            one.metric,
+            *(finding.series.label, finding.series.setting, finding.series.metric),
             number(change.before, 3),
             number(change.after, 3),
             "-" if change.relative is None else f"{change.relative:+.1%}",
             change.first.created[:16],
             change.commits,
         ]
-        for one, change in steps
-    ]
-    lines = ["# History", "", *(markdown_lines(titles, rows) if rows else [_none(results)]), ""]
-    titles = ["cell", "setting", "metric", "nights", "holes", "first", "latest", "changes", "verdict"]
-    rows = [
-        [
-            (one := finding.series).label,
-            one.setting,
-            one.metric,
-            str(len(one.nights)),
-            str(one.holes),
-            number(one.values[0], 3),
-            number(one.values[-1], 3),
-            str(len(finding.changes)),
-            finding.verdict + (f": {finding.reason}" if finding.reason else ""),
-        ]
         for finding in results
+        for change in finding.changes
     ]
-    return [*lines, "## Series", "", *markdown_lines(titles, rows), "", *_notes(results)]
 
 
-def _none(results: Sequence[Finding]) -> str:
-    """Return the text of a history without a change."""
-    if not results:
-        return "Inconclusive: no figure has a value in two nights, so no change can be found."
-    open_ones = sum(finding.verdict == "inconclusive" for finding in results)
-    if open_ones == len(results):
-        return "Inconclusive: no change can be found yet. The table says why."
-    return "No change was found." + (f" Of {open_ones} series nothing can be said." if open_ones else "")
-
-
-def _notes(results: Sequence[Finding]) -> list[str]:
-    machines = {finding.series.machine for finding in results} - {None}
-    notes = []
-    if len(machines) > 1:
-        notes.append("- speed-ups of different machines are different series")
-    return notes
+def _series_row(finding: Finding) -> list[str]:
+    one = finding.series
+    counts = (str(len(one.nights)), str(one.holes), number(one.values[0], 3), number(one.values[-1], 3))
+    verdict = finding.verdict + (f": {finding.reason}" if finding.reason else "")
+    return [one.label, one.setting, one.metric, *counts, str(len(finding.changes)), verdict]
 
 
 def document(results: Sequence[Finding]) -> list[dict[str, object]]:

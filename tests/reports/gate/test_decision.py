@@ -15,7 +15,7 @@ from stridebench.harness.errors import StoreError, UsageError
 from stridebench.reports.gate.baseline import figures_of, make_baseline
 from stridebench.reports.gate.decision import FAIL_ALPHA, GateResult, TestRow, gate
 from stridebench.reports.gate.document import COUNTS
-from stridebench.reports.gate.rendering import github_annotations, junit, markdown
+from stridebench.reports.gate.rendering import github_annotations, junit, markdown, sentence, table
 from tests.support.fake_store import FakeStore, Sim, empty, meta, record, simulate, step
 
 DRAFTS = ("tau_minus_1", "acceptance", "expected")
@@ -252,7 +252,7 @@ def test_the_visible_drop_by_hand() -> None:
 def test_tables_and_junit_name_each_row_with_its_figures() -> None:
     result = gate(fixed([1] * 8), make_baseline(fixed([2] * 7 + [1])))
     line = next(line for line in markdown(result).splitlines() if "| c0 | tau - 1" in line or "| tau - 1" in line)
-    assert [cell.strip() for cell in line.strip("|").split("|")][3:5] == ["1.875", "1.000"]
+    assert [cell.strip() for cell in line.strip("|").split("|")][4:6] == ["1.875", "1.000"]
     suite = ET.fromstring(junit(result))
     assert [case.get("name") for case in suite] == ["c0: tau_minus_1", "c0: acceptance", "c0: expected", "c0: logprob"]
     gone = gate(empty(), make_baseline(fixed([2] * 8)))
@@ -334,7 +334,8 @@ def test_a_pass_needs_prompts_in_which_the_stated_loss_would_be_seen(rate: float
         assert acceptance.why.endswith("are needed, or `stride gate replay`")
     asked = gate(run(Sim(rate, seed=2)), document, tolerated=0.5)
     assert (asked.rows[1].verdict, asked.loss) == ("pass", 0.5)
-    assert markdown(asked).startswith(f"# Gate: {asked.verdict} (loss looked for: 50 %)\n")
+    assert sentence(asked).startswith(f"{asked.verdict}: ") and "50 %" in sentence(asked)
+    assert markdown(asked).startswith(f"# Gate: {sentence(asked)}\n")
 
 
 def test_the_prompts_that_are_needed_are_enough() -> None:
@@ -521,8 +522,12 @@ def test_cells_of_one_label_are_told_apart_by_their_settings() -> None:
     rows.append(TestRow("zipar.tiny.en.fp32.T1.toy-0a1b", "zipar", "scr", "pass", "identical"))
     result = GateResult("fail", tuple(rows))
     page = markdown(result)
-    assert "| sjd tau=0.5 (tiny.en.fp32.T0.toy) |" in page and "| sjd tau=0.5 (tiny.en.fp32.T1.toy) |" in page
-    assert "| zipar |" in page
+    assert "| sjd tau=0.5 | tiny.en.fp32.T0.toy |" in page and "| sjd tau=0.5 | tiny.en.fp32.T1.toy |" in page
+    assert "| zipar | tiny.en.fp32.T1.toy |" in page
+    shown = table(result)
+    assert shown.title == "fail: 2 of 3 figures, first sjd tau=0.5 (tiny.en.fp32.T0.toy): scr: a drop"
+    assert [row[0] for row in shown.rows] == ["sjd tau=0.5"] * 2  # an identical figure cannot have moved
+    assert shown.notes[0] == "1 more figures are those of the baseline"
     assert "title=stride gate%3A sjd tau=0.5 (tiny.en.fp32.T0.toy)::" in github_annotations(result)[0]
 
 

@@ -179,7 +179,8 @@ def test_a_series_whose_latest_nights_have_no_value_is_inconclusive(lost: dict[s
     lines = [line(night, 0.6) for night in range(8)] + [line(night, 0.6, **lost) for night in range(8, 10)]
     results = report.findings(series(read(write(tmp_path / "history.jsonl", lines))))
     assert [finding.series.missing for finding in results] == [2]
-    assert "Inconclusive" in report.table(results)[2]
+    assert report.summary(results).startswith("Inconclusive: no change can be found yet in 1 series")
+    assert "Inconclusive" in report.markdown(results)
     (row,) = report.document(results)
     assert (row["verdict"], row["reason"]) == ("inconclusive", "no value in the latest 2 nights")
 
@@ -196,9 +197,13 @@ def test_the_verdict_of_a_series_says_whether_a_change_was_looked_for() -> None:
 
 def test_the_table_names_the_commits_and_the_figure_is_drawn(tmp_path: Path) -> None:
     results = report.findings([one([0.6] * 10 + [0.57] * 5)])
-    page = "\n".join(report.table(results))
+    page = report.markdown(results)
     assert "-5.0%" in page and "900000000000..a00000000000" in page
-    assert "No change was found." in "\n".join(report.table(report.findings([one([0.6] * 10)])))
+    still = report.findings([one([0.6] * 10)])
+    assert "No change was found in 1 series." in report.markdown(still)
+    assert report.summary([*results, *still]).startswith("1 of 2 series changed, latest ")
+    assert [len(table.rows) for table in report.tables([*results, *still])] == [1, 1]
+    assert report.tables(still)[1].notes == ["1 more series have one value in all nights"]
     assert report.figure(results, tmp_path / "history.png") == tmp_path / "history.png"
     assert (tmp_path / "history.png").stat().st_size > 5000
     assert report.figure([], tmp_path / "none.png") is None

@@ -1,0 +1,99 @@
+"""The run folders below a folder: what each holds, how large it is, and their removal."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from stridebench.harness.errors import StoreError, StrideError
+from stridebench.harness.record.files import lock, unlock
+from stridebench.harness.record.store import Store
+
+TABLES = ("cells/*/samples.parquet", "engines/*/requests.parquet")
+"""Files of a cell that are written when it is finished, and never again."""
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """A run on this machine.
+
+    Args:
+        path: its folder.
+        bytes: of all its files.
+        suite: or "" if the run cannot be read.
+        created: in ISO 8601, or "".
+        seconds: from its start to the end of its latest cell, pauses included; None if no cell is finished.
+        finished: cells with results.
+        planned: cells that are finished or will be.
+        verdicts: number of cells by verdict; baselines are left out.
+        problem: why it cannot be read, or "".
+    """
+
+    path: Path
+    bytes: int
+    suite: str = ""
+    created: str = ""
+    seconds: float | None = None
+    finished: int = 0
+    planned: int = 0
+    verdicts: Mapping[str, int] = field(default_factory=dict)
+    problem: str = ""
+
+
+def run_folders(folder: Path) -> list[RunFolder]:
+    """Return the runs in a folder, or the run that it is, the newest first."""
+    one = (folder / "manifest.json").is_file()
+    paths = [folder] if one else [file.parent for file in sorted(folder.glob("*/manifest.json"))]
+    return sorted(map(_run_folder, paths), key=lambda run: run.created, reverse=True)
+
+
+def _run_folder(path: Path) -> RunFolder:
+    taken = folder_bytes(path)
+    try:
+        store = Store.open(path)
+        metas = [store.meta(name) for name in (*store.cells(), *store.engine_cells())]
+    except StrideError as error:
+        return RunFolder(path, taken, problem=str(error))
+    manifest = store.manifest
+    planned = sum(cell.status != "skipped" for cell in (*manifest.cells.values(), *manifest.engines.values()))
+    ends = [file.stat().st_mtime for pattern in TABLES for file in path.glob(pattern)]
+    begun = datetime.fromisoformat(manifest.created)
+    seconds = (datetime.fromtimestamp(max(ends), UTC) - begun).total_seconds() if ends else None
+    judged = [meta for meta in metas if meta.role in ("method", "speculative")]
+    words = [meta.judged.verdict if meta.engine else meta.judged.word for meta in judged]
+    return RunFolder(
+        *(path, taken, manifest.suite.name, manifest.created, seconds, len(metas), max(planned, len(metas))),
+        verdicts=dict(Counter(word for word in words if word)),
+    )
+
+
+def folder_bytes(path: Path) -> int:
+    """Return the bytes of all files below a folder; links are not followed."""
+    return sum(file.lstat().st_size for file in _files(path))
+
+
+def _files(path: Path) -> Iterator[Path]:
+    for parent, _, names in os.walk(path):
+        yield from (Path(parent) / name for name in names)
+
+
+def remove_run(run: RunFolder) -> None:
+    """Delete a run folder.
+
+    Raises:
+        StoreError: it is a link, cannot be read as a run, or is being written. Nothing is deleted.
+    """
+    if run.path.is_symlink():
+        raise StoreError(f"{run.path} is a link; delete the run where it lies")
+    if run.problem:
+        raise StoreError(f"{run.path} is not deleted, since it cannot be read as a run: {run.problem}")
+    lock(run.path)
+    try:
+        shutil.rmtree(run.path)
+    finally:
+        unlock(run.path)
