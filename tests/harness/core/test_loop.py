@@ -277,11 +277,11 @@ class StoppedOnce(CpuClock):
     It is the noise meter as well, which sees the stop.
     """
 
-    def __init__(self, at: int) -> None:
-        self.stamps, self.now, self.at, self.idle = 0, 0, at, 0
+    def __init__(self, at: int, idle_ms: int = 3000) -> None:
+        self.stamps, self.now, self.at, self.idle, self.idle_ms = 0, 0, at, 0, idle_ms
 
     def stamp(self) -> Stamp:
-        self.idle += 3000 * MS * (self.stamps == self.at)
+        self.idle += self.idle_ms * MS * (self.stamps == self.at)
         self.now += MS + 3000 * MS * (self.stamps == self.at)
         self.stamps += 1
         return Stamp(self.now)
@@ -309,6 +309,16 @@ def test_a_process_that_is_stopped_anywhere_in_a_step_changes_no_time_of_it(monk
         assert [step | {"stopped_ns": 0} for step in steps] == quiet
     assert {max(stop) for stop in stops} == {0, 3000 * MS}
     assert all(any(stop[step] for stop in stops) for step in range(3))
+
+
+def test_a_stop_that_another_clock_measured_as_longer_than_the_step_leaves_no_negative_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for at in range(12):
+        clock = StoppedOnce(at, idle_ms=3500)
+        monkeypatch.setattr(loop, "NoiseMeter", lambda clock=clock, **_: clock)
+        for step in play(Act(1), Act(1), Act(1), budget=3, stopwatch=Stopwatch(clock)).steps:
+            assert min(step.draft_ns, step.target_ns, step.verify_ns, step.host_ns, step.wall_ns) >= 0
 
 
 MS = 1_000_000
