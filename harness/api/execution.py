@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 import torch
@@ -18,12 +19,16 @@ from stridebench.harness.machine import noise
 from stridebench.harness.machine.device import check_device
 from stridebench.harness.machine.memory import keep_pages
 from stridebench.harness.machine.quiet import stdout_on_stderr
+from stridebench.harness.plan.budget import apply, choose, described
 from stridebench.harness.plan.cells import Plan
+from stridebench.harness.plan.estimate import Forecast, Workload, assumed
+from stridebench.harness.plan.suite import Chosen
 from stridebench.harness.record import provenance, remote
 from stridebench.harness.record.store import Store
 from stridebench.harness.run.engine_runner import StoppedEngine, run_engines
 from stridebench.harness.run.executors import EXECUTORS, check_executor, summary
 from stridebench.harness.run.loading import Options
+from stridebench.harness.run.measuring import Measured, measure
 from stridebench.harness.run.progress import RunProgress
 from stridebench.tasks.metrics import sandbox
 
@@ -56,14 +61,21 @@ class RunRequest:
     offline: bool = False
 
 
+class Performed(NamedTuple):
+    """A run's store, and the plan that it ran: a budget may have left cells or prompts out."""
+
+    store: Store
+    plan: Plan
+
+
 def perform(
     plan: Plan,
     request: RunRequest,
     progress: RunProgress,
     command: Sequence[str],
     stopped: list[StoppedEngine] | None = None,
-) -> Store:
-    """Decode the outputs of a plan that its run folder does not hold yet.
+) -> Performed:
+    """Decode the outputs of a plan that its run folder does not hold yet; a budget chooses some of them.
 
     Args:
         command: the command line; it is stored.
@@ -72,17 +84,23 @@ def perform(
     Raises:
         UsageError: nothing can run. StoreError: the folder holds another run. RunIncomplete: the disk is full.
     """
+    begun = time.monotonic()
     executor_options = _refuse(plan, request)
     if plan.suite.suite.threads:
         torch.set_num_threads(plan.suite.suite.threads)
     keep_pages()
+    how = Options(request.allow_code_execution, request.device, not request.offline, progress, executor_options)
+    with stdout_on_stderr(), progress:
+        for warning in _warnings(plan, request):
+            progress.say(warning)
+        fitted = _within_budget(plan, request, how, begun)
+    plan = fitted.plan
     store = _store(plan, request, command)
     try:
         with stdout_on_stderr(), progress:
-            for warning in _warnings(plan, request):
-                progress.say(warning)
-            fetch = not request.offline
-            how = Options(request.allow_code_execution, request.device, fetch, progress, executor_options)
+            for group, passes in (fitted.measured.passes if fitted.measured else {}).items():
+                store.keep_passes(*group, passes)
+            progress.expect_work(_workload(fitted, store))
             if plan.cells:
                 EXECUTORS[request.executor](plan, store, how)
             ended = run_engines(plan, store, how)
@@ -90,7 +108,49 @@ def perform(
                 stopped += ended
     finally:
         store.release()
-    return store
+    return Performed(store, plan)
+
+
+class Fitted(NamedTuple):
+    """The part of a plan that fits into its budget, and what was measured for that, or None if nothing was."""
+
+    plan: Plan
+    measured: Measured | None = None
+
+
+def _within_budget(plan: Plan, request: RunRequest, options: Options, begun: float) -> Fitted:
+    """Measure the costs of a plan with a budget, and choose by them; a resumed run goes on with the stored choice.
+
+    Raises:
+        UsageError: the budget is too small for one cell, or the run is not of one process.
+    """
+    suite, place = plan.suite.suite, _place(plan, request)
+    if suite.budget is None or suite.chosen is not None:
+        return Fitted(plan)
+    if request.executor != "serial" or plan.engines:
+        what = "suites without engines" if plan.engines else f"runs of one process, and not for {request.executor}"
+        raise UsageError(f"a budget is for {what}; give --limit instead")
+    measured = None
+    if request.resume and _holds_run(place):
+        chosen = Store.open(place).manifest.suite.stored().get("chosen")
+        if chosen is None:
+            return Fitted(plan)  # the run had no budget, so the store says what differs
+        chosen = Chosen.model_validate(chosen)
+    else:
+        measured = measure(plan, options, begun)
+        chosen = choose(plan, measured.costs, suite.budget)
+    plan = apply(plan, chosen)
+    for line in described(plan):
+        options.progress.say(line)
+    return Fitted(plan, measured)
+
+
+def _workload(fitted: Fitted, store: Store) -> Workload | None:
+    """Return the work that a run has left, or None if the size of a backbone is not known."""
+    plan = fitted.plan
+    costs = assumed(plan) if fitted.measured is None else fitted.measured.costs
+    cells = [cell for cell in plan.runnable if not store.sealed(cell.id)]
+    return None if costs is None else Forecast(plan, costs).workload(cells)
 
 
 def _warnings(plan: Plan, request: RunRequest) -> list[str]:
@@ -156,16 +216,24 @@ def _store(plan: Plan, request: RunRequest, command: Sequence[str]) -> Store:
         manifest["provenance"]["sandbox"] = asdict(sandbox.isolation())
     where = {"device": request.device, "machine": manifest["provenance"]["fingerprint"]}
     manifest["key"] = {**manifest["key"], **where, "allow_code_execution": request.allow_code_execution}
-    out = request.out or _default(plan.suite.suite.name, request.resume)
+    out = _place(plan, request)
     if isinstance(out, str):
-        resume = request.resume and remote.holds_run(out)
-        return Store.resume(out, manifest) if resume else Store.create(out, manifest)
-    path = out.absolute()
-    if request.resume and (path / "manifest.json").exists():
-        return Store.resume(path, manifest)
-    if request.resume and path.is_dir() and any(item.name != ".lock" for item in path.iterdir()):
-        raise UsageError(f"{path} holds other files and no run to resume; name a run's folder, or leave --resume out")
-    return Store.create(path, manifest)
+        return Store.resume(out, manifest) if request.resume and _holds_run(out) else Store.create(out, manifest)
+    if request.resume and _holds_run(out):
+        return Store.resume(out, manifest)
+    if request.resume and out.is_dir() and any(item.name != ".lock" for item in out.iterdir()):
+        raise UsageError(f"{out} holds other files and no run to resume; name a run's folder, or leave --resume out")
+    return Store.create(out, manifest)
+
+
+def _place(plan: Plan, request: RunRequest) -> Path | str:
+    """Return the run's URL or its folder."""
+    out = request.out or _default(plan.suite.suite.name, request.resume)
+    return out if isinstance(out, str) else out.absolute()
+
+
+def _holds_run(place: Path | str) -> bool:
+    return remote.holds_run(place) if isinstance(place, str) else (place / "manifest.json").exists()
 
 
 def _default(name: str, resume: bool) -> Path:

@@ -48,6 +48,7 @@ class Keys(TypedDict, total=False):
         max_new_tokens: output tokens of a prompt, at most.
         batch: prompts decoded in lock step; several to sweep.
         limit: number of prompts of each task.
+        budget: a time such as "4m" in which the run ends; prompts, tokens and cells are chosen by that.
         repetitions: decodes of each prompt, with different seeds.
         seed: of all draws.
         prove: whether claims are proved by enumeration.
@@ -71,6 +72,7 @@ class Keys(TypedDict, total=False):
     max_new_tokens: int
     batch: int | Sequence[int]
     limit: int
+    budget: str | float
     repetitions: int
     seed: int
     prove: bool
@@ -128,7 +130,7 @@ def run(
             offline=keys.get("offline", False),
         )
         stopped: list[StoppedEngine] = []
-        store = perform(plan, request, RunProgress(Console(stderr=True), quiet=not progress), command, stopped)
+        store, plan = perform(plan, request, RunProgress(Console(stderr=True), quiet=not progress), command, stopped)
     check_finished(plan, store, stopped)
     return StoredRun(store.address)
 

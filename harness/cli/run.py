@@ -16,18 +16,24 @@ from stridebench.harness.errors import UsageError, printable_line
 from stridebench.harness.machine.quiet import stdout_on_stderr
 from stridebench.harness.machine.surroundings import restored
 from stridebench.harness.plan import presets
+from stridebench.harness.plan.budget import described, foreseen
 from stridebench.harness.plan.cells import Plan
 from stridebench.harness.plan.compatibility import WORDS, Outcome, Outcomes
 from stridebench.harness.plan.estimate import estimate
 from stridebench.harness.plan.expand import expand
 from stridebench.harness.plan.overrides import Overrides
 from stridebench.harness.plan.resolve import suite_to_run, task_of
-from stridebench.harness.plan.suite import ENTRIES
+from stridebench.harness.plan.suite import ENTRIES, duration_words
 from stridebench.harness.plan.yaml_lines import option_settings, option_value
 from stridebench.harness.run.engine_runner import with_obstacles
 
-NUMBERS = {"max_new_tokens": "--max-new-tokens", "repetitions": "--repetitions", "seed": "--seed"}
-"""Keys of a suite that an option replaces by a number."""
+NUMBERS = {
+    "max_new_tokens": "--max-new-tokens",
+    "repetitions": "--repetitions",
+    "seed": "--seed",
+    "budget": "--budget",
+}
+"""Keys of a suite that an option replaces by one value."""
 SWEEPS = {"temperature": "--temperature", "batch": "--batch"}
 """Keys of a suite that an option replaces by one value or several."""
 
@@ -71,7 +77,12 @@ class Folder(click.Path):
 @click.option("--temperature", "-t", multiple=True, type=float, help="0 is greedy; several to sweep.")
 @click.option("--max-new-tokens", type=int, help="Output tokens of a prompt, at most.")
 @click.option("--batch", multiple=True, type=int, help="Prompts decoded in lock step; several to sweep.")
-@click.option("--limit", type=int, help="Number of prompts of each task.")
+@click.option("--limit", type=int, help="Number of prompts of each task; instead of a budget.")
+@click.option(
+    "--budget",
+    metavar="TIME",
+    help="Time such as 90s or 10m in which the run ends: it measures this machine, and chooses prompts and cells.",
+)
 @click.option("--repetitions", type=int, help="Decodes of each prompt, with different seeds.")
 @click.option("--seed", type=int, help="Seed of all draws.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any key of a suite, such as top_p=0.9.")
@@ -124,6 +135,7 @@ def command(name: str | None, **options: Any) -> None:
     stride run quick
     stride run quick --dry-run
     stride run quick --limit 2 --out runs/mine
+    stride run quick --budget 10m                        more prompts in more time
     stride run papers/sjdpp --backbone embedded-image    also the paper's tables, printed and measured
     stride run --out runs/mine --resume                  after ^C, a kill or a full disk
     stride run --method sjd --method '{name: sjdpp, reuse: M}' --backbone tabular --task tabular -t 1
@@ -137,7 +149,10 @@ def command(name: str | None, **options: Any) -> None:
         declare_all()
         out, resume = options["out"], options["resume"]
         plan = with_obstacles(expand(suite_to_run(name, read(options), out, resume)), out, resume)
-        outcomes = _outcomes(plan) if options["dry_run"] else {}
+        outcomes: Mapping[str, Outcome] = {}
+        if options["dry_run"]:
+            plan = foreseen(plan)
+            outcomes = _outcomes(plan)
     for use, prompts in plan.prompts.items():
         if reading := use.task.reading(prompts):
             say(printable_line(reading), err=True)
@@ -229,6 +244,8 @@ def _print_plan(plan: Plan, by_cell: Mapping[str, Outcome], as_json: bool) -> No
         ]
         emit({"cells": cells, "estimate": asdict(most), **({"engines": engines} if engines else {})})
         return
+    if lines := described(plan):
+        say("\n".join(["the run measures this machine first; on a CPU that reads 6 GB/s it would choose", *lines]))
     for cell, outcome in by_cell.items():
         say(f"{cell}: {outcome.text}")
     for engine in plan.engines:
@@ -243,10 +260,8 @@ def _print_plan(plan: Plan, by_cell: Mapping[str, Outcome], as_json: bool) -> No
         return
     say(f"{count} cells, {most.decodes} decodes of up to {most.tokens} tokens together")
     if most.seconds is not None:
-        machine = "on a CPU that reads 6 GB/s, at one token a pass"
-        minutes = most.seconds / 60
-        hours = f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.1f} h"
-        say(f"about {f'{most.seconds:.0f} s' if minutes < 2 else hours} {machine}; proofs and scores come on top")
+        machine = "on a CPU that reads 6 GB/s, at one token a pass, with proofs and report"
+        say(f"about {duration_words(most.seconds)} {machine}")
     for name in most.unsized:
         say(f"the picture of {name} is known when it is loaded; until then its budget counts")
 

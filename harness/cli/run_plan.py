@@ -40,7 +40,7 @@ def execute(plan: Plan, request: RunRequest, options: Mapping[str, Any]) -> None
         options["append"].open("a").close()  # an error now rather than after the run
     stopped: list[StoppedEngine] = []
     progress = RunProgress(Console(stderr=True), quiet=options["as_json"])
-    store = perform(plan, request, progress, sys.argv, stopped)
+    store, plan = perform(plan, request, progress, sys.argv, stopped)
     code = _report(plan, store, options)
     check_finished(plan, store, stopped)
     if code:

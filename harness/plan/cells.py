@@ -54,7 +54,7 @@ BASELINE = "autoregressive"
 MASKED_BASELINE = "masked_diffusion"
 """The baseline of a masked model, which cannot give a next-token distribution: one token a step."""
 _NOT_IN_KEY = frozenset(["name", "description", "methods", "prove", "greedy_check", "warmup", "report"])
-_NOT_IN_KEY |= {"isolation", "sample_limit_s", "cell_limit_s"}  # a resumed run may have others
+_NOT_IN_KEY |= {"isolation", "sample_limit_s", "cell_limit_s", "budget", "chosen"}  # a resumed run may have others
 
 
 Setting = tuple[str, str, str, Sampling, int]

@@ -41,8 +41,10 @@ def expand(resolved: Resolved) -> Plan:
         except DataMissing as error:
             prompts[use], absent[use] = (), str(error)
     cells: dict[str, Cell] = {}
+    dropped = resolved.suite.chosen.dropped if resolved.suite.chosen else {}
     for cell in matrix.combinations():
-        cells.setdefault(cell.id, replace(cell, skip=matrix.reason(cell) or absent.get(cell.task)))
+        skip = matrix.reason(cell) or absent.get(cell.task) or dropped.get(cell.id)
+        cells.setdefault(cell.id, replace(cell, skip=skip))
     return Plan(resolved, tuple(cells.values()), prompts, engine_cells(resolved, absent))
 
 

@@ -70,6 +70,9 @@ class Overrides:
             if self.limit < 1:
                 problems.append(f"{lines.at(('tasks', 'limit'))}: limit is {self.limit}; a whole number from 1")
             _set_in_entries(suite, "tasks", limit=max(self.limit, 1))
+            if "budget" in self.values:
+                problems.append("--limit and --budget both say how many prompts there are; give one of them")
+            suite.pop("budget", None)
         if "repetitions" in self.values:
             _set_in_entries(suite, "tasks", repetitions=self.values["repetitions"])
         if self.dtypes:

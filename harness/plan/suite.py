@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self
 
@@ -83,6 +84,52 @@ class PaperEntry(Strict):
     roles: dict[str, dict[str, Any]] = Field(default_factory=dict)
 
 
+UNITS = {"s": 1, "m": 60, "h": 3600}
+"""Seconds of the units of a duration."""
+
+
+def seconds_of(value: Any) -> Any:
+    """Return the seconds of a duration such as 90s, 4m or 1.5h, or of a number.
+
+    Raises:
+        ValueError: it is neither, or not above zero.
+    """
+    text = str(value).strip()
+    try:
+        seconds = float(text) if text[-1:] not in UNITS else float(text[:-1]) * UNITS[text[-1]]
+    except ValueError:
+        seconds = math.nan
+    if isinstance(value, bool) or not 0 < seconds < math.inf:
+        raise ValueError("a budget is a time such as 90s, 4m or 1h")
+    return seconds
+
+
+def duration_words(seconds: float) -> str:
+    """Return a duration as a person says it: seconds, minutes and seconds, or hours and minutes."""
+    whole = max(1, round(seconds))
+    if whole < 120:
+        return f"{whole} s"
+    if whole < 7200:
+        return f"{whole // 60} min" + (f" {whole % 60} s" if whole % 60 else "")
+    return f"{whole // 3600} h" + (f" {whole % 3600 // 60} min" if whole % 3600 // 60 else "")
+
+
+class Chosen(Strict):
+    """What a budget came to on the machine of the run: `stridebench.harness.plan.budget` chooses it.
+
+    Args:
+        prompts: of each task at most.
+        tokens: the share of the token budget that texts have.
+        seconds: that the run was expected to take.
+        dropped: cells that do not run, by id, with the reason.
+    """
+
+    prompts: int = Field(ge=1)
+    tokens: float = Field(1.0, gt=0, le=1)
+    seconds: float = 0.0
+    dropped: dict[str, str] = Field(default_factory=dict)
+
+
 BY_NAME = BeforeValidator(lambda value: {"name": value} if isinstance(value, str) else value)
 UNLESS_AUTO = BeforeValidator(lambda value: None if value == "auto" else value)
 
@@ -99,6 +146,8 @@ class Suite(Strict):
     for methods of other packages. The two limits are seconds of wall time; they hold for cells in a worker,
     and ``sample_limit_s`` for the scorer of every task.
     ``threads: auto``, the default, times passes with 1, 2, 4, ... threads once a backbone and takes the best.
+    ``budget``: a time such as 4m in which the run ends; it measures what passes cost and chooses prompts, tokens and
+    cells by that. A task's ``limit`` is then the most prompts that it may get. ``chosen`` is the choice of a run.
     ``timing: off`` decodes without warm-up and shows no seconds, so that the workers of an executor may share a device.
     """
 
@@ -128,6 +177,8 @@ class Suite(Strict):
     sample_limit_s: float | None = Field(600, gt=0, allow_inf_nan=False)
     cell_limit_s: float | None = Field(None, gt=0, allow_inf_nan=False)
     report: Annotated[PaperEntry | None, BY_NAME] = None
+    budget: Annotated[float, BeforeValidator(seconds_of)] | None = None
+    chosen: Chosen | None = None
 
     @property
     def top_ks(self) -> tuple[int, ...]:

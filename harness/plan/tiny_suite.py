@@ -39,6 +39,7 @@ def shrink(plain: dict[str, Any]) -> None:
     plain["tasks"] = [_small(_renamed(entry), plain.get("max_new_tokens")) for entry in plain.get("tasks", ())]
     most = plain.get("max_new_tokens", TOKENS)
     plain |= {"max_new_tokens": min(most, TOKENS) if isinstance(most, int) else most}
+    plain.pop("budget", None)
     plain |= {"prove": False, "warmup": 0, "repetitions": 1, "greedy_check": {"prompts": 0}}
 
 

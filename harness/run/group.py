@@ -200,6 +200,7 @@ def _run(group: LoadedGroup, models: WarmModels, facts: CellMeta) -> None:
             conclusions = CellMeta(status="done", verdict=verdict, set_scores=scores)
             parts = (facts_of_models[cell], audit_facts(result), drafter_facts(cell, samples), facts, conclusions)
             group.store.seal(cell.id, group.plan.meta(cell).merged(*parts))
+            group.options.progress.sealed(cell)
 
 
 def facts_of(group: LoadedGroup, cell: Cell) -> CellMeta:

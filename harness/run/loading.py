@@ -14,6 +14,7 @@ from stridebench.harness.errors import StoreError, UsageError, WeightsError
 from stridebench.harness.machine import memory
 from stridebench.harness.plan import presets
 from stridebench.harness.plan.cells import Cell, Plan
+from stridebench.harness.plan.estimate import Workload
 from stridebench.harness.record.entries import CellMeta
 from stridebench.harness.record.store import Store
 
@@ -41,6 +42,12 @@ class Progress:
 
     def done(self, cell: Cell, prompt: Prompt) -> None:
         """One decode is written."""
+
+    def expect_work(self, work: Workload | None) -> None:
+        """The run takes about so long, or nobody knows how long."""
+
+    def sealed(self, cell: Cell) -> None:
+        """A cell is finished, with its proof."""
 
 
 @dataclass(frozen=True)

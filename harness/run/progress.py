@@ -21,12 +21,15 @@ from rich.text import Text
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import printable, printable_line
 from stridebench.harness.plan.cells import Cell
+from stridebench.harness.plan.estimate import Workload
 from stridebench.harness.run.loading import Progress
 
 LINE_S = 30.0
 """Seconds between two lines of a log."""
 REDRAW_S = 0.25
 """Seconds between two drawings of the table."""
+LEAST_DONE = 0.05
+"""The share of a run after which its pace is taken from its clock."""
 SHOWN = 12
 """Cells in the table; unfinished cells come first."""
 
@@ -51,7 +54,11 @@ class RunProgress(Progress):
         self._finished: dict[Cell, int] = {}
         self._milliseconds: dict[Cell, dict[tuple[str, int], float]] = {}
         self._last: Cell | None = None
-        self._begin = self._shown = clock()
+        self._begin = self._shown = self._started = clock()
+        self._work: Workload | None = None
+        self._whole = 0.0
+        self._ahead: dict[str, int] = {}  # decodes of each cell that is not finished
+        self._loading: set[tuple[str, str]] = set()
         self._said = ""
 
     def __enter__(self) -> RunProgress:
@@ -79,6 +86,11 @@ class RunProgress(Progress):
     def expect_of(self, cell: Cell, decodes: int) -> None:
         """Say how many of the expected decodes belong to a cell."""
         self._expected[cell] = self._expected.get(cell, 0) + decodes
+        if self._work is not None and cell.id in self._ahead:
+            stored = self._ahead[cell.id] - decodes  # a resumed run repeats none of them
+            self._whole -= stored * self._work.decodes[cell.id]
+            self._ahead[cell.id] = decodes
+            self._loading.discard(cell.group)
 
     def timed(self, cell: Cell, prompt: Prompt, repetition: int, ms_per_token: float) -> None:
         """Keep the time of a decode, for the speed-up."""
@@ -88,6 +100,8 @@ class RunProgress(Progress):
         """Count a decode; draw the table or write a line if the last one is old enough."""
         self._count += 1
         self._finished[cell] = self._finished.get(cell, 0) + 1
+        if cell.id in self._ahead:
+            self._ahead[cell.id] -= 1
         self._last = cell
         since = self._clock() - self._shown
         if self._live is not None and since >= REDRAW_S:
@@ -96,6 +110,32 @@ class RunProgress(Progress):
         if self._plain and since >= LINE_S:
             self._print(self.line())
             self._shown = self._clock()
+
+    def expect_work(self, work: Workload | None) -> None:
+        """Take the parts of the run, of which the time left is made."""
+        self._work, self._started = work, self._clock()
+        if work is not None:
+            self._ahead, self._loading, self._whole = dict(work.counts), set(work.loads), work.seconds
+
+    def sealed(self, cell: Cell) -> None:
+        """Count the proof of a cell."""
+        self._ahead.pop(cell.id, None)
+
+    def left(self) -> float | None:
+        """Return the seconds that the run will still take, or None if nothing tells them.
+
+        The forecast of what is left is stretched as that of what is done has been.
+        """
+        if self._work is None:
+            if not 0 < self._count < self._total:
+                return None
+            return (self._clock() - self._begin) / self._count * (self._total - self._count)
+        ahead = self._work.report + sum(self._work.loads[group] for group in self._loading)
+        for cell, decodes in self._ahead.items():
+            ahead += decodes * self._work.decodes[cell] + self._work.rests[cell]
+        done = self._whole - ahead
+        sure = done > self._whole * LEAST_DONE
+        return ahead * (self._clock() - self._started) / done if sure else ahead
 
     def speedup(self, cell: Cell) -> float | None:
         """Return the median over prompts of the baseline's time a token over this cell's, or None if unknown."""
@@ -110,8 +150,7 @@ class RunProgress(Progress):
         if self._expected:
             whole = sum(self._finished.get(cell, 0) >= decodes for cell, decodes in self._expected.items())
             parts.append(f"{whole}/{len(self._expected)} cells")
-        if 0 < self._count < self._total:
-            left = (self._clock() - self._begin) / self._count * (self._total - self._count)
+        if (left := self.left()) is not None:
             parts.append(f"about {_duration(left)} left")
         text = ", ".join(parts)
         return f"{text}; last: {self._named(self._last)}" if self._last is not None else text

@@ -13,6 +13,7 @@ from stridebench.harness.machine.consumption import ConsumptionMeter
 from stridebench.harness.machine.noise import GpuMeter
 from stridebench.harness.machine.surroundings import restored
 from stridebench.harness.plan.cells import Cell
+from stridebench.harness.plan.estimate import WARMUP_TOKENS
 from stridebench.harness.record.columns import Record
 from stridebench.harness.run.attempt import Attempt, attempt
 from stridebench.harness.run.auditing import is_checked
@@ -21,7 +22,6 @@ from stridebench.harness.run.read_prompts import is_long
 from stridebench.harness.run.scoring import Scorer
 from stridebench.harness.run.workers.isolation import IsolatedCells, Key
 
-WARMUP_TOKENS = 8
 WARMUP_PROMPT = 256
 """Tokens that a warm-up reads of a prompt whose length the task names."""
 

@@ -9,7 +9,19 @@ import pytest
 
 from stridebench.harness.plan import presets
 from stridebench.harness.plan.compatibility import picture_tokens
-from stridebench.harness.plan.estimate import BANDWIDTH, PASS_S, estimate
+from stridebench.harness.plan.estimate import (
+    BANDWIDTH,
+    PASS_S,
+    PROOF,
+    REPORT,
+    REPORT_CELL,
+    CellCost,
+    Costs,
+    Forecast,
+    assumed,
+    cost_key,
+    estimate,
+)
 from tests.support.runs import plan_of
 
 
@@ -52,6 +64,32 @@ def test_seconds_of_a_users_folder_follow_from_its_files(tmp_path: Path) -> None
     (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header.encode())
     common = {"methods": ["prompt_lookup"], "tasks": [{"name": "humaneval", "limit": 1}], "max_new_tokens": 10}
     plan = plan_of(**common, backbones=[{"name": str(tmp_path), "dtype": "fp32"}])
-    assert estimate(plan).seconds == pytest.approx(2 * 10 * (PASS_S + 4 * 3_000_008 / BANDWIDTH))
+    costs = assumed(plan)
+    assert costs is not None
+    (token_s,) = {cost.token_s for cost in costs.cells.values()}
+    assert token_s == pytest.approx(PASS_S + 4 * 3_000_008 / BANDWIDTH)
     (tmp_path / "model.safetensors").write_bytes(b"\xff" * 20)
     assert estimate(plan).seconds is None
+
+
+def test_a_forecast_adds_decodes_warm_ups_proofs_checks_loads_and_the_report() -> None:
+    """Counted by hand: two cells, three prompts of ten tokens, and the fp32 weights are read for the check."""
+    plan = plan_of(
+        methods=["prompt_lookup"],
+        backbones=[{"name": "smollm2-135m", "dtype": "bf16"}],
+        tasks=[{"name": "edits", "limit": 3}],
+        max_new_tokens=10,
+        prove=True,
+        greedy_check={"prompts": 1, "tokens": 4},
+    )
+    plain, method = plan.runnable
+    own = {cost_key(plain): CellCost(1.0, 0.1), cost_key(method): CellCost(2.0, 0.05)}
+    forecast = Forecast(plan, Costs(own, {plain.group: 7.0}, small_pass_s=0.01, spent_s=20.0))
+    decodes = 3 * (1.0 + 10 * 0.1) + 3 * (2.0 + 10 * 0.05)
+    rests = (1.0 + 8 * 0.1) + (2.0 + 8 * 0.05) + PROOF * 0.01 + 2 * (1.0 + 4 * 0.1)
+    expected = 20 + decodes + rests + 2 * 7.0 + (REPORT + 2 * REPORT_CELL) * 0.01
+    assert forecast.total(plan.runnable) == pytest.approx(expected)
+    one_prompt = expected - 2 * decodes / 3
+    assert forecast.total(plan.runnable, prompts=1) == pytest.approx(one_prompt)
+    short = Forecast(plan, Costs(own, {plain.group: 7.0}, small_pass_s=0.01, spent_s=20.0), tokens=0.5)
+    assert short.total(plan.runnable) == pytest.approx(expected - 3 * 5 * (0.1 + 0.05))

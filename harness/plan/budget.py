@@ -1,0 +1,124 @@
+"""A time budget: from the costs of a plan's cells to the prompts, tokens and cells that end within it.
+
+Nothing here is measured or random: the same costs give the same choice. A run stores its choice in its suite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from stridebench.harness.errors import UsageError
+from stridebench.harness.plan.cells import Cell, Plan
+from stridebench.harness.plan.estimate import Costs, Forecast, assumed, scaled
+from stridebench.harness.plan.expand import expand
+from stridebench.harness.plan.resolve import resolve
+from stridebench.harness.plan.suite import Chosen, duration_words
+from stridebench.harness.plan.yaml_lines import Lines
+
+LEAST = 6
+"""Prompts of a cell at least, if its task has so many: an interval of fewer says nothing."""
+SHARES = (1.0, 0.75, 0.5)
+"""Shares of the token budget of texts, in the order in which they are tried before a cell is dropped."""
+RESERVE = 0.1
+"""The share of a budget that is kept for what was not measured."""
+
+
+def choose(plan: Plan, costs: Costs, seconds: float) -> Chosen:
+    """Return what fits into a budget.
+
+    Texts get shorter before a cell is dropped, the dearest cells go first, and the time that is left is for prompts.
+
+    Raises:
+        UsageError: not even the cheapest cell fits.
+    """
+    allowed = seconds * (1 - RESERVE)
+    forecasts = {share: Forecast(plan, costs, share) for share in SHARES}
+    kept, dropped = list(plan.runnable), []
+    while not (fitting := [share for share in SHARES if forecasts[share].total(kept, LEAST) <= allowed]):
+        shortest = forecasts[SHARES[-1]]
+        dearest = max(_leaves(kept), key=lambda cell: _price(shortest, cell, plan))
+        left = _without(kept, dearest)
+        if not left:
+            raise _too_small(seconds, shortest.total(kept, LEAST), dearest)
+        dropped += [cell for cell in kept if cell not in left]
+        kept = left
+    share = fitting[0]
+    forecast, most = forecasts[share], max(len(plan.prompts[cell.task]) for cell in kept)
+    fits = (count for count in range(most, LEAST, -1) if forecast.total(kept, count) <= allowed)
+    prompts = next(fits, LEAST)
+    shorter = {cell: replace(cell, max_new_tokens=scaled(plan, cell, share)).id for cell in dropped}
+    reasons = {name: _reason(forecast, cell, plan, seconds) for cell, name in shorter.items()}
+    return Chosen(prompts=prompts, tokens=share, seconds=round(forecast.total(kept, prompts), 1), dropped=reasons)
+
+
+def apply(plan: Plan, chosen: Chosen) -> Plan:
+    """Return the plan of a choice. Its suite has the prompts and tokens as if the file had said so."""
+    data: dict[str, Any] = plan.suite.suite.model_dump()
+    there: dict[str, int] = {}
+    for use, prompts in plan.prompts.items():
+        there[use.name] = max(there.get(use.name, 0), len(prompts))
+    for entry, task in zip(data["tasks"], plan.suite.suite.tasks, strict=True):
+        entry["limit"] = min(chosen.prompts, there[entry["name"]]) or entry.get("limit")
+        budget = task.max_new_tokens or plan.suite.suite.max_new_tokens
+        if chosen.tokens < 1 and all(use.task.modality == "text" for use in task.uses):
+            entry["max_new_tokens"] = max(1, round(chosen.tokens * budget))
+    data["chosen"] = chosen.model_dump()
+    options = dict.fromkeys(("temperature", "backbones", "tasks"), "")  # of the command line: entries may be idle
+    return expand(resolve(data, Lines(plan.suite.suite.name, None, options)))
+
+
+def foreseen(plan: Plan) -> Plan:
+    """Return what would be chosen on the machine of a dry run, which measures nothing, or the plan without a budget."""
+    suite = plan.suite.suite
+    costs = assumed(plan) if suite.budget is not None and suite.chosen is None and plan.runnable else None
+    return plan if costs is None or suite.budget is None else apply(plan, choose(plan, costs, suite.budget))
+
+
+def described(plan: Plan) -> list[str]:
+    """Return what was chosen for a plan, in lines."""
+    suite = plan.suite.suite
+    chosen = suite.chosen
+    if chosen is None or suite.budget is None:
+        return []
+    shorter = "" if chosen.tokens == 1 else f", texts of {chosen.tokens:.0%} of their tokens"
+    line = (
+        f"budget of {duration_words(suite.budget)}: {len(plan.runnable)} cells of {chosen.prompts} prompts{shorter}, "
+        f"about {duration_words(chosen.seconds)} with proofs and report"
+    )
+    methods = [cell for cell in plan.cells if cell.role == "method"]
+    names = {cell.id: f"{cell.label}, {cell.task.name}, T = {cell.sampling.temperature:g}" for cell in methods}
+    return [line, *(f"dropped: {names[cell]}: {why}" for cell, why in chosen.dropped.items() if cell in names)]
+
+
+def _leaves(cells: Sequence[Cell]) -> list[Cell]:
+    """Return the cells that may go: those of methods, and baselines that no method is compared with."""
+    needed = {cell.setting for cell in cells if cell.role == "method"}
+    return [cell for cell in cells if cell.role == "method" or (cell.role == "baseline" and cell.setting not in needed)]
+
+
+def _without(cells: Sequence[Cell], gone: Cell) -> list[Cell]:
+    """Return the cells without one, and without the baseline and floor that were there for it alone."""
+    left = [cell for cell in cells if cell != gone]
+    last = not any(cell.role == "method" and cell.setting == gone.setting for cell in left)
+    return [cell for cell in left if not (last and cell.setting == gone.setting)]
+
+
+def _price(forecast: Forecast, cell: Cell, plan: Plan) -> float:
+    count = min(LEAST, len(plan.prompts[cell.task])) * plan.repetitions(cell.task)
+    return count * forecast.decode(cell) + forecast.rest(cell)
+
+
+def _reason(forecast: Forecast, cell: Cell, plan: Plan, seconds: float) -> str:
+    price = duration_words(_price(forecast, cell, plan))
+    return f"it does not fit into the budget of {duration_words(seconds)}: {LEAST} prompts take about {price} here"
+
+
+def _too_small(seconds: float, needed: float, cell: Cell) -> UsageError:
+    least = duration_words(needed / (1 - RESERVE) + 1)
+    return UsageError(
+        f"a budget of {duration_words(seconds)} is too small for one cell: {cell.label} on {cell.backbone} and "
+        f"{cell.task.name} takes about {duration_words(needed)} here with its baseline, proof and report; give "
+        f"--budget {least.replace(' ', '')} or more"
+    )

@@ -1,0 +1,154 @@
+"""What the cells of a plan cost on this machine, measured on a few tokens of one prompt each before the run is planned.
+
+The same code decodes as in the run, into a folder that is removed. Weights that are missing are fetched first.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from stridebench.harness.core.clock import CpuClock
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import StrideError
+from stridebench.harness.plan import presets
+from stridebench.harness.plan.cells import Cell, Plan
+from stridebench.harness.plan.estimate import CellCost, Costs, cost_key
+from stridebench.harness.plan.expand import expand
+from stridebench.harness.plan.resolve import resolve
+from stridebench.harness.plan.yaml_lines import Lines
+from stridebench.harness.record.entries import CellMeta
+from stridebench.harness.record.store import SealedCell, Store
+from stridebench.harness.run.executors import groups
+from stridebench.harness.run.loading import Options, Progress, WarmModels, load_group
+from stridebench.harness.run.passes import settle, timed_pass
+from stridebench.harness.run.schedule import Schedule
+from stridebench.harness.run.scoring import Scorer
+from stridebench.harness.run.workers.isolation import IsolatedCells
+
+TOKENS, TOKENS_OF_TEXT = 64, 16
+"""Output tokens of a cell that are timed. Models of text are the dear ones; a window over a picture needs a start."""
+SMALL_MODEL, SMALL_PASSES = "random-llama-1m", 9
+"""The model of about a million parameters whose passes stand for proofs and reports, and how many are timed."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Costs, and the times of passes of each group, by which the run chooses its threads too."""
+
+    costs: Costs
+    passes: Mapping[tuple[str, str], Mapping[str, Any]]
+
+
+class _Watch(Progress):
+    """Keeps how long each cell took for its one prompt, scores included: the cells decode one after the other."""
+
+    def __init__(self, now: float) -> None:
+        self._last = now
+        self.took: dict[Cell, float] = {}
+
+    def done(self, cell: Cell, prompt: Prompt) -> None:
+        now = time.monotonic()
+        self.took[cell], self._last = now - self._last, now
+
+
+def measure(plan: Plan, options: Options, begun: float) -> Measured:
+    """Load every backbone of a plan once, and decode the beginning of one prompt with every cell.
+
+    Args:
+        begun: when the run began, by ``time.monotonic``; fetching weights does not count.
+    """
+    fetching = time.monotonic()
+    for name in dict.fromkeys(cell.backbone for cell in plan.runnable) if options.fetch else ():
+        try:
+            presets.fetch(name, options.progress.say)
+        except StrideError:
+            continue  # the group's cells are skipped with this reason
+    begun += time.monotonic() - fetching
+    options.progress.say(f"measuring {len(plan.runnable)} cells on the beginning of a prompt each, to keep the budget")
+    probe, quiet = _probe(plan), replace(options, progress=Progress())
+    cells: dict[object, CellCost] = {}
+    loads: dict[tuple[str, str], float] = {}
+    passes: dict[tuple[str, str], Mapping[str, Any]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        store = Store.create(Path(folder) / "run", {**probe.manifest(), "provenance": {}})
+        try:
+            for group in groups(probe):
+                loads[group] = _measure_group(probe, group, store, quiet, cells)
+                if (body := store.passes(*group)) is not None:
+                    passes[group] = body
+        finally:
+            store.release()
+    costs = Costs(_cautious(plan, cells), loads, _small_pass(), time.monotonic() - begun)
+    return Measured(costs, passes)
+
+
+def _probe(plan: Plan) -> Plan:
+    """Return the plan with one prompt a task and few tokens, without proofs."""
+    data = plan.suite.suite.model_dump()
+    for entry, task in zip(data["tasks"], plan.suite.suite.tasks, strict=True):
+        tokens = TOKENS_OF_TEXT if all(use.task.modality == "text" for use in task.uses) else TOKENS
+        entry |= {"limit": 1, "max_new_tokens": tokens, "repetitions": 1}
+    for entry in data["backbones"]:
+        entry["max_new_tokens"] = None
+    data |= {"prove": False, "warmup": 0, "budget": None, "greedy_check": {"prompts": 0}}
+    options = dict.fromkeys(("temperature", "backbones", "tasks"), "")
+    return expand(resolve(data, Lines(plan.suite.suite.name, None, options)))
+
+
+def _measure_group(
+    probe: Plan, group: tuple[str, str], store: Store, options: Options, cells: dict[object, CellCost]
+) -> float:
+    """Add the costs of a group's cells, and return the seconds in which its backbone was loaded."""
+    models, threads, begin = WarmModels(all_at_once=True), torch.get_num_threads(), time.monotonic()
+    mine = [cell for cell in probe.runnable if cell.group == group]
+    try:
+        with torch.inference_mode():
+            loaded = load_group(probe, mine, store, options, models)
+            load_s = time.monotonic() - begin
+            if loaded is None or not loaded.cells:
+                return load_s
+            settle(loaded)
+            watch = _Watch(time.monotonic())
+            loaded = replace(loaded, options=replace(options, progress=watch))
+            with IsolatedCells(loaded) as isolated:
+                Schedule(loaded, Scorer(loaded, isolated), isolated).run()
+        for cell in loaded.cells:
+            store.seal(cell.id, probe.meta(cell).merged(CellMeta(status="done")))
+            one = store.cell(cell.id)
+            if len(one.steps):
+                rest = watch.took.get(cell, 0.0) - float(one.steps["wall_ns"].sum()) / 1e9
+                cells[cost_key(cell)] = CellCost(max(0.0, rest), _token_s(one))
+        return load_s
+    finally:
+        models.release()
+        torch.set_num_threads(threads)
+
+
+def _token_s(cell: SealedCell) -> float:
+    """Return the seconds of an output token; the median step counts, because the first ones allocate."""
+    made = cell.steps["emitted"] + cell.steps["overshoot"]
+    return float(cell.steps["wall_ns"].median()) / 1e9 * len(made) / max(1, int(made.sum()))
+
+
+def _cautious(plan: Plan, cells: Mapping[object, CellCost]) -> dict[object, CellCost]:
+    """Return the costs with half of what a method gained on its baseline: few tokens say little about acceptance."""
+    out = dict(cells)
+    for cell in plan.runnable:
+        plain, own = cells.get(cost_key(plan.baseline(cell))), cells.get(cost_key(cell))
+        if plain is not None and own is not None and own.token_s < plain.token_s:
+            out[cost_key(cell)] = replace(own, token_s=(own.token_s + plain.token_s) / 2)
+    return out
+
+
+@torch.inference_mode()
+def _small_pass() -> float:
+    one = timed_pass(presets.load(SMALL_MODEL, "fp32"), Prompt("small", tokens=(7,) * 8), CpuClock())
+    times = sorted(one(1) for _ in range(SMALL_PASSES))
+    return times[len(times) // 2] / 1e3

@@ -1,0 +1,116 @@
+"""Runs with a budget: costs are measured, the choice is stored, and a resumed run goes on with it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import stridebench
+from stridebench import execution
+from stridebench.harness.errors import StoreError, UsageError
+from stridebench.harness.plan.cells import Plan
+from stridebench.harness.plan.estimate import CellCost, Costs, cost_key
+from stridebench.harness.record.store import Store
+from stridebench.harness.run.loading import Options
+from stridebench.harness.run.measuring import TOKENS_OF_TEXT, Measured, measure
+from tests.support.cli import stride
+from tests.support.runs import Stop, plan_of
+from tests.support.shape_checks import without_shape_checks
+
+SUITE: dict[str, Any] = {
+    "methods": ["jacobi", "prompt_lookup"],
+    "backbones": "tabular",
+    "tasks": [{"name": "tabular", "limit": 12}],
+    "prove": False,
+    "warmup": 0,
+    "progress": False,
+}
+
+
+@pytest.fixture
+def given_costs(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
+    """Every prompt takes a second, one of `jacobi` three, and nothing else takes any time. The measured plans."""
+    plans: list[Plan] = []
+
+    def given(plan: Plan, *_: object) -> Measured:
+        plans.append(plan)
+        cells = {cost_key(cell): CellCost(3.0 if cell.name == "jacobi" else 1.0, 0.0) for cell in plan.runnable}
+        return Measured(Costs(cells, {}, small_pass_s=0.0), {})
+
+    monkeypatch.setattr(execution, "measure", given)
+    return plans
+
+
+def counts(path: Path) -> dict[str, int]:
+    """Counted decodes of each finished cell, by label."""
+    store = Store.open(path)
+    return {store.meta(name).label: int((~store.cell(name).samples["warmup"]).sum()) for name in store.cells()}
+
+
+def test_the_choice_is_run_stored_and_shown(tmp_path: Path, given_costs: list[Plan]) -> None:
+    run = stridebench.run(**SUITE, budget="45s", out=tmp_path / "run")
+    assert counts(run.path) == {"autoregressive": 8, "jacobi": 8, "prompt_lookup": 8}
+    less = stridebench.run(**SUITE, budget="16s", out=tmp_path / "less")
+    assert counts(less.path) == {"autoregressive": 7, "prompt_lookup": 7}
+    rows = less.table.set_index("label")
+    assert rows.loc["jacobi", "status"] == "skipped" and "budget of 16 s" in rows.loc["jacobi", "reason"]
+    suite = Store.open(less.path).manifest.suite.stored()
+    assert suite["chosen"]["prompts"] == 7 and suite["tasks"][0]["limit"] == 7 and len(given_costs) == 2
+
+
+def test_a_resumed_run_goes_on_with_the_stored_choice(
+    tmp_path: Path, given_costs: list[Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if nothing but the folder is named. A run without a budget is another one."""
+    path = tmp_path / "run"
+    with monkeypatch.context() as stopped, without_shape_checks(), pytest.raises(StoreError, match="stop here"):
+        stopped.setattr("stridebench.running.RunProgress", lambda *_, **__: _Stopped())
+        stridebench.run(**SUITE, budget="45s", out=path)
+    assert Store.open(path).cells() == []
+    for names in ({**SUITE, "budget": "45s"}, {**SUITE, "budget": "10m"}, {"progress": False}):
+        stridebench.run(**names, out=path, resume=True)
+        assert counts(path) == {"autoregressive": 8, "jacobi": 8, "prompt_lookup": 8}
+    assert len(given_costs) == 1
+    with pytest.raises(StoreError, match="another run"):
+        stridebench.run(**{**SUITE, "limit": 3}, out=path, resume=True)
+
+
+class _Stopped(Stop):
+    def __init__(self) -> None:
+        super().__init__(5)
+
+    def __enter__(self) -> _Stopped:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+def test_a_budget_that_is_too_small_writes_nothing(tmp_path: Path, given_costs: list[Plan]) -> None:
+    with pytest.raises(UsageError, match="a budget of 2 s is too small for one cell"):
+        stridebench.run(**SUITE, budget=2, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_limit_takes_the_place_of_the_budget_of_a_suite(tmp_path: Path) -> None:
+    suite = tmp_path / "mine.yaml"
+    suite.write_text("{methods: [jacobi], backbones: [tabular], tasks: [tabular], budget: 1m, prove: false}")
+    assert stride("run", str(suite), "--limit", "2", "--out", str(tmp_path / "run")).code == 0
+    assert counts(tmp_path / "run") == {"autoregressive": 2, "jacobi": 2}
+    both = stride("run", str(suite), "--limit", "2", "--budget", "1m", "--out", str(tmp_path / "other"))
+    assert both.code == 2 and "give one of them" in both.err and not (tmp_path / "other").exists()
+
+
+def test_measured_costs_are_of_every_cell_that_runs() -> None:
+    plan = plan_of(methods=["jacobi", {"name": "speculative", "drafter": "tabular"}], max_new_tokens=4 * TOKENS_OF_TEXT)
+    began = time.monotonic()
+    with without_shape_checks():
+        measured = measure(plan, Options(), began)
+    took = time.monotonic() - began
+    costs = measured.costs
+    assert set(costs.cells) == {cost_key(cell) for cell in plan.runnable}
+    assert all(0 < cost.token_s < took and 0 <= cost.prompt_s < took for cost in costs.cells.values())
+    assert 0 < costs.small_pass_s < took and 0 < costs.spent_s <= took and set(costs.loads) == {plan.cells[0].group}
