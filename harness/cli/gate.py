@@ -15,8 +15,10 @@ from rich.console import Console
 
 from stridebench.gating import MIN_PROMPTS, gate_replay, read_baseline
 from stridebench.harness.cli.main import LazyGroup, LocalPath, add_to_step_summary, emit, say
+from stridebench.harness.discover import declare_all
 from stridebench.harness.errors import RunIncomplete, UsageError, printable
 from stridebench.harness.machine.extras import optional
+from stridebench.harness.plan.budget import refuse_moving_prompts
 from stridebench.harness.record.store import Store
 from stridebench.harness.run import checkouts
 from stridebench.harness.run.checkouts import Version, last_line
@@ -335,6 +337,8 @@ def compare_versions(
     """
     if taken := [word for word in options if word.split("=")[0] in TAKEN]:
         raise UsageError(f"{taken[0].split('=')[0]} is set by the comparison; leave it out")
+    declare_all()
+    refuse_moving_prompts(options)
     folder = out or Path("runs") / f"ab-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     if folder.exists() and any(folder.iterdir()):
         raise UsageError(f"{folder} is not empty; name another folder with --out")

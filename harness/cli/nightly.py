@@ -17,8 +17,10 @@ from stridebench.gating import read_baseline
 from stridebench.harness.cli import run
 from stridebench.harness.cli.gate import write_verdict
 from stridebench.harness.cli.main import LocalPath, emit, say
+from stridebench.harness.discover import declare_all
 from stridebench.harness.errors import RunIncomplete, StrideError, UsageError
 from stridebench.harness.machine.quiet import stdout_on_stderr
+from stridebench.harness.plan.budget import refuse_moving_prompts
 from stridebench.harness.record.files import put
 from stridebench.harness.record.store import Store
 from stridebench.reports.gate import decision, rendering
@@ -66,6 +68,8 @@ def command(
     """
     if taken := [word for word in options if word.split("=")[0] in TAKEN]:
         raise UsageError(f"{taken[0]} is set by the night; leave it out")
+    declare_all()
+    refuse_moving_prompts([suite, *options])
     path = folder / "runs" / stamp()
     folder.mkdir(parents=True, exist_ok=True)
     stored = _stored(folder)

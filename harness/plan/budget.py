@@ -13,7 +13,7 @@ from stridebench.harness.errors import UsageError
 from stridebench.harness.plan.cells import Cell, Plan
 from stridebench.harness.plan.estimate import Costs, Forecast, assumed, scaled
 from stridebench.harness.plan.expand import expand
-from stridebench.harness.plan.resolve import resolve
+from stridebench.harness.plan.resolve import load, resolve, shipped
 from stridebench.harness.plan.suite import Chosen, duration_words
 from stridebench.harness.plan.yaml_lines import Lines
 
@@ -122,3 +122,17 @@ def _too_small(seconds: float, needed: float, cell: Cell) -> UsageError:
         f"{cell.task.name} takes about {duration_words(needed)} here with its baseline, proof and report; give "
         f"--budget {least.replace(' ', '')} or more"
     )
+
+
+def refuse_moving_prompts(words: Sequence[str]) -> None:
+    """Check that runs of a suite with these options have the same prompts, so that they can be compared.
+
+    Raises:
+        UsageError: a budget chooses them.
+    """
+    options = {word.split("=")[0] for word in words}
+    suite = words[0] if words and (words[0] in shipped() or words[0].endswith((".yaml", ".yml"))) else None
+    kept = suite is not None and "--limit" not in options and load(suite).suite.budget is not None
+    if kept or "--budget" in options:
+        text = "runs that are compared need the same prompts, and a budget chooses others each time"
+        raise UsageError(f"{text}; give --limit instead of a budget")

@@ -200,18 +200,17 @@ def estimate(plan: Plan, cells: Sequence[Cell | EngineCell] | None = None) -> Es
     specs = {cell.backbone: presets.resolve(cell.backbone) for cell in cells}
     pictures = {name: picture_tokens(spec) for name, spec in specs.items()}
     decodes = tokens = 0
-    engines: float | None = 0.0
+    seconds: float | None = 0.0
     for cell in cells:
         count = len(plan.prompts[cell.task]) * plan.repetitions(cell.task)
         length = min(cell.max_new_tokens, pictures[cell.backbone] or cell.max_new_tokens)
         decodes, tokens = decodes + count, tokens + count * length
         if isinstance(cell, EngineCell):
             token_s = _seconds(cell, specs[cell.backbone])
-            engines = None if engines is None or token_s is None else engines + count * length * token_s
-    costs = assumed(plan)
-    methods = [cell for cell in cells if isinstance(cell, Cell)]
-    known = costs is not None and engines is not None
-    seconds = engines + (Forecast(plan, costs).total(methods) if methods else 0.0) if known else None
+            seconds = None if seconds is None or token_s is None else seconds + count * length * token_s
+    if methods := [cell for cell in cells if isinstance(cell, Cell)]:
+        costs = assumed(plan)
+        seconds = None if seconds is None or costs is None else seconds + Forecast(plan, costs).total(methods)
     unsized = (name for name, spec in specs.items() if spec.modality() == "image" and pictures[name] is None)
     return Estimate(decodes, tokens, seconds, tuple(unsized))
 

@@ -10,7 +10,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -43,7 +42,7 @@ class Measured:
     """Costs, and the times of passes of each group, by which the run chooses its threads too."""
 
     costs: Costs
-    passes: Mapping[tuple[str, str], Mapping[str, Any]]
+    passes: Mapping[tuple[str, str], Mapping[str, object]]
 
 
 class _Watch(Progress):
@@ -75,7 +74,7 @@ def measure(plan: Plan, options: Options, begun: float) -> Measured:
     probe, quiet = _probe(plan), replace(options, progress=Progress())
     cells: dict[object, CellCost] = {}
     loads: dict[tuple[str, str], float] = {}
-    passes: dict[tuple[str, str], Mapping[str, Any]] = {}
+    passes: dict[tuple[str, str], Mapping[str, object]] = {}
     with tempfile.TemporaryDirectory() as folder:
         store = Store.create(Path(folder) / "run", {**probe.manifest(), "provenance": {}})
         try:

@@ -55,6 +55,13 @@ def test_options_that_a_night_sets_are_refused(tmp_path):
     )
 
 
+@pytest.mark.parametrize("options", [["quick"], ["nightly", "--budget", "5m"], ["nightly", "--budget=5m"]])
+def test_runs_that_are_compared_have_no_budget(tmp_path, options):
+    words = "need the same prompts, and a budget chooses others each time; give --limit"
+    assert words in refused("gate", "nightly", *options, "--history", tmp_path / "nights")
+    assert words in refused("gate", "ab", ".", ".", *options) and not (tmp_path / "nights").exists()
+
+
 def test_history_prints_changes_as_json_and_as_a_table(tmp_path):
     values = noisy(50, 3, step=-0.04)
     write(tmp_path / "history.jsonl", [line(night, value) for night, value in enumerate(values)])

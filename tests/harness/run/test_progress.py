@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 import threading
 
+import pytest
 from rich.console import Console
 
 from stridebench.harness.core.task import Prompt
+from stridebench.harness.plan.estimate import Workload
 from stridebench.harness.run.progress import LINE_S, RunProgress
 from tests.support.runs import plan_of
 
@@ -94,3 +96,37 @@ def test_the_line_below_the_bar_is_whole_on_a_narrow_terminal():
     lines = out.getvalue().splitlines()
     assert "decodes" not in next(line for line in lines if "\N{BOX DRAWINGS HEAVY HORIZONTAL}" in line)
     assert " ".join(" ".join(lines).split()).endswith(progress.line())
+
+
+def test_the_time_left_counts_proofs_the_report_and_groups_that_have_not_begun() -> None:
+    """Two cells of 20 decodes that are forecast at 1 s each, proofs of 10 s, a load of 5 s and a report of 15 s."""
+    progress, _, clock = progress_of(terminal=False)
+    plan = plan_of(methods=["jacobi"])
+    first, second = plan.cells
+    ids = [cell.id for cell in plan.cells]
+    later = ("another", "fp32")
+    work = Workload(dict.fromkeys(ids, 1.0), dict.fromkeys(ids, 20), dict.fromkeys(ids, 10.0), {later: 5.0}, 15.0)
+    progress.expect_work(work)
+    assert progress.left() == work.seconds == 80
+    progress.expect(40)
+    for cell in plan.cells:
+        progress.expect_of(cell, 20)
+        for number in range(20):
+            clock.now += 2.0
+            progress.done(cell, Prompt(str(number), ""))
+    assert progress.left() == 2 * (20 + 5 + 15)  # twice as slow as was forecast
+    progress.sealed(first)
+    progress.sealed(second)
+    assert progress.left() == pytest.approx(20 * 80 / 60)
+
+
+def test_decodes_that_a_resumed_run_does_not_repeat_take_no_time() -> None:
+    progress, _, clock = progress_of(terminal=False)
+    (cell, _) = plan_of(methods=["jacobi"]).cells
+    progress.expect_work(Workload({cell.id: 1.0}, {cell.id: 20}, {cell.id: 0.0}, {}, 0.0))
+    progress.expect_of(cell, 10)
+    assert progress.left() == 10
+    for number in range(5):
+        clock.now += 3.0
+        progress.done(cell, Prompt(str(number), ""))
+    assert progress.left() == 5 * 3
