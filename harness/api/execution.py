@@ -99,7 +99,7 @@ def perform(
     try:
         with stdout_on_stderr(), progress:
             for group, passes in (fitted.measured.passes if fitted.measured else {}).items():
-                store.keep_passes(*group, passes)
+                store.keep_passes(*group, asdict(passes))
             progress.expect_work(_workload(fitted, store))
             if plan.cells:
                 EXECUTORS[request.executor](plan, store, how)

@@ -5,6 +5,7 @@ Nothing here is measured or random: the same costs give the same choice. A run s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -116,11 +117,12 @@ def _reason(forecast: Forecast, cell: Cell, plan: Plan, seconds: float) -> str:
 
 
 def _too_small(seconds: float, needed: float, cell: Cell) -> UsageError:
-    least = duration_words(needed / (1 - RESERVE) + 1)
+    least = math.ceil(needed / (1 - RESERVE)) + 1
+    option = f"{least}s" if least < 120 else f"{least // 60 + 1}m"
     return UsageError(
         f"a budget of {duration_words(seconds)} is too small for one cell: {cell.label} on {cell.backbone} and "
         f"{cell.task.name} takes about {duration_words(needed)} here with its baseline, proof and report; give "
-        f"--budget {least.replace(' ', '')} or more"
+        f"--budget {option} or more"
     )
 
 

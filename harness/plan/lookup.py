@@ -33,7 +33,7 @@ PLACES = {
 SUITE = (
     *("name", "description", "methods", "backbones", "tasks", "temperature", "top_k", "top_p", "min_p", "order"),
     *("max_new_tokens", "stop_at_eos", "batch", "repetitions", "warmup", "seed", "prove", "greedy_check", "threads"),
-    *("timing", "isolation", "sample_limit_s", "cell_limit_s", "report"),
+    *("timing", "isolation", "sample_limit_s", "cell_limit_s", "report", "budget", "chosen"),
 )
 """Keys of a suite itself."""
 OPTIONS = ("allow_code_execution", "append", "device", "executor", "offline", "out", "prompts", "resume", "tiny")

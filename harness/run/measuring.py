@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 
 from stridebench.harness.core.clock import CpuClock
+from stridebench.harness.core.costs import Passes
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import StrideError
 from stridebench.harness.plan import presets
@@ -42,7 +43,7 @@ class Measured:
     """Costs, and the times of passes of each group, by which the run chooses its threads too."""
 
     costs: Costs
-    passes: Mapping[tuple[str, str], Mapping[str, object]]
+    passes: Mapping[tuple[str, str], Passes]
 
 
 class _Watch(Progress):
@@ -74,14 +75,13 @@ def measure(plan: Plan, options: Options, begun: float) -> Measured:
     probe, quiet = _probe(plan), replace(options, progress=Progress())
     cells: dict[object, CellCost] = {}
     loads: dict[tuple[str, str], float] = {}
-    passes: dict[tuple[str, str], Mapping[str, object]] = {}
+    passes: dict[tuple[str, str], Passes] = {}
     with tempfile.TemporaryDirectory() as folder:
         store = Store.create(Path(folder) / "run", {**probe.manifest(), "provenance": {}})
         try:
             for group in groups(probe):
-                loads[group] = _measure_group(probe, group, store, quiet, cells)
-                if (body := store.passes(*group)) is not None:
-                    passes[group] = body
+                loads[group], settled = _measure_group(probe, group, store, quiet, cells)
+                passes |= {} if settled is None else {group: settled}
         finally:
             store.release()
     costs = Costs(_cautious(plan, cells), loads, _small_pass(), time.monotonic() - begun)
@@ -103,8 +103,8 @@ def _probe(plan: Plan) -> Plan:
 
 def _measure_group(
     probe: Plan, group: tuple[str, str], store: Store, options: Options, cells: dict[object, CellCost]
-) -> float:
-    """Add the costs of a group's cells, and return the seconds in which its backbone was loaded."""
+) -> tuple[float, Passes | None]:
+    """Add the costs of a group's cells; return the seconds in which its backbone was loaded, and what passes take."""
     models, threads, begin = WarmModels(all_at_once=True), torch.get_num_threads(), time.monotonic()
     mine = [cell for cell in probe.runnable if cell.group == group]
     try:
@@ -112,8 +112,8 @@ def _measure_group(
             loaded = load_group(probe, mine, store, options, models)
             load_s = time.monotonic() - begin
             if loaded is None or not loaded.cells:
-                return load_s
-            settle(loaded)
+                return load_s, None
+            passes = settle(loaded)
             watch = _Watch(time.monotonic())
             loaded = replace(loaded, options=replace(options, progress=watch))
             with IsolatedCells(loaded) as isolated:
@@ -124,7 +124,7 @@ def _measure_group(
             if len(one.steps):
                 rest = watch.took.get(cell, 0.0) - float(one.steps["wall_ns"].sum()) / 1e9
                 cells[cost_key(cell)] = CellCost(max(0.0, rest), _token_s(one))
-        return load_s
+        return load_s, passes
     finally:
         models.release()
         torch.set_num_threads(threads)

@@ -94,6 +94,8 @@ def test_a_budget_that_is_too_small_for_one_cell_says_how_much_one_takes() -> No
         choose(whole, made, 10)
     enough = int(str(error.value).rpartition("--budget ")[2].split("s")[0])
     assert len(apply(whole, choose(whole, made, enough)).runnable) == 2
+    with pytest.raises(UsageError, match=r"--budget 10m or more$"):
+        choose(whole, costs(whole, autoregressive=5, prompt_lookup=2.5, jacobi=9), 10)
 
 
 def test_pictures_keep_their_tokens() -> None:
