@@ -90,14 +90,15 @@ def perform(
         torch.set_num_threads(plan.suite.suite.threads)
     keep_pages()
     how = Options(request.allow_code_execution, request.device, not request.offline, progress, executor_options)
+    warnings = _warnings(plan, request)
     with stdout_on_stderr(), progress:
-        for warning in _warnings(plan, request):
-            progress.say(warning)
-        fitted = _within_budget(plan, request, how, begun)
+        fitted = _within_budget(plan, request, how, begun, warnings)
     plan = fitted.plan
     store = _store(plan, request, command)
     try:
         with stdout_on_stderr(), progress:
+            for warning in () if fitted.measured else warnings:
+                progress.say(warning)
             for group, passes in (fitted.measured.passes if fitted.measured else {}).items():
                 store.keep_passes(*group, asdict(passes))
             progress.expect_work(_workload(fitted, store))
@@ -118,25 +119,27 @@ class Fitted(NamedTuple):
     measured: Measured | None = None
 
 
-def _within_budget(plan: Plan, request: RunRequest, options: Options, begun: float) -> Fitted:
+def _within_budget(plan: Plan, request: RunRequest, options: Options, begun: float, warnings: Sequence[str]) -> Fitted:
     """Measure the costs of a plan with a budget, and choose by them; a resumed run goes on with the stored choice.
 
     Raises:
         UsageError: the budget is too small for one cell, or the run is not of one process.
     """
-    suite, place = plan.suite.suite, _place(plan, request)
+    suite = plan.suite.suite
     if suite.budget is None or suite.chosen is not None:
         return Fitted(plan)
     if request.executor != "serial" or plan.engines:
         what = "suites without engines" if plan.engines else f"runs of one process, and not for {request.executor}"
         raise UsageError(f"a budget is for {what}; give --limit instead")
-    measured = None
-    if request.resume and _holds_run(place):
-        chosen = Store.open(place).manifest.suite.stored().get("chosen")
+    place, measured = _place(plan, request), None
+    if _holds_run(place):
+        chosen = Store.open(place).manifest.suite.stored().get("chosen") if request.resume else None
         if chosen is None:
-            return Fitted(plan)  # the run had no budget, so the store says what differs
+            return Fitted(plan)  # of another run, or of one without a budget: the store says so
         chosen = Chosen.model_validate(chosen)
     else:
+        for warning in warnings:
+            options.progress.say(warning)
         measured = measure(plan, options, begun)
         chosen = choose(plan, measured.costs, suite.budget)
     plan = apply(plan, chosen)

@@ -73,6 +73,8 @@ def test_a_resumed_run_goes_on_with_the_stored_choice(
     for names in ({**SUITE, "budget": "45s"}, {**SUITE, "budget": "10m"}, {"progress": False}):
         stridebench.run(**names, out=path, resume=True)
         assert counts(path) == {"autoregressive": 8, "jacobi": 8, "prompt_lookup": 8}
+    with pytest.raises(StoreError, match="already holds a run"):
+        stridebench.run(**SUITE, budget="45s", out=path)
     assert len(given_costs) == 1
     with pytest.raises(StoreError, match="another run"):
         stridebench.run(**{**SUITE, "limit": 3}, out=path, resume=True)
