@@ -28,10 +28,12 @@ class ModelDrafter:
     Args:
         session: of the drafter, on the same prompt.
         gamma: drafts a step, fewer near the end.
+        coupled: draw by the clocks of each position, as a target does that is verified by them.
     """
 
     session: Session
     gamma: int
+    coupled: bool = False
 
     def propose(self, run: Run) -> Draft:
         """Draft in gamma passes of the drafter; the whole distribution of each draft is kept."""
@@ -40,7 +42,7 @@ class ModelDrafter:
         room = self.session.capabilities.context - len(self.session)
         for _ in range(min(self.gamma, run.room - 1, room)):
             q = run.probs(self.session.forward())
-            x = run.draws.categorical(q, "draft")
+            x = run.draws.race(q, [len(self.session)]) if self.coupled else run.draws.categorical(q, "draft")
             self.session.append(x)
             tokens.append(x)
             probs.append(q)
