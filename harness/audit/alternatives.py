@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from stridebench.harness.audit.laws import FloatArray, IntArray, TokenOutcomes
+from stridebench.harness.audit.outcomes import FloatArray, IntArray, TokenOutcomes
 from stridebench.harness.errors import ContractError
 from stridebench.harness.registry import ALTERNATIVES
 

@@ -10,7 +10,7 @@ import numpy as np
 import scipy  # its parts are read when they are used (see `stats`)
 
 from stridebench.harness.audit.alternatives import argmax_boosted, distribution, leaking, never_copying, powered, usable
-from stridebench.harness.audit.laws import FloatArray, IntArray, TokenOutcomes
+from stridebench.harness.audit.outcomes import FloatArray, IntArray, TokenOutcomes
 from stridebench.harness.errors import UsageError
 
 RANGE = 4.0

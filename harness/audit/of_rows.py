@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from stridebench.harness.audit.bets import Bets, bet
-from stridebench.harness.audit.laws import FloatArray, TokenOutcomes, copied, counted
+from stridebench.harness.audit.outcomes import FloatArray, TokenOutcomes, copied, counted
 from stridebench.harness.core.engine import TokenRow
 
 SPARE = 1e-6

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stridebench.harness.audit.bets import TILTS, Bets, added_up, mixture, newton_path
-from stridebench.harness.audit.laws import FloatArray
+from stridebench.harness.audit.outcomes import FloatArray
 from stridebench.harness.record.metrics import refuting
 
 SEEN = 1.2815515655446004

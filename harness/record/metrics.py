@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from stridebench.harness.record.columns import FORCED, STARTS
 from stridebench.harness.record.entries import CellMeta
+
+if TYPE_CHECKING:
+    from pandas.core.groupby import DataFrameGroupBy
 
 
 @dataclass(frozen=True)
@@ -91,7 +95,8 @@ def totals(samples: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
         forced ones as free_drafted and so on. The method's start is in nfe, draft_nfe, wall_ms, wall_s and
         share_s.
     """
-    steps = steps.assign(share_ns=steps["wall_ns"] / steps["served"])
+    built = steps.get("levels_built", pd.Series(np.nan, steps.index)).astype(float)
+    steps = steps.assign(share_ns=steps["wall_ns"] / steps["served"], levels_built=built)
     good = samples[(samples["status"] == "ok") & ~samples["warmup"]].set_index(["prompt", "repetition"])
     counted = steps[~steps["warmup"]].groupby(["prompt", "repetition"], sort=False)
     columns = [
@@ -110,7 +115,7 @@ def totals(samples: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     )
     column = {name: values.to_numpy() for name, values in sums.items()}  # arrays, since a frame is slow to add to
     column["cluster"] = good["cluster"].to_numpy()
-    column["levels_built"] = _levels_built(steps).reindex(good.index).to_numpy()
+    column["levels_built"] = _levels_built(counted).reindex(good.index).to_numpy()
     column["unique_drafted"] = column["drafted"] - column["reused"]
     for name in ("drafted", "tested", "accepted"):
         column[f"free_{name}"] = column[name] - column.pop(f"forced_{name}")
@@ -144,19 +149,18 @@ def _several_rounds(steps: pd.DataFrame) -> bool:
     return bool((~steps["warmup"] & (steps["nfe"] > 1) & (steps["emitted"] > steps["accepted"] + 1)).any())
 
 
-def _levels_built(steps: pd.DataFrame) -> pd.Series[float]:
+def _levels_built(counted: DataFrameGroupBy[Any, Any]) -> pd.Series[float]:
     """Return the levels built by output; NaN if a step of it has none stored."""
-    steps = steps[~steps["warmup"]]
-    built = steps.get("levels_built", pd.Series(np.nan, steps.index)).astype(float)
-    by_output = built.groupby([steps[key] for key in ("prompt", "repetition")])
-    return by_output.sum().where(by_output.count() == by_output.size())
+    built = counted["levels_built"]
+    return built.sum().where(built.count() == counted.size())
 
 
 def value(metric: Metric, frame: pd.DataFrame) -> float | None:
     """Return the metric over the rows of ``totals`` that have its numerator, or None if its denominator is 0 there."""
-    frame = frame[frame[metric.numerator].notna()]
-    below = float(frame[metric.denominator].sum())
-    return float(frame[metric.numerator].sum()) / below - metric.minus if below else None
+    above, below = (frame[name].to_numpy(dtype=np.float64) for name in (metric.numerator, metric.denominator))
+    known = ~np.isnan(above)
+    total = float(np.nansum(below[known]))
+    return float(above[known].sum()) / total - metric.minus if total else None
 
 
 @dataclass(frozen=True)

@@ -127,7 +127,11 @@ def bootstrap(frame: pd.DataFrame, statistic: Statistic, resamples: int = RESAMP
     Returns:
         None if no row is left, or the statistic of all rows is not finite (nothing was tested, for example).
     """
-    table = _by_cluster(frame)
+    return _resampled(_by_cluster(frame), statistic, resamples, seed)
+
+
+def _resampled(table: FloatArray, statistic: Statistic, resamples: int = RESAMPLES, seed: int = 0) -> Bootstrap | None:
+    """Return `bootstrap` of the totals of clusters, [clusters, columns]."""
     n = len(table)
     with np.errstate(divide="ignore", invalid="ignore"):
         if not n or not np.isfinite(estimate := float(statistic(table.sum(axis=0)))):
@@ -188,14 +192,30 @@ def clusters(index: pd.Index[Any], named: pd.Series[str] | None = None) -> pd.In
     return prompts.where(names == "", "\0" + names)  # the id of a prompt has no NUL, so it is never a cluster's name
 
 
-def _by_cluster(frame: pd.DataFrame) -> FloatArray:
-    """Totals of the complete rows of each cluster, [clusters, columns]."""
-    values = frame.drop(columns="cluster", errors="ignore").to_numpy(dtype=np.float64)
+def _by_cluster(frame: pd.DataFrame, columns: Sequence[str] = ()) -> FloatArray:
+    """Totals of the complete rows of each cluster, [clusters, columns]; of all columns but ``cluster`` by default."""
+    names = columns or [str(name) for name in frame if name != "cluster"]
+    values = np.stack([frame[name].to_numpy(dtype=np.float64) for name in names], axis=1)
     complete = ~np.isnan(values).any(axis=1)
-    codes, names = clusters(frame.index[complete], frame.get("cluster")).factorize(sort=True)
-    table = np.zeros((len(names), values.shape[1]))
+    codes = _cluster_numbers(frame.index, frame.get("cluster"), complete)
+    table = np.zeros((int(codes.max(initial=-1)) + 1, len(names)))
     np.add.at(table, codes, values[complete])
     return table
+
+
+def _cluster_numbers(index: pd.Index[Any], named: pd.Series[str] | None, complete: NDArray[np.bool_]) -> NDArray[Any]:
+    """Return the number of each complete row's cluster, in the order of their names (see `clusters`).
+
+    Most runs name no clusters. The numbers of the index's levels serve then, since comparing texts is slow.
+    """
+    levels = dict(zip(index.names, range(index.nlevels), strict=True))
+    sorted_levels = index.nlevels == 2 and all(level.is_monotonic_increasing for level in index.levels)  # type: ignore[attr-defined]
+    if not sorted_levels or (named is not None and named.any()):
+        return clusters(index[complete], named).factorize(sort=True)[0]
+    prompts, repetitions = (index.codes[levels[name]][complete] for name in ("prompt", "repetition"))  # type: ignore[attr-defined]
+    first = len(prompts) and (prompts == prompts[0]).all()
+    numbers: NDArray[Any] = np.unique(repetitions if first else prompts, return_inverse=True)[1]
+    return numbers
 
 
 def _finite(values: FloatArray) -> FloatArray:
@@ -210,8 +230,8 @@ def _interval(resampled: Bootstrap | None) -> Interval | None:
 
 def ratio(frame: pd.DataFrame, numerator: str, denominator: str, minus: float = 0.0, seed: int = 0) -> Interval | None:
     """Σ numerator / Σ denominator - minus."""
-    columns = [numerator, denominator, *(name for name in ("cluster",) if name in frame)]
-    return _interval(bootstrap(frame[columns], lambda s: s[..., 0] / s[..., 1] - minus, seed=seed))
+    table = _by_cluster(frame, (numerator, denominator))
+    return _interval(_resampled(table, lambda s: s[..., 0] / s[..., 1] - minus, seed=seed))
 
 
 def mean(values: pd.Series[float], seed: int = 0, named: pd.Series[str] | None = None) -> Interval | None:

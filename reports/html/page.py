@@ -12,6 +12,7 @@ from urllib.parse import quote
 import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
+from pyarrow.parquet import read_metadata
 
 from stridebench.harness.errors import printable_line
 from stridebench.harness.record import stats
@@ -114,8 +115,8 @@ def _text(interval: stats.Interval | None, sign: str = "") -> str:
 
 
 TEMPLATES = Path(__file__).parent / "templates"
-CACHED = 4
-"""Cells in memory at once."""
+CACHED, SMALL = 4, 300_000
+"""Cells in memory at once, and the steps of a run up to which all of them are, so that each is read once."""
 MISSING = 200
 """Return the rows of the table of missing cells; those beyond its limit are counted."""
 
@@ -159,7 +160,10 @@ class _Run:
         self.picked = [name for run, name in served.picked if run == number] if served else []
         self.prefix = f"{number + 1}-" if runs > 1 else ""
         self.facts = RunFacts.of(store)
-        self.read = functools.lru_cache(maxsize=CACHED)(lambda name: FinishedCell.of(store.cell(name)))
+        self.finished = set(store.cells())
+        steps = sum(read_metadata(file).num_rows for file in store.path.glob("cells/*/steps.parquet"))
+        kept = None if steps <= SMALL else CACHED
+        self.read = functools.lru_cache(maxsize=kept)(lambda name: FinishedCell.of(store.cell(name)))
         frame, engines = summarise(store, self.read), summarise_engines(store)
         if self.picked:
             frame, engines = frame[frame["cell"].isin(self.picked)].reset_index(drop=True), pd.DataFrame()
@@ -376,7 +380,9 @@ def _write_cell(
     curve: Curve | None,
 ) -> None:
     name = str(row["cell"])
-    finished, base = run.read(name), finished_baseline(run.read, run.store, name)
+    finished = run.read(name)
+    baseline = finished.cell.meta.baseline
+    base = run.read(baseline) if baseline in run.finished else None
     table = samples.write_samples(finished, run.store.path, folder, run.data_of(name))
     charts = list(figures.cell_charts(finished, base, row))
     evidence = curve(finished.cell) if curve is not None else None
@@ -409,12 +415,6 @@ def _write_engine(
     steps = [("its plain decode", f"../{link}", str(row["plain"])) for link in plains["link"]]
     _write_page(templates, run, name, CellPage(facts, charts, table, steps, WORDS_OF_ENGINE), folder)
     return _failures(row, cell.requests)
-
-
-def finished_baseline(read: Callable[[str], FinishedCell], store: Store, name: str) -> FinishedCell | None:
-    """Return the baseline of a cell, if it is finished."""
-    baseline = read(name).cell.meta.baseline
-    return read(baseline) if baseline in set(store.cells()) else None
 
 
 def _counts(frame: pd.DataFrame) -> list[tuple[str, str, str]]:

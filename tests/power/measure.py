@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from stridebench.harness.audit.bets import bet, gains_of, mixture, newton_path
-from stridebench.harness.audit.laws import MARGINS, FloatArray, laws_of, outcomes_of
+from stridebench.harness.audit.laws import MARGINS, laws_of, outcomes_of
+from stridebench.harness.audit.outcomes import FloatArray
 from stridebench.harness.audit.output import drafter_logits, target_logits, unguided_logits
 from stridebench.harness.audit.verdict import audit
 from stridebench.harness.core.backbone import Backbone

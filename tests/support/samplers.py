@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from stridebench.harness.audit.bets import Gains, gains_of, mixture, newton_path
-from stridebench.harness.audit.laws import FloatArray, IntArray, TokenOutcomes, laws_of, outcomes_of
+from stridebench.harness.audit.laws import laws_of, outcomes_of
+from stridebench.harness.audit.outcomes import FloatArray, IntArray, TokenOutcomes
 from stridebench.harness.core.sampling import Sampling
 
 

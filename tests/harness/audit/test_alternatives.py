@@ -36,7 +36,7 @@ from stridebench.harness.audit.alternatives import (
     without_residual,
 )
 from stridebench.harness.audit.bets import biases, gains_of
-from stridebench.harness.audit.laws import FloatArray, TokenOutcomes
+from stridebench.harness.audit.outcomes import FloatArray, TokenOutcomes
 from stridebench.harness.errors import ContractError
 from stridebench.harness.registry import ALTERNATIVES
 from tests.support.one_by_one import register

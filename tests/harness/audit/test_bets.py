@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from stridebench.harness.audit.bets import Bets, added_up, bet, mixture, newton_path
-from stridebench.harness.audit.laws import TokenOutcomes
+from stridebench.harness.audit.outcomes import TokenOutcomes
 from stridebench.harness.errors import UsageError
 from tests.support.samplers import drawn, log_e, simulated, without_drafter
 

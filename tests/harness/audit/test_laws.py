@@ -8,7 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stridebench.harness.audit.laws import EXPLICIT, copied, counted, laws_of, outcomes_of
+from stridebench.harness.audit.laws import EXPLICIT, laws_of, outcomes_of
+from stridebench.harness.audit.outcomes import copied, counted
 from stridebench.harness.core.sampling import Sampling, warp
 from stridebench.harness.errors import UsageError
 

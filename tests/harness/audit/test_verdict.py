@@ -13,7 +13,7 @@ from scipy.special import rel_entr
 
 from stridebench.harness.audit.alternatives import argmax_boosted, drafted, leaking, mixed, powered, without_residual
 from stridebench.harness.audit.bets import Bets, bet, biases, gains_of
-from stridebench.harness.audit.laws import FloatArray, TokenOutcomes
+from stridebench.harness.audit.outcomes import FloatArray, TokenOutcomes
 from stridebench.harness.audit.verdict import LARGEST, audit, evidence_path, round_up
 from stridebench.harness.cli.audit import visible_kinds
 from stridebench.harness.record.metrics import REFUTED

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from stridebench.harness.audit.bets import Bets
-from stridebench.harness.audit.laws import FloatArray, TokenOutcomes
+from stridebench.harness.audit.outcomes import FloatArray, TokenOutcomes
 from stridebench.harness.audit.verdict import Audit, audit
 from stridebench.harness.backbones.toy import Tabular
 from stridebench.harness.core.draws import SeededDraws
