@@ -14,9 +14,8 @@ from stridebench.harness.errors import UsageError
 from stridebench.harness.plan.cells import Cell, Plan
 from stridebench.harness.plan.estimate import Costs, Forecast, assumed, scaled
 from stridebench.harness.plan.expand import expand
-from stridebench.harness.plan.resolve import load, resolve, shipped
+from stridebench.harness.plan.resolve import load, resolve_again, shipped
 from stridebench.harness.plan.suite import Chosen, duration_words
-from stridebench.harness.plan.yaml_lines import Lines
 
 LEAST = 6
 """Prompts of a cell at least, if its task has so many: an interval of fewer says nothing."""
@@ -66,8 +65,7 @@ def apply(plan: Plan, chosen: Chosen) -> Plan:
         if chosen.tokens < 1 and all(use.task.modality == "text" for use in task.uses):
             entry["max_new_tokens"] = max(1, round(chosen.tokens * budget))
     data["chosen"] = chosen.model_dump()
-    options = dict.fromkeys(("temperature", "backbones", "tasks"), "")  # of the command line: entries may be idle
-    return expand(resolve(data, Lines(plan.suite.suite.name, None, options)))
+    return expand(resolve_again(data))
 
 
 def foreseen(plan: Plan) -> Plan:

@@ -128,8 +128,12 @@ def resolve(data: Mapping[str, Any], lines: Lines) -> Resolved:
 
 
 def resolve_again(data: Mapping[str, Any]) -> Resolved:
-    """Look up the names of a suite that was dumped, as a worker in another process does."""
-    return resolve(data, Lines(str(data["name"]), None))
+    """Look up the names of a suite that was dumped, as a worker in another process does.
+
+    Options of the command line may have left entries idle, such as those of a temperature that they removed.
+    """
+    name = str(data["name"])
+    return resolve(data, Lines(name, None, dict.fromkeys(("temperature", "backbones", "tasks"), name)))
 
 
 def task_of(prompts: Path | str) -> list[dict[str, str]]:

@@ -5,6 +5,7 @@ The same code decodes as in the run, into a folder that is removed. Weights that
 
 from __future__ import annotations
 
+import math
 import tempfile
 import time
 from collections.abc import Mapping
@@ -16,13 +17,13 @@ import torch
 from stridebench.harness.core.clock import CpuClock
 from stridebench.harness.core.costs import Passes
 from stridebench.harness.core.task import Prompt
-from stridebench.harness.errors import StrideError
+from stridebench.harness.errors import StrideError, UsageError
 from stridebench.harness.plan import presets
 from stridebench.harness.plan.cells import Cell, Plan
 from stridebench.harness.plan.estimate import CellCost, Costs, cost_key
 from stridebench.harness.plan.expand import expand
-from stridebench.harness.plan.resolve import resolve
-from stridebench.harness.plan.yaml_lines import Lines
+from stridebench.harness.plan.resolve import resolve_again
+from stridebench.harness.plan.suite import duration_words
 from stridebench.harness.record.entries import CellMeta
 from stridebench.harness.record.store import SealedCell, Store
 from stridebench.harness.run.executors import groups
@@ -32,6 +33,8 @@ from stridebench.harness.run.schedule import Schedule
 from stridebench.harness.run.scoring import Scorer
 from stridebench.harness.run.workers.isolation import IsolatedCells
 
+MOST = 0.5
+"""The share of a budget that measuring may take."""
 TOKENS, TOKENS_OF_TEXT = 64, 16
 """Output tokens of a cell that are timed. Models of text are the dear ones; a window over a picture needs a start."""
 SMALL_MODEL, SMALL_PASSES = "random-llama-1m", 9
@@ -47,15 +50,30 @@ class Measured:
 
 
 class _Watch(Progress):
-    """Keeps how long each cell took for its one prompt, scores included: the cells decode one after the other."""
+    """Keeps how long each cell took for its one prompt, scores included: the cells decode one after the other.
 
-    def __init__(self, now: float) -> None:
-        self._last = now
+    Args:
+        begun: when the run began.
+        budget: of the run, in seconds.
+    """
+
+    def __init__(self, begun: float, budget: float) -> None:
+        self._begun, self._budget, self._last = begun, budget, begun
         self.took: dict[Cell, float] = {}
+
+    def start(self) -> None:
+        """Begin with the cells of a group."""
+        self._last = time.monotonic()
 
     def done(self, cell: Cell, prompt: Prompt) -> None:
         now = time.monotonic()
         self.took[cell], self._last = now - self._last, now
+        if now - self._begun > MOST * self._budget:
+            raise UsageError(
+                f"measuring {len(self.took)} cells took {duration_words(now - self._begun)} of the budget of "
+                f"{duration_words(self._budget)}, which leaves too little for the run: this machine is busy or slow; "
+                f"give a larger --budget, or --limit"
+            )
 
 
 def measure(plan: Plan, options: Options, begun: float) -> Measured:
@@ -63,6 +81,9 @@ def measure(plan: Plan, options: Options, begun: float) -> Measured:
 
     Args:
         begun: when the run began, by ``time.monotonic``; fetching weights does not count.
+
+    Raises:
+        UsageError: measuring takes more than `MOST` of the plan's budget.
     """
     fetching = time.monotonic()
     for name in dict.fromkeys(cell.backbone for cell in plan.runnable) if options.fetch else ():
@@ -71,6 +92,7 @@ def measure(plan: Plan, options: Options, begun: float) -> Measured:
         except StrideError:
             continue  # the group's cells are skipped with this reason
     begun += time.monotonic() - fetching
+    watch = _Watch(begun, plan.suite.suite.budget or math.inf)
     options.progress.say(f"measuring {len(plan.runnable)} cells on the beginning of a prompt each, to keep the budget")
     probe, quiet = _probe(plan), replace(options, progress=Progress())
     cells: dict[object, CellCost] = {}
@@ -80,7 +102,7 @@ def measure(plan: Plan, options: Options, begun: float) -> Measured:
         store = Store.create(Path(folder) / "run", {**probe.manifest(), "provenance": {}})
         try:
             for group in groups(probe):
-                loads[group], settled = _measure_group(probe, group, store, quiet, cells)
+                loads[group], settled = _measure_group(probe, group, store, quiet, watch, cells)
                 passes |= {} if settled is None else {group: settled}
         finally:
             store.release()
@@ -97,12 +119,16 @@ def _probe(plan: Plan) -> Plan:
     for entry in data["backbones"]:
         entry["max_new_tokens"] = None
     data |= {"prove": False, "warmup": 0, "budget": None, "greedy_check": {"prompts": 0}}
-    options = dict.fromkeys(("temperature", "backbones", "tasks"), "")
-    return expand(resolve(data, Lines(plan.suite.suite.name, None, options)))
+    return expand(resolve_again(data))
 
 
 def _measure_group(
-    probe: Plan, group: tuple[str, str], store: Store, options: Options, cells: dict[object, CellCost]
+    probe: Plan,
+    group: tuple[str, str],
+    store: Store,
+    options: Options,
+    watch: _Watch,
+    cells: dict[object, CellCost],
 ) -> tuple[float, Passes | None]:
     """Add the costs of a group's cells; return the seconds in which its backbone was loaded, and what passes take."""
     models, threads, begin = WarmModels(all_at_once=True), torch.get_num_threads(), time.monotonic()
@@ -114,8 +140,8 @@ def _measure_group(
             if loaded is None or not loaded.cells:
                 return load_s, None
             passes = settle(loaded)
-            watch = _Watch(time.monotonic())
             loaded = replace(loaded, options=replace(options, progress=watch))
+            watch.start()
             with IsolatedCells(loaded) as isolated:
                 Schedule(loaded, Scorer(loaded, isolated), isolated).run()
         for cell in loaded.cells:
@@ -148,6 +174,11 @@ def _cautious(plan: Plan, cells: Mapping[object, CellCost]) -> dict[object, Cell
 
 @torch.inference_mode()
 def _small_pass() -> float:
-    one = timed_pass(presets.load(SMALL_MODEL, "fp32"), Prompt("small", tokens=(7,) * 8), CpuClock())
-    times = sorted(one(1) for _ in range(SMALL_PASSES))
-    return times[len(times) // 2] / 1e3
+    """Return the seconds of a pass of the small model with one thread: work as small as proofs gains by no second."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        one = timed_pass(presets.load(SMALL_MODEL, "fp32"), Prompt("small", tokens=(7,) * 8), CpuClock())
+        return sorted(one(1) for _ in range(SMALL_PASSES))[SMALL_PASSES // 2] / 1e3
+    finally:
+        torch.set_num_threads(threads)

@@ -17,6 +17,7 @@ from stridebench.harness.machine import device
 from stridebench.harness.plan import lookup, presets, resolve, suite
 from stridebench.harness.plan.cells import Cell, Plan
 from stridebench.harness.plan.expand import expand
+from stridebench.harness.plan.overrides import Overrides
 from stridebench.harness.plan.planned_method import PlannedMethod
 from stridebench.harness.registry import METHODS
 from stridebench.reports.papers import paper_files
@@ -353,6 +354,12 @@ def test_a_suite_survives_pickling(write, text):
     """On the way to a Ray worker, and when --limit is applied."""
     loaded = resolve.load(write(f"methods: [{{name: sjdpp, tau: {text}}}]\nbackbones: tabular\ntasks: tabular\n"))
     assert resolve.resolve_again(pickle.loads(pickle.dumps(loaded.suite.model_dump()))).methods == loaded.methods
+
+
+def test_a_stored_suite_resolves_without_the_temperature_that_an_option_removed():
+    loaded = resolve.load("nightly", Overrides({"temperature": [1.0]}, options={"temperature": "--temperature"}))
+    again = resolve.resolve_again(loaded.suite.model_dump(mode="json"))
+    assert expand(again).cells == expand(loaded).cells and any(use.at == (0,) for use in again.uses)
 
 
 def cell(**changes: Any) -> Cell:

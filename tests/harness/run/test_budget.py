@@ -116,3 +116,11 @@ def test_measured_costs_are_of_every_cell_that_runs() -> None:
     assert set(costs.cells) == {cost_key(cell) for cell in plan.runnable}
     assert all(0 < cost.token_s < took and 0 <= cost.prompt_s < took for cost in costs.cells.values())
     assert 0 < costs.small_pass_s < took and 0 < costs.spent_s <= took and set(costs.loads) == {plan.cells[0].group}
+
+
+def test_measuring_that_takes_half_of_the_budget_is_an_error_and_writes_nothing(tmp_path: Path) -> None:
+    with pytest.raises(
+        UsageError, match=r"measuring 1 cells took .* of the budget of 1 s.*a larger --budget, or --limit"
+    ):
+        stridebench.run(**SUITE, budget=0.001, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
