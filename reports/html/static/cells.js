@@ -1,4 +1,44 @@
 "use strict";
+/* Copies the rows of a table that are shown, in their order, as Markdown or LaTeX. */
+(() => {
+  const LATEX = { "\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "<": "\\textless{}", ">": "\\textgreater{}", "\u2212": "$-$", "\u2013": "--", "\u00d7": "$\\times$" };
+  const escaped = (text) => text.replace(/[\\~^<>&%$#_{}\u2212\u2013\u00d7]/g, (one) => LATEX[one] ?? `\\${one}`);
+  const textOf = (cell) => {
+    const copy = cell.cloneNode(true);
+    copy.querySelectorAll(".flag, input").forEach((one) => one.remove());
+    return copy.textContent.replace(/\s+/g, " ").trim();
+  };
+  const FORMS = {
+    markdown: ([head, ...rows]) => [head, head.map((_, i) => (i ? "---:" : "---")), ...rows].map((row) => `| ${row.map((text) => text.replaceAll("|", "\\|")).join(" | ")} |`).join("\n"),
+    latex: ([head, ...rows]) => {
+      const line = (row) => `${row.map(escaped).join(" & ")} \\\\`;
+      return ["% needs \\usepackage{booktabs}", `\\begin{tabular}{l${"r".repeat(head.length - 1)}}`, "\\toprule", line(head), "\\midrule", ...rows.map(line), "\\bottomrule", "\\end{tabular}"].join("\n");
+    },
+  };
+  const copy = async (text) => {
+    if (navigator.clipboard) return navigator.clipboard.writeText(text);
+    const area = document.body.appendChild(Object.assign(document.createElement("textarea"), { value: text }));
+    area.select();
+    document.execCommand("copy"); // where a page of the disk has no clipboard of its own
+    area.remove();
+  };
+  for (const bar of document.querySelectorAll(".copy")) {
+    const table = document.getElementById(bar.dataset.table), said = bar.querySelector("[role=status]");
+    bar.hidden = false;
+    bar.addEventListener("click", async (event) => {
+      const form = FORMS[event.target.dataset?.form];
+      if (!form) return;
+      const lines = [table.tHead.rows[0], ...table.tBodies[0].rows].map((row) => [...row.cells].map(textOf));
+      try {
+        await copy(form(lines));
+        said.textContent = `${lines.length - 1} rows copied`;
+      } catch {
+        said.textContent = "the browser refused";
+      }
+    });
+  }
+})();
+
 /* The table of all cells: sorting and search by DataTables, filters by the values that its rows carry. */
 (() => {
   const element = document.getElementById("headline");

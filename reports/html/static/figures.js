@@ -1,5 +1,6 @@
 "use strict";
-/* Draws the figures with plotly when they come near the window, in the colours of the theme. */
+/* Draws the figures with plotly when they come near the window, in the colours of the theme, and the others while
+   the browser has nothing else to do: it prints what is there and waits for nothing. */
 (() => {
   const CONFIG = {
     responsive: true,
@@ -39,24 +40,31 @@
     return library;
   };
 
-  const draw = async (element) => {
-    await plotly();
+  const PAPER = 640; // pixels of a figure on a sheet
+  let onPaper = false;
+  const drawNow = (element) => {
     const spec = JSON.parse(document.getElementById(element.dataset.figure).textContent);
     let height = Number(element.dataset.height);
-    if (element.clientWidth < 520 && spec.layout.legend?.entrywidth < 1) { // names need a line each
+    const narrow = !onPaper && element.clientWidth < 520;
+    if (narrow && spec.layout.legend?.entrywidth < 1) { // names need a line each
       spec.layout.legend.entrywidth = 1;
       height += 10 * spec.data.length;
     }
     const drawn = layout(spec.layout, height);
-    if (element.clientWidth < 520 && spec.layout.legend?.y > 1) { // a legend above takes a line for each pair of names
+    if (narrow && spec.layout.legend?.y > 1) { // a legend above takes a line for each pair of names
       const lines = Math.ceil(spec.data.length / 2) + 1;
       drawn.margin.t += 18 * lines;
       drawn.height += 18 * lines;
       drawn.legend = { ...spec.layout.legend, y: 1.02, yanchor: "bottom" };
     }
-    const config = { ...CONFIG, toImageButtonOptions: { filename: element.dataset.figure } };
+    if (onPaper) drawn.width = PAPER;
+    const config = { ...CONFIG, responsive: !onPaper, toImageButtonOptions: { filename: element.dataset.figure } };
     Plotly.react(element, spec.data, drawn, config);
     element.dataset.drawn = "yes";
+  };
+  const draw = async (element) => {
+    await plotly();
+    drawNow(element);
   };
 
   const watcher = new IntersectionObserver((entries) => {
@@ -70,7 +78,23 @@
     element.style.display = "block"; // an empty one is hidden, and would never come near the window
     element.style.minHeight = `${element.dataset.height}px`;
   });
-  addEventListener("load", () => plots.forEach((element) => watcher.observe(element)));
+  const idle = () => new Promise((next) => (window.requestIdleCallback ?? setTimeout)(next));
+  addEventListener("load", async () => {
+    plots.forEach((element) => watcher.observe(element));
+    for (const element of plots) {
+      await idle();
+      if (!element.dataset.drawn) await draw(element);
+    }
+  });
   document.addEventListener("themechange", () => plots.forEach((one) => one.dataset.drawn && draw(one)));
-  addEventListener("beforeprint", () => plots.forEach(draw));
+  const root = document.documentElement;
+  let wasDark = false;
+  const print = (begins) => {
+    if (begins) wasDark = root.classList.contains("dark");
+    root.classList.toggle("dark", wasDark && !begins);
+    onPaper = begins;
+    if (window.Plotly) plots.forEach(drawNow);
+  };
+  addEventListener("beforeprint", () => print(true));
+  addEventListener("afterprint", () => print(false));
 })();

@@ -296,3 +296,36 @@ def test_cells_are_picked_with_the_mouse_and_a_run_that_goes_on_is_followed(brow
         server.shutdown()
     context.close()
     assert problems == []
+
+
+@pytest.mark.parametrize("form", ["Markdown", "LaTeX"])
+def test_the_rows_that_are_shown_are_copied(visit: Visit, form: str) -> None:
+    tab = visit.open("out/index.html")
+    tab.evaluate("navigator.clipboard.writeText = async (text) => { window.copied = text; }")
+    tab.locator("#facets select[name=verdict]").select_option("broken")
+    shown = labels(tab)
+    tab.get_by_role("button", name=f"Copy as {form}").first.click()
+    until(tab, "window.copied !== undefined")
+    lines = str(tab.evaluate("window.copied")).splitlines()
+    rows = [line for line in lines if any(label.replace("_", "\\_") in line or label in line for label in shown)]
+    assert len(rows) == len(shown) > 0
+    columns = tab.locator("#headline thead th").count()
+    assert {line.count(" | " if form == "Markdown" else " & ") for line in rows} == {columns - 1}
+    assert f"{len(shown)} rows copied" in tab.locator("[data-table=headline] [role=status]").inner_text()
+
+
+@pytest.mark.parametrize("visit", ["dark"], indirect=True)
+def test_every_figure_is_there_on_paper_and_the_table_is_whole(visit: Visit) -> None:
+    tab = visit.open("out/index.html")
+    until(tab, "[...document.querySelectorAll('.plot')].every((one) => one.dataset.drawn)")
+    tab.evaluate("dispatchEvent(new Event('beforeprint'))")
+    tab.emulate_media(media="print")
+    widths = tab.evaluate("[...document.querySelectorAll('.plot svg.main-svg')].map((one) => one.clientWidth)")
+    assert widths and all(0 < width <= 640 for width in widths)
+    assert tab.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert tab.evaluate(
+        "[...document.querySelectorAll('.scroll')].every((one) => getComputedStyle(one).overflowX === 'visible')"
+    )
+    tab.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert tab.evaluate("document.documentElement.classList.contains('dark')")
+    assert tab.pdf(prefer_css_page_size=True).startswith(b"%PDF")
