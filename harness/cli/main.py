@@ -112,7 +112,8 @@ def stride() -> None:
     """Benchmark parallel decoding: how fast, how good, and is it exact.
 
     \b
-    stride run quick      a real model: a verdict a method, a table, a plot
+    stride run demo       a minute without a download: a verdict a method, a table, a plot
+    stride run quick      the same with a real model, in four minutes
     stride verify         exact output distributions of every method
     stride VERB --help    examples for each verb
 

@@ -10,6 +10,7 @@ import pytest
 
 import stridebench
 from stridebench import execution
+from stridebench.harness.core.costs import Passes
 from stridebench.harness.errors import StoreError, UsageError
 from stridebench.harness.plan.cells import Plan
 from stridebench.harness.plan.estimate import CellCost, Costs, cost_key
@@ -116,6 +117,23 @@ def test_measured_costs_are_of_every_cell_that_runs() -> None:
     assert set(costs.cells) == {cost_key(cell) for cell in plan.runnable}
     assert all(0 < cost.token_s < took and 0 <= cost.prompt_s < took for cost in costs.cells.values())
     assert 0 < costs.small_pass_s < took and 0 < costs.spent_s <= took and set(costs.loads) == {plan.cells[0].group}
+
+
+def test_the_run_takes_the_threads_that_were_measured_for_its_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passes = Passes(1, ((1, 5.0), (2, 7.0)), ((1, 5.0), (2, 6.0)), {}, busy=False)
+
+    def given(plan: Plan, *_: object) -> Measured:
+        cells = {cost_key(cell): CellCost(0.1, 0.0) for cell in plan.runnable}
+        return Measured(Costs(cells, {}), {plan.runnable[0].group: passes})
+
+    monkeypatch.setattr(execution, "measure", given)
+    pictures = {"methods": ["sjd"], "backbones": "embedded-digits-l", "tasks": [{"name": "digits", "limit": 2}]}
+    with without_shape_checks():
+        run = stridebench.run(**{**SUITE, **pictures}, max_new_tokens=4, budget="10m", out=tmp_path / "run")
+    store = Store.open(run.path)
+    assert [Passes.of(store.passes("embedded-digits-l", "fp32")), store.meta(run.cells[0]).threads] == [passes, 1]
 
 
 def test_measuring_that_takes_half_of_the_budget_is_an_error_and_writes_nothing(tmp_path: Path) -> None:
