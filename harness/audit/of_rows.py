@@ -1,8 +1,8 @@
 """Audits an output by the probabilities that its engine sends with each token, so it needs no weights.
 
 An engine sends the k most probable tokens. Each is an outcome, and all others together are one more. This is exact at
-T = 1 without cuts, because the outcome is a function of the token. Of the bets, those that need the prompt's ids or the
-drafter's distributions are left out.
+T = 1 without cuts, because the outcome is a function of the token. At another T the bets are on the k tokens alone.
+Bets that need the prompt's ids or the drafter's distributions are left out.
 """
 
 from __future__ import annotations
@@ -36,12 +36,16 @@ def top_of(row: TokenRow, width: int) -> dict[str, float]:
     return {name: value for name, value in ordered if PART not in name}
 
 
-def bets_on_rows(rows: Sequence[TokenRow], width: int) -> Bets:
-    """Return the bets on one output that was sampled at T = 1 without cuts.
+def bets_on_rows(rows: Sequence[TokenRow], width: int, temperature: float = 1.0) -> Bets:
+    """Return the bets on one output that was sampled without cuts.
+
+    At a temperature other than 1 the distribution is known given that the token is one of the most probable ones, up to
+    a factor. So a token that is not one of them bets nothing; it counts as one near a cut.
 
     Args:
         rows: one for each token of the output.
         width: of ``width_of``, at least 1.
+        temperature: of the sampling, above 0.
     """
     tops = [top_of(row, width) for row in rows]
     numbers: dict[str, int] = {}
@@ -51,8 +55,10 @@ def bets_on_rows(rows: Sequence[TokenRow], width: int) -> Bets:
     for place, top in enumerate(tops):
         ids[place, : len(top)] = [numbers.setdefault(name, len(numbers)) for name in top]
         p[place, : len(top)] = np.exp(list(top.values()))
-    p[:, -1] = np.maximum(1 - p.sum(axis=1), SPARE)
-    p /= p.sum(axis=1, keepdims=True)
+    known = temperature == 1
+    p = p if known else np.power(p, 1 / temperature)
+    p[:, -1] = np.maximum(1 - p.sum(axis=1), SPARE) if known else 0.0
+    p /= np.maximum(p.sum(axis=1, keepdims=True), np.finfo(np.float64).tiny)
     sizes = (p > 0).astype(np.float64)
     least = np.where(p[:, :-1] > 0, p[:, :-1], 1.0).min(axis=1)
     sizes[:, -1] = np.ceil(p[:, -1] / least)  # the others are no more probable than the last token that is known
@@ -63,8 +69,10 @@ def bets_on_rows(rows: Sequence[TokenRow], width: int) -> Bets:
         p, sizes, ids, np.where(match.any(1), match.argmax(1), -1), stood=stood, stood_in_output=stood
     )
     tokens = np.array(context, dtype=np.int64)
-    drawn: FloatArray = p[np.arange(len(rows)), outcomes.of(tokens)]
-    return bet(outcomes, tokens, np.zeros(len(rows), dtype=np.int64), drawn)
+    places = outcomes.of(tokens)
+    drawn: FloatArray = p[np.arange(len(rows)), places]
+    unknown = (places == width) & (not known)
+    return bet(outcomes, tokens, unknown.astype(np.int64), drawn)
 
 
 def distance(one: Mapping[str, float], other: Mapping[str, float]) -> float:

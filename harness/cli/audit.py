@@ -11,6 +11,7 @@ import click
 from rich.console import Console
 
 from stridebench.harness.cli.main import emit, say
+from stridebench.harness.cli.servers import audit_server, server_options
 from stridebench.harness.discover import declare_all
 from stridebench.harness.errors import UsageError, printable_line
 from stridebench.harness.machine.device import check_device
@@ -43,6 +44,8 @@ COLUMNS = {
 """Columns of the table, and the order in which a narrow terminal keeps them."""
 SOURCE = ("backbone", "temperature", "top_p", "top_k", "min_p", "drafter", "margin")
 """Options that go with --tokens."""
+SERVER = ("plain", "prompts", "limit", "minutes", "max_new_tokens", "key_env")
+"""Options that go with the URL of a server."""
 TRIALS = 20_000
 """Default number of trials of each case of a kernel."""
 OTHER_CAUSES = (
@@ -59,7 +62,7 @@ UNKNOWN_DRAFTER = (
 @click.argument("run", type=click.Path(path_type=Path), required=False)
 @click.option("--tokens", type=click.Path(path_type=Path), help="A file of JSON lines instead of a run.")
 @click.option("--backbone", help="With --tokens: the model that made them.")
-@click.option("--temperature", "-t", type=float, help="With --tokens: of their sampling, above 0.")
+@click.option("--temperature", "-t", type=float, help="With --tokens or a server: of the sampling, above 0.")
 @click.option("--top-p", type=float, help="With --tokens: of their sampling. Default: 1, all ids.")
 @click.option("--top-k", type=int, help="With --tokens: of their sampling. Default: 0, all ids.")
 @click.option("--min-p", type=float, help="With --tokens: of their sampling. Default: 0, all ids.")
@@ -76,6 +79,7 @@ UNKNOWN_DRAFTER = (
     multiple=True,
     help="Instead of a run: an accept-and-resample function, such as transformers; several are tried in turn.",
 )
+@server_options
 @click.option("--trials", type=click.IntRange(1), help="With --kernel: of each case. Default: 20000.")
 @click.option(
     "--json", "as_json", is_flag=True, help="One JSON document: {e_value, tokens, visible_tv, best, verdict}."
@@ -98,15 +102,29 @@ def command(
     many tokens, if it is of one of the kinds that --json lists: a smaller bias or one of another kind may be there. A
     line of a file is {"prompt_ids": [1, 2], "output_ids": [3, 4]}.
 
+    A server of vLLM is audited by its own scoring, which needs no weights: it decodes the prompts at T, reads prompt
+    and output again, and the bets use the probabilities that it gives the tokens then. With --plain its plain decode
+    is audited too. If both are refuted, its scoring and its sampling disagree, and nothing is said of drafts.
+
     Exit codes: 0 not refuted, 1 refuted, 4 inconclusive (too few tokens, or a cell that could not be audited), 2 error.
 
     \b
     stride audit runs/tonight
     stride audit --tokens served.jsonl --backbone smollm2-135m --temperature 0.8 --top-p 0.95
+    stride audit http://127.0.0.1:8000 --plain http://127.0.0.1:8001 --prompts mine.jsonl -t 0.8
     stride audit --kernel transformers           total variation of its tokens to known distributions, with intervals
     stride audit --kernel transformers --kernel transformers_single_position --json
     """
     declare_all()
+    server = {key: claimed.pop(key) for key in SERVER}
+    if run is not None and str(run).startswith(("http:/", "https:/")) and server["prompts"] is not None:
+        others = [key for key in SOURCE if claimed[key] is not None and key != "temperature"]
+        if tokens is not None or kernels or trials is not None or others:
+            raise UsageError("an audit of a server takes prompts and a temperature; leave the options of others out")
+        temperature = 1.0 if claimed["temperature"] is None else claimed["temperature"]
+        raise SystemExit(audit_server(str(run).replace(":/", "://", 1), temperature, as_json, server))
+    if unfit := [key for key in SERVER if server[key] is not None]:
+        raise UsageError(f"--{unfit[0].replace('_', '-')} goes with the URL of a server and --prompts")
     if sum(map(bool, (run is not None, tokens is not None, kernels))) != 1:
         raise UsageError(
             "name a run folder, or a file of tokens with --tokens, or a function with --kernel; one of them"

@@ -18,6 +18,7 @@ from rich.console import Console
 
 from stridebench.harness.cli import run as run_verb
 from stridebench.harness.cli.main import LazyGroup, LocalPath, add_to_step_summary, emit, say
+from stridebench.harness.cli.servers import asked_servers, server_options
 from stridebench.harness.discover import declare_all
 from stridebench.harness.engines.answer import KEY_ENV
 from stridebench.harness.engines.serving import launch
@@ -143,7 +144,6 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-LABELS = {"speculative": "with drafts", "plain": "plain"}
 CHECKED = (
     Column("server", "server", rank=0, formatter=word("server")),
     Column("temperature", "T", 0, rank=0),
@@ -161,30 +161,10 @@ CHECKED = (
 
 @command.command(name="check")
 @click.argument("url")
-@click.option("--plain", metavar="URL", help="The same model on the same engine without drafts, to compare with.")
-@click.option(
-    "--prompts",
-    type=LocalPath(exists=True, dir_okay=False),
-    required=True,
-    help="A file of prompts, as `stride run --prompts` takes it; they are sent as texts.",
-)
-@click.option("--limit", type=click.IntRange(1), help="Only the first prompts.")
-@click.option("--minutes", type=click.FloatRange(0, min_open=True), default=5.0, show_default=True, help="At most.")
-@click.option("--max-new-tokens", type=click.IntRange(1), default=64, show_default=True, help="Of each output.")
+@server_options
 @click.option("--engine", help="Its adapter, of `stride list engines`. Default: as the server calls itself, or openai.")
-@click.option("--key-env", default=KEY_ENV, show_default=True, help="The environment variable that holds its key.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document: {headline, outcome, reasons, cells, notes}.")
-def check_server(
-    url: str,
-    plain: str | None,
-    prompts: Path,
-    limit: int | None,
-    minutes: float,
-    max_new_tokens: int,
-    engine: str | None,
-    key_env: str,
-    as_json: bool,
-) -> None:
+def check_server(url: str, engine: str | None, as_json: bool, **options: Any) -> None:
     """Does speculation pay on a server, and is it safe?
 
     Each prompt is decoded at T = 0 and at T = 1, by turns on both servers. At T = 0 the tokens and their probabilities
@@ -200,19 +180,8 @@ def check_server(
     from stridebench.harness.engines import check_verdict, checking  # imports torch
 
     declare_all()
-    task: Any = TASKS.get("prompts")(file=str(prompts))
-    chosen = task.prompts()[:limit]
-    if textless := [prompt.id for prompt in chosen if prompt.text is None or prompt.last]:
-        raise UsageError(f"{textless[0]} of {prompts} is not a text; a check sends texts, so write them as `prompt`")
-    addresses = {"speculative": url, **({"plain": plain} if plain else {})}
-    name = engine or checking.adapter_of(url, key_env)
-    if not hasattr(ENGINES.get(name), "url"):
-        raise UsageError(f"{name} runs in this process, so there is no server to check; `stride list engines` has some")
-    uses = {
-        role: EngineUse(name, LABELS[role], {"url": at, "prompt": "text", "key_env": key_env})
-        for role, at in addresses.items()
-    }
-    result = checking.check(uses, TaskUse("prompts", task, limit), chosen, max_new_tokens, 60 * minutes)
+    asked = asked_servers(url, engine, "text", options)
+    result = checking.check(asked.uses, asked.task, asked.prompts, asked.tokens, asked.seconds)
     shown = [one for one in CHECKED if any(getattr(cell, one.key) not in (None, "") for cell in result.cells)]
     lines = [[column.text(asdict(cell)) for column in shown] for cell in result.cells]
     reasons = "\n".join(f"- {reason}" for reason in result.reasons)
@@ -225,7 +194,7 @@ def check_server(
         emit({"headline": result.headline, **asdict(result)})
     else:
         say(f"{result.headline}\n{reasons}\n")
-        print_table(TextTable(f"{name}, one request at a time", tuple(shown), lines, list(result.notes)), Console())
+        print_table(TextTable("one request at a time", tuple(shown), lines, list(result.notes)), Console())
     raise SystemExit(check_verdict.OUTCOMES[result.outcome])
 
 

@@ -90,6 +90,7 @@ class EngineRequest:
         max_tokens: the budget of the output.
         ignore_eos: the end of text is an ordinary token.
         top_logprobs: how many of the most probable tokens are asked for with each token of the output.
+        echo: the answer begins with the prompt, so that the engine scores a given text.
     """
 
     ids: tuple[int, ...]
@@ -101,6 +102,7 @@ class EngineRequest:
     seed: int = 0
     ignore_eos: bool = False
     top_logprobs: int = 0
+    echo: bool = False
 
 
 @dataclass(frozen=True)
@@ -169,6 +171,7 @@ class Reply:
         logprobs: log p of each token (natural), or None if unknown.
         acceptance: counts of kept drafts, or None if unknown.
         rows: probabilities at each token, or None if they were not asked for, or not sent.
+        prompt_ids: ids of the prompt as the engine read it, or None if unknown.
     """
 
     tokens: tuple[int, ...] | None = None
@@ -180,6 +183,7 @@ class Reply:
     logprobs: tuple[float, ...] | None = None
     acceptance: AcceptanceCounts | None = None
     rows: tuple[TokenRow, ...] | None = None
+    prompt_ids: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)

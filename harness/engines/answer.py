@@ -38,6 +38,7 @@ class ArrivingAnswer:
     chunks: list[Chunk] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     rows: list[TokenRow] = field(default_factory=list)
+    prompt_ids: tuple[int, ...] | None = None
     finish: str = ""
     usage: dict[str, Any] = field(default_factory=dict)
     acceptance: AcceptanceCounts | None = None
@@ -66,6 +67,7 @@ class ArrivingAnswer:
             logprobs=tuple(self.logprobs) or None,
             acceptance=self.acceptance,
             rows=tuple(self.rows) or None,
+            prompt_ids=self.prompt_ids,
         )
 
 

@@ -104,12 +104,14 @@ class Decoded:
         cell: the setting, as a run of engines has it.
         requests: one a prompt.
         rows: the probabilities of each output, by prompt.
+        prompt_ids: of each prompt, as the server read it; empty if it does not tell them.
         growth: of the server's counters.
     """
 
     cell: EngineCell
     requests: list[Request] = field(default_factory=list)
     rows: dict[str, tuple[TokenRow, ...]] = field(default_factory=dict)
+    prompt_ids: dict[str, tuple[int, ...]] = field(default_factory=dict)
     growth: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -245,14 +247,14 @@ def _audited(own: Decoded, plain: Decoded | None, facts: StoredVerdict) -> tuple
     if result is None:
         return facts, f"{own.lacking} tokens came without probabilities, and a choice of tokens proves nothing"
     facts = facts.merged(StoredVerdict(audit=stored_audit(result)))
-    said = _said(result)
+    said = audit_words(result)
     if of_plain is not None:
         facts = facts.merged(StoredVerdict(plain_audit=stored_audit(of_plain)))
         said += f"; the plain decode: e = {_e_value(of_plain)}" if result.verdict == "refuted" else ""
     return facts, said
 
 
-def _said(result: Audit) -> str:
+def audit_words(result: Audit) -> str:
     """Return the e-value, and the best bet or what would have been seen."""
     text = f"e = {_e_value(result)} (refuted from {result.threshold:g}) after {result.tokens} tokens"
     if result.verdict == "refuted":

@@ -62,7 +62,7 @@ class RowsEngine(Engine):
     """An engine that is asked for the most probable tokens too, and keeps those of its last answer."""
 
     def __init__(self, engine: Engine) -> None:
-        self._engine, self.rows = engine, tuple[TokenRow, ...]()
+        self._engine, self.rows, self.prompt_ids = engine, tuple[TokenRow, ...](), tuple[int, ...]()
 
     def open(self, weights: EngineWeights) -> None:
         """Find the server."""
@@ -78,9 +78,9 @@ class RowsEngine(Engine):
 
     def generate(self, request: EngineRequest) -> Reply:
         """Decode one prompt."""
-        self.rows = ()
+        self.rows, self.prompt_ids = (), ()
         reply = self._engine.generate(replace(request, top_logprobs=TOP))
-        self.rows = reply.rows or ()
+        self.rows, self.prompt_ids = reply.rows or (), reply.prompt_ids or ()
         return reply
 
 
@@ -118,7 +118,7 @@ def check(
             _warm_up(engine, cells[TEMPERATURES[0]][role], prompts[0])
         begun = clock()
         decoded = {
-            temperature: _decode(engines, of_role, prompts, begun + share * seconds, clock)
+            temperature: decode(engines, of_role, prompts, begun + share * seconds, clock)
             for share, (temperature, of_role) in zip((0.5, 1.0), cells.items(), strict=True)
         }
     finally:
@@ -144,7 +144,7 @@ NOBODY = Reference("", None)
 """No weights are needed."""
 
 
-def _decode(
+def decode(
     engines: Mapping[str, RowsEngine],
     cells: Mapping[str, EngineCell],
     prompts: Sequence[Prompt],
@@ -167,6 +167,7 @@ def _decode(
             answers.requests.append(row)
             if row.status == "ok":
                 answers.rows[prompt.id] = engines[role].rows
+                answers.prompt_ids[prompt.id] = engines[role].prompt_ids
     for role, engine in engines.items():
         after, earlier = engine.counters(), before[role]
         if after is not None and earlier is not None:

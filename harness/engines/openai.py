@@ -21,6 +21,7 @@ from stridebench.harness.core.engine import (
     EngineWeights,
     Reply,
     Tells,
+    whole_list,
 )
 from stridebench.harness.engines.answer import KEY_ENV, LOOPBACK, ArrivingAnswer, ServerKey, StreamEvent, rows_of
 from stridebench.harness.errors import UsageError
@@ -293,6 +294,7 @@ class OpenAI(Engine):
             **({"top_k": request.top_k} if request.top_k else {}),
             **({"ignore_eos": True} if request.ignore_eos else {}),
             **({"logprobs": request.top_logprobs} if request.top_logprobs else {}),
+            **({"echo": True} if request.echo else {}),
             **self.body,
         }
 
@@ -313,7 +315,10 @@ class OpenAI(Engine):
             told = choice.get("logprobs") or {}
             probs = told.get("token_logprobs") or []
             answer.rows += rows_of(told)
-            answer.logprobs += [float("nan") if value is None else float(value) for value in probs]
+            answer.prompt_ids = whole_list(choice.get("prompt_token_ids")) or answer.prompt_ids
+            tops = told.get("top_logprobs") or [{}] * len(probs)
+            scored = [p for p, top in zip(probs, tops, strict=True) if (p, top) != (None, None)]  # a text's first token
+            answer.logprobs += [float("nan") if value is None else float(value) for value in scored]
             if choice.get("text") or ids:
                 answer.text.append(str(choice.get("text") or ""))
                 answer.tokens += ids or []

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,12 @@ from numpy.typing import NDArray
 IDS = 40
 TABLE: NDArray[np.float64] = np.random.default_rng(3).normal(scale=2.0, size=(IDS, IDS))
 """The logits behind each token."""
+
+
+def logprobs_behind(logits: NDArray[np.float64], token: int) -> NDArray[np.float64]:
+    """The log-probabilities of the token behind another one."""
+    row: NDArray[np.float64] = logits[token] - np.logaddexp.reduce(logits[token])
+    return row
 
 
 @dataclass
@@ -28,6 +35,8 @@ class TableServer:
         drafted: drafts that it tells of each request, half of them accepted; None: it tells none.
         top: most probable tokens that it sends at most.
         stops: the id that ends an output, or -1.
+        scores: a request may ask for the probabilities of a given text (`echo`), which are those of the table.
+        tells_ids: it sends the ids of the prompt.
     """
 
     stream: int = 0
@@ -38,22 +47,29 @@ class TableServer:
     drafted: int | None = 8
     top: int = 20
     stops: int = -1
+    scores: bool = True
+    tells_ids: bool = True
 
     def __post_init__(self) -> None:
         self.logits = TABLE + np.random.default_rng(4).normal(scale=self.noise, size=TABLE.shape)
 
     def reply(self, body: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
         """The messages of one answer in the form of OpenAI's completions, one a token."""
-        name = hashlib.sha256(str(body["prompt"]).encode()).digest()
+        prompt = body["prompt"]
+        ids = prompt if isinstance(prompt, list) else [hashlib.sha256(prompt.encode()).digest()[0] % IDS]
         draws = np.random.default_rng([body["seed"], self.stream])
-        last, events = name[0] % IDS, []
+        top, last, events = min(body.get("logprobs", 0), self.top), ids[-1], []
         for place in range(body["max_tokens"]):
-            logprobs = self.logits[last] - np.logaddexp.reduce(self.logits[last])
+            logprobs = logprobs_behind(self.logits, last)
             last = self._next(logprobs, body["temperature"], draws, place)
-            events.append({"choices": [self._choice(last, logprobs, min(body.get("logprobs", 0), self.top), place)]})
+            events.append({"choices": [self._choice(last, logprobs, top, place)]})
             if last == self.stops:
                 break
         events[-1]["choices"][0]["finish_reason"] = "stop" if last == self.stops else "length"
+        if body.get("echo") and self.scores:
+            events = [*self._echoed(ids, top), *events]
+        if self.tells_ids:
+            events[0]["choices"][0]["prompt_token_ids"] = ids
         told: dict[str, Any] = {}
         if self.drafted is not None:
             drafted = min(self.drafted, len(events))
@@ -61,11 +77,19 @@ class TableServer:
             told = {"metrics": {"speculative_decoding": {"num_spec_steps": drafted // 2, **counts}}}
         return [*events, {"choices": [], "usage": {"completion_tokens": len(events)}, **told}]
 
+    def _echoed(self, ids: Sequence[int], top: int) -> Iterator[dict[str, Any]]:
+        """The tokens of the prompt with their probabilities; the first has none."""
+        first = {"tokens": [f"token_id:{ids[0]}"], "token_logprobs": [None], "top_logprobs": [None]}
+        yield {"choices": [{"index": 0, "text": "", "finish_reason": None, "logprobs": first}]}
+        for before, token in pairwise(ids):
+            choice = self._choice(token, logprobs_behind(TABLE, before), top, 1)
+            yield {"choices": [{key: value for key, value in choice.items() if key != "token_ids"}]}
+
     def _next(self, logprobs: NDArray[np.float64], temperature: float, draws: np.random.Generator, place: int) -> int:
         if temperature == 0:
             slips = bool(self.slip) and place % self.slip == self.slip - 1
             return int(np.argsort(-logprobs)[1 if slips else 0])
-        weights = np.exp(self.power * logprobs)
+        weights = np.exp(self.power * logprobs / temperature)
         return int(draws.choice(IDS, p=weights / weights.sum()))
 
     def _choice(self, token: int, logprobs: NDArray[np.float64], top: int, place: int) -> dict[str, Any]:

@@ -132,7 +132,7 @@ def test_prompts_that_cannot_be_sent_and_engines_without_a_server_are_one_messag
     (chat := tmp_path / "chat.jsonl").write_text('{"messages": [{"role": "user", "content": "hello"}]}\n')
     assert "is not a text" in refused("engine", "check", "http://127.0.0.1:9", "--prompts", chat)
     words = ("--prompts", prompts, "--engine", "transformers")
-    assert "there is no server to check" in refused("engine", "check", "http://127.0.0.1:9", *words)
+    assert "there is no server to ask" in refused("engine", "check", "http://127.0.0.1:9", *words)
 
 
 def test_the_time_is_shared_by_both_temperatures_and_each_has_a_prompt_at_least(prompts: Path) -> None:

@@ -1,0 +1,128 @@
+"""Running servers and prompts for them, as `stride engine check` and `stride audit URL` take them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from stridebench.harness.cli.main import LocalPath, add_to_step_summary, emit, say
+from stridebench.harness.core.task import Prompt
+from stridebench.harness.engines.answer import KEY_ENV
+from stridebench.harness.errors import UsageError
+from stridebench.harness.plan.entries import EngineUse, TaskUse
+from stridebench.harness.registry import ENGINES, TASKS
+
+if TYPE_CHECKING:
+    from stridebench.harness.engines.scoring import ScoredServer
+
+LABELS = {"speculative": "with drafts", "plain": "plain"}
+MINUTES, TOKENS = 5.0, 64
+
+
+def server_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of a command that asks a running server and its plain decode."""
+    for option in (
+        click.option("--key-env", help=f"The environment variable that holds its key. Default: {KEY_ENV}."),
+        click.option("--max-new-tokens", type=click.IntRange(1), help=f"Of each output. Default: {TOKENS}."),
+        click.option(
+            "--minutes", type=click.FloatRange(0, min_open=True), help=f"At most, for a server. Default: {MINUTES:g}."
+        ),
+        click.option("--limit", type=click.IntRange(1), help="Only the first prompts."),
+        click.option(
+            "--prompts",
+            type=LocalPath(exists=True, dir_okay=False),
+            help="For a server: a file of prompts, as `stride run --prompts` takes it; they are sent as texts.",
+        ),
+        click.option(
+            "--plain", metavar="URL", help="The same model on the same engine without drafts, to compare with."
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+@dataclass(frozen=True)
+class AskedServers:
+    """Servers by role, "speculative" and "plain", and the prompts that they get."""
+
+    uses: Mapping[str, EngineUse]
+    task: TaskUse
+    prompts: Sequence[Prompt]
+    tokens: int
+    seconds: float
+
+
+def asked_servers(url: str, engine: str | None, prompt: str, options: Mapping[str, Any]) -> AskedServers:
+    """Return the servers and prompts that the options name.
+
+    Args:
+        engine: the adapter, or None for that of the server's own name.
+        prompt: how prompts are sent: "text", or "ids" if they are known.
+        options: of ``server_options``.
+
+    Raises:
+        UsageError: there are no prompts, or they are not texts; the engine has no server. EngineFault: nothing answers.
+    """
+    from stridebench.harness.engines import checking  # imports torch
+
+    if options["prompts"] is None:
+        raise UsageError(f"prompts for {url} are missing; name a file with --prompts")
+    task: Any = TASKS.get("prompts")(file=str(options["prompts"]))
+    chosen = task.prompts()[: options["limit"]]
+    if textless := [one.id for one in chosen if one.text is None or one.last]:
+        raise UsageError(f"{textless[0]} of {options['prompts']} is not a text; write it as `prompt`, as it is sent")
+    addresses = {"speculative": url, **({"plain": options["plain"]} if options["plain"] else {})}
+    key = options["key_env"] or KEY_ENV
+    name = engine or checking.adapter_of(url, key)
+    if not hasattr(ENGINES.get(name), "url"):
+        raise UsageError(f"{name} runs in this process, so there is no server to ask; `stride list engines` has some")
+    uses = {
+        role: EngineUse(name, LABELS[role], {"url": at, "prompt": prompt, "key_env": key})
+        for role, at in addresses.items()
+    }
+    seconds = 60 * (options["minutes"] or MINUTES)
+    tokens = options["max_new_tokens"] or TOKENS
+    return AskedServers(uses, TaskUse("prompts", task, options["limit"]), chosen, tokens, seconds)
+
+
+def audit_server(url: str, temperature: float, as_json: bool, options: Mapping[str, Any]) -> int:
+    """Audit a server by its own scoring, print the result, and return the exit code.
+
+    Raises:
+        UsageError: T = 0, where nothing is drawn; the server cannot score a text.
+    """
+    from stridebench.harness.engines.check_verdict import audit_words
+    from stridebench.harness.engines.scoring import audit_servers
+
+    if not temperature > 0 or not math.isfinite(temperature):
+        raise UsageError(f"at T = {temperature:g} nothing is drawn; give a temperature above 0, or use engine check")
+    asked = asked_servers(url, None, "ids", options)
+    result = audit_servers(asked.uses, asked.task, asked.prompts, (temperature, asked.tokens), asked.seconds)
+    servers = [one for one in (result.own, result.plain) if one is not None]
+    lines = [f"{result.verdict}: {audit_words(result.own.audit)}"]
+    if result.plain is not None:
+        lines.append(f"- the plain decode: {result.plain.audit.verdict}: {audit_words(result.plain.audit)}")
+    lines += [f"- {line}" for one in servers for line in _findings(one)]
+    add_to_step_summary("\n\n".join(lines))
+    if as_json:
+        emit(asdict(result))
+    else:
+        say("\n".join(lines))
+    return result.exit_code
+
+
+def _findings(one: ScoredServer) -> list[str]:
+    """Return what else the scoring of a server shows."""
+    total = one.audit.tokens + one.audit.near
+    lines = [f"{one.url}: {one.audit.tokens} of {total} tokens of {one.prompts} outputs could bet"]
+    if one.failed:
+        lines.append(f"{one.url}: {one.failed} requests failed")
+    if one.sent.worst is not None:
+        said = "are right" if one.sent.right else "are wrong"
+        apart = f"they differ by up to {one.sent.worst:.2f} from the scored ones ({one.sent.where})"
+        lines.append(f"{one.url}: the probabilities sent with {one.sent.tokens} tokens {said}: {apart}")
+    return lines
