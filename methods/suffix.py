@@ -1,0 +1,126 @@
+"""SuffixDecoding: copy the most frequent continuation of a suffix of the text so far.
+
+The counts of the paper's suffix tree are those of the places where a suffix stands, so the places are kept and no tree
+is. This is the tree of one prompt and its output; the paper's tree of earlier outputs is not built.
+
+Source: Oliaro et al. 2024, arXiv:2411.04975; linear drafts, with the defaults of Arctic Inference.
+Symbols: x copied tokens, p the target's distributions. Copies are point masses, so they are accepted with p(x).
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from stridebench.harness.core.draft import Acceptance, Draft
+from stridebench.harness.core.method import Claim, Method
+from stridebench.harness.core.run import Run
+from stridebench.harness.errors import UsageError
+from stridebench.harness.registry import METHODS
+from stridebench.methods.verifiers.rejection import CORRECTION_FROM_TARGET, verify_chain
+
+
+@dataclass
+class SuffixDrafter:
+    """The places of every token that was read. The end of the text is a place too, which nothing continues.
+
+    Args:
+        length: most tokens of a draft.
+        factor: a draft has at most so many times the tokens of the suffix that it continues.
+        min_prob: a draft ends before its estimated probability falls below this.
+        depth: longest suffix and draft together.
+        places: the index behind each occurrence, by token.
+        read: number of tokens read so far.
+    """
+
+    length: int
+    factor: float
+    min_prob: float
+    depth: int
+    places: defaultdict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    read: int = 0
+
+    def propose(self, run: Run) -> Draft:
+        """Return point masses on the best continuation; none if nothing matches or no room is left."""
+        tokens = run.target.tokens
+        for place in range(self.read, len(tokens)):
+            self.places[tokens[place]].append(place + 1)
+        self.read = len(tokens)
+        copied = self.best(tokens, min(self.length, run.room - 1))
+        return Draft(torch.tensor(copied, dtype=torch.long, device=run.target.device)) if copied else run.nothing
+
+    def best(self, tokens: Sequence[int], room: int) -> list[int]:
+        """Return the continuation with the most expected tokens; the longer suffix of two alike."""
+        draft: list[int] = []
+        score = 0.0
+        matches, size = self.places.get(tokens[-1], []), 1
+        while len(matches) > 1 and size < self.depth:
+            budget = min(room, int(size * self.factor), self.depth - size)
+            path, expected = self._path(tokens, matches, budget)
+            if path and expected >= score:
+                draft, score = path, expected
+            size += 1
+            matches = [place for place in matches if place >= size and tokens[place - size] == tokens[-size]]
+        return draft
+
+    def _path(self, tokens: Sequence[int], matches: Sequence[int], budget: int) -> tuple[list[int], float]:
+        """Return the most frequent next tokens, and the sum of the estimated probabilities of its prefixes."""
+        path: list[int] = []
+        probability, expected = 1.0, 0.0
+        while len(path) < budget:
+            following = Counter(tokens[place] for place in reversed(matches) if place < len(tokens))
+            if not following:
+                break
+            token, count = following.most_common(1)[0]  # of equally frequent ones the latest
+            probability *= count / len(matches)
+            if probability < self.min_prob:
+                break
+            path.append(token)
+            expected += probability
+            matches = [place + 1 for place in matches if place < len(tokens) and tokens[place] == token]
+        return path, expected
+
+
+@METHODS.register("suffix")
+@dataclass(frozen=True)
+class Suffix(Method[SuffixDrafter]):
+    """Copy the most frequent continuation of a suffix of the text so far; longer suffixes have longer drafts.
+
+    Args:
+        length: most tokens of a draft.
+        factor: a draft has at most so many times the tokens of the suffix that it continues.
+        min_prob: a draft ends before its estimated probability falls below this.
+        depth: longest suffix and draft together.
+    """
+
+    length: int = 16
+    factor: float = 1.0
+    min_prob: float = 0.1
+    depth: int = 64
+
+    claim = Claim.SAME_LAW
+    source = "arXiv:2411.04975, section 4, linear drafts of the tree of one request"
+    mutants = (CORRECTION_FROM_TARGET,)
+
+    def __post_init__(self) -> None:
+        if self.length < 1 or self.depth < 2:
+            raise UsageError(f"suffix: length {self.length}, depth {self.depth}; they start at 1 and 2")
+        if not self.factor > 0 or not 0 <= self.min_prob <= 1:
+            raise UsageError(
+                f"suffix: factor {self.factor:g}, min_prob {self.min_prob:g}; give a factor above 0 and a probability"
+            )
+
+    def start(self, run: Run) -> SuffixDrafter:
+        return SuffixDrafter(self.length, self.factor, self.min_prob, self.depth)
+
+    def step(self, run: Run, state: SuffixDrafter) -> Acceptance:
+        draft = state.propose(run)
+        p = run.probs(run.target.forward(draft))
+        return verify_chain(draft.tokens, None, p, run.draws)
+
+    @classmethod
+    def variants(cls) -> Sequence[Suffix]:
+        return (cls(), cls(length=3, factor=4.0, min_prob=0.0))

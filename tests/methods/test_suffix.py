@@ -1,0 +1,96 @@
+"""SuffixDecoding: the copy that it drafts, by hand and against a tree of counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stridebench.harness.backbones.toy import Tabular
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.loop import decode
+from stridebench.harness.core.run import open_run
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.errors import UsageError
+from stridebench.methods.suffix import Suffix
+
+MODEL = Tabular("tabular", {"vocabulary": 10, "context": 500})
+
+
+def copied(method: Suffix, tokens: Sequence[int], budget: int = 400) -> list[int]:
+    run = open_run(MODEL, lambda name: MODEL, tokens, Sampling(0.0), budget, SeededDraws(0, "t", "p", 0))
+    drafted: list[int] = method.start(run).propose(run).tokens.tolist()
+    return drafted
+
+
+@pytest.mark.parametrize(
+    ("method", "tokens", "expected"),
+    [
+        (Suffix(), (1, 2, 3, 4, 1, 2), [3, 4]),  # a suffix of two has a draft of two
+        (Suffix(factor=2.0), (1, 2, 3, 4, 1, 2), [3, 4, 1, 2]),
+        (Suffix(length=1), (1, 2, 3, 4, 1, 2), [3]),
+        (Suffix(factor=0.5), (1, 2, 3, 4, 1, 2), [3]),
+        (Suffix(), (2, 3, 2, 4, 2, 4, 2), [4, 2]),  # two of probability 1 / 2 behind 4, 2; one of 2 / 4 behind 2
+        (Suffix(), (2, 3, 2, 4, 9, 2, 4, 8, 2), [4]),  # twice 4, once 3
+        (Suffix(min_prob=0.6), (1, 2, 3, 4, 1, 2), []),  # of the two places of 2 one is the end
+        (Suffix(), (1, 2, 3), []),
+        (Suffix(), (1,), []),
+    ],
+)
+def test_the_copy_by_hand(method: Suffix, tokens: tuple[int, ...], expected: list[int]) -> None:
+    assert copied(method, tokens) == expected
+
+
+def by_tree(method: Suffix, tokens: list[int]) -> list[int]:
+    """The draft by a tree that counts every part of the text of at most ``depth`` tokens."""
+    counts: dict[tuple[int, ...], int] = {}
+    latest: dict[tuple[int, ...], int] = {}
+    for begin in range(len(tokens)):
+        for end in range(begin + 1, min(begin + method.depth, len(tokens)) + 1):
+            part = tuple(tokens[begin:end])
+            counts[part], latest[part] = counts.get(part, 0) + 1, end
+    best, best_score = [], 0.0
+    for size in range(1, min(len(tokens), method.depth)):
+        node, probability, score = tuple(tokens[-size:]), 1.0, 0.0
+        draft: list[int] = []
+        while len(draft) < min(method.length, int(size * method.factor)):
+            children = [child for child in counts if len(child) == len(node) + 1 and child[:-1] == node]
+            if not children:
+                break
+            child = max(children, key=lambda one: (counts[one], latest[one]))
+            probability *= counts[child] / counts[node]
+            if probability < method.min_prob:
+                break
+            draft, score, node = [*draft, child[-1]], score + probability, child
+        if draft and score >= best_score:
+            best, best_score = draft, score
+    return best
+
+
+@settings(deadline=None, derandomize=True, max_examples=150)
+@given(st.lists(st.integers(0, 2), min_size=1, max_size=24), st.sampled_from([1.0, 2.5]), st.sampled_from([0.0, 0.3]))
+def test_the_draft_is_that_of_a_tree_of_counts(tokens: list[int], factor: float, min_prob: float) -> None:
+    method = Suffix(length=4, factor=factor, min_prob=min_prob, depth=6)
+    assert copied(method, tokens) == by_tree(method, tokens)
+
+
+def test_drafts_are_less_deep_than_the_room_that_is_left() -> None:
+    assert [len(copied(Suffix(factor=4.0), (1, 2, 3, 4, 1, 2), budget)) for budget in (1, 2, 3)] == [0, 1, 2]
+
+
+def test_the_greedy_output_is_the_targets() -> None:
+    outputs = []
+    for method in (Suffix(), Suffix(length=3, factor=4.0, min_prob=0.0)):
+        run = open_run(MODEL, lambda name: MODEL, (1, 2, 1), Sampling(0.0), 80, SeededDraws(0, "t", "p", 0))
+        result = decode(method, run)
+        assert sum(step.accepted for step in result.steps) > 0
+        outputs.append(result.tokens)
+    assert outputs[0] == outputs[1]
+
+
+@pytest.mark.parametrize("params", [{"length": 0}, {"depth": 1}, {"factor": 0.0}, {"min_prob": 1.5}])
+def test_a_parameter_out_of_range_is_an_error(params: dict[str, float]) -> None:
+    with pytest.raises(UsageError, match="suffix: "):
+        Suffix(**params)  # type: ignore[arg-type]
