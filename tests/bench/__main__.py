@@ -19,10 +19,10 @@ from stridebench.harness.machine.device import check_device
 from stridebench.harness.machine.memory import keep_pages
 from stridebench.harness.record.provenance import machine
 from stridebench.harness.train.tiny_components import make
-from tests.bench import decoding, gpu, growth, large, startup
+from tests.bench import decoding, gpu, growth, large, reading, startup
 from tests.bench.timing import Bench, Row, Settings
 
-NAMED = decoding.NAMED | growth.BENCHMARKS | large.BENCHMARKS | startup.BENCHMARKS | gpu.BENCHMARKS
+NAMED = decoding.NAMED | growth.BENCHMARKS | large.BENCHMARKS | startup.BENCHMARKS | reading.BENCHMARKS | gpu.BENCHMARKS
 """Benchmarks that run only if they are named; ``decoding.BENCHMARKS`` are the others."""
 
 
@@ -45,7 +45,8 @@ def main(
 ) -> None:  # fmt: skip
     """Time the harness: beside transformers (default), or the benchmarks whose names contain ONLY.
 
-    Names: trees, overhead, windows, quantized, llama-bench, startup, scale, executors, and gpu with captured passes.
+    Names: trees, overhead, windows, quantized, llama-bench, startup, reading (stored runs), scale, executors, and gpu
+    with captured passes.
     Every row is appended to --out as soon as it exists.
     Exit codes: 0 every goal is met, 1 one is missed, 4 one is inconclusive (fewer than 24 pairs, or a wide interval).
     """

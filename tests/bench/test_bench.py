@@ -23,7 +23,7 @@ from stridebench.harness.errors import UsageError
 from stridebench.harness.plan import presets
 from stridebench.harness.run import machine_profile
 from tests.bench import __main__ as runner
-from tests.bench import decoding, gpu, growth, large, startup, timing
+from tests.bench import decoding, gpu, growth, large, reading, startup, timing
 from tests.bench.timing import Row, Settings, compare, in_turn
 
 SMALL = Settings(backbone="embedded-code", pairs=1, tokens=8, threads=1)
@@ -264,3 +264,17 @@ class TestStartup:
         assert startup.peak_mb("x = bytearray(60_000_000)") > startup.peak_mb("pass") + 50
         with pytest.raises(UsageError, match="exit code 3"):
             startup.peak_mb("raise SystemExit(3)")
+
+
+def test_a_command_that_reads_a_run_is_timed_without_torch(tmp_path: Path) -> None:
+    places = {"RUN": tmp_path / "run", "SITE": tmp_path / "site"}
+    (row,) = reading.reading(("report", "RUN/none"), 100.0, True, places)("reading x", SMALL)
+    assert row.verdict == "inconclusive" and row.pairs == 1 and row.note.endswith("no torch")
+    with pytest.raises(RuntimeError, match="ended with 2"):
+        next(reading.reading(("report", "SITE"), 100.0, False, places)("reading x", SMALL))
+
+
+def test_the_copies_of_a_run_are_cells_of_their_own() -> None:
+    cells = reading.copied(2).sealed_cells
+    assert len(cells) == 2 * len(reading.copied(1).sealed_cells)
+    assert all(cell.meta.baseline in cells and cell.name == cell.meta.cell for cell in cells.values())
