@@ -4,9 +4,10 @@
     tonight = stridebench.run(methods=["prompt_lookup"], backbones="smollm2-135m", prompts="mine.jsonl")
     tonight.table[["label", "speedup", "verdict"]]
 
-``run`` decodes, ``open_runs`` reads finished runs, ``query`` answers SQL over them, ``verify`` proves that methods are
-exact, ``audit`` bets against the tokens of a run or of a file, ``gate`` tests a run against a baseline, and ``compare``
-compares runs. The verbs of the command line call the same functions, and continue a run that was started here.
+``run`` decodes, ``open_run`` and ``open_runs`` read finished runs, ``query`` answers SQL over them, ``verify`` proves
+that methods are exact, ``audit`` bets against the tokens of a run or of a file, ``gate`` tests a run against a
+baseline, and ``compare`` compares runs. The verbs of the command line call the same functions, and continue a run that
+was started here.
 
 This folder is installed as the package ``stridebench``; ``harness``, ``methods``, ``tasks`` and ``reports`` are
 installed below it. Names are loaded when they are first used, so that importing the package does not import torch.
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from stridebench.harness.errors import WeightsError as WeightsError
     from stridebench.running import run as run
     from stridebench.stored_run import StoredRun as StoredRun
+    from stridebench.stored_run import open_run as open_run
     from stridebench.stored_run import open_runs as open_runs
     from stridebench.stored_run import query as query
 
@@ -39,7 +41,7 @@ _HOMES = {
     "harness": ("__version__",),
     "harness.errors": ("RunIncomplete", "StoreError", "StrideError", "UsageError", "WeightsError"),
     "running": ("run",),
-    "stored_run": ("StoredRun", "open_runs", "query"),
+    "stored_run": ("StoredRun", "open_run", "open_runs", "query"),
 }
 _MODULES = {name: f"stridebench.{module}" for module, names in _HOMES.items() for name in names}
 __all__ = sorted(_MODULES)  # names of the table above

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 import pandas as pd
@@ -15,15 +16,40 @@ from stridebench.harness.errors import printable_line
 from stridebench.harness.machine.extras import optional
 from stridebench.harness.record.store import SealedCell, Store
 from stridebench.reports.query.schema import NamedRun
-from stridebench.reports.run_folders import run_folders
+from stridebench.reports.run_folders import match_name, run_folders
 from stridebench.reports.run_report import RunReport
 
 if TYPE_CHECKING:
     from stridebench.reports.query.database import Answer
 
 
+@dataclass(frozen=True)
+class RunCell:
+    """A finished cell of a run.
+
+    Args:
+        name: its id.
+        row: its row of the table.
+        samples: one row a decoded prompt, of an engine's cell empty.
+        steps: one row a step of a decode.
+        requests: one row a request, of an engine's cell.
+    """
+
+    name: str
+    row: pd.Series[Any]
+    samples: pd.DataFrame
+    steps: pd.DataFrame
+    requests: pd.DataFrame
+
+    def __repr__(self) -> str:
+        return f"RunCell({self.name!r}): {self.row['verdict']}"
+
+
 class StoredRun:
     """A run folder, read when a frame is first asked for.
+
+    ``run["zipar window=2"]`` is a finished cell, named by its label as the table has it, its id, or parts of that;
+    iterating yields all finished cells.
 
     Args:
         path: the folder, or a URL.
@@ -74,6 +100,44 @@ class StoredRun:
         cells = self._store.engine_cells()
         return _joined([self._store.cell(name).requests.assign(cell=name) for name in cells])
 
+    def __getitem__(self, name: str) -> RunCell:
+        """Return the only finished cell that ``name`` fits.
+
+        Raises:
+            UnknownNameError: none fits. UsageError: several do; they are listed.
+        """
+        return self._cell(match_name([*self.cells, *self._store.engine_cells()], name))
+
+    def __iter__(self) -> Iterator[RunCell]:
+        return map(self._cell, [*self.cells, *self._store.engine_cells()])
+
+    def __len__(self) -> int:
+        return len(self.cells) + len(self._store.engine_cells())
+
+    def __bool__(self) -> bool:
+        return True  # a run without a finished cell is a run
+
+    def _cell(self, name: str) -> RunCell:
+        cell, frame = self._store.cell(name), self.table if name in self._store.manifest.cells else self.engines
+        row = frame[frame["cell"] == name].iloc[0]
+        return RunCell(name, row, _samples(cell), cell.steps, cell.requests)
+
+    def to_latex(self, columns: Sequence[str] = (), label: str = "") -> str:
+        """Return one table for a paper, as `stride report RUN --latex` writes it.
+
+        Args:
+            columns: keys or headings, such as "verdict" and "speedup". Default: those of a paper.
+            label: for ``\\ref``.
+
+        Raises:
+            UsageError: a column is unknown, or no cell is finished.
+        """
+        return self._report.latex(columns, label)
+
+    def to_html(self) -> str:
+        """Return the tables of `stride report`, with every text escaped."""
+        return self._report.html()
+
     def query(self, sql: str) -> pd.DataFrame:
         """Answer one SQL query over the views of this run; see `query`."""
         return query(sql, self)
@@ -102,7 +166,19 @@ class StoredRun:
 
     def _repr_html_(self) -> str:
         """Return the tables of `stride report`, which a notebook shows."""
-        return self._report.html()
+        return self.to_html()
+
+
+def open_run(path: str | Path) -> StoredRun:
+    """Open a finished or half-finished run.
+
+    Args:
+        path: its folder, or its URL.
+
+    Raises:
+        StoreError: it holds no run, or a damaged one.
+    """
+    return StoredRun(path)
 
 
 def open_runs(*paths: str | Path) -> list[StoredRun]:

@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 
 from stridebench.harness.cli.main import LazyGroup, emit, say
-from stridebench.harness.cli.show import match_name
 from stridebench.harness.core.task import SetScore
 from stridebench.harness.discover import declare_all
 from stridebench.harness.errors import UsageError, printable_line
@@ -16,6 +15,7 @@ from stridebench.harness.registry import LAYOUTS
 from stridebench.reports.interchange import writers
 from stridebench.reports.interchange.readers import read
 from stridebench.reports.interchange.results import table
+from stridebench.reports.run_folders import match_name
 from stridebench.reports.text_table import markdown_lines, number
 
 PATH = click.Path(path_type=Path)

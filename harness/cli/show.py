@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -15,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from stridebench.harness.cli.main import emit, say
-from stridebench.harness.errors import UnknownNameError, UsageError, printable, printable_line
+from stridebench.harness.errors import UsageError, printable, printable_line
 from stridebench.harness.record.metrics import METRICS, acceptance_by_depth, totals, value
 from stridebench.harness.record.outputs import (
     ACCEPTED,
@@ -30,6 +29,7 @@ from stridebench.harness.record.outputs import (
 from stridebench.harness.record.store import SealedCell, Store
 from stridebench.reports.engine_rows import summarise_engines
 from stridebench.reports.html.cell_facts import CellFacts, engine_facts
+from stridebench.reports.run_folders import match_name, match_prompt
 from stridebench.reports.summary import reader, row_of
 from stridebench.reports.tables import COLUMN
 
@@ -37,8 +37,6 @@ COLOURS = {ACCEPTED: "green", CORRECTED: "red", BONUS: "blue", FORCED: "yellow",
 COUNTS = ("drafted", "tested", "accepted", "emitted", "forced")
 BLOCK = "\N{BLACK SQUARE}"
 """Stands for a token of an output that is not text."""
-LISTED = 12
-"""A message lists at most so many cells or prompts."""
 STEPS = 24
 """The table shows at most so many steps; --json has all."""
 TOLD = ("prompt_tokens", "output_tokens", "finish", "draft_steps", "drafted", "accepted", "histogram", "error")
@@ -84,51 +82,6 @@ def command(run: Path, cell: str | None, prompt: str | None, as_json: bool) -> N
         emit(document)
         return
     _print(document, finished, row_of(name, store.cells(), reader(store)))
-
-
-def match_name(ids: list[str], text: str) -> str:
-    """Return the only cell whose id is ``text``, begins with it, contains it, or contains its parts in their order.
-
-    A label of the run's table, such as ``sjdpp tau=0.25`` or ``sjdpp tau=0.25 T=1``, is read as the beginning of an
-    id. If other labels begin with it, they are named on standard error.
-
-    Raises:
-        UnknownNameError: there is no such cell. UsageError: there are several; they are listed.
-    """
-    words, _, temperature = text.partition(" T=")
-    label, at = (re.sub(r"[^\w=+-]+", "-", one, flags=re.ASCII).strip("-") for one in (words, f"T{temperature}"))
-    parts = re.compile(".*".join(map(re.escape, text.split("."))))
-    rules: list[Callable[[str], object]] = [
-        lambda name: name.startswith(f"{text}."),
-        lambda name: label and name.startswith(f"{label}.") and (not temperature or f".{at}." in name),
-        lambda name: name.startswith(f"{text}-"),
-        lambda name: text in name,
-        parts.search,
-    ]
-    found = _only_one("cell", ids, text, rules)
-    longer = [name.split(".")[0] for name in ids if name.startswith(f"{label}-")]
-    if label and found.startswith(f"{label}.") and longer:
-        say(f"{text!r} is {found}; its other settings: {', '.join(dict.fromkeys(longer))}", err=True)
-    return found
-
-
-def _only_one(kind: str, ids: list[str], text: str, rules: Sequence[Callable[[str], object]]) -> str:
-    """Return ``text`` if it is an id, or the only id that meets the first of the rules that any meets.
-
-    Raises:
-        UnknownNameError: no id meets a rule. UsageError: several do; the first of them are listed.
-    """
-    if text in ids:
-        return text
-    for rule in rules:
-        matches = [name for name in ids if rule(name)]
-        if len(matches) == 1:
-            return matches[0]
-        if matches and text:
-            listed = "".join(f"\n  {name}" for name in matches[:LISTED])
-            more = f"\n  and {len(matches) - LISTED} more" if len(matches) > LISTED else ""
-            raise UsageError(f"{text!r} fits {len(matches)} {kind}s; write more of one's id:{listed}{more}")
-    raise UnknownNameError(kind if kind == "cell" else f"{kind} of this cell", text, ids)
 
 
 class CellDocument(TypedDict):
@@ -215,15 +168,6 @@ def show_prompt(cell: SealedCell, prompt: str, as_json: bool) -> None:
     console.print(Text(printable(asked) if asked else "(the run does not hold its text)"))
     for _, sample in samples.iterrows():
         _print_decode(console, sample, steps[steps["repetition"] == sample["repetition"]])
-
-
-def match_prompt(ids: list[str], text: str) -> str:
-    """Return the only prompt whose id is ``text``, ends with it after a slash, or begins with it.
-
-    Raises:
-        UnknownNameError: there is no such prompt. UsageError: there are several; the first of them are listed.
-    """
-    return _only_one("prompt", ids, text, [lambda name: name.endswith(f"/{text}"), lambda name: name.startswith(text)])
 
 
 def _print_decode(console: Console, sample: pd.Series[Any], steps: pd.DataFrame) -> None:

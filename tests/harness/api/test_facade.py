@@ -182,6 +182,21 @@ def test_open_runs_finds_the_runs_of_a_folder(finished, tmp_path):
         stridebench.open_runs(tmp_path / "nowhere")
 
 
+def test_a_run_has_its_cells_by_their_labels(finished):
+    run = stridebench.open_run(finished.path)
+    assert [cell.name for cell in run] == run.cells and len(run) == len(run.cells) and run
+    name = run.cells[-1]
+    cell = run[name]
+    assert cell.name == name and cell.row["cell"] == name and (~cell.samples["warmup"]).sum() == cell.row["n_run"]
+    label = f"{cell.row['label']} T={cell.row['temperature']:g}"
+    assert run[label].name == name and repr(cell) == f"RunCell({name!r}): {cell.row['verdict']}"
+    with pytest.raises(UsageError, match="there is no cell 'nothing'"):
+        run["nothing"]
+    assert r"\label{tab:x}" in run.to_latex(["verdict", "speedup"], "tab:x") and "<table" in run.to_html()
+    with pytest.raises(UsageError, match="no column 'x'; known: "):
+        run.to_latex(["x"])
+
+
 def test_verify_gives_a_row_a_setting():
     with without_shape_checks():
         frame = stridebench.verify("sjdpp", quick=True, reuse="M", window=2)

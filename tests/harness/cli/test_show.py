@@ -9,10 +9,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from stridebench.harness.cli.show import headline, match_name, match_prompt, show_prompt
+from stridebench.harness.cli.show import headline, show_prompt
 from stridebench.harness.errors import UnknownNameError, UsageError
 from stridebench.harness.record.entries import CellMeta
 from stridebench.harness.record.store import SealedCell
+from stridebench.reports.run_folders import match_name, match_prompt
 
 IDS = (
     "prompt_lookup.smollm2-135m.bf16.T0.humaneval-d77e43b4",
