@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -16,6 +17,12 @@ from stridebench.harness.machine.device import multiplies_bf16
 from stridebench.harness.machine.extras import install_command
 from stridebench.harness.machine.folders import cache_folder
 from stridebench.harness.plan import presets
+from stridebench.harness.plan.budget import foreseen
+from stridebench.harness.plan.estimate import estimate
+from stridebench.harness.plan.expand import expand
+from stridebench.harness.plan.overrides import Overrides
+from stridebench.harness.plan.resolve import suite_to_run
+from stridebench.harness.plan.suite import duration_words
 from stridebench.harness.record import provenance
 from stridebench.harness.registry import METHODS, TASKS
 from stridebench.tasks.metrics import sandbox
@@ -40,9 +47,9 @@ class Check(TypedDict):
     help="Measure bandwidth, products and launches, and write them for `stride paper predict --machine FILE`.",
 )
 @click.option("--device", default="cpu", show_default=True, help="Of --profile: a torch device, such as cuda.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document: {machine, versions, checks}.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document: {answer, machine, versions, ...}.")
 def command(noise: bool, profile: Path | None, device: str, as_json: bool) -> None:
-    """Print the machine, versions, disk, weights and extras, and which parts of the sandbox are missing.
+    """Say whether `stride run quick` will run, then print machine, versions, disk, weights, extras and sandbox.
 
     Exit code: 1 if something that `stride run quick` needs is broken.
 
@@ -70,8 +77,9 @@ def command(noise: bool, profile: Path | None, device: str, as_json: bool) -> No
         "checks": checks,
     }
     if as_json:
-        emit(document)
+        emit(document | {"answer": answer(checks)})
     else:
+        say(answer(checks))
         for part in ("machine", "versions"):
             for key, item in document[part].items():
                 say(f"{key:>24}  {item}")
@@ -79,6 +87,20 @@ def command(noise: bool, profile: Path | None, device: str, as_json: bool) -> No
             say(f"{'ok' if check['ok'] else check['level']:>24}  {check['what']}: {check['found']}")
     if any(not check["ok"] and check["level"] == "error" for check in checks):
         raise SystemExit(1)
+
+
+def answer(checks: Sequence[Check]) -> str:
+    """Return whether the suite quick will run here, in which types and for how long, or why it will not."""
+    faults = [f"{one['what']}: {one['found']}" for one in checks if not one["ok"] and one["level"] == "error"]
+    if faults:
+        return f"quick will not run: {'; '.join(faults)}"
+    plan = foreseen(expand(suite_to_run("quick", Overrides(), None, False)))
+    types = ", ".join(dict.fromkeys(cell.dtype for cell in plan.runnable))
+    absent = dict.fromkeys(cell.backbone for cell in plan.runnable if not presets.resolve(cell.backbone).ready())
+    seconds = estimate(plan).seconds
+    time = "" if seconds is None else f", about {duration_words(seconds)} on a CPU that reads 6 GB/s"
+    fetched = f"; it fetches {', '.join(absent)} first" if absent else ""
+    return f"quick will run: {len(plan.runnable)} cells in {types}{time}{fetched}"
 
 
 def _measure(profile: Path, device: str) -> None:

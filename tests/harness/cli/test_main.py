@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 import pytest
 
+from stridebench.harness.cli.doctor import Check, answer
 from stridebench.harness.cli.main import VERBS
 from stridebench.harness.cli.main import stride as stride_group
 from stridebench.harness.record.columns import Record, Sample
@@ -308,10 +309,18 @@ def test_doctor_lists_machine_versions_and_checks():
     result = stride("doctor", "--json")
     assert result.code in (0, 1)
     document = result.document
-    assert set(document) == {"machine", "versions", "checks"}
+    assert set(document) == {"answer", "machine", "versions", "checks"}
     checks = {check["what"]: check for check in document["checks"]}
     assert checks["registries"]["ok"] and "backbone tabular" in checks
     assert "registries" in stride("doctor").out
+
+
+def test_doctor_begins_with_whether_quick_will_run():
+    good = Check(what="registries", ok=True, found="25 methods", level="note")
+    assert re.fullmatch(r"quick will run: \d+ cells in (bf16|fp32), about .* on a CPU.*", answer([good]))
+    full = Check(what="disk at the cache", ok=False, found="0.1 GB free", level="error")
+    assert answer([good, full]) == "quick will not run: disk at the cache: 0.1 GB free"
+    assert stride("doctor").out.splitlines()[0] in (answer([good]), answer([good, full]))
 
 
 @pytest.mark.slow
