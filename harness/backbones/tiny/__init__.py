@@ -14,7 +14,7 @@ from stridebench.harness.machine.folders import cache_folder
 
 PREFIX = "tiny:"
 """Of the name of a stand-in: tiny:llama2-7b."""
-VERSION = 5
+VERSION = 7
 """Counts up when the files change."""
 FILES = {"gpt": "gpt.pt", "vq": "vq.pt", "model": "model", "text": "text", "tok": "tok.pt"}
 """Files and folders of a picture model's components."""

