@@ -272,7 +272,7 @@ def _moves(history: Path) -> list[str]:
     if not history.is_file() or not history.stat().st_size:
         return []
     return [
-        f"{one.label}: {one.metric} moved from {number(step.before)} to {number(step.after)} "
+        f"{one.label} ({one.setting}): {one.metric} moved from {number(step.before)} to {number(step.after)} "
         f"between {step.last.created} and {step.first.created}"
         for one in series(read(history))
         if one.metric in MOVES

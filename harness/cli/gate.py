@@ -27,7 +27,7 @@ from stridebench.reports.gate import golden as golden_gate
 from stridebench.reports.gate.baseline import failed_samples, make_baseline, with_replay
 from stridebench.reports.history import report
 from stridebench.reports.history.series import METRICS, read, series
-from stridebench.reports.text_table import markdown_lines, number, print_table
+from stridebench.reports.text_table import Column, TextTable, number, print_table
 
 RUN = click.Path(path_type=Path)
 
@@ -209,12 +209,13 @@ def _golden(run: Path, path: Path, setting: str, drafts: int | None, margin: flo
         verdict = next(word for word, number in decision.EXIT.items() if number == code)
         emit({"verdict": verdict, "rows": [asdict(row) for row in rows]})
         return code
-    titles = ["engine", "reference", "length a draft", "interval", "verdict"]
+    titles = ("engine", "reference", "length a draft", "interval", "verdict")
+    columns = tuple(Column(title, title, rank=0) for title in titles)
     texts = [
         [row.label, number(row.reference), number(row.length), f"{number(row.low)} to {number(row.high)}", row.verdict]
         for row in rows
     ]
-    say("\n".join(markdown_lines(titles, texts)))
+    print_table(TextTable(f"acceptance lengths of {path}", columns, texts, []), Console())
     return code
 
 

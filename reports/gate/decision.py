@@ -37,7 +37,7 @@ from stridebench.reports.gate.baseline import (
     verdict_of,
 )
 from stridebench.reports.gate.compare import label_of
-from stridebench.reports.gate.document import COUNTS, SCORE
+from stridebench.reports.gate.document import COUNTS, SCORE, titled
 from stridebench.reports.summary import WAITING_STEPS, disturbed_share
 
 if TYPE_CHECKING:
@@ -169,12 +169,12 @@ def gate(
     added = tuple(store.cell(name).meta.label or name for name in store.cells() if name not in known)
     notes = [] if seconds else ["seconds are not compared: the machines differ"]
     notes += [
-        f"the speed-up of {cell.meta.label or cell.name} is not compared: its timing was disturbed"
+        f"the speed-up of {titled(cell.name, cell.meta.label or cell.name)} is not compared: its timing was disturbed"
         for cell in (map(store.cell, store.cells()) if seconds else ())
         if disturbed_share(cell.steps) > WAITING_STEPS
     ]
     unseen = [row for row in rows if row.metric == SECONDS and row.verdict == "inconclusive"]
-    notes += [f"the speed-up of {row.label} is not judged: {row.why}" for row in unseen]
+    notes += [f"the speed-up of {titled(row.cell, row.label)} is not judged: {row.why}" for row in unseen]
     if len(removed) == len(baseline["cells"]):
         rows = [TestRow("", "all cells", "", "error", "the run and the baseline share no method"), *rows]
     loss = LOSS if tolerated is None else tolerated

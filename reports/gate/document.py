@@ -111,3 +111,14 @@ def _fault_of_rows(columns: list[str], rows: list[list[Any]]) -> str | None:
             return f"has {name} {unfit[0]!r:.80}"
     keys = [(row[columns.index("prompt")], row[columns.index("repetition")]) for row in rows]
     return "has two rows of one prompt and repetition" if len(set(keys)) < len(keys) else None
+
+
+def setting_of(cell: str, label: str) -> str:
+    """Return the part of a cell's id behind the method: backbone, type, temperature and task."""
+    return cell.removeprefix(label.replace(" ", "-")).strip(".").rpartition("-")[0]
+
+
+def titled(cell: str, label: str) -> str:
+    """Return the label of a cell with its setting, which tells it from other cells of this label."""
+    setting = setting_of(cell, label)
+    return f"{label} ({setting})" if setting else label

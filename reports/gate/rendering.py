@@ -6,6 +6,7 @@ import xml.etree.ElementTree as ET
 
 from stridebench.harness.errors import printable, printable_line
 from stridebench.reports.gate.decision import EXIT, GateResult, TestRow
+from stridebench.reports.gate.document import setting_of, titled
 from stridebench.reports.text_table import Column, TextTable, markdown_lines, number
 
 COLUMNS = (
@@ -34,7 +35,7 @@ def sentence(result: GateResult) -> str:
         nothing = f"nothing dropped by more than {100 * result.loss:.3g} %"
         return f"pass: {nothing}; a drop of {100 * seen:.2g} % would have been seen"
     first = rows[0]
-    what = f"{_titled(first)}: {first.title or first.metric or 'cell'}: {first.why}"
+    what = f"{titled(first.cell, first.label)}: {first.title or first.metric or 'cell'}: {first.why}"
     looked = f"; a loss of {100 * result.loss:.3g} % was looked for" if result.verdict == "inconclusive" else ""
     return printable_line(f"{result.verdict}: {len(rows)} of {len(result.rows)} figures{looked}, first {what}")
 
@@ -57,7 +58,7 @@ def table(result: GateResult) -> TextTable:
 def _cells(row: TestRow) -> list[str]:
     return [
         row.label,
-        _setting(row),
+        setting_of(row.cell, row.label),
         row.title or row.metric,
         row.verdict,
         number(row.before, 3),
@@ -78,16 +79,6 @@ def _notes(result: GateResult) -> list[str]:
         *(f"only in the run, not compared: {name}" for name in result.added),
         *result.notes,
     ]
-
-
-def _setting(row: TestRow) -> str:
-    """The part of a cell's id behind the method: backbone, type, temperature and task."""
-    return row.cell.removeprefix(row.label.replace(" ", "-")).strip(".").rpartition("-")[0]
-
-
-def _titled(row: TestRow) -> str:
-    setting = _setting(row)
-    return f"{row.label} ({setting})" if setting else row.label
 
 
 def _percent(value: float | None) -> str:
@@ -126,7 +117,7 @@ def github_annotations(result: GateResult) -> list[str]:
     """Return workflow commands of GitHub: an error for each row that failed, a warning for each that is open."""
     kinds = {"fail": "error", "error": "error", "inconclusive": "warning"}
     return [
-        f"::{kinds[row.verdict]} title={_escaped(f'stride gate: {_titled(row)}', ':,')}::"
+        f"::{kinds[row.verdict]} title={_escaped(f'stride gate: {titled(row.cell, row.label)}', ':,')}::"
         + _escaped(f"{row.title or row.metric or 'cell'}: {_text(row)}")
         for row in result.rows
         if row.verdict in kinds
