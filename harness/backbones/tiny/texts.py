@@ -99,7 +99,8 @@ def causal(published: Mapping[str, Any], folder: Path) -> None:
     marks = TEMPLATES[template].marks if template in TEMPLATES else ()
     tokenizer = byte_tokenizer(bos=architecture == "llama", marks=marks, template=OWN)
     ids = {"vocab_size": len(tokenizer), "eos_token_id": tokenizer.eos_token_id, "bos_token_id": tokenizer.bos_token_id}
-    ids |= {"num_hidden_layers": layers for name, layers in DEEP.items() if name in repository}
+    if layers := [count for name, count in DEEP.items() if name in repository]:
+        ids["num_hidden_layers"] = layers[0]
     torch.manual_seed(1)
     config, net = CAUSAL[architecture]
     model = net(config(**{**SIZES, **ids}))
