@@ -112,7 +112,8 @@ def _speedups(axes: Axes, entries: Entries, size: float, column: bool) -> None:
         if is_measured(row, key)
         for value in [row[key]]
     ]
-    low, high = min(0.9, *ends) * 0.94, max(1.1, *ends) * 1.5
+    low, top = min(0.9, *ends) * 0.94, max(1.1, *ends)
+    high = top * max(1.5, (top / low) ** 0.15)  # the numbers stand at the right edge
     axes.set(xscale="log", xlim=(low, high), ylim=(len(entries) - 0.4, -0.7))
     ticks = [tick for tick in (POWERS if column else TICKS) if low < tick < high / 1.25]
     axes.set_xticks(ticks, ["1\nAR" if tick == 1 else f"{tick:g}" for tick in ticks])
