@@ -1,13 +1,16 @@
-"""Serves the pages of a folder of runs on the loopback address: a list of runs, and pages that follow a run."""
+"""Serves the pages of a folder of runs: a list of runs, and pages that follow a run. By default to this machine."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
+import ipaddress
 import re
+import socket
 import sys
 import tempfile
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,14 +19,14 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, quote, unquote, urlencode, urlsplit
 
-from stridebench.harness.errors import StoreError, StrideError
+from stridebench.harness.errors import StoreError, StrideError, printable_line
 from stridebench.harness.record.store import Store
 from stridebench.reports.html import page, text
 from stridebench.reports.html.cell_facts import RunFacts
 
 ADDRESS = "127.0.0.1"
-HOST = re.compile(r"(127\.0\.0\.1|localhost)(:[0-9]{1,5})?")
-"""Names that a browser may use for this server; another name means that a foreign page sent the request."""
+HOST = re.compile(r"(\[[0-9a-fA-F:]+\]|[0-9a-zA-Z.-]+)(:[0-9]{1,5})?")
+"""A name and a port, as a browser writes them."""
 LONGEST = 240
 """Bytes of the name of a folder, which names the runs of a page."""
 
@@ -38,6 +41,9 @@ class ListedRun:
     finished: int
     cells: int
     problem: str = ""
+    verdicts: str = ""
+    machine: str = ""
+    megabytes: float = 0.0
 
 
 @dataclass
@@ -144,7 +150,19 @@ def _entry(name: str, path: Path) -> ListedRun:
     except StrideError as error:
         return ListedRun(name, "", "", 0, 0, str(error))
     facts = RunFacts.of(store)
-    return ListedRun(name, facts.name, facts.created, *_finished(store))
+    metas = [store.meta(cell) for cell in store.cells()]
+    words = Counter(meta.judged.word.split()[0] for meta in metas if meta.role == "method" and meta.judged.word)
+    machine = store.manifest.provenance.machine
+    size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) / 1e6
+    return ListedRun(
+        name,
+        facts.name,
+        facts.created,
+        *_finished(store),
+        verdicts=", ".join(f"{count} {printable_line(word)}" for word, count in words.items()),
+        machine=printable_line(str(machine.get("cpu") or "")),
+        megabytes=size,
+    )
 
 
 def _finished(store: Store) -> tuple[int, int]:
@@ -160,8 +178,8 @@ class Handler(SimpleHTTPRequestHandler):
 
     server_version = "stridebench"
 
-    def __init__(self, *args: object, library: Library, **kwargs: object) -> None:
-        self._library = library
+    def __init__(self, *args: object, library: Library, host: str, **kwargs: object) -> None:
+        self._library, self._host = library, host
         super().__init__(*args, directory=str(library.site), **kwargs)  # type: ignore[arg-type]  # as the server passes
 
     def parse_request(self) -> bool:
@@ -169,8 +187,8 @@ class Handler(SimpleHTTPRequestHandler):
         if not super().parse_request():
             return False
         hosts = self.headers.get_all("Host") or []
-        if len(hosts) != 1 or HOST.fullmatch(hosts[0].strip()) is None:
-            self.send_error(HTTPStatus.FORBIDDEN, "this server answers to the loopback address alone")
+        if len(hosts) != 1 or not may_ask(hosts[0].strip(), self._host):
+            self.send_error(HTTPStatus.FORBIDDEN, "this server answers to its own address alone")
             return False
         if not self.path.startswith("/") or self.path.startswith("//") or "\0" in unquote(self.path):
             self.send_error(HTTPStatus.NOT_FOUND)
@@ -251,23 +269,48 @@ class PageServer(ThreadingHTTPServer):
             super().handle_error(request, client_address)  # type: ignore[arg-type]  # as the server passes
 
 
+def may_ask(name: str, host: str) -> bool:
+    """Return whether a browser may use a name for this server; by another name, a foreign page has sent the request.
+
+    A foreign page can let its own name point to this machine, but it cannot do so for an address of digits.
+
+    Args:
+        name: of a request's header, with the port.
+        host: that the server listens on.
+    """
+    match = HOST.fullmatch(name)
+    if match is None:
+        return False
+    if match[1] in (ADDRESS, "localhost"):
+        return True
+    if host == ADDRESS:
+        return False
+    try:
+        ipaddress.ip_address(match[1].strip("[]"))
+    except ValueError:
+        return match[1].lower() in (host.lower(), socket.gethostname().lower())
+    return True
+
+
 @contextmanager
-def serve(folder: Path, port: int, curve: page.Curve | None = None) -> Iterator[PageServer]:
+def serve(folder: Path, port: int, curve: page.Curve | None = None, host: str = ADDRESS) -> Iterator[PageServer]:
     """Bind the server of a folder; its pages are removed at the end.
 
     Args:
         curve: of the e-value of a cell.
+        host: the address to listen on.
 
     Raises:
-        StoreError: the port is taken.
+        StoreError: the port is taken, or the address is not one of this machine.
     """
     with tempfile.TemporaryDirectory(prefix="stride-view-") as site:
         library = Library(folder, Path(site), curve)
         text.write(Path(site) / "assets")
-        handler = functools.partial(Handler, library=library)
+        handler = functools.partial(Handler, library=library, host=host)
         try:
-            server = PageServer((ADDRESS, port), handler)
+            server = PageServer((host, port), handler)
         except OSError as error:
-            raise StoreError(f"port {port} cannot be served: {error}. Choose another with --port.") from error
+            where = f"port {port}" + ("" if host == ADDRESS else f" of {host}")
+            raise StoreError(f"{where} cannot be served: {error}. Choose another with --port.") from error
         with server:
             yield server

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import pytest
 
 from stridebench.harness.record.entries import CellMeta
-from stridebench.reports.html.server import PageServer, serve
+from stridebench.reports.html.server import PageServer, may_ask, serve
 from tests.support import page_runs
 from tests.support.cli import refused, stride
 from tests.support.fake_store import empty, meta, record, step
@@ -59,6 +59,39 @@ def test_the_list_says_how_far_each_run_is_and_what_cannot_be_read(view: View) -
     status, text, _ = view.get("/")
     assert status == 200 and "1 of 2" in text and "2 of 2" in text
     assert "damaged" in text and "<b>{" not in text
+    assert "1 exact" in text and "a CPU" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "host", "may"),
+    [
+        ("127.0.0.1:7474", "127.0.0.1", True),
+        ("localhost", "127.0.0.1", True),
+        ("192.168.1.7:7474", "127.0.0.1", False),
+        ("192.168.1.7:7474", "0.0.0.0", True),
+        ("[fe80::1]:7474", "0.0.0.0", True),
+        (f"{socket.gethostname()}:7474", "0.0.0.0", True),
+        ("evil.example:7474", "0.0.0.0", False),
+        ("user@192.168.1.7", "0.0.0.0", False),
+        ("box.lan:7474", "box.lan", True),
+    ],
+)
+def test_a_foreign_name_is_refused_at_every_address(name: str, host: str, may: bool) -> None:
+    assert may_ask(name, host) is may
+
+
+def test_another_address_is_served_to_its_name_alone(tmp_path: Path) -> None:
+    with serve(tmp_path, 0, host="localhost") as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=30)
+        for host, status in (("localhost", 200), ("evil.example", 403)):
+            connection.request("GET", "/", headers={"Host": host})
+            answer = connection.getresponse()
+            assert (answer.status, answer.read() is not None) == (status, True)
+            connection.close()
+        server.shutdown()
+        thread.join()
 
 
 def test_a_run_is_followed_while_it_is_made(view: View) -> None:
