@@ -17,7 +17,7 @@ from stridebench.harness.record.metrics import REFUTED
 from stridebench.harness.record.store import SealedCell, Store
 from stridebench.reports.latex import latex_tables
 from stridebench.reports.run_report import RunReport
-from stridebench.reports.tables import html_tables, markdown_of
+from stridebench.reports.tables import check_columns, html_tables, markdown_of
 from stridebench.reports.text_table import TextTable, print_table
 
 if TYPE_CHECKING:
@@ -122,20 +122,20 @@ def command(
         column = asked["width"] == "column"
         say(f"wrote {write_pdf(Store.open(run), asked['figure'], asked['cells'], asked['pdf'], column)}")
         return
+    if out is not None and (as_json or asked["latex"] or form != FORMS[0]):
+        raise UsageError("--out is the folder of the report's files; --json, --latex and --format write none there")
     report = RunReport(Store.open(run))
+    if as_json:
+        emit(report.rows)
+        return
     columns = [name.strip() for name in (asked["columns"] or "").split(",") if name.strip()]
-    shown = report.tables(columns)  # an unknown column is an error before anything is written
+    check_columns(columns, report.frame, report.engines)  # before anything is written
     if asked["latex"] is not None:
         asked["latex"].write_text(report.latex(columns, asked["label"]), encoding="utf-8")
         say(f"wrote {asked['latex']}")
         return
     if form != FORMS[0]:
-        click.echo(_texts(shown)[form], nl=False)
-        return
-    if as_json:
-        if out is not None:
-            raise UsageError("--json prints the rows and writes no files; leave --out out")
-        emit(report.rows)
+        click.echo(_texts(report.tables(columns))[form], nl=False)
         return
     folder = out or report.store.path / "report"
     written = report.write(folder, asked["plots"])

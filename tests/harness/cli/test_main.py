@@ -258,7 +258,8 @@ def test_report_writes_tables_and_plots(run, tmp_path):
 
 
 def test_report_gives_a_row_a_cell(run, tmp_path):
-    assert "writes no files" in refused("report", run, "--json", "--out", tmp_path)
+    for words in (("--json",), ("--format", "latex"), ("--latex", tmp_path / "t.tex")):
+        assert "--out is the folder" in refused("report", run, *words, "--out", tmp_path)
     rows = stride("report", run, "--json").document
     assert [row["cell"] for row in rows] == list(Store.open(run).manifest.cells)
     assert all(row["n_ok"] == 8 and row["n_failed"] == 0 for row in rows)
