@@ -7,8 +7,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from statistics import median
 
@@ -53,10 +54,11 @@ def copied(copies: int) -> FakeStore:
     return whole
 
 
-def reading(words: Sequence[str], goal: float, fails: bool, places: dict[str, Path]) -> Bench:
+def reading(words: Sequence[str], goal: float, fails: bool, where: Callable[[], dict[str, Path]]) -> Bench:
     """Time a command in new processes; ``goal``: seconds that the median may take."""
 
     def act(name: str, settings: Settings) -> Iterator[Row]:
+        places = where()
         for place, copies in COPIES.items():
             if place in words and not places[place].exists():
                 stored(copied(copies), places[place])
@@ -93,6 +95,15 @@ def _path(word: str, places: dict[str, Path]) -> str:
     return f"{places[place]}{slash}{rest}" if place in places else word
 
 
-_FOLDER = Path(tempfile.gettempdir()) / "stride-bench-reading"
-_PLACES = {name: _FOLDER / name for name in (*COPIES, "SITE")}
-BENCHMARKS: dict[str, Bench] = {f"reading {name}": reading(*given, _PLACES) for name, given in COMMANDS.items()}
+_KEPT: list[tempfile.TemporaryDirectory[str]] = []
+"""The folder of the runs, which is removed when the process ends."""
+
+
+@cache
+def made_places() -> dict[str, Path]:
+    """Return where the runs and pages of all rows lie."""
+    _KEPT.append(tempfile.TemporaryDirectory(prefix="stride-reading-"))
+    return {name: Path(_KEPT[0].name) / name for name in (*COPIES, "SITE")}
+
+
+BENCHMARKS: dict[str, Bench] = {f"reading {name}": reading(*given, made_places) for name, given in COMMANDS.items()}

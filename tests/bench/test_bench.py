@@ -268,10 +268,10 @@ class TestStartup:
 
 def test_a_command_that_reads_a_run_is_timed_without_torch(tmp_path: Path) -> None:
     places = {"RUN": tmp_path / "run", "SITE": tmp_path / "site"}
-    (row,) = reading.reading(("report", "RUN/none"), 100.0, True, places)("reading x", SMALL)
+    (row,) = reading.reading(("report", "RUN/none"), 100.0, True, lambda: places)("reading x", SMALL)
     assert row.verdict == "inconclusive" and row.pairs == 1 and row.note.endswith("no torch")
     with pytest.raises(RuntimeError, match="ended with 2"):
-        next(reading.reading(("report", "SITE"), 100.0, False, places)("reading x", SMALL))
+        next(reading.reading(("report", "SITE"), 100.0, False, lambda: places)("reading x", SMALL))
 
 
 def test_the_copies_of_a_run_are_cells_of_their_own() -> None:
