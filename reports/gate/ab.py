@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from scipy.stats import t
+from scipy.special import stdtr, stdtrit
 
 from stridebench.harness.errors import UsageError
 from stridebench.harness.record import stats
@@ -232,10 +232,10 @@ def _seconds(row: Difference, pairs: Sequence[tuple[pd.DataFrame, pd.DataFrame]]
 
 def _tested(row: Difference, estimate: float, error: float, n: int, logarithm: bool = False) -> Difference:
     """The row with interval, p and what would have been seen; its word waits for Holm's adjustment."""
-    half, more = (float(t.ppf(q, n - 1)) * error for q in (1 - ALPHA / 2, POWER))
+    half, more = (float(stdtrit(n - 1, q)) * error for q in (1 - ALPHA / 2, POWER))
     bounds = (estimate - half, estimate + half, half + more)
     low, high, visible = (float(np.expm1(x)) for x in bounds) if logarithm else bounds
-    p = float(2 * t.sf(abs(estimate) / error, n - 1)) if error else float(estimate == 0)
+    p = float(2 * stdtr(n - 1, -abs(estimate) / error)) if error else float(estimate == 0)
     return replace(row, low=low, high=high, p=p, visible=visible)
 
 

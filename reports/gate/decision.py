@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from scipy.stats import t
+from scipy.special import stdtr, stdtrit
 
 from stridebench.harness.record import stats
 from stridebench.harness.record.metrics import refuting_in
@@ -315,8 +315,8 @@ def compare_figure(
         return replace(row, verdict="inconclusive", why="nothing was counted any more")
     if not figure.noise:  # seconds: the machine's noise is in the A/A reruns, not in the spread over prompts
         error = max(change.error, row.noise or 0.0)
-        half = float(t.ppf(1 - ALPHA, row.clusters - 1)) * error
-        p = float(t.cdf(change.estimate / error, row.clusters - 1)) if error else 1.0
+        half = float(stdtrit(row.clusters - 1, 1 - ALPHA)) * error
+        p = float(stdtr(row.clusters - 1, change.estimate / error)) if error else 1.0
         low, high = change.estimate - half, change.estimate + half
         return replace(row, change=change.estimate, low=low, high=high, p=p, error=error)
     bounds, p_drop = change.interval(1 - 2 * ALPHA), change.p_below(0.0)
@@ -356,7 +356,7 @@ def decide(rows: list[TestRow], tolerated: float | None, margin: float = LOSS, l
     adjusted = stats.holm([rows[i].p or 0.0 for i in undecided])
     for i, p in zip(undecided, adjusted, strict=True):
         row, error = rows[i], rows[i].error or 0.0
-        critical, power = (t.ppf(q, row.clusters - 1) for q in (1 - FAIL_ALPHA / len(undecided), POWER))
+        critical, power = (stdtrit(row.clusters - 1, q) for q in (1 - FAIL_ALPHA / len(undecided), POWER))
         visible = max(harmless, critical * error) + power * error
         needed = int(np.ceil(row.prompts * ((critical + power) * error / loss) ** 2)) if loss else np.inf
         change, low = row.change or 0.0, row.low if row.low is not None else -np.inf
@@ -388,7 +388,7 @@ def _with_visible(row: TestRow) -> TestRow:
     """
     if row.visible is not None or not row.noise or row.clusters < stats.FEWEST:
         return row
-    factor = t.ppf(1 - FAIL_ALPHA, row.clusters - 1) + t.ppf(POWER, row.clusters - 1)
+    factor = stdtrit(row.clusters - 1, 1 - FAIL_ALPHA) + stdtrit(row.clusters - 1, POWER)
     row = replace(row, visible=float(min(factor * row.noise, 1.0)))
     if row.why == "identical" and row.visible == 1 and row.metric != "logprob" and not row.metric.startswith(SCORE):
         why = f"identical, but in {row.prompts} prompts no drop would have been seen; decode more of them"
