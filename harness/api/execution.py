@@ -28,7 +28,7 @@ from stridebench.harness.record.store import Store
 from stridebench.harness.run.engine_runner import StoppedEngine, run_engines
 from stridebench.harness.run.executors import EXECUTORS, check_executor, summary
 from stridebench.harness.run.loading import Options
-from stridebench.harness.run.measuring import Measured, measure
+from stridebench.harness.run.measuring import MeasuredCosts, measure
 from stridebench.harness.run.progress import RunProgress
 from stridebench.tasks.metrics import sandbox
 
@@ -116,7 +116,7 @@ class Fitted(NamedTuple):
     """The part of a plan that fits into its budget, and what was measured for that, or None if nothing was."""
 
     plan: Plan
-    measured: Measured | None = None
+    measured: MeasuredCosts | None = None
 
 
 def _within_budget(plan: Plan, request: RunRequest, options: Options, begun: float, warnings: Sequence[str]) -> Fitted:

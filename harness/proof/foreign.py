@@ -31,7 +31,7 @@ GENERATORS: dict[str, Callable[[], object]] = {
 }
 
 
-class _Watch(TorchFunctionMode):
+class _GeneratorWatch(TorchFunctionMode):
     """Store the line of a method that first moves torch's global generator."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ def foreign_randomness(method: Method[Any], case: Case) -> str:
         A sentence that says that two outputs differ, and which generator moved at which line if that was seen; "" if
         all pairs are alike.
     """
-    backbone, watch = replace(case, batch=1, joint=False).backbone(), _Watch()
+    backbone, watch = replace(case, batch=1, joint=False).backbone(), _GeneratorWatch()
 
     def output(seed: int) -> tuple[int, ...]:
         draws = SeededDraws(seed, "proof", "foreign", 0)

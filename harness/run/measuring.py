@@ -42,7 +42,7 @@ SMALL_MODEL, SMALL_PASSES = "random-llama-1m", 9
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredCosts:
     """Costs, and the times of passes of each group, by which the run chooses its threads too."""
 
     costs: Costs
@@ -76,7 +76,7 @@ class _Watch(Progress):
             )
 
 
-def measure(plan: Plan, options: Options, begun: float) -> Measured:
+def measure(plan: Plan, options: Options, begun: float) -> MeasuredCosts:
     """Load every backbone of a plan once, and decode the beginning of one prompt with every cell.
 
     Args:
@@ -107,7 +107,7 @@ def measure(plan: Plan, options: Options, begun: float) -> Measured:
         finally:
             store.release()
     costs = Costs(_cautious(plan, cells), loads, _small_pass(), time.monotonic() - begun)
-    return Measured(costs, passes)
+    return MeasuredCosts(costs, passes)
 
 
 def _probe(plan: Plan) -> Plan:

@@ -61,7 +61,7 @@ ORDER = ("exact", "approximate", "unverified", None, "broken")
 
 
 @dataclass(frozen=True)
-class TestRow:
+class GateRow:
     """One test of one cell.
 
     Args:
@@ -123,7 +123,7 @@ class GateResult:
     """
 
     verdict: str
-    rows: tuple[TestRow, ...]
+    rows: tuple[GateRow, ...]
     removed: tuple[str, ...] = ()
     added: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -153,7 +153,7 @@ def gate(
     check(store, baseline)
     finished, removed = {*store.cells(), *store.engine_cells()}, []
     seconds = machine_of(store) is not None and machine_of(store) == baseline.get("machine")
-    rows: list[TestRow] = []
+    rows: list[GateRow] = []
     for name, cell in baseline["cells"].items():
         planned = {**store.manifest.cells, **store.manifest.engines}
         if name not in planned and store.manifest.key.methods != baseline["key"].get("methods", []):
@@ -162,7 +162,7 @@ def gate(
         before = frame_of(cell)
         before = before if seconds else before.drop(columns="speedup", errors="ignore")
         after = _measured(store, name, finished)
-        row = TestRow(name, cell["label"], "", "", "")
+        row = GateRow(name, cell["label"], "", "", "")
         rows += _cell_rows(row, before, after, min_prompts, cell.get("noise") or {})
     rows = [*_verdict_rows(store, baseline), *_e_value_rows(store), *decide(rows, tolerated)]
     known = {*baseline["cells"], *baseline.get("verdicts", {})}
@@ -176,7 +176,7 @@ def gate(
     unseen = [row for row in rows if row.metric == SECONDS and row.verdict == "inconclusive"]
     notes += [f"the speed-up of {titled(row.cell, row.label)} is not judged: {row.why}" for row in unseen]
     if len(removed) == len(baseline["cells"]):
-        rows = [TestRow("", "all cells", "", "error", "the run and the baseline share no method"), *rows]
+        rows = [GateRow("", "all cells", "", "error", "the run and the baseline share no method"), *rows]
     loss = LOSS if tolerated is None else tolerated
     judged = [row for row in rows if row not in unseen]
     return GateResult(worst(judged), tuple(rows), tuple(removed), added, tuple(notes), loss)
@@ -195,13 +195,13 @@ def joined(results: Sequence[GateResult]) -> GateResult:
     )
 
 
-def worst(rows: Sequence[TestRow]) -> str:
+def worst(rows: Sequence[GateRow]) -> str:
     """The worst verdict of the rows."""
     verdicts = {row.verdict for row in rows}
     return next(word for word in ("error", "fail", "inconclusive", "pass") if word in verdicts)
 
 
-def _verdict_rows(store: Store, baseline: Mapping[str, Any]) -> Iterator[TestRow]:
+def _verdict_rows(store: Store, baseline: Mapping[str, Any]) -> Iterator[GateRow]:
     """Yield a failure for each cell whose verdict got worse, and for each new cell that is broken."""
     verdicts = baseline["verdicts"]
     for name in store.cells():
@@ -211,19 +211,19 @@ def _verdict_rows(store: Store, baseline: Mapping[str, Any]) -> Iterator[TestRow
         if worse and before != after:
             known = f"was {before} and" if before is not None else "of a new cell" if name not in verdicts else ""
             why = f"the verdict {known} is {after or 'none, since no sample succeeded'}".replace("  ", " ")
-            yield TestRow(name, cell.meta.label or name, "verdict", "fail", why)
+            yield GateRow(name, cell.meta.label or name, "verdict", "fail", why)
 
     for name in store.engine_cells():
         cell = store.cell(name)
         if cell.meta.role == "speculative" and cell.meta.judged.verdict == "broken":
-            yield TestRow(name, label_of(cell), "verdict", "fail", "its drafts change what it samples")
+            yield GateRow(name, label_of(cell), "verdict", "fail", "its drafts change what it samples")
 
 
 def _rank(word: str | None) -> int:
     return ORDER.index(word) if word in ORDER else ORDER.index("unverified")
 
 
-def _e_value_rows(store: Store) -> Iterator[TestRow]:
+def _e_value_rows(store: Store) -> Iterator[GateRow]:
     """Yield a row for each audited cell that claims the target's distribution; the run's threshold refutes it."""
     metas = {name: store.cell(name).meta for name in store.cells()}
     threshold = refuting_in(metas.values())
@@ -233,13 +233,13 @@ def _e_value_rows(store: Store) -> Iterator[TestRow]:
             continue
         label, visible = meta.label or name, meta.audit_visible_tv
         if not np.isfinite(log_e) and log_e != np.inf:
-            yield TestRow(name, label, "e-value", "inconclusive", f"the audit's e-value is {log_e}")
+            yield GateRow(name, label, "e-value", "inconclusive", f"the audit's e-value is {log_e}")
             continue
         text = f"log e = {log_e:.1f} after {meta.audit_tokens} tokens"
         text += f"; a bias of TV {visible:.2g} a token would be seen" if visible is not None else ""
         refuted = log_e >= np.log(threshold)
         why = f"refuted by {meta.audit_best}: {text}" if refuted else text
-        yield TestRow(name, label, "e-value", "fail" if refuted else "pass", why)
+        yield GateRow(name, label, "e-value", "fail" if refuted else "pass", why)
 
 
 @dataclass(frozen=True)
@@ -259,8 +259,8 @@ def _measured(store: Store, name: str, finished: Collection[str]) -> MeasuredCel
 
 
 def _cell_rows(
-    row: TestRow, before: pd.DataFrame, measured: MeasuredCell | None, min_prompts: int, noise: Mapping[str, float]
-) -> list[TestRow]:
+    row: GateRow, before: pd.DataFrame, measured: MeasuredCell | None, min_prompts: int, noise: Mapping[str, float]
+) -> list[GateRow]:
     """Return the tests of one cell; a row with an empty verdict awaits Holm's adjustment."""
     if measured is None:
         return [replace(row, verdict="error", why="the run lacks this cell, or did not finish it")]
@@ -296,8 +296,8 @@ def _cell_rows(
 
 
 def compare_figure(
-    row: TestRow, figure: TestedFigure, before: pd.DataFrame, after: pd.DataFrame, min_prompts: int
-) -> TestRow:
+    row: GateRow, figure: TestedFigure, before: pd.DataFrame, after: pd.DataFrame, min_prompts: int
+) -> GateRow:
     """The row with the change of a figure; without a verdict where `decide` is to give one."""
     row = replace(row, before=figure.value(before), after=figure.value(after))
     count = f"{row.prompts} prompts" if row.clusters == row.prompts else f"{row.clusters} clusters of prompts"
@@ -323,7 +323,7 @@ def compare_figure(
     return replace(row, change=change.estimate, low=bounds.low, high=bounds.high, p=p_drop, error=change.error)
 
 
-def _from_zero(row: TestRow, figure: TestedFigure, before: pd.DataFrame, after: pd.DataFrame) -> TestRow:
+def _from_zero(row: GateRow, figure: TestedFigure, before: pd.DataFrame, after: pd.DataFrame) -> GateRow:
     """The row of a figure that was 0, so that no relative change exists; an error rate that rose is never a pass."""
     if figure.sign > 0 or not row.after:
         return replace(row, verdict="pass", why="the baseline has none of it: there is nothing to lose")
@@ -342,7 +342,7 @@ def _equal(figure: TestedFigure, before: pd.DataFrame, after: pd.DataFrame) -> b
     return bool(np.isclose(first, second, rtol=1e-9, atol=1e-12, equal_nan=True).all())
 
 
-def decide(rows: list[TestRow], tolerated: float | None, margin: float = LOSS, loss: float = LOSS) -> list[TestRow]:
+def decide(rows: list[GateRow], tolerated: float | None, margin: float = LOSS, loss: float = LOSS) -> list[GateRow]:
     """Give a verdict to the rows that have none yet, with Holm's adjustment over these.
 
     Args:
@@ -374,13 +374,13 @@ def decide(rows: list[TestRow], tolerated: float | None, margin: float = LOSS, l
     return [_with_visible(row) for row in rows]
 
 
-def _unseen(row: TestRow, loss: float, needed: float) -> str:
+def _unseen(row: GateRow, loss: float, needed: float) -> str:
     """Return how many prompts a loss needs to be seen; a replay needs fewer, and knows figures of drafts alone."""
     replayed = ", or `stride gate replay`" if row.metric in REPLAYABLE else ""
     return f"a loss of {loss:.1%} would not be seen in {row.prompts} prompts: {needed:,} are needed{replayed}"
 
 
-def _with_visible(row: TestRow) -> TestRow:
+def _with_visible(row: GateRow) -> GateRow:
     """Add to an identical row the drop that would have been seen in the noise of two unlike runs.
 
     If not even the loss of everything would have been seen, a row of counts is inconclusive. Quality is a function of

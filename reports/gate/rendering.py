@@ -5,7 +5,7 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 
 from stridebench.harness.errors import printable, printable_line
-from stridebench.reports.gate.decision import EXIT, GateResult, TestRow
+from stridebench.reports.gate.decision import EXIT, GateResult, GateRow
 from stridebench.reports.gate.document import setting_of, titled
 from stridebench.reports.text_table import Column, TextTable, markdown_lines, number
 
@@ -55,7 +55,7 @@ def table(result: GateResult) -> TextTable:
     return TextTable(sentence(result), COLUMNS, [_cells(row) for row in rows], [*notes, *_notes(result)])
 
 
-def _cells(row: TestRow) -> list[str]:
+def _cells(row: GateRow) -> list[str]:
     return [
         row.label,
         setting_of(row.cell, row.label),
@@ -85,7 +85,7 @@ def _percent(value: float | None) -> str:
     return "-" if value is None else f"{value:+.1%}"
 
 
-def _text(row: TestRow) -> str:
+def _text(row: GateRow) -> str:
     return f"{row.why}; change {_percent(row.change)} [{_percent(row.low)}, {_percent(row.high)}]"
 
 

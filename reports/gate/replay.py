@@ -15,7 +15,7 @@ import pandas as pd
 from stridebench.harness.errors import UsageError
 from stridebench.harness.record import stats
 from stridebench.reports.gate.baseline import TestedFigure, frame_of
-from stridebench.reports.gate.decision import GateResult, TestRow, decide, worst
+from stridebench.reports.gate.decision import GateResult, GateRow, decide, worst
 
 REPLAYED = TestedFigure("replayed acceptance", "expected", "positions")
 MARGIN = 0.005
@@ -50,7 +50,7 @@ def replay_gate(
         raise UsageError("the baseline holds no texts to replay; make it with `stride gate make RUN --replay`")
     rows, known = [], baseline.get("cells", {})
     for name, cell in replay["cells"].items():
-        row = TestRow(name, cell["label"], "replay", "", "", title=REPLAYED.title)
+        row = GateRow(name, cell["label"], "replay", "", "", title=REPLAYED.title)
         if name in errors or name not in scores:
             rows.append(_failed(row, errors.get(name, "it was not replayed")))
         else:
@@ -61,7 +61,7 @@ def replay_gate(
     return GateResult(worst(decided), tuple(decided), notes=tuple(skipped), loss=tolerated or LOSS)
 
 
-def _failed(row: TestRow, why: str) -> TestRow:
+def _failed(row: GateRow, why: str) -> GateRow:
     return replace(row, verdict="error", why=why)
 
 
@@ -71,7 +71,7 @@ def _frame(rows: Sequence[ReplayRow], clusters: pd.Series[str] | None = None) ->
     return frame if clusters is None else frame.assign(cluster=clusters.reindex(frame.index))
 
 
-def _test(row: TestRow, before: pd.DataFrame, after: pd.DataFrame, min_prompts: int) -> TestRow:
+def _test(row: GateRow, before: pd.DataFrame, after: pd.DataFrame, min_prompts: int) -> GateRow:
     shared = before.index.intersection(after.index)
     lost = before.index.difference(after.index)
     if len(lost) or (before.loc[shared, "positions"] != after.loc[shared, "positions"]).any():

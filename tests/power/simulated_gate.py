@@ -20,7 +20,7 @@ import pandas as pd
 
 from stridebench.harness.record.stats import FloatArray
 from stridebench.reports.gate.baseline import TESTED, tested
-from stridebench.reports.gate.decision import TestRow, compare_figure, decide, worst
+from stridebench.reports.gate.decision import GateRow, compare_figure, decide, worst
 from stridebench.reports.gate.replay import replay_gate
 
 PROMPTS, LENGTH, DRAFTS, VOCABULARY, POOL = 24, 48, 4, 32, 100
@@ -100,7 +100,7 @@ def free_running(rng: np.random.Generator, both: Drafters, length: int = LENGTH)
     after = decode(rng, both.changed, length)
     figures = {name: figure for name, figure in tested(before, after).items() if name in FIGURES}
     prompts = len(both.sound)
-    row = TestRow("c", "c", "", "", "", prompts=prompts, clusters=prompts, pairs=prompts)
+    row = GateRow("c", "c", "", "", "", prompts=prompts, clusters=prompts, pairs=prompts)
     rows = [
         compare_figure(replace(row, metric=name), figure, before, after, prompts) for name, figure in figures.items()
     ]

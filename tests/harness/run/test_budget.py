@@ -16,7 +16,7 @@ from stridebench.harness.plan.cells import Plan
 from stridebench.harness.plan.estimate import CellCost, Costs, cost_key
 from stridebench.harness.record.store import Store
 from stridebench.harness.run.loading import Options
-from stridebench.harness.run.measuring import TOKENS_OF_TEXT, Measured, measure
+from stridebench.harness.run.measuring import TOKENS_OF_TEXT, MeasuredCosts, measure
 from tests.support.cli import stride
 from tests.support.runs import Stop, plan_of
 from tests.support.shape_checks import without_shape_checks
@@ -36,10 +36,10 @@ def given_costs(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
     """Every prompt takes a second, one of `jacobi` three, and nothing else takes any time. The measured plans."""
     plans: list[Plan] = []
 
-    def given(plan: Plan, *_: object) -> Measured:
+    def given(plan: Plan, *_: object) -> MeasuredCosts:
         plans.append(plan)
         cells = {cost_key(cell): CellCost(3.0 if cell.name == "jacobi" else 1.0, 0.0) for cell in plan.runnable}
-        return Measured(Costs(cells, {}, small_pass_s=0.0), {})
+        return MeasuredCosts(Costs(cells, {}, small_pass_s=0.0), {})
 
     monkeypatch.setattr(execution, "measure", given)
     return plans
@@ -124,9 +124,9 @@ def test_the_run_takes_the_threads_that_were_measured_for_its_plan(
 ) -> None:
     passes = Passes(1, ((1, 5.0), (2, 7.0)), ((1, 5.0), (2, 6.0)), {}, busy=False)
 
-    def given(plan: Plan, *_: object) -> Measured:
+    def given(plan: Plan, *_: object) -> MeasuredCosts:
         cells = {cost_key(cell): CellCost(0.1, 0.0) for cell in plan.runnable}
-        return Measured(Costs(cells, {}), {plan.runnable[0].group: passes})
+        return MeasuredCosts(Costs(cells, {}), {plan.runnable[0].group: passes})
 
     monkeypatch.setattr(execution, "measure", given)
     pictures = {"methods": ["sjd"], "backbones": "embedded-digits-l", "tasks": [{"name": "digits", "limit": 2}]}

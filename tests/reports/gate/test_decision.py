@@ -13,7 +13,7 @@ import pytest
 
 from stridebench.harness.errors import StoreError, UsageError
 from stridebench.reports.gate.baseline import figures_of, make_baseline
-from stridebench.reports.gate.decision import FAIL_ALPHA, GateResult, TestRow, gate
+from stridebench.reports.gate.decision import FAIL_ALPHA, GateResult, GateRow, gate
 from stridebench.reports.gate.document import COUNTS
 from stridebench.reports.gate.rendering import github_annotations, junit, markdown, sentence, table
 from tests.support.fake_store import FakeStore, Sim, empty, meta, record, simulate, step
@@ -518,8 +518,8 @@ def test_runs_without_a_shared_cell_are_an_error() -> None:
 
 def test_cells_of_one_label_are_told_apart_by_their_settings() -> None:
     cells = [f"sjd-tau=0.5.tiny.en.fp32.T{temperature}.toy-0a1b" for temperature in (0, 1)]
-    rows = [TestRow(cell, "sjd tau=0.5", "scr", "fail", "a drop") for cell in cells]
-    rows.append(TestRow("zipar.tiny.en.fp32.T1.toy-0a1b", "zipar", "scr", "pass", "identical"))
+    rows = [GateRow(cell, "sjd tau=0.5", "scr", "fail", "a drop") for cell in cells]
+    rows.append(GateRow("zipar.tiny.en.fp32.T1.toy-0a1b", "zipar", "scr", "pass", "identical"))
     result = GateResult("fail", tuple(rows))
     page = markdown(result)
     assert "| sjd tau=0.5 | tiny.en.fp32.T0.toy |" in page and "| sjd tau=0.5 | tiny.en.fp32.T1.toy |" in page
