@@ -64,5 +64,5 @@ def assert_one_message(outcome: Outcome, codes: tuple[int, ...] = (0, 1, 2)) -> 
     """The exit code is one of those; an error is one message without a traceback."""
     assert outcome.code in codes, outcome
     assert "Traceback" not in outcome.err, outcome
-    if outcome.code == 2 and not outcome.out.startswith("# Gate: error"):  # its table has the reasons
+    if outcome.code == 2 and not outcome.out.startswith("error: "):  # its table has the reasons
         assert outcome.err.count("stride: ") + outcome.err.count("Error: ") == 1, outcome

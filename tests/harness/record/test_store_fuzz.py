@@ -105,7 +105,7 @@ class Changes:
                 "resume": ("run", *WORDS, "--resume", "--out", self.run),
             }[verb]
             outcome = stride(*words)
-            if not outcome.out.startswith("# Gate: error"):  # a row of the table says what is wrong
+            if not outcome.out.startswith("error: "):  # a row of the table says what is wrong
                 assert_one_message(outcome, (0, 1, 2, 4))
 
     def _write_json(self, file: str, path: tuple[Any, ...], new: Any) -> None:
