@@ -139,7 +139,7 @@ def prove(
         tried = _tried(method, [*measured, *_measured(method, later, effort, part)], effort)
     verdict = verdict_of(claim, worst.total_variation)
     enumerated = tuple(result.case for result in measured)
-    hint = foreign_randomness(method, worst.case) if verdict == "broken" else ""
+    hint = foreign_randomness(method, enumerated) if verdict == "broken" else ""
     return Proof(method, claim, worst.total_variation, str(worst.case), verdict, tuple(tried), enumerated, hint)
 
 
