@@ -157,8 +157,8 @@ def stored_weights() -> list[StoredWeights]:
                 users.setdefault(path, []).append(spec.name)
     homes = (cache_folder() / room for room in ("weights", "downloads", "files"))
     paths = [path for home in homes if home.is_dir() for path in home.iterdir() if not path.name.startswith(".")]
-    found = [StoredWeights(path, _bytes(path), tuple(users.get(path, ()))) for path in paths]
-    return sorted(found, key=lambda one: (-one.bytes, one.folder))
+    weights = [StoredWeights(path, _bytes(path), tuple(users.get(path, ()))) for path in paths]
+    return sorted(weights, key=lambda one: (-one.bytes, one.folder))
 
 
 def _bytes(path: Path) -> int:
@@ -167,13 +167,13 @@ def _bytes(path: Path) -> int:
 
 def list_weights(as_json: bool) -> None:
     """Print the weights in the cache."""
-    found = stored_weights()
+    weights = stored_weights()
     if as_json:
-        emit([{**asdict(one), "folder": str(one.folder)} for one in found])
+        emit([{**asdict(one), "folder": str(one.folder)} for one in weights])
         return
     place = cache_folder()
-    rows = [[str(one.folder.relative_to(place)), size_words(one.bytes), ", ".join(one.names) or "-"] for one in found]
-    total = f"{size_words(sum(one.bytes for one in found))} of weights in {place}"
+    rows = [[str(one.folder.relative_to(place)), size_words(one.bytes), ", ".join(one.names) or "-"] for one in weights]
+    total = f"{size_words(sum(one.bytes for one in weights))} of weights in {place}"
     notes = ["models of the hub lie in its own cache: `hf cache ls`"]
     print_table(TextTable(total, WEIGHTS, rows, notes), Console())
 
@@ -184,12 +184,12 @@ def remove_weights(names: Sequence[str], yes: bool, as_json: bool) -> None:
     Raises:
         UsageError: a name has no weights there, or nobody can confirm the removal.
     """
-    found = stored_weights()
+    weights = stored_weights()
     chosen: dict[Path, StoredWeights] = {}
     for name in names:
-        own = {one.folder: one for one in found if name in (*one.names, one.folder.name)}
+        own = {one.folder: one for one in weights if name in (*one.names, one.folder.name)}
         if not own:
-            known = [word for one in found for word in one.names or (one.folder.name,)]
+            known = [word for one in weights for word in one.names or (one.folder.name,)]
             hint = did_you_mean(name, known) or "; `stride list weights` lists what is there"
             raise UsageError(f"{name} has no weights in {cache_folder()}{hint}")
         chosen |= own
@@ -203,4 +203,4 @@ def remove_weights(names: Sequence[str], yes: bool, as_json: bool) -> None:
     if as_json:
         emit({"deleted": [str(path) for path in chosen], "bytes": freed})
     else:
-        say(f"deleted {len(chosen)} of {len(found)}, {size_words(freed)} freed; `stride fetch` brings them back")
+        say(f"deleted {len(chosen)} of {len(weights)}, {size_words(freed)} freed; `stride fetch` brings them back")

@@ -163,13 +163,13 @@ def score(engine: RowsEngine, url: str, ids: Sequence[int], output: Sequence[int
 
 def _compared(sent: Mapping[str, tuple[TokenRow, ...]], scored: Mapping[str, tuple[TokenRow, ...]]) -> SentLogprobs:
     """Compare what a server sent with its outputs and what it says of them later, where both name the token."""
-    found: list[tuple[float, str]] = []
+    differences: list[tuple[float, str]] = []
     for prompt, rows in scored.items():
         for place, (one, two) in enumerate(zip(sent.get(prompt, ()), rows, strict=False)):
             if one.token in one.top and two.token in two.top:
                 a, b = math.exp(one.top[one.token]), math.exp(two.top[two.token])
-                found.append((abs(a - b), f"{prompt}, token {place + 1}: {a:.2f} sent, {b:.2f} scored"))
-    if not found:
+                differences.append((abs(a - b), f"{prompt}, token {place + 1}: {a:.2f} sent, {b:.2f} scored"))
+    if not differences:
         return SentLogprobs(0)
-    worst, where = max(found)
-    return SentLogprobs(len(found), worst, where)
+    worst, where = max(differences)
+    return SentLogprobs(len(differences), worst, where)

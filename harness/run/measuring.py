@@ -158,8 +158,8 @@ def _measure_group(
 
 def _token_s(cell: SealedCell) -> float:
     """Return the seconds of an output token; the median step counts, because the first ones allocate."""
-    made = cell.steps["emitted"] + cell.steps["overshoot"]
-    return float(cell.steps["wall_ns"].median()) / 1e9 * len(made) / max(1, int(made.sum()))
+    tokens = cell.steps["emitted"] + cell.steps["overshoot"]
+    return float(cell.steps["wall_ns"].median()) / 1e9 * len(tokens) / max(1, int(tokens.sum()))
 
 
 def _cautious(plan: Plan, cells: Mapping[object, CellCost]) -> dict[object, CellCost]:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from tests.support.answer_server import Answers, answer_server
+from tests.support.cli import Outcome, stride
 
 IDS = 40
 TABLE: NDArray[np.float64] = np.random.default_rng(3).normal(scale=2.0, size=(IDS, IDS))
@@ -101,3 +106,22 @@ class TableServer:
             value = 0.0 if silent else float(logprobs[token])
             choice["logprobs"] = {"tokens": [f"token_id:{token}"], "token_logprobs": [value], "top_logprobs": [row]}
         return choice
+
+
+def written_prompts(folder: Path) -> Path:
+    """Write a file of twelve prompts, and return its path."""
+    path = folder / "mine.jsonl"
+    path.write_text("".join(json.dumps({"prompt": f"prompt {number}"}) + "\n" for number in range(12)))
+    return path
+
+
+def outcome_of(
+    verb: tuple[str, ...], own: TableServer, plain: TableServer | None, prompts: Path, *words: object
+) -> Outcome:
+    """Run a command on a table server that calls itself vLLM, and on its plain decode if there is one."""
+    with answer_server(Answers(reply=own.reply, owner="vllm")) as server:
+        command = (*verb, server.url, "--prompts", prompts, *words)
+        if plain is None:
+            return stride(*command)
+        with answer_server(Answers(reply=plain.reply, owner="vllm")) as other:
+            return stride(*command, "--plain", other.url)

@@ -60,7 +60,7 @@ def logs(p: Mapping[str, float]) -> dict[str, float]:
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "wanted"),
+    ("one", "other", "least"),
     [
         ({"a": 0.5, "b": 0.3}, {"a": 0.5, "b": 0.3}, 0.0),
         ({"a": 0.5, "b": 0.3}, {"a": 0.3, "b": 0.5}, 0.2),
@@ -70,9 +70,9 @@ def logs(p: Mapping[str, float]) -> dict[str, float]:
     ],
 )
 def test_the_distance_of_two_rows_is_at_least_what_their_tokens_show(
-    one: dict[str, float], other: dict[str, float], wanted: float
+    one: dict[str, float], other: dict[str, float], least: float
 ) -> None:
-    assert distance(logs(one), logs(other)) == pytest.approx(wanted)
+    assert distance(logs(one), logs(other)) == pytest.approx(least)
 
 
 def test_rows_bet_on_earlier_tokens_of_the_output() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,26 +13,16 @@ from stridebench.harness.audit.of_rows import bets_on_rows
 from stridebench.harness.audit.verdict import audit
 from stridebench.harness.core.engine import TokenRow
 from tests.support.answer_server import Answers, answer_server
-from tests.support.cli import Outcome, refused, stride
-from tests.support.sampling_server import IDS, TABLE, TableServer, logprobs_behind
+from tests.support.cli import refused
+from tests.support.sampling_server import IDS, TABLE, TableServer, logprobs_behind, outcome_of, written_prompts
 
 PLAIN = TableServer(stream=1, drafted=None)
+audited = partial(outcome_of, ("audit",))
 
 
 @pytest.fixture
 def prompts(tmp_path: Path) -> Path:
-    path = tmp_path / "mine.jsonl"
-    path.write_text("".join(json.dumps({"prompt": f"prompt {number}"}) + "\n" for number in range(12)))
-    return path
-
-
-def audited(own: TableServer, plain: TableServer | None, prompts: Path, *words: object) -> Outcome:
-    with answer_server(Answers(reply=own.reply, owner="vllm")) as server:
-        command = ("audit", server.url, "--prompts", prompts, *words)
-        if plain is None:
-            return stride(*command)
-        with answer_server(Answers(reply=plain.reply, owner="vllm")) as other:
-            return stride(*command, "--plain", other.url)
+    return written_prompts(tmp_path)
 
 
 @pytest.mark.parametrize("temperature", [1, 0.7])

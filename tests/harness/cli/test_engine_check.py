@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,27 +13,16 @@ from stridebench.harness.engines.checking import adapter_of, check
 from stridebench.harness.plan.entries import EngineUse, TaskUse
 from stridebench.harness.registry import TASKS
 from tests.support.answer_server import Answers, answer_server
-from tests.support.cli import Outcome, refused, stride
-from tests.support.sampling_server import TableServer
+from tests.support.cli import refused, stride
+from tests.support.sampling_server import TableServer, outcome_of, written_prompts
 
 PLAIN = TableServer(stream=1, drafted=None)
+checked = partial(outcome_of, ("engine", "check"))
 
 
 @pytest.fixture
 def prompts(tmp_path: Path) -> Path:
-    path = tmp_path / "mine.jsonl"
-    path.write_text("".join(json.dumps({"prompt": f"prompt {number}"}) + "\n" for number in range(12)))
-    return path
-
-
-def checked(own: TableServer, plain: TableServer | None, prompts: Path, *words: str) -> Outcome:
-    """The outcome of a check of two table servers, or of one alone."""
-    with answer_server(Answers(reply=own.reply, owner="vllm")) as server:
-        command = ("engine", "check", server.url, "--prompts", prompts, *words)
-        if plain is None:
-            return stride(*command)
-        with answer_server(Answers(reply=plain.reply, owner="vllm")) as other:
-            return stride(*command, "--plain", other.url)
+    return written_prompts(tmp_path)
 
 
 def test_a_sampler_that_is_right_is_safe_and_its_gain_has_an_interval(prompts: Path) -> None:
@@ -152,8 +141,8 @@ def test_a_server_that_dies_ends_the_check(prompts: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("owner", "wanted"), [("vllm", "vllm"), ("llamacpp", "llama_cpp"), ("sglang", "sglang"), ("someone", "openai")]
+    ("owner", "adapter"), [("vllm", "vllm"), ("llamacpp", "llama_cpp"), ("sglang", "sglang"), ("someone", "openai")]
 )
-def test_the_adapter_is_that_of_the_server(owner: str, wanted: str) -> None:
+def test_the_adapter_is_that_of_the_server(owner: str, adapter: str) -> None:
     with answer_server(Answers(owner=owner)) as server:
-        assert adapter_of(server.url, "STRIDE_API_KEY") == wanted
+        assert adapter_of(server.url, "STRIDE_API_KEY") == adapter

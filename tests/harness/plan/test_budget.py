@@ -31,42 +31,42 @@ def costs(of: Plan, **token_s: float) -> Costs:
     return Costs(cells, {}, small_pass_s=0.0)
 
 
-def expected(of: Plan, made: Costs, prompts: int | None = None, tokens: float = 1.0) -> float:
-    return Forecast(of, made, tokens).total(of.runnable, prompts)
+def expected(of: Plan, prices: Costs, prompts: int | None = None, tokens: float = 1.0) -> float:
+    return Forecast(of, prices, tokens).total(of.runnable, prompts)
 
 
 def test_a_large_budget_takes_all_prompts_and_a_smaller_one_the_most_that_fit() -> None:
     whole = plan()
-    made = costs(whole)
-    chosen = choose(whole, made, 10_000)
+    prices = costs(whole)
+    chosen = choose(whole, prices, 10_000)
     assert (chosen.prompts, chosen.tokens, chosen.dropped) == (20, 1.0, {})
     for prompts in (19, 11, LEAST):
-        just = expected(whole, made, prompts) / (1 - RESERVE) + 1e-6
-        assert choose(whole, made, just).prompts == prompts
-        assert choose(whole, made, just) == choose(whole, made, just)
-        assert choose(whole, made, just - 0.01).prompts < prompts or prompts == LEAST
+        just = expected(whole, prices, prompts) / (1 - RESERVE) + 1e-6
+        assert choose(whole, prices, just).prompts == prompts
+        assert choose(whole, prices, just) == choose(whole, prices, just)
+        assert choose(whole, prices, just - 0.01).prompts < prompts or prompts == LEAST
 
 
 def test_texts_get_shorter_before_a_cell_is_dropped() -> None:
     whole = plan()
-    made = costs(whole)
+    prices = costs(whole)
     for tokens in (0.75, 0.5):
-        just = expected(whole, made, LEAST, tokens) / (1 - RESERVE) + 1e-6
-        chosen = choose(whole, made, just)
+        just = expected(whole, prices, LEAST, tokens) / (1 - RESERVE) + 1e-6
+        chosen = choose(whole, prices, just)
         assert (chosen.prompts, chosen.tokens, chosen.dropped) == (LEAST, tokens, {})
 
 
 def test_the_dearest_cells_go_first_and_take_along_baselines_that_only_they_need() -> None:
     whole = plan()
-    made = costs(whole, jacobi=0.4)
-    every = expected(whole, made, LEAST, 0.5)
-    chosen = choose(whole, made, (every - 1) / (1 - RESERVE))
+    prices = costs(whole, jacobi=0.4)
+    every = expected(whole, prices, LEAST, 0.5)
+    chosen = choose(whole, prices, (every - 1) / (1 - RESERVE))
     assert len(chosen.dropped) == 1 and next(iter(chosen.dropped)).startswith("jacobi")
     part = apply(whole, chosen)
     assert {cell.label: cell.skip for cell in part.cells if cell.skip} == {"jacobi": chosen.dropped[part.cells[2].id]}
     price = LEAST * 40 * 0.4 + 8 * 0.4  # with the warm-up
     assert f"6 prompts take about {price:.0f} s here" in str(part.cells[2].skip)
-    fewer = choose(whole, made, 40)
+    fewer = choose(whole, prices, 40)
     left = {(cell.name, cell.task.name) for cell in apply(whole, fewer).runnable}
     assert left == {("autoregressive", "humaneval"), ("prompt_lookup", "humaneval")}
 
@@ -87,13 +87,13 @@ def test_the_plan_of_a_choice_is_that_of_its_stored_suite() -> None:
 
 def test_a_budget_that_is_too_small_for_one_cell_says_how_much_one_takes() -> None:
     whole = plan()
-    made = costs(whole)
+    prices = costs(whole)
     with pytest.raises(
         UsageError, match=r"a budget of 10 s is too small for one cell: .*; give --budget (\d+)s or more"
     ) as error:
-        choose(whole, made, 10)
+        choose(whole, prices, 10)
     enough = int(str(error.value).rpartition("--budget ")[2].split("s")[0])
-    assert len(apply(whole, choose(whole, made, enough)).runnable) == 2
+    assert len(apply(whole, choose(whole, prices, enough)).runnable) == 2
     with pytest.raises(UsageError, match=r"--budget 10m or more$"):
         choose(whole, costs(whole, autoregressive=5, prompt_lookup=2.5, jacobi=9), 10)
 
@@ -102,9 +102,9 @@ def test_pictures_keep_their_tokens() -> None:
     pictures = plan(
         methods=["sjd"], backbones=["embedded-digits-l"], tasks=[{"name": "digits", "limit": 9, "max_new_tokens": 64}]
     )
-    made = costs(pictures)
-    just = expected(pictures, made, LEAST) / (1 - RESERVE) + 1e-6
-    assert choose(pictures, made, just).tokens == 1.0
+    prices = costs(pictures)
+    just = expected(pictures, prices, LEAST) / (1 - RESERVE) + 1e-6
+    assert choose(pictures, prices, just).tokens == 1.0
     part = apply(pictures, budget.Chosen(prompts=7, tokens=0.5))
     assert {cell.max_new_tokens for cell in part.cells} == {64} and len(part.prompts[part.cells[0].task]) == 7
 
