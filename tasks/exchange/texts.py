@@ -14,10 +14,9 @@ from typing import Any
 from stridebench.harness.core.task import Layout, SetScore, Stored
 from stridebench.harness.errors import UsageError
 from stridebench.harness.registry import LAYOUTS
-from stridebench.tasks.humaneval import body
+from stridebench.tasks.humaneval import body, pass_at_k
 from stridebench.tasks.loaders.files import Row, json_lines
 from stridebench.tasks.metrics.features import mean
-from stridebench.tasks.metrics.pass_at_k import pass_at_k
 
 # Whether results are of the outputs at hand.
 

@@ -18,12 +18,14 @@ from stridebench.harness.core.draft import Draft
 from stridebench.harness.core.method import Mutant
 from stridebench.harness.core.run import Run
 from stridebench.harness.errors import UsageError
-from stridebench.methods.drafters.draft_model import siblings
+from stridebench.methods.drafters.draft_model import DraftLength, siblings
 from stridebench.methods.drafters.eagle.drafter import FeatureDrafter
 from stridebench.methods.drafters.tree_shapes import TreeShape, branching, published
 
 DEEPEST = 64
 """Levels of a static tree: a feature drafter has no limit."""
+FULL = DraftLength()
+"""Ends no draft."""
 
 
 @dataclass(frozen=True)
@@ -32,14 +34,18 @@ class StaticDrafter:
 
     Args:
         width: w, one more than the largest rank among siblings.
+        length: ends a chain before its last level.
     """
 
     drafter: FeatureDrafter
     shape: TreeShape
     width: int
+    length: DraftLength
 
     @classmethod
-    def open(cls, run: Run, features: str, tree: str, widths: Sequence[int]) -> StaticDrafter:
+    def open(
+        cls, run: Run, features: str, tree: str, widths: Sequence[int], length: DraftLength = FULL
+    ) -> StaticDrafter:
         """Open a drafter with the tree of ``widths`` if there are some, else with a tree by name.
 
         Raises:
@@ -49,7 +55,7 @@ class StaticDrafter:
         if widths and max(widths) > vocabulary:
             raise UsageError(f"{max(widths)} siblings of a vocabulary of {vocabulary}; give smaller widths")
         shape = branching(widths) if widths else published(tree, DEEPEST, vocabulary, vocabulary)
-        return cls(FeatureDrafter.open(run, features, "eagle1"), shape.on(run.target.device), shape.width)
+        return cls(FeatureDrafter.open(run, features, "eagle1"), shape.on(run.target.device), shape.width, length)
 
 
 def grow_static(run: Run, form: StaticDrafter) -> Draft:
@@ -59,6 +65,7 @@ def grow_static(run: Run, form: StaticDrafter) -> Draft:
     node its rank among its siblings, so no child drawn is dropped or moved for its value.
     """
     shape, width = form.shape.cut(run.room - 1, run.space), form.width
+    shape = shape.cut(form.length.limit(run, len(shape.sizes)), run.space)
     reader = form.drafter.root(run) if shape.sizes else None
     if reader is None:
         return run.nothing
@@ -69,11 +76,18 @@ def grow_static(run: Run, form: StaticDrafter) -> Draft:
         nodes = slice(first, first + size)
         if levels:
             logits = reader.read(Draft(levels[-1].tokens, parents=shape.parents[above:first]))
+        law = form.length.law(run, logits, run.probs(logits)) if form.length.name else logits
+        if form.length.ends_before(law):
+            break
         levels.append(sample_level(run, logits, shape.parents[nodes] - above, shape.ranks[nodes], width))
         above, first = first, first + size
+        if form.length.ends_behind(law, levels[-1].tokens):
+            break
+    if not levels:
+        return run.nothing
     probs = [level.probs for level in levels if level.probs is not None]
     tokens = torch.cat([level.tokens for level in levels])
-    return Draft(tokens, torch.cat(probs) if probs else None, shape.parents)
+    return Draft(tokens, torch.cat(probs) if probs else None, shape.parents[:first])
 
 
 class TreeLevel(NamedTuple):
@@ -95,6 +109,12 @@ def sample_level(
 
 # Bugs to inject into the trees of a feature drafter.
 
+DROPPED_FOR_ITS_PROBABILITY = Mutant(
+    f"{__name__}:grow_static",
+    "if form.length.ends_behind(law, levels[-1].tokens):",
+    "if form.length.ends_behind(law, levels[-1].tokens) and (levels.pop(), first := above):",
+    "a drawn token is dropped because it is improbable",
+)
 
 SIBLINGS_SORTED_BY_CONFIDENCE = Mutant(
     f"{__name__}:sample_level",

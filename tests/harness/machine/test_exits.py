@@ -17,8 +17,8 @@ from rich.console import Console
 from stridebench.harness.cli import main
 from stridebench.harness.errors import RunIncomplete
 from stridebench.harness.machine import extras
-from stridebench.harness.machine.exits import exits_are_told
 from stridebench.harness.machine.one_core import be_number, on_one_core
+from stridebench.harness.machine.quiet import exits_are_told
 
 
 @pytest.mark.parametrize("code", ["", "0", "7", "'words'"])

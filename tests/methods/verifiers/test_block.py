@@ -1,18 +1,28 @@
-"""Block verification: the example of its paper, and never fewer accepted drafts than token verification."""
+"""Block verification: the example of its paper, never fewer accepted drafts than token verification, and trees."""
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import permutations, product
 
 import pytest
 import torch
 from torch import Tensor
 
-from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.draft import Draft
+from stridebench.harness.core.draws import SeededDraws, tree_path
 from stridebench.harness.errors import ContractError, UsageError
 from stridebench.methods.speculative import Speculative
-from stridebench.methods.verifiers.block import block_acceptance, capped_ratios, verify_block
-from stridebench.methods.verifiers.rejection import acceptance_probs, verify_chain
+from stridebench.methods.verifiers.block import (
+    Traversal,
+    block_acceptance,
+    capped_ratios,
+    verify_block,
+    verify_traversal,
+)
+from stridebench.methods.verifiers.rejection import acceptance_probs, residual, verify_chain
+from stridebench.methods.verifiers.tree import children, multi_step, verify_delta
+
+PARENTS = torch.tensor([-1, -1, 0, 0, 1, 1])
 
 
 def kept(q: Tensor, p: Tensor) -> dict[str, Tensor]:
@@ -68,3 +78,49 @@ def test_a_draft_that_its_distribution_excludes_is_a_contract_error() -> None:
 def test_an_unknown_verifier_lists_the_known_ones() -> None:
     with pytest.raises(UsageError, match="verifier is 'blok'; known: token, block"):
         Speculative("toy", verifier="blok")
+
+
+def laws(seed: int, rows: int, vocabulary: int = 3) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(rows, vocabulary, generator=generator, dtype=torch.float64).mul(2).softmax(-1)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_on_a_chain_traversal_is_block_verification(seed: int) -> None:
+    q, p = laws(seed, 4), laws(seed + 100, 5)
+    for ids in product(range(3), repeat=4):
+        x = torch.tensor(ids)
+        traversal, w = Traversal(x, q, p, [-1, 0, 1, 2]), capped_ratios(x, q, p)
+        assert torch.allclose(traversal.acceptance(), block_acceptance(q, p, w), rtol=0, atol=1e-12)
+        for stop in range(4):
+            if float(traversal.stops[stop]) > 1e-9:
+                after = residual(w[stop] * p[stop : stop + 1], q[stop : stop + 1])[0]
+                assert torch.allclose(traversal.laws[stop], after, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_traversal_accepts_more_than_sibling_by_sibling(seed: int) -> None:
+    """Averaged over all trees of two children a node, drawn without replacement from one law a level."""
+    levels, p = laws(seed, 2), laws(seed + 100, 7)
+    p[2:] = p[2]  # the target's laws do not depend on the branch either
+    kept = {"traversal": 0.0, "siblings": 0.0}
+    for ids in product(permutations(range(3), 2), repeat=3):
+        x = torch.tensor([token for pair in ids for token in pair])
+        q = levels[[0, 0, 1, 1, 1, 1]]
+        for node in (1, 3, 5):
+            q[node, x[node - 1]] = 0.0
+        q = q / q.sum(-1, keepdim=True)
+        weight = float(q.gather(1, x[:, None]).prod())
+        rules = {
+            "traversal": Traversal(x, q, p, PARENTS.tolist()).acceptance(),
+            "siblings": multi_step(x, q, p, children(PARENTS, 3, 2)).accept_probs,
+        }
+        for name, accept in rules.items():
+            kept[name] += weight * float(tree_path(torch.zeros(6, dtype=torch.bool), accept, PARENTS).expected)
+    assert kept["traversal"] > kept["siblings"] + 1e-3
+
+
+def test_point_masses_of_a_tree_are_verified_as_such() -> None:
+    p, draft = laws(0, 7), Draft(torch.tensor([0, 1, 2, 0, 1, 2]), parents=PARENTS)
+    one, other = (verify(draft, p, SeededDraws(3, "t", "p", 0)) for verify in (verify_traversal, verify_delta))
+    assert torch.equal(one.path.nodes, other.path.nodes) and torch.equal(one.token, other.token)

@@ -1,4 +1,4 @@
-"""pass@k from the samples of each problem."""
+"""HumanEval: pass@k from the samples of each problem."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import math
 import pytest
 
 from stridebench.harness.core.task import Prompt, Scored
-from stridebench.tasks.humaneval import HumanEval
-from stridebench.tasks.metrics.pass_at_k import pass_at_k
+from stridebench.tasks.humaneval import HumanEval, pass_at_k
 
 
 def test_pass_at_k_is_one_less_the_chance_of_k_wrong_samples() -> None:

@@ -1,0 +1,164 @@
+"""Policies of the length of a draft: where each ends it, by hand, and that none of them moves the output."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from stridebench.harness.backbones.toy import Tabular
+from stridebench.harness.core.batch import Slot
+from stridebench.harness.core.draft import Acceptance, Path
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.loop import decode
+from stridebench.harness.core.models import Models
+from stridebench.harness.core.run import Run, open_run
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.errors import UsageError
+from stridebench.harness.proof.cases import BATCH_CASES, CASES
+from stridebench.harness.proof.distance import toy_drafter
+from stridebench.harness.proof.prove import prove
+from stridebench.harness.registry import METHODS
+from stridebench.methods.drafters.draft_model import DraftLength
+from stridebench.methods.eagle1 import Eagle1
+from stridebench.methods.prompt_lookup import PromptLookup
+from stridebench.methods.speculative import Speculative
+from tests.support.feature_toys import run_on
+
+MODEL = Tabular("tabular", {"vocabulary": 5})
+LAW = torch.tensor([[0.5, 0.3, 0.2, 0.0]], dtype=torch.float64)  # 1.0297 nats: 1 - sqrt(0.2 H) = 0.5462
+
+
+def opened(temperature: float = 1.0) -> Run:
+    draws = SeededDraws(0, "t", "p", 0)
+    return open_run(MODEL, toy_drafter(MODEL), (0, 1, 2), Sampling(temperature), 60, draws)
+
+
+def length(policy: str, most: int = 8) -> DraftLength:
+    return DraftLength.of("speculative", policy, most)
+
+
+def accepted(count: int) -> Acceptance:
+    return Acceptance(Path(torch.arange(count), torch.tensor(count), torch.zeros(())), torch.tensor(0))
+
+
+@pytest.mark.parametrize(
+    ("policy", "before", "behind"),
+    [
+        ("", False, [False, False, False]),
+        ("conf:0.5", False, [False, False, False]),
+        ("conf:0.51", True, [False, False, False]),
+        ("p_min:0.51", True, [False, False, False]),
+        ("keep:0.3", False, [False, False, True]),
+        ("keep:0.31", False, [False, True, True]),
+        ("entropy:0.546", False, [False, False, False]),
+        ("entropy:0.547", True, [False, False, False]),
+    ],
+)
+def test_where_a_draft_ends_by_hand(policy: str, before: bool, behind: list[bool]) -> None:
+    one = length(policy)
+    assert one.ends_before(LAW) is before
+    assert [one.ends_behind(LAW, torch.tensor([x])) for x in range(3)] == behind
+
+
+def test_ema_drafts_one_token_more_than_was_accepted_lately() -> None:
+    one, limits = length("ema:0.5"), []
+    for count in (0, 0, 0, 1, 2, 3):
+        limits.append(one.limit(opened(), 8))
+        one.follow(8, accepted(count))
+    assert limits == [8, 5, 3, 2, 2, 3]  # means of 8, 4, 2, 1, 1 and 1.5, which is rounded to 2
+    assert one.limit(opened(), 8) == 3
+
+
+def test_entropy_follows_the_rate_of_acceptance() -> None:
+    one = length("entropy:0.5")
+    one.follow(4, accepted(4))
+    assert (one.rate, one.threshold) == pytest.approx((0.95, 0.499))  # above the rate that it aims at
+    one.follow(4, accepted(0))
+    assert (one.rate, one.threshold) == pytest.approx((0.475, 0.5))
+    one.follow(0, accepted(0))
+    assert (one.rate, one.threshold) == pytest.approx((0.475, 0.499))
+
+
+@pytest.mark.parametrize(("running", "limit"), [(1, 6), (3, 6), (4, 2), (15, 2), (16, 0)])
+def test_a_table_goes_by_the_decodes_in_the_batch(running: int, limit: int) -> None:
+    slot = Slot(None)  # type: ignore[arg-type]  # no loop hands it a turn
+    slot.served = running
+    models = Models(MODEL, toy_drafter(MODEL), (0, 1), slot=slot)
+    slot.over = True
+    run = Run.of(models, Sampling(1.0), 20, SeededDraws(0, "t", "p", 0))
+    assert length("table:1=6,16=0,4=2").limit(run, 8) == limit
+    assert length("table:2=6").limit(opened(), 8) == 8
+
+
+def test_the_confidence_at_t_0_is_that_of_temperature_1() -> None:
+    run, logits = opened(0.0), torch.tensor([[2.0, 1.0, 0.0]])
+    one_hot = run.probs(logits)
+    assert float(length("conf").law(run, logits, one_hot).max()) == pytest.approx(0.6652, abs=1e-4)
+    assert torch.equal(length("").law(run, logits, one_hot), one_hot)
+
+
+def drafted(method: Any, temperature: float) -> list[int]:
+    return [step.drafted for step in decode(method, opened(temperature)).steps]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("policy", ["conf:0.4", "keep:0.4", "p_min:0.4", "entropy:0.5", "ema"])
+def test_drafts_are_shorter_by_a_policy(policy: str, temperature: float) -> None:
+    full, lengths = (drafted(Speculative("toy", 4, policy=one), temperature) for one in ("", policy))
+    assert sum(lengths) / len(lengths) < sum(full) / len(full) and max(lengths) > 1
+
+
+def test_the_greedy_drafts_of_p_min_are_point_masses() -> None:
+    run = opened()
+    state = Speculative("toy", 4, policy="p_min:0").start(run)
+    draft = state.propose(run)
+    state.session.sync(run.target.tokens)
+    best = run.probs(state.session.forward()).argmax()
+    assert draft.probs is None and len(draft) == 4 and int(draft.tokens[0]) == int(best)
+
+
+@pytest.mark.parametrize("verifier", ["match", "coupled"])
+@pytest.mark.parametrize("policy", ["conf:0.6", "keep:0.6", "ema:0.5"])
+def test_no_policy_moves_the_output(policy: str, verifier: str) -> None:
+    assert prove(Speculative("toy", 2, verifier, policy), CASES[:4], mutants=False).verdict == "exact"
+
+
+def test_a_table_in_a_batch_is_exact() -> None:
+    assert prove(Speculative("toy", 2, policy="table:1=2,2=1"), BATCH_CASES[1:], mutants=False).verdict == "exact"
+
+
+@pytest.mark.parametrize("policy", ["conf:0.6", "entropy:0.6", "ema:0.5"])
+def test_chains_of_eagle_end_by_a_policy(policy: str) -> None:
+    chain = Eagle1(widths=(1, 1), verifier="traversal", policy=policy)
+    assert prove(chain, CASES[:3], mutants=False).verdict == "exact"
+    steps = decode(Eagle1(widths=(1, 1, 1), policy=policy), run_on(MODEL, Sampling(1.0), 60, (0, 1))).steps
+    assert len({step.drafted for step in steps[:-2]}) > 1
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "message"),
+    [
+        ("speculative", {"policy": "confidence"}, "policy is 'confidence'; known: conf, keep, p_min, entropy, ema"),
+        ("speculative", {"policy": "conf:2"}, "policy is 'conf:2'; give a number from 0 to 1 behind the colon"),
+        ("speculative", {"policy": "keep:low"}, "policy is 'keep:low'; give a number"),
+        ("speculative", {"policy": "table"}, "as in table:1=8,4=3,16=0"),
+        ("speculative", {"policy": "p_min", "verifier": "coupled"}, "p_min drafts the most probable tokens"),
+        ("prompt_lookup", {"policy": "conf:0.4"}, "copied tokens have none; take ema or table"),
+        ("suffix", {"policy": "entropy"}, "suffix: policy entropy reads the drafter's distribution"),
+        ("eagle1", {"policy": "ema"}, "policy ema is for chains; give widths of 1"),
+        ("eagle1", {"verifier": "block", "widths": (2, 1)}, "verifier block is for chains; give widths of 1"),
+        ("eagle1", {"policy": "p_min", "widths": (1,)}, "take conf"),
+    ],
+)
+def test_a_wrong_policy_is_an_error(method: str, params: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        METHODS.get(method)(**params)
+
+
+def test_copies_are_shorter_if_few_were_accepted() -> None:
+    steps = decode(PromptLookup(length=8, max_ngram=1, policy="ema:0.5"), opened()).steps
+    fixed = decode(PromptLookup(length=8, max_ngram=1), opened()).steps
+    mean, full = (sum(step.drafted for step in some) / len(some) for some in (steps, fixed))
+    assert mean < full / 2
