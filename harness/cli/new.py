@@ -1,4 +1,4 @@
-"""`stride new`: a package for a new method."""
+"""`stride new`: a package for a new method, or a file for the proof of a sampler."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ FILES = {"pyproject.toml": "pyproject.toml", "method.py": "stride_{name}.py", "t
 
 @click.group(name="new")
 def command() -> None:
-    """Start a package for a new method.
+    """Start a package for a new method, or a file that wraps a sampler to be proved.
 
     \b
     stride new method my_method
+    stride new verifier my_sampler
     """
 
 
@@ -56,6 +57,27 @@ def method(name: str, out: Path | None) -> None:
         f"{typed('stride')} verify {name}",
     )
     say("\n  ".join(("next:", *commands)))
+
+
+@command.command(name="verifier")
+@click.argument("name")
+def verifier(name: str) -> None:
+    """Write NAME.py, which wraps a function that accepts or resamples drafts; `stride verify NAME.py` proves it.
+
+    It begins as rejection sampling, which is exact. docs/samplers.md shows public samplers written so.
+
+    \b
+    stride new verifier my_sampler
+    """
+    path = Path(f"{name}.py")
+    if not name.isidentifier():
+        raise UsageError(f"{path} is no name for a file that Python imports; take one such as my_sampler")
+    if path.exists():
+        raise UsageError(f"{path} is there already; take another name, or edit it")
+    path.write_text(
+        (TEMPLATES / "verifier.py.txt").read_text(encoding="utf-8").replace("@NAME@", name), encoding="utf-8"
+    )
+    say(f"wrote {path}\nnext:\n  {typed('stride')} verify {path}")
 
 
 def write_package(name: str, folder: Path) -> list[Path]:

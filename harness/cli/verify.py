@@ -7,11 +7,12 @@ from typing import Any
 import click
 
 from stridebench.harness.discover import declare_all
+from stridebench.harness.errors import UsageError
 from stridebench.harness.registry import METHODS
 
 
 @click.command(name="verify")
-@click.argument("methods", nargs=-1)
+@click.argument("methods", nargs=-1, metavar="[METHOD | FILE.py[:FUNCTION]]...")
 @click.option("--param", "-p", "params", multiple=True, metavar="KEY=VALUE", help="Verify this setting only.")
 @click.option("--quick", is_flag=True, help="Only the smaller models.")
 @click.option("--fresh", is_flag=True, help="Enumerate again what earlier commands have enumerated.")
@@ -40,6 +41,7 @@ def command(**options: Any) -> None:
     An exact method must stay below 1e-12. Each injected bug, a one-line change of the real code, must exceed 1e-3.
     Laws are kept in the cache. They are enumerated again when a file that they rest on has changed.
     Random cases vary the prompt, the vocabulary, the length, the sampling and the batch; equal seeds give equal cases.
+    FILE.py wraps a sampler of another project, over all drafts and draws of a cycle: see `stride new verifier --help`.
     Exit codes: 1 a claim of exactness fails or an injected bug is not caught, 4 a method could not be enumerated.
 
     \b
@@ -47,10 +49,27 @@ def command(**options: Any) -> None:
     stride verify sjd sjdpp
     stride verify sjdpp -p reuse=paper -p tau=0.25
     stride verify --random 20 --seed 7
+    stride verify my_sampler.py
     """
+    files = [name for name in options["methods"] if name.endswith(".py") or ".py:" in name]
+    if files:
+        _samplers(files, options)
+        return
     declare_all()
     for name in options["methods"]:
         METHODS.check(name)
     from stridebench.harness.cli.verifying import verify  # imports torch
 
     verify(**options)
+
+
+def _samplers(files: list[str], options: dict[str, Any]) -> None:
+    """Prove the samplers of files; no other argument goes with them but --json."""
+    others = [name for name in options["methods"] if name not in files]
+    others += [f"--{name}" for name in ("quick", "fresh", "processes") if options[name]]
+    others += ["-p"] * bool(options["params"]) + ["--random"] * bool(options["number"])
+    if others:
+        raise UsageError(f"{others[0]} does not go with the file {files[0]}; verify files alone, or with --json")
+    from stridebench.harness.cli.verifying import verify_samplers
+
+    verify_samplers(files, options["as_json"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, cast
 
 from rich.console import Console
@@ -19,11 +19,15 @@ from stridebench.harness.proof.mutants import CAUGHT
 from stridebench.harness.proof.processes import Done, computed, processors
 from stridebench.harness.proof.prove import EXACT, BugRow, ProofRow, SettingRow
 from stridebench.harness.proof.random_cases import Tried, try_random
+from stridebench.harness.proof.sampler_proof import EXACT as SAMPLER_EXACT
+from stridebench.harness.proof.sampler_proof import ROUNDED, SamplerRow, prove_sampler
+from stridebench.harness.proof.samplers import read_sampler
 from stridebench.reports import text_table
 
 DISTRIBUTIONS = {"setting": 0, "verdict": 1, "total variation": 1, "claim": 3, "injected bug": 2, "largest on": 4}
 RANDOM = {"setting": 0, "verdict": 1, "total variation": 1, "claim": 3, "cases": 2, "largest on": 4}
 BUGS = {"injected bug": 0, "method": 1, "total variation": 1, "seen": 1, "on": 2, "in": 3}
+SAMPLERS = {"sampler": 0, "verdict": 1, "total variation": 1, "accepted": 2, "of block": 2, "faults seen": 3, "on": 4}
 """Columns of the tables, and the order in which a narrow terminal keeps them."""
 
 
@@ -185,4 +189,37 @@ def _show(rows: Sequence[ProofRow], bugs: Sequence[BugRow], floor: FloorRow) -> 
     console.print(
         f"{floor['cases']} models. Noise floor (autoregressive by the same enumeration): {floor['floor']:.2g}. "
         f"exact: below {EXACT:g}; an injected bug is caught above {CAUGHT:g}."
+    )
+
+
+def verify_samplers(targets: Sequence[str], as_json: bool) -> None:
+    """Prove samplers of other projects, and print a row each, as soon as all are read."""
+    samplers = [read_sampler(target) for target in targets]
+    rows = [prove_sampler(sampler) for sampler in samplers]
+    if as_json:
+        emit([asdict(row) for row in rows])
+    else:
+        _show_samplers(rows)
+    if any(row.verdict == "biased" for row in rows):
+        raise SystemExit(1)
+
+
+def _show_samplers(rows: Sequence[SamplerRow]) -> None:
+    columns = [text_table.Column(key, key, rank=rank) for key, rank in SAMPLERS.items()]
+    lines, notes = [], []
+    for row in rows:
+        read = {fault: seen for fault, seen in row.faults.items() if seen is not None}
+        variation, block = f"{row.total_variation:.3g}", "" if row.block is None else f"{row.block:.3f}"
+        seen = f"{sum(read.values())} of {len(read)}"
+        lines.append([row.sampler, row.verdict, variation, f"{row.accepted:.3f}", block, seen, row.on])
+        notes += [f"! {row.sampler}: the proof does not see {fault}" for fault, caught in read.items() if not caught]
+        if row.alarm:
+            notes.append(f"! {row.sampler} accepts more than block verification; no exact verifier of a chain does")
+    console = Console()
+    table = text_table.TextTable("samplers, over all drafts and draws", tuple(columns), lines, notes)
+    text_table.print_table(table, console)
+    console.print(
+        f"Six random models of three ids. exact: below {SAMPLER_EXACT:g}, to rounding: below {ROUNDED:g}. accepted: "
+        "drafts a cycle. faults seen: of three mistakes in the arguments, those that the function reads.",
+        highlight=False,
     )

@@ -24,9 +24,8 @@ from stridebench.tasks.metrics.features import (
     mean,
     sorted_pictures,
 )
-from stridebench.tasks.metrics.frechet import Gaussian, frechet, statistics
+from stridebench.tasks.metrics.frechet import Gaussian, frechet, kid, statistics
 from stridebench.tasks.metrics.image_weights import OPENAI
-from stridebench.tasks.metrics.kid import kid
 
 if TYPE_CHECKING:
     from jaxtyping import Float

@@ -7,7 +7,7 @@ import pytest
 
 from stridebench.harness.record.outputs import Picture
 from stridebench.tasks.metrics.features import FeatureNet
-from stridebench.tasks.metrics.kid import kid
+from stridebench.tasks.metrics.frechet import kid
 from tests.support.extras import needs_image_extra
 
 

@@ -1,0 +1,151 @@
+"""What a sampler of another project gives to a proof: a function that accepts or resamples drafts, and its draws."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import math
+import random
+import runpy
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stridebench.harness.errors import ContractError, UsageError
+
+Tokens = tuple[int, ...]
+Request = tuple[float, ...] | None
+"""The weights of the outcomes of a draw; None is a number from [0, 1)."""
+
+
+class SamplerDraws:
+    """The random numbers of a sampler under proof; each request is answered by every outcome in turn."""
+
+    def __init__(self, answers: Sequence[float], probe: int, as_array: Callable[[Any], Any]) -> None:
+        self._answers, self._probe, self._as_array = answers, random.Random(probe), as_array
+        self.requests: list[Request] = []
+
+    def coin(self, probability: float) -> bool:
+        """Return True with this probability; above 1 counts as 1.
+
+        Raises:
+            ContractError: it is not a number, or negative.
+        """
+        heads = float(probability)
+        if not heads >= 0:
+            raise ContractError(f"a coin has the probability {heads}; give a number from 0 to 1")
+        return bool(self._answer((min(heads, 1.0), 1 - min(heads, 1.0))) == 0)
+
+    def token(self, weights: Any) -> int:
+        """Return an id drawn in proportion to these weights, (V,).
+
+        Raises:
+            ContractError: a weight is negative or not a number, or all are 0.
+        """
+        row = np.asarray(weights, dtype=np.float64).reshape(-1)
+        if not (row >= 0).all() or not 0 < row.sum() < math.inf:
+            raise ContractError(f"a token is drawn with the weights {row.tolist()}; they are at least 0, and not all 0")
+        return int(self._answer(tuple((row / row.sum()).tolist())))
+
+    def uniform(self) -> float:
+        """Return a number from [0, 1)."""
+        return float(self._answer(None))
+
+    def uniforms(self, n: int) -> Any:
+        """Return n independent numbers from [0, 1), as the arrays that the function is given."""
+        return self._as_array(np.array([self.uniform() for _ in range(n)]))
+
+    def _answer(self, weights: Request) -> Any:
+        """Return the next answer, or a probe behind the last one: an index where there are weights, else a number."""
+        self.requests.append(weights)
+        if len(self.requests) <= len(self._answers):
+            return self._answers[len(self.requests) - 1]
+        number = self._probe.random()
+        if weights is None:
+            return number
+        return next(i for i, total in enumerate(itertools.accumulate(weights)) if number < total or total >= 1 - 1e-12)
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """A verifier under proof.
+
+    Args:
+        name: what the tables call it.
+        verify: ``verify(tokens, q, p, draws)``, or with ``parents`` behind the tokens for a tree; returns emitted ids.
+        propose: ``propose(tokens, q, draws)`` returns the next draft, or None to end it; the last row of q is its own.
+            Without it, drafts are drawn from q.
+        parents: the parent of each drafted token, -1 for the prompt; None is a chain of ``drafts`` tokens.
+        distinct: siblings are drawn without replacement.
+        arrays: numpy, or torch for tensors of fp64.
+        about: the first line of its file.
+    """
+
+    name: str
+    verify: Callable[..., Any]
+    propose: Callable[..., Any] | None = None
+    parents: Tokens | None = None
+    drafts: int = 2
+    distinct: bool = False
+    arrays: str = "numpy"
+    about: str = ""
+
+    @cached_property
+    def tree(self) -> Tokens:
+        """The parent of each drafted token, of a chain too."""
+        return tuple(range(-1, self.drafts - 1)) if self.parents is None else self.parents
+
+    def as_array(self, values: Any) -> Any:
+        """Return these numbers as the arrays that the function is given."""
+        if self.arrays == "numpy":
+            return np.array(values)
+        import torch
+
+        return torch.tensor(np.asarray(values))
+
+
+def read_sampler(target: str) -> Sampler:
+    """Read ``FILE.py`` or ``FILE.py:FUNCTION``.
+
+    The names PARENTS, DRAFTS, DISTINCT and ARRAYS of the file and its function ``propose`` are optional.
+
+    Raises:
+        UsageError: there is no such file or function, it cannot be imported, or a name has another type.
+    """
+    text, _, function = target.partition(".py:")
+    path = Path(text if text.endswith(".py") else f"{text}.py")
+    function = function or "verify"
+    if not path.is_file():
+        raise UsageError(f"there is no file {path}; write one with: stride new verifier {path.stem or 'NAME'}")
+    sys.path.append(str(path.parent.resolve()))  # a wrapper imports what lies beside it
+    try:
+        names = runpy.run_path(str(path))
+    except Exception as error:
+        raise UsageError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+    if not callable(names.get(function)):
+        known = ", ".join(name for name, value in names.items() if inspect.isfunction(value)) or "none"
+        raise UsageError(f"{path} has no function {function}; its functions: {known}")
+    parents = names.get("PARENTS")
+    sampler = Sampler(
+        path.stem if function == "verify" else function,
+        names[function],
+        names.get("propose"),
+        None if parents is None else tuple(parents),
+        names.get("DRAFTS", 2),
+        bool(names.get("DISTINCT", False)),
+        names.get("ARRAYS", "numpy"),
+        (names.get("__doc__") or "").strip().partition("\n")[0],
+    )
+    if sampler.arrays not in ("numpy", "torch"):
+        raise UsageError(f"{path}: ARRAYS is {sampler.arrays!r}; it is numpy or torch")
+    if not 1 <= len(sampler.tree) <= 4 or any(not -1 <= parent < node for node, parent in enumerate(sampler.tree)):
+        raise UsageError(
+            f"{path}: the draft has the parents {sampler.tree}; give 1 to 4 tokens, each behind its parent, "
+            f"and -1 for those behind the prompt"
+        )
+    return sampler

@@ -1,0 +1,133 @@
+"""The proof of other people's samplers: what it says of right and wrong ones, and of functions that break its rules."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stridebench.harness.errors import ContractError, UsageError
+from stridebench.harness.proof.sampler_proof import FAULTS, models, prove_sampler
+from stridebench.harness.proof.samplers import read_sampler
+from tests.support.cli import refused, stride
+
+ROOT = Path(__file__).resolve().parents[3]
+SAMPLERS = sorted((ROOT / "examples" / "samplers").glob("*.py"))
+EXACT = {
+    "eagle_tree",
+    "mlx_equal",
+    "sglang_tree",
+    "stop_after_low_confidence",
+    "vllm_block",
+    "vllm_ngram",
+    "vllm_token",
+}
+TOKEN = """
+import numpy as np
+{names}
+def verify(tokens, q, p, draws):
+    for k, token in enumerate(tokens):
+        if not draws.coin(p[k, token] / q[k, token]):
+            return [*tokens[:k], draws.token(np.maximum(p[k] - q[k], 0))]
+    return [*tokens, draws.token(p[-1])]
+"""
+UNIFORM = """
+import torch
+ARRAYS, DRAFTS = "torch", 2
+def verify(x, q, p, draws):
+    refused = (draws.uniforms(len(x)) > p[range(len(x)), x] / q[range(len(x)), x]).nonzero()
+    n = int(refused[0]) if len(refused) else len(x)
+    row = (p[n] - q[n]).clamp_min(0) if n < len(x) else p[n]
+    return [*x[:n], int(((row / row.sum()).cumsum(0) <= draws.uniform()).sum().clamp_max(2))]
+"""
+
+
+@pytest.mark.parametrize("path", SAMPLERS, ids=lambda path: path.stem)
+def test_public_samplers_get_the_verdicts_of_the_page(path):
+    row = prove_sampler(read_sampler(str(path)))
+    assert (row.verdict == "exact") == (path.stem in EXACT)
+    assert all(seen is not False for seen in row.faults.values())
+    page = (ROOT / "docs" / "samplers.md").read_text(encoding="utf-8")
+    assert f"| {row.sampler} | {row.verdict} | {_rounded(row.total_variation)} |" in page
+
+
+def _rounded(variation: float) -> str:
+    return f"{variation:.1g}" if variation > 1e-9 else "0"
+
+
+def test_more_than_block_verification_accepts_is_an_alarm():
+    rows = {
+        path.stem: prove_sampler(read_sampler(str(path))) for path in SAMPLERS if path.stem in ("hsd", "vllm_block")
+    }
+    assert rows["hsd"].alarm and not rows["vllm_block"].alarm
+    assert rows["vllm_block"].accepted == pytest.approx(rows["vllm_block"].block)
+
+
+def test_uniform_numbers_are_cut_into_the_pieces_that_the_function_makes(tmp_path):
+    (tmp_path / "uniform.py").write_text(UNIFORM)
+    (tmp_path / "coins.py").write_text(TOKEN.format(names=""))
+    uniform, coins = (prove_sampler(read_sampler(str(tmp_path / f"{name}.py"))) for name in ("uniform", "coins"))
+    assert uniform.verdict == "exact"
+    assert uniform.accepted == pytest.approx(coins.accepted, abs=1e-9)
+
+
+def test_models_are_distributions_and_faults_change_their_arguments():
+    for model in models(3, 2):
+        for rows in (model.p, model.q):
+            np.testing.assert_allclose([row.sum() for row in rows.values()], 1.0)
+    q, p = np.array([[0.2, 0.3, 0.5]]), np.array([[0.1, 0.2, 0.7], [0.6, 0.3, 0.1]])
+    for corrupt in FAULTS.values():
+        assert any(not np.array_equal(a, b) for a, b in zip(corrupt(q, p), (q, p), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("return 7", "returns a list"),
+        ("return [0, 1, 2, 0]", "1 to 3 ids"),
+        ("return [3]", "ids from 0 to 2"),
+        ("p[0] = 0; return [0]", "changes its arguments"),
+        ("import numpy; return [int(numpy.random.rand() * 3)]", "draws from numpy.random"),
+        ("import torch; return [int(torch.rand(1) * 3)]", "draws from torch's generator"),
+        ("import random; return [random.randrange(3)]", "draws from Python's random"),
+        ("return [draws.token(p[0] - p[0])]", "not all 0"),
+        ("draws.coin(-1); return [0]", "probability -1.0"),
+        ("return [1 / 0]", "ZeroDivisionError: division by zero (broken.py:2)"),
+        ("CALLS.append(0); return [len(CALLS) % 3]", "two results"),
+    ],
+)
+def test_what_breaks_the_rules_is_one_error(tmp_path, body, message):
+    (tmp_path / "broken.py").write_text(f"def verify(tokens, q, p, draws):\n    {body}\nCALLS = []\n")
+    with pytest.raises(ContractError, match=re.escape(message)):
+        prove_sampler(read_sampler(str(tmp_path / "broken.py")))
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ("PARENTS = (0, 0)", "each behind its parent"),
+        ("DRAFTS = 9", "1 to 4 tokens"),
+        ("ARRAYS = 'jax'", "numpy or torch"),
+        ("import nowhere", "cannot be imported: ModuleNotFoundError"),
+    ],
+)
+def test_a_file_that_cannot_be_proved_is_refused(tmp_path, names, message):
+    (tmp_path / "refused.py").write_text(TOKEN.format(names=names))
+    with pytest.raises(UsageError, match=re.escape(message)):
+        read_sampler(str(tmp_path / "refused.py"))
+
+
+def test_a_new_verifier_is_written_proved_and_told_apart_from_methods(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert stride("new", "verifier", "mine").code == 0
+    shown = stride("verify", "mine.py", "--json")
+    assert shown.code == 0
+    assert [row["verdict"] for row in json.loads(shown.out)] == ["exact"]
+    assert "is there already" in refused("new", "verifier", "mine")
+    assert "does not go with the file" in refused("verify", "mine.py", "sjd")
+    assert "its functions: verify" in refused("verify", "mine.py:other")
+    (tmp_path / "mine.py").write_text(TOKEN.format(names="").replace("p[k] - q[k]", "p[k]"))
+    assert stride("verify", "mine.py").code == 1
