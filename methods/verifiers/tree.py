@@ -195,6 +195,12 @@ RATIO_TEST_ON_CHOSEN_NODES = Mutant(
 POINT_MASS_SIBLINGS_FORGOTTEN = Mutant(
     f"{__name__}:delta_acceptance", "px / rest", "px", "rejected earlier siblings are forgotten"
 )
+REPEATED_SIBLING_TESTED_AGAIN = Mutant(
+    f"{__name__}:delta_acceptance",
+    "px = p[parents + 1, x].where(~repeated, 0.0)",
+    "px = p[parents + 1, x]",
+    "a token that was rejected already is tested again",
+)
 REJECTED_TOKEN_DRAWN_AGAIN = Mutant(
     f"{__name__}:verify_delta",
     "probs = row.where(rejected == 0, 0.0)",
