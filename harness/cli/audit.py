@@ -12,6 +12,7 @@ from rich.console import Console
 
 from stridebench.harness.cli.main import emit, say
 from stridebench.harness.cli.servers import audit_server, server_options
+from stridebench.harness.core.task import Sampling
 from stridebench.harness.discover import declare_all
 from stridebench.harness.errors import UsageError, printable_line
 from stridebench.harness.machine.device import check_device
@@ -63,8 +64,8 @@ UNKNOWN_DRAFTER = (
 @click.option("--tokens", type=click.Path(path_type=Path), help="A file of JSON lines instead of a run.")
 @click.option("--backbone", help="With --tokens: the model that made them.")
 @click.option("--temperature", "-t", type=float, help="With --tokens or a server: of the sampling, above 0.")
-@click.option("--top-p", type=float, help="With --tokens: of their sampling. Default: 1, all ids.")
-@click.option("--top-k", type=int, help="With --tokens: of their sampling. Default: 0, all ids.")
+@click.option("--top-p", type=float, help="With --tokens or a server: of the sampling. Default: 1, all ids.")
+@click.option("--top-k", type=int, help="With --tokens or a server: of the sampling. Default: 0, all ids.")
 @click.option("--min-p", type=float, help="With --tokens: of their sampling. Default: 0, all ids.")
 @click.option("--drafter", help="With --tokens: the model that drafted, if one did; bets use its distribution too.")
 @click.option(
@@ -118,11 +119,11 @@ def command(
     declare_all()
     server = {key: claimed.pop(key) for key in SERVER}
     if run is not None and str(run).startswith(("http:/", "https:/")) and server["prompts"] is not None:
-        others = [key for key in SOURCE if claimed[key] is not None and key != "temperature"]
-        if tokens is not None or kernels or trials is not None or others:
-            raise UsageError("an audit of a server takes prompts and a temperature; leave the options of others out")
-        temperature = 1.0 if claimed["temperature"] is None else claimed["temperature"]
-        raise SystemExit(audit_server(str(run).replace(":/", "://", 1), temperature, as_json, server))
+        settings = {key: claimed.pop(key) for key in ("temperature", "top_p", "top_k")}
+        if tokens is not None or kernels or trials is not None or any(claimed[key] is not None for key in claimed):
+            raise UsageError("a server takes prompts, a temperature, top-p and top-k; leave the options of others out")
+        given = {"temperature": 1.0} | {key: value for key, value in settings.items() if value is not None}
+        raise SystemExit(audit_server(str(run).replace(":/", "://", 1), Sampling(**given), as_json, server))
     if unfit := [key for key in SERVER if server[key] is not None]:
         raise UsageError(f"--{unfit[0].replace('_', '-')} goes with the URL of a server and --prompts")
     if sum(map(bool, (run is not None, tokens is not None, kernels))) != 1:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stridebench.harness.cli.main import LocalPath, add_to_step_summary, emit, say
-from stridebench.harness.core.task import Prompt
+from stridebench.harness.core.task import Prompt, Sampling
 from stridebench.harness.engines.answer import KEY_ENV
 from stridebench.harness.errors import UsageError
 from stridebench.harness.plan.entries import EngineUse, TaskUse
@@ -89,7 +89,7 @@ def asked_servers(url: str, engine: str | None, prompt: str, options: Mapping[st
     return AskedServers(uses, TaskUse("prompts", task, options["limit"]), chosen, tokens, seconds)
 
 
-def audit_server(url: str, temperature: float, as_json: bool, options: Mapping[str, Any]) -> int:
+def audit_server(url: str, sampling: Sampling, as_json: bool, options: Mapping[str, Any]) -> int:
     """Audit a server by its own scoring, print the result, and return the exit code.
 
     Raises:
@@ -98,10 +98,12 @@ def audit_server(url: str, temperature: float, as_json: bool, options: Mapping[s
     from stridebench.harness.engines.check_verdict import audit_words
     from stridebench.harness.engines.scoring import audit_servers
 
-    if not temperature > 0 or not math.isfinite(temperature):
-        raise UsageError(f"at T = {temperature:g} nothing is drawn; give a temperature above 0, or use engine check")
+    if not sampling.temperature > 0 or not math.isfinite(sampling.temperature):
+        raise UsageError(
+            f"at T = {sampling.temperature:g} nothing is drawn; give a temperature above 0, or use engine check"
+        )
     asked = asked_servers(url, None, "ids", options)
-    result = audit_servers(asked.uses, asked.task, asked.prompts, (temperature, asked.tokens), asked.seconds)
+    result = audit_servers(asked.uses, asked.task, asked.prompts, sampling, asked.tokens, asked.seconds)
     servers = [one for one in (result.own, result.plain) if one is not None]
     lines = [f"{result.verdict}: {audit_words(result.own.audit)}"]
     if result.plain is not None:

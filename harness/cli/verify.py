@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import os
+from pathlib import Path
 from typing import Any
 
 import click
@@ -12,7 +15,7 @@ from stridebench.harness.registry import METHODS
 
 
 @click.command(name="verify")
-@click.argument("methods", nargs=-1, metavar="[METHOD | FILE.py[:FUNCTION]]...")
+@click.argument("methods", nargs=-1, metavar="[METHOD | FILE.py[:FUNCTION] | FOLDER/]...")
 @click.option("--param", "-p", "params", multiple=True, metavar="KEY=VALUE", help="Verify this setting only.")
 @click.option("--quick", is_flag=True, help="Only the smaller models.")
 @click.option("--fresh", is_flag=True, help="Enumerate again what earlier commands have enumerated.")
@@ -41,7 +44,8 @@ def command(**options: Any) -> None:
     An exact method must stay below 1e-12. Each injected bug, a one-line change of the real code, must exceed 1e-3.
     Laws are kept in the cache. They are enumerated again when a file that they rest on has changed.
     Random cases vary the prompt, the vocabulary, the length, the sampling and the batch; equal seeds give equal cases.
-    FILE.py wraps a sampler of another project, over all drafts and draws of a cycle: see `stride new verifier --help`.
+    FILE.py, or each file of a folder, wraps a sampler of another project, which is enumerated over all drafts and draws
+    of a cycle: see `stride new verifier --help`.
     Exit codes: 1 a claim of exactness fails or an injected bug is not caught, 4 a method could not be enumerated.
 
     \b
@@ -51,7 +55,7 @@ def command(**options: Any) -> None:
     stride verify --random 20 --seed 7
     stride verify my_sampler.py
     """
-    files = [name for name in options["methods"] if name.endswith(".py") or ".py:" in name]
+    files = [name for name in options["methods"] if name.endswith(".py") or ".py:" in name or os.sep in name]
     if files:
         _samplers(files, options)
         return
@@ -72,4 +76,7 @@ def _samplers(files: list[str], options: dict[str, Any]) -> None:
         raise UsageError(f"{others[0]} does not go with the file {files[0]}; verify files alone, or with --json")
     from stridebench.harness.cli.verifying import verify_samplers
 
-    verify_samplers(files, options["as_json"])
+    places = [
+        [str(path) for path in sorted(Path(name).glob("*.py"))] if Path(name).is_dir() else [name] for name in files
+    ]
+    verify_samplers(list(itertools.chain(*places)), options["as_json"])

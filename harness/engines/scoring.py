@@ -78,7 +78,8 @@ def audit_servers(
     uses: Mapping[str, EngineUse],
     task: TaskUse,
     prompts: Sequence[Prompt],
-    cell: tuple[float, int],
+    sampling: Sampling,
+    tokens: int,
     seconds: float,
     clock: Callable[[], float] = time.monotonic,
 ) -> ServerAudit:
@@ -86,13 +87,13 @@ def audit_servers(
 
     Args:
         uses: the server as "speculative", and its plain decode, if there is one, as "plain".
-        cell: temperature, above 0, and tokens of each output at most.
+        sampling: of the requests, at a temperature above 0.
+        tokens: of each output at most.
         seconds: after which nothing more is begun.
 
     Raises:
         EngineFault: a server cannot be used. UsageError: it cannot score a text.
     """
-    temperature, tokens = cell
     engines: dict[str, RowsEngine] = {}
     begun = clock()
     try:
@@ -100,12 +101,12 @@ def audit_servers(
             engines[role] = RowsEngine(use.make())
             engines[role].open(EngineWeights())
         cells = {
-            role: EngineCell(use, "", "", task, Sampling(temperature), tokens, ignore_eos=False, seed=0, role=role)
+            role: EngineCell(use, "", "", task, sampling, tokens, ignore_eos=False, seed=0, role=role)
             for role, use in uses.items()
         }
         decoded = decode(engines, cells, prompts, begun + DECODING * seconds, clock)
         scored = {
-            role: _scored(engines[role], one, temperature, len(uses), lambda: clock() >= begun + seconds)
+            role: _scored(engines[role], one, len(uses), lambda: clock() >= begun + seconds)
             for role, one in decoded.items()
         }
     finally:
@@ -118,9 +119,7 @@ def audit_servers(
     return ServerAudit(word(cells["speculative"], facts), own, plain)
 
 
-def _scored(
-    engine: RowsEngine, decoded: Decoded, temperature: float, servers: int, over: Callable[[], bool]
-) -> ScoredServer:
+def _scored(engine: RowsEngine, decoded: Decoded, servers: int, over: Callable[[], bool]) -> ScoredServer:
     """Let a server score its outputs, at least one; the time decides how many."""
     url = str(decoded.cell.use.options["url"])
     rows: dict[str, tuple[TokenRow, ...]] = {}
@@ -138,7 +137,7 @@ def _scored(
     if not rows:
         first = next((row.error for row in decoded.requests if row.error), "no prompt was answered")
         raise EngineFault("refused", f"{url}: no output to score: {first}")
-    result = audit([bets_on_rows(one, width, temperature) for one in rows.values()], servers)
+    result = audit([bets_on_rows(one, width, decoded.cell.sampling) for one in rows.values()], servers)
     failed = sum(row.status != "ok" for row in decoded.requests)
     return ScoredServer(url, len(rows), failed, result, _compared(decoded.rows, rows))
 

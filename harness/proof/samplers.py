@@ -118,10 +118,10 @@ def read_sampler(target: str) -> Sampler:
         UsageError: there is no such file or function, it cannot be imported, or a name has another type.
     """
     text, _, function = target.partition(".py:")
-    path = Path(text if text.endswith(".py") else f"{text}.py")
+    path = Path(f"{text}.py" if function else text)
     function = function or "verify"
     if not path.is_file():
-        raise UsageError(f"there is no file {path}; write one with: stride new verifier {path.stem or 'NAME'}")
+        raise UsageError(f"there is no file of a sampler at {path}; write one with: stride new verifier NAME")
     sys.path.append(str(path.parent.resolve()))  # a wrapper imports what lies beside it
     try:
         names = runpy.run_path(str(path))

@@ -27,6 +27,17 @@ def logprobs_behind(logits: NDArray[np.float64], token: int) -> NDArray[np.float
     return row
 
 
+def cut(weights: NDArray[np.float64], top_k: int, top_p: float) -> NDArray[np.float64]:
+    """The probabilities after top-k and then top-p."""
+    order = np.argsort(-weights)
+    if top_k > 0:
+        weights = np.where(weights >= weights[order[top_k - 1]], weights, 0.0)
+    before = np.cumsum(weights[order]) - weights[order]
+    weights[order[before >= top_p * weights.sum()]] = 0.0
+    probabilities: NDArray[np.float64] = weights / weights.sum()
+    return probabilities
+
+
 @dataclass
 class TableServer:
     """Draws each token from the row of the one before; the text of a prompt decides the first row.
@@ -42,6 +53,7 @@ class TableServer:
         stops: the id that ends an output, or -1.
         scores: a request may ask for the probabilities of a given text (`echo`), which are those of the table.
         tells_ids: it sends the ids of the prompt.
+        drops: parameters of a request that it ignores, at every ``every``-th token.
     """
 
     stream: int = 0
@@ -54,6 +66,8 @@ class TableServer:
     stops: int = -1
     scores: bool = True
     tells_ids: bool = True
+    drops: tuple[str, ...] = ()
+    every: int = 1
 
     def __post_init__(self) -> None:
         self.logits = TABLE + np.random.default_rng(4).normal(scale=self.noise, size=TABLE.shape)
@@ -66,7 +80,7 @@ class TableServer:
         top, last, events = min(body.get("logprobs", 0), self.top), ids[-1], []
         for place in range(body["max_tokens"]):
             logprobs = logprobs_behind(self.logits, last)
-            last = self._next(logprobs, body["temperature"], draws, place)
+            last = self._next(logprobs, body, draws, place)
             events.append({"choices": [self._choice(last, logprobs, top, place)]})
             if last == self.stops:
                 break
@@ -90,12 +104,16 @@ class TableServer:
             choice = self._choice(token, logprobs_behind(TABLE, before), top, 1)
             yield {"choices": [{key: value for key, value in choice.items() if key != "token_ids"}]}
 
-    def _next(self, logprobs: NDArray[np.float64], temperature: float, draws: np.random.Generator, place: int) -> int:
+    def _next(
+        self, logprobs: NDArray[np.float64], body: Mapping[str, Any], draws: np.random.Generator, place: int
+    ) -> int:
+        kept = {key: value for key, value in body.items() if key not in self.drops or place % self.every}
+        temperature = kept.get("temperature", 1.0)
         if temperature == 0:
             slips = bool(self.slip) and place % self.slip == self.slip - 1
             return int(np.argsort(-logprobs)[1 if slips else 0])
-        weights = np.exp(self.power * logprobs / temperature)
-        return int(draws.choice(IDS, p=weights / weights.sum()))
+        weights = cut(np.exp(self.power * logprobs / temperature), kept.get("top_k", 0), kept.get("top_p", 1.0))
+        return int(draws.choice(IDS, p=weights))
 
     def _choice(self, token: int, logprobs: NDArray[np.float64], top: int, place: int) -> dict[str, Any]:
         choice: dict[str, Any] = {"index": 0, "text": f" {token}", "token_ids": [token], "finish_reason": None}

@@ -12,9 +12,10 @@ import pytest
 from stridebench.harness.audit.of_rows import bets_on_rows
 from stridebench.harness.audit.verdict import audit
 from stridebench.harness.core.engine import TokenRow
+from stridebench.harness.core.task import Sampling
 from tests.support.answer_server import Answers, answer_server
 from tests.support.cli import refused
-from tests.support.sampling_server import IDS, TABLE, TableServer, logprobs_behind, outcome_of, written_prompts
+from tests.support.sampling_server import IDS, TABLE, TableServer, cut, logprobs_behind, outcome_of, written_prompts
 
 PLAIN = TableServer(stream=1, drafted=None)
 audited = partial(outcome_of, ("audit",))
@@ -71,10 +72,48 @@ def test_a_bet_at_another_temperature_is_fair_given_that_the_token_is_known() ->
     law /= law.sum()
     kept = [int(one) for one in np.argsort(-logs)[:width]]
     top = {str(one): float(logs[one]) for one in kept}
-    bets = [bets_on_rows([TokenRow(str(token), top)], width, temperature) for token in range(IDS)]
+    bets = [bets_on_rows([TokenRow(str(token), top)], width, Sampling(temperature)) for token in range(IDS)]
     assert [one.tokens for one in bets] == [int(token in kept) for token in range(IDS)]
     gains = np.array([one.gains for one in bets])
     np.testing.assert_allclose((law[:, None] * np.exp(gains)).sum(axis=0), 1.0, atol=1e-7)
+
+
+@pytest.mark.parametrize("cuts", [(0, 0.8), (8, 1.0), (8, 0.8), (30, 1.0), (0, 0.999)])
+@pytest.mark.parametrize("temperature", [1.0, 0.6, 1.4])
+def test_bets_behind_cuts_are_fair_and_what_can_be_drawn_is_never_called_impossible(
+    temperature: float, cuts: tuple[int, float]
+) -> None:
+    (top_k, top_p), impossible = cuts, 0
+    for before in range(6):
+        logs = logprobs_behind(TABLE, before)
+        law = cut(np.exp(logs / temperature), top_k, top_p)
+        top = {str(one): float(logs[one]) for one in np.argsort(-logs)[:20]}
+        sampling = Sampling(temperature, top_k, top_p)
+        bets = [bets_on_rows([TokenRow(str(token), top)], 20, sampling) for token in range(IDS)]
+        assert not any(one.impossible for one, p in zip(bets, law, strict=True) if p > 0)
+        gains = np.array([one.gains for one in bets])
+        np.testing.assert_allclose((law[:, None] * np.exp(gains)).sum(axis=0), 1.0, atol=1e-6)
+        impossible += sum(one.impossible for one in bets)
+    known = top_k == 8 or (top_p == 0.8 and temperature <= 1)  # the cut lies among the tokens that are sent
+    assert (impossible > 100) == known
+
+
+@pytest.mark.parametrize(
+    ("drops", "words"),
+    [
+        ("top_p", ("--top-p", 0.8)),
+        ("top_k", ("--top-k", 5, "-t", 0.8)),
+        ("temperature", ("--top-p", 0.9, "-t", 0.7)),
+    ],
+)
+def test_a_parameter_that_does_not_reach_one_token_in_eight_is_refuted(
+    drops: str, words: tuple[object, ...], prompts: Path
+) -> None:
+    right = audited(TableServer(), PLAIN, prompts, *words)
+    assert right.code == 0 and right.out.startswith("not refuted"), right
+    done = audited(TableServer(drops=(drops,), every=8), PLAIN, prompts, *words)
+    assert done.code == 1 and done.out.startswith("broken"), done
+    assert drops == "temperature" or "a token that cannot be drawn" in done.out
 
 
 @pytest.mark.slow
@@ -107,5 +146,6 @@ def test_options_that_do_not_fit_are_one_message(prompts: Path) -> None:
     words: Any = ("audit", "http://127.0.0.1:9")
     assert "nothing answers at the address" in refused(*words, "--prompts", prompts)
     assert "give a temperature above 0" in refused(*words, "--prompts", prompts, "-t", 0)
-    assert "takes prompts and a temperature" in refused(*words, "--prompts", prompts, "--top-p", 0.9)
+    assert "takes prompts, a temperature" in refused(*words, "--prompts", prompts, "--min-p", 0.1)
+    assert "0 < top_p <= 1" in refused(*words, "--prompts", prompts, "--top-p", 1.5)
     assert "--plain goes with the URL of a server" in refused("audit", "runs/none", "--plain", "http://127.0.0.1:9")
