@@ -122,8 +122,10 @@ def command(
         settings = {key: claimed.pop(key) for key in ("temperature", "top_p", "top_k")}
         if tokens is not None or kernels or trials is not None or any(claimed[key] is not None for key in claimed):
             raise UsageError("a server takes prompts, a temperature, top-p and top-k; leave the options of others out")
-        given = {"temperature": 1.0} | {key: value for key, value in settings.items() if value is not None}
-        raise SystemExit(audit_server(str(run).replace(":/", "://", 1), Sampling(**given), as_json, server))
+        sampling = Sampling(
+            **{"temperature": 1.0} | {key: value for key, value in settings.items() if value is not None}
+        )
+        raise SystemExit(audit_server(str(run).replace(":/", "://", 1), sampling, as_json, server))
     if unfit := [key for key in SERVER if server[key] is not None]:
         raise UsageError(f"--{unfit[0].replace('_', '-')} goes with the URL of a server and --prompts")
     if sum(map(bool, (run is not None, tokens is not None, kernels))) != 1:
