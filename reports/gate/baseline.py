@@ -23,8 +23,8 @@ from stridebench.harness.record import stats
 from stridebench.harness.record.metrics import totals
 from stridebench.harness.record.requests import counted as counted_requests
 from stridebench.harness.record.stats import FloatArray
-from stridebench.reports.gate.compare import SERVED, configuration, digest_of, label_of
 from stridebench.reports.gate.document import COUNTS, SCORE, fault
+from stridebench.reports.gate.matching import SERVED, configuration, digest_of, label_of
 from stridebench.reports.quality import LOWER_IS_BETTER, NEUTRAL
 from stridebench.reports.summary import WAITING_STEPS, FinishedCell, disturbed_share
 

@@ -36,8 +36,8 @@ from stridebench.reports.gate.baseline import (
     tested,
     verdict_of,
 )
-from stridebench.reports.gate.compare import label_of
 from stridebench.reports.gate.document import COUNTS, SCORE, titled
+from stridebench.reports.gate.matching import label_of
 from stridebench.reports.summary import WAITING_STEPS, disturbed_share
 
 if TYPE_CHECKING:
