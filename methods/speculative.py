@@ -1,7 +1,7 @@
 """Speculative sampling with an independent draft model.
 
 Source: Leviathan et al. 2023, arXiv:2211.17192, Algorithm 1. Verifiers: `block` of Sun et al. 2025, arXiv:2403.10444,
-Algorithm 2; `match`, and `coupled` of Daliri et al. 2024, arXiv:2408.07978.
+Algorithm 2; `match`, and `coupled` of Daliri et al. 2024, arXiv:2408.07978. Lossy acceptance: see `LossyRule`.
 Symbols: x drafted tokens, q the drafter's distributions, p the target's, gamma draft length.
 """
 
@@ -10,8 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from jaxtyping import Float
+from torch import Tensor
+
 from stridebench.harness.core.capabilities import Requirement
-from stridebench.harness.core.draft import Acceptance
+from stridebench.harness.core.draft import Acceptance, Draft
 from stridebench.harness.core.method import Claim, Method
 from stridebench.harness.core.run import Run
 from stridebench.harness.errors import UsageError
@@ -25,6 +28,7 @@ from stridebench.methods.drafters.draft_model import (
 from stridebench.methods.verifiers.block import RATIO_CAPPED_ONCE, STOP_WITH_TOKEN_RESIDUAL, verify_block
 from stridebench.methods.verifiers.match import COMPARED_WITH_NEIGHBOUR, verify_match
 from stridebench.methods.verifiers.rejection import CORRECTION_FROM_TARGET, DRAFT_ACCEPTED_TOO_OFTEN, verify_chain
+from stridebench.methods.verifiers.typical import DECLARED, LossyRule
 
 BY_RATIO = {"token": verify_chain, "block": verify_block}
 VERIFIERS = (*BY_RATIO, "match", "coupled")
@@ -46,15 +50,18 @@ class Speculative(Method[ModelDrafter]):
             ``keep:t`` ends it behind a token of less than t. ``p_min:t`` is ``conf`` with the most probable tokens as
             drafts. ``entropy`` ends it before a position of high entropy. ``ema`` drafts one more than was accepted
             lately. ``table:1=8,4=3`` is for batches: 8 tokens for one decode, 3 from four on.
+        acceptance: ``exact``, or a rule that changes the output: ``mixture:0.9``, ``cascade:0.5``,
+            ``cascade_token:0.25``, ``typical:0.09,0.3``, ``relaxed:3,0.2``, ``thresholds:0.5,1`` (see `LossyRule`).
     """
 
     drafter: str = "self"
     gamma: int = 5
     verifier: str = "token"
     policy: str = ""
+    acceptance: str = "exact"
 
-    claim = Claim.SAME_LAW
     source = "arXiv:2211.17192, Algorithm 1"
+    exact_at = "acceptance = exact, mixture:1 or thresholds:1,1"
     requirements = frozenset({Requirement.DRAFTER})
     mutants = (
         CORRECTION_FROM_TARGET,
@@ -77,6 +84,19 @@ class Speculative(Method[ModelDrafter]):
                 "take conf, or verifier match"
             )
 
+        if self.acceptance != "exact":
+            name = LossyRule.of("speculative", self.acceptance).name
+            able = BY_RATIO if name in DECLARED else ("token",)
+            if self.verifier not in able:
+                raise UsageError(
+                    f"speculative: acceptance {name} and verifier {self.verifier}; take verifier {' or '.join(able)}"
+                )
+
+    @property
+    def claim(self) -> Claim:
+        exact = self.acceptance == "exact" or LossyRule.of("speculative", self.acceptance).exact
+        return Claim.SAME_LAW if exact else Claim.APPROXIMATE
+
     def _length(self) -> DraftLength:
         return DraftLength.of("speculative", self.policy, self.gamma)
 
@@ -86,16 +106,25 @@ class Speculative(Method[ModelDrafter]):
     def step(self, run: Run, state: ModelDrafter) -> Acceptance:
         draft = state.propose(run)  # x ~ q, gamma times
         p = run.probs(run.target.forward(draft))  # gamma + 1 distributions in one pass
-        if self.verifier in BY_RATIO:
-            acceptance = BY_RATIO[self.verifier](draft.tokens, draft.probs, p, run.draws)
-        else:
-            q = draft.probs if state.coupled else None
-            acceptance = verify_match(draft.tokens, q, p, run.draws, first=len(run.target))
+        acceptance = self._verified(run, draft, p, state.coupled)
         state.length.follow(len(draft), acceptance)
         return acceptance
+
+    def _verified(self, run: Run, draft: Draft, p: Float[Tensor, "R V"], coupled: bool) -> Acceptance:
+        if self.verifier not in BY_RATIO:
+            q = draft.probs if coupled else None
+            return verify_match(draft.tokens, q, p, run.draws, first=len(run.target))
+        if self.acceptance != "exact" and len(draft):
+            rule = LossyRule.of("speculative", self.acceptance)
+            if rule.name not in DECLARED:
+                return rule.verify(draft.tokens, p, run.draws)
+            p = rule.declared(draft.q(p.shape[1], p), p)
+        return BY_RATIO[self.verifier](draft.tokens, draft.probs, p, run.draws)
 
     @classmethod
     def variants(cls) -> Sequence[Speculative]:
         verifiers = [cls("toy", 3, verifier) for verifier in VERIFIERS[1:]]
         by_law = [cls("toy", 3, "block", policy) for policy in ("conf:0.6", "keep:0.6", "entropy:0.6")]
-        return (cls("toy", 3), cls("self", 2), *verifiers, *by_law, cls("toy", 3, policy="p_min:0.5"))
+        rules = ("thresholds:1,1", "thresholds:0.5,0.7", *DECLARED, "typical:0.9,0.3", "relaxed")
+        lossy = [cls("toy", 2, acceptance=rule) for rule in rules]
+        return (cls("toy", 3), cls("self", 2), *verifiers, *by_law, cls("toy", 3, policy="p_min:0.5"), *lossy)

@@ -1,11 +1,16 @@
-"""Acceptance of tokens that are probable enough, or that an independent draw of the target equals: both biased.
+"""Acceptance that changes the output distribution: of tokens that are probable enough, or by another distribution.
 
 Symbols: x drafted tokens; p the target's distributions; K nodes; R = K + 1 rows, row 0 after the last emitted token
 and row k + 1 after node k.
-Source: Cai et al. 2024, Medusa, arXiv:2401.10774, section 2.3.1, and its released ``evaluate_posterior``.
+Sources: Cai et al. 2024, Medusa, arXiv:2401.10774, section 2.3.1, and its released ``evaluate_posterior``; cascades:
+Narasimhan et al. 2024, arXiv:2405.19261; mixtures: transformers' ``assistant_ensemble_weight``; relaxed acceptance:
+TensorRT-LLM's ``use_relaxed_acceptance_for_thinking``; thresholds: SGLang's ``--speculative-accept-threshold-single``
+and ``-acc``.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
@@ -15,6 +20,8 @@ from stridebench.harness.core.draft import Acceptance, Draft, Path
 from stridebench.harness.core.draws import Draws
 from stridebench.harness.core.method import Mutant
 from stridebench.harness.core.session import ancestors
+from stridebench.harness.errors import UsageError
+from stridebench.methods.verifiers.rejection import judge
 from stridebench.methods.verifiers.tree import paths
 
 
@@ -109,6 +116,90 @@ def keep_passing(passes: Float[Tensor, " K"], p: Float[Tensor, "K+1 V"], draws: 
 
 def _target_probs(x: Int[Tensor, " K"], p: Float[Tensor, "K+1 V"]) -> Float[Tensor, " K"]:
     return p[: len(x)].gather(1, x[:, None])[:, 0]
+
+
+# Rules for the chain of any drafter.
+
+RULES: dict[str, tuple[float, ...]] = {
+    "mixture": (0.9,),
+    "cascade": (0.5,),
+    "cascade_token": (0.25,),
+    "typical": (0.09, 0.3),
+    "relaxed": (3.0, 0.2),
+    "thresholds": (0.5, 1.0),
+}
+"""Rules by name, with their numbers unless others are given, as in ``relaxed:3,0.2``."""
+DECLARED = ("mixture", "cascade", "cascade_token")
+"""Rules that sample exactly from a distribution that p and q give."""
+
+
+@dataclass(frozen=True)
+class LossyRule:
+    """A rule of acceptance that changes the output distribution, and its numbers.
+
+    - ``mixture:w`` samples from w p + (1 - w) q.
+    - ``cascade:a`` samples from q if max q >= max p - a TV(p, q), else from p.
+    - ``cascade_token:a`` samples from q at tokens of p >= (1 - a) max p, and from p with the mass that q has elsewhere.
+    - ``typical:epsilon,alpha`` keeps a draft of p(x) > min(epsilon, alpha exp(-H(p))).
+    - ``relaxed:k,delta`` keeps a draft among the k best of p(x) >= max p - delta.
+    - ``thresholds:single,acc`` keeps a draft of p(x) >= single, others with p(x) / acc; after a rejection p without x.
+
+    After a rejection by typical or relaxed acceptance, the next token is drawn from p.
+    """
+
+    name: str
+    values: tuple[float, ...]
+
+    @classmethod
+    def of(cls, method: str, rule: str) -> LossyRule:
+        """Return the rule ``NAME`` or ``NAME:NUMBER,...``.
+
+        Raises:
+            UsageError: there is no such rule, or its numbers are not as many, or out of range.
+        """
+        name, _, numbers = rule.partition(":")
+        if name not in RULES:
+            raise UsageError(f"{method}: acceptance is {rule!r}; known: exact, {', '.join(RULES)}")
+        try:
+            values = tuple(map(float, numbers.split(","))) if numbers else RULES[name]
+        except ValueError:
+            values = ()
+        shares = values[1:] if name == "relaxed" else values
+        if len(values) != len(RULES[name]) or not all(0 <= value <= 1 for value in shares) or min(values) < 0:
+            usual = ",".join(f"{value:g}" for value in RULES[name])
+            raise UsageError(f"{method}: acceptance is {rule!r}; give numbers from 0 to 1, as in {name}:{usual}")
+        return cls(name, values)
+
+    @property
+    def exact(self) -> bool:
+        """Return whether the numbers leave the target's distribution as it is."""
+        return (self.name, *self.values) in (("mixture", 1.0), ("thresholds", 1.0, 1.0))
+
+    def declared(self, q: Float[Tensor, "K V"], p: Float[Tensor, "R V"]) -> Float[Tensor, "R V"]:
+        """Return the distributions that a declared rule samples from; the last row, which has no draft, is p's."""
+        value, rows = self.values[0], p[:-1]
+        q = q.to(p.dtype)
+        if self.name == "mixture":
+            mixed = value * rows + (1 - value) * q
+        elif self.name == "cascade":
+            distance = (rows - q).abs().sum(1) / 2
+            mixed = torch.where((q.amax(1) >= rows.amax(1) - value * distance)[:, None], q, rows)
+        else:
+            kept = q.where(rows >= (1 - value) * rows.amax(1, keepdim=True), 0.0)
+            mixed = kept + (1 - kept.sum(1, keepdim=True)) * rows
+        return torch.cat([mixed, p[-1:]])
+
+    def verify(self, x: Int[Tensor, " K"], p: Float[Tensor, "K+1 V"], draws: Draws) -> Acceptance:
+        """Accept the drafts before the first that another rule rejects."""
+        px = _target_probs(x, p)
+        if self.name == "typical":
+            return keep_passing((px > threshold(p, *self.values)[: len(x)]).to(p.dtype), p, draws)
+        if self.name == "relaxed":
+            near = px >= p[: len(x)].amax(1) - self.values[1]
+            return keep_passing(near * among_best(x, p, int(self.values[0])), p, draws)
+        single, total = self.values
+        accept = torch.where(px >= single, torch.ones_like(px), (px / max(total, 1e-9)).clamp_max(1.0))
+        return judge(accept.where(px > 0, 0.0), x, None, p, draws)
 
 
 # Bugs to inject, which `stride verify` must catch.

@@ -11,9 +11,10 @@ from stridebench.harness.core.capabilities import Requirement
 from stridebench.harness.core.draft import Acceptance, Draft
 from stridebench.harness.core.draws import SeededDraws
 from stridebench.harness.core.loop import Decode, decode
+from stridebench.harness.core.method import Claim
 from stridebench.harness.core.run import Run, open_run
 from stridebench.harness.core.sampling import Sampling
-from stridebench.harness.errors import ContractError
+from stridebench.harness.errors import ContractError, UsageError
 from stridebench.harness.plan import presets
 from stridebench.harness.proof.distance import toy_drafter
 from stridebench.harness.registry import METHODS
@@ -114,3 +115,24 @@ def test_a_draft_of_probability_zero_is_a_contract_error() -> None:
 
 def test_it_needs_a_drafter() -> None:
     assert Speculative().requirements == {Requirement.DRAFTER}
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"acceptance": "lenient"}, "known: exact, mixture, cascade, cascade_token, typical, relaxed, thresholds"),
+        ({"acceptance": "mixture:1.5"}, "give numbers from 0 to 1, as in mixture:0.9"),
+        ({"acceptance": "relaxed:3"}, "as in relaxed:3,0.2"),
+        ({"acceptance": "typical:high,low"}, "as in typical:0.09,0.3"),
+        ({"acceptance": "typical", "verifier": "block"}, "acceptance typical and verifier block; take verifier token"),
+        ({"acceptance": "mixture", "verifier": "coupled"}, "take verifier token or block"),
+    ],
+)
+def test_a_wrong_rule_of_acceptance_is_an_error(params: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        Speculative(**params)
+
+
+def test_a_rule_of_acceptance_is_exact_where_it_keeps_the_targets_distribution() -> None:
+    exact = [Speculative(acceptance=rule).claim for rule in ("exact", "mixture:1", "thresholds:1,1")]
+    assert set(exact) == {Claim.SAME_LAW} and Speculative(acceptance="mixture:0.99").claim is Claim.APPROXIMATE

@@ -10,7 +10,9 @@ import torch
 from stridebench.harness.core.draft import Acceptance, Draft
 from stridebench.harness.core.draws import SeededDraws
 from stridebench.harness.proof.enumerate import EnumeratingDraws
-from stridebench.methods.verifiers.typical import threshold, verify_redrawn, verify_typical
+from stridebench.methods.verifiers.block import verify_block
+from stridebench.methods.verifiers.rejection import verify_chain
+from stridebench.methods.verifiers.typical import LossyRule, threshold, verify_redrawn, verify_typical
 from tests.support.enumerated import enumerated
 
 
@@ -75,3 +77,58 @@ class TestRedrawn:
         acceptance = verify_redrawn(TREE, P, SeededDraws(0, "t", "p", 0), 2)
         expected = sum(len(path) * weight for path, weight in paths.items())
         assert float(acceptance.path.expected) == pytest.approx(expected)
+
+
+class TestLossyRules:
+    Q = torch.tensor([[0.1, 0.3, 0.6], [0.1, 0.8, 0.1]], dtype=torch.float64)
+
+    @pytest.mark.parametrize(
+        ("rule", "rows"),
+        [
+            ("mixture:0.5", [[0.3, 0.3, 0.4], [0.1, 0.8, 0.1]]),
+            ("cascade:0.5", [[0.1, 0.3, 0.6], [0.1, 0.8, 0.1]]),  # max q 0.6 is above max p 0.5
+            ("cascade_token:0.4", [[0.1 + 0.6 * 0.5, 0.3 + 0.6 * 0.3, 0.6 * 0.2], [0.02, 0.96, 0.02]]),
+        ],
+    )
+    def test_a_declared_distribution_by_hand(self, rule: str, rows: list[list[float]]) -> None:
+        """`cascade_token` keeps the tokens of p >= 0.3 in the first row, and 0.8 alone in the second."""
+        declared = LossyRule.of("speculative", rule).declared(self.Q, P[:3])
+        torch.testing.assert_close(declared, torch.cat([torch.tensor(rows).double(), P[2:3]]))
+
+    def test_a_cascade_falls_back_on_the_target(self) -> None:
+        flat = torch.tensor([[0.4, 0.3, 0.3]]).double()
+        assert torch.equal(LossyRule.of("speculative", "cascade:0.5").declared(flat, P[:2]), P[:2])
+
+    @pytest.mark.parametrize("rule", ["mixture:0.5", "cascade:0.5", "cascade_token:0.4"])
+    @pytest.mark.parametrize("verify", [verify_chain, verify_block])
+    def test_the_first_two_tokens_have_the_declared_distribution(
+        self, rule: str, verify: Callable[..., Acceptance]
+    ) -> None:
+        """Enumerated over all drafts; after a stop at the first, the second is drawn from the declared row."""
+        declared = LossyRule.of("speculative", rule).declared(self.Q, P[:3] / P[:3].sum(1, keepdim=True))
+        law = torch.zeros(3, 3, dtype=torch.float64)
+        for x in torch.cartesian_prod(torch.arange(3), torch.arange(3)):
+            drafted = float(self.Q.gather(1, x[:, None]).prod())
+            for (path, token), weight in outcomes(lambda draws, x=x: verify(x, self.Q, declared, draws)).items():
+                tokens = [*x[list(path)].tolist(), token]
+                law[tokens[0]] += (
+                    drafted * weight * (torch.eye(3, dtype=law.dtype)[tokens[1]] if len(tokens) > 1 else declared[1])
+                )
+        torch.testing.assert_close(law, declared[0][:, None] * declared[1], rtol=0, atol=1e-12)
+
+    @pytest.mark.parametrize(
+        ("rule", "expected"),
+        [
+            ("typical:0.4,1", {((), 0): 0.5, ((), 1): 0.3, ((), 2): 0.2}),  # 0.3 is below exp(-1.03) = 0.357
+            ("relaxed:2,0.1", {((), 0): 0.5, ((), 1): 0.3, ((), 2): 0.2}),
+            ("relaxed:2,0.2", {((0,), 0): 0.1, ((0,), 1): 0.8, ((0,), 2): 0.1}),
+            ("thresholds:0.3,1", {((0,), 0): 0.1, ((0,), 1): 0.8, ((0,), 2): 0.1}),
+            ("thresholds:1,0.5", {((0,), 0): 0.06, ((0,), 1): 0.48, ((0,), 2): 0.06, ((), 0): 2 / 7, ((), 2): 0.8 / 7}),
+        ],
+    )
+    def test_the_draft_of_probability_0_3_by_hand(
+        self, rule: str, expected: dict[tuple[tuple[int, ...], int], float]
+    ) -> None:
+        x = torch.tensor([1])
+        weights = outcomes(lambda draws: LossyRule.of("speculative", rule).verify(x, P[:2], draws))
+        assert weights == pytest.approx(expected)
