@@ -14,11 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from stridebench.harness.core.task import Prompt, Scored, SetScore, Task
-from stridebench.harness.errors import one_of, within
+from stridebench.harness.errors import within
 from stridebench.harness.record.outputs import Mesh, Output, as_mesh
 from stridebench.harness.registry import TASKS
-from stridebench.harness.synthetic import shapes
-from stridebench.harness.synthetic.furniture import DATA
+from stridebench.harness.synthetic import furniture, shapes
 from stridebench.tasks.metrics.features import mean
 from stridebench.tasks.metrics.mesh import METRICS, Distances, Protocol, Surface, distances, sample, scores
 
@@ -42,7 +41,6 @@ class Shapes(Task):
         score_points: points of the distances; see `stridebench.tasks.metrics.mesh.Protocol`.
         scale: scaling before the distances. Meshes come in the frame of their points, so the default is none.
         squared: whether distances are squared.
-        data: "furniture", with corners on a grid, or "shapes", with free ones.
     """
 
     limit: int = 200
@@ -51,7 +49,6 @@ class Shapes(Task):
     score_points: int = 1024
     scale: str = "none"
     squared: bool = False
-    data: str = "furniture"
 
     source = "procedural shapes, stridebench.harness.synthetic, split test"
     modality = "mesh"
@@ -60,7 +57,6 @@ class Shapes(Task):
 
     def __post_init__(self) -> None:
         within("the task shapes", 1, limit=self.limit, points=self.points)
-        one_of("the task shapes", "data", self.data, DATA)
         self.protocol()
 
     def protocol(self) -> Protocol:
@@ -72,7 +68,7 @@ class Shapes(Task):
 
         ``data`` has the vertices and faces of the reference, its kind and its number.
         """
-        return _prompts(self.limit, self.seed, self.points, self.data)
+        return _prompts(self.limit, self.seed, self.points)
 
     def score(self, prompt: Prompt, output: Output, tokens: Sequence[int]) -> dict[str, float]:
         """Return the distances to the reference and the defects of the mesh."""
@@ -101,7 +97,7 @@ class Shapes(Task):
 
     def retrieved(self, prompt: Prompt) -> Distances:
         """Return the distances of the reference to the nearest training shape of a seeded pool."""
-        return nearest(sample(reference(prompt), self.protocol(), stream=1), self.protocol(), self.data)
+        return nearest(sample(reference(prompt), self.protocol(), stream=1), self.protocol())
 
     def _distances(self, mesh: Mesh, prompt: Prompt) -> Distances:
         goal = sample(reference(prompt), self.protocol(), stream=1)
@@ -113,9 +109,9 @@ def reference(prompt: Prompt) -> Mesh:
     return Mesh(prompt.data["vertices"], prompt.data["faces"])
 
 
-def nearest(goal: Surface, protocol: Protocol, data: str = "furniture") -> Distances:
-    """Return the distances of a surface to the nearest training shape of some data; see ``COARSE``."""
-    pool, coarse = known_shapes(protocol, data)
+def nearest(goal: Surface, protocol: Protocol) -> Distances:
+    """Return the distances of a surface to the nearest training shape; see ``COARSE``."""
+    pool, coarse = known_shapes(protocol)
     few = goal.points[:COARSE].astype(np.float32)
     squares = (few**2).sum(1)[:, None] + (coarse**2).sum(1) - 2 * few @ coarse.T
     squares = squares.reshape(len(few), len(pool), -1).clip(0)  # [goal's points, shapes, points]
@@ -125,19 +121,19 @@ def nearest(goal: Surface, protocol: Protocol, data: str = "furniture") -> Dista
 
 
 @lru_cache(maxsize=2)
-def known_shapes(protocol: Protocol, data: str = "furniture") -> tuple[list[Surface], npt.NDArray[np.float32]]:
+def known_shapes(protocol: Protocol) -> tuple[list[Surface], npt.NDArray[np.float32]]:
     """Return the training shapes of retrieval, and ``COARSE`` points of each, [``POOL`` * ``COARSE``, 3]."""
     random = np.random.default_rng([protocol.seed, 1])
-    pool = [sample(DATA[data](random, "train", None).mesh, protocol) for _ in range(POOL)]
+    pool = [sample(furniture.shape(random, "train", None).mesh, protocol) for _ in range(POOL)]
     return pool, np.concatenate([surface.points[:COARSE] for surface in pool]).astype(np.float32)
 
 
 @lru_cache(maxsize=4)
-def _prompts(count: int, seed: int, points: int, data: str) -> tuple[Prompt, ...]:
+def _prompts(count: int, seed: int, points: int) -> tuple[Prompt, ...]:
     prompts = []
     for index in range(count):
         random = np.random.default_rng([seed, 0, index])
-        shape = DATA[data](random, "test", LEVELS[index % len(LEVELS)])
+        shape = furniture.shape(random, "test", LEVELS[index % len(LEVELS)])
         facts = {"vertices": shape.mesh.vertices, "faces": shape.mesh.faces, "kind": shape.category, "number": index}
         condition = shapes.points(shape.mesh, points, random)
         prompts.append(Prompt(f"shapes/{index}", None, None, condition, f"level-{shape.level}", facts))

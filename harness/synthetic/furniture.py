@@ -1,6 +1,6 @@
 """Procedural furniture: eight kinds, three levels, corners on every second step of BPT's grid.
 
-Held-out lengths: tests draw those that training never draws (`furniture_parts.HELD_OUT`). A token can name
+Held-out lengths: tests draw those that training never draws (``HELD_OUT``). A token can name
 each corner, so 1,024 points with normals determine most of a shape.
 """
 
@@ -14,9 +14,7 @@ import numpy as np
 
 from stridebench.harness.errors import UsageError
 from stridebench.harness.record.outputs import Mesh
-from stridebench.harness.synthetic import shapes
-from stridebench.harness.synthetic.shapes import LEVELS, ProceduralShape
-from stridebench.harness.synthetic.shapes_parts import BOX, joined, loft
+from stridebench.harness.synthetic.shapes import BOX, LEVELS, ProceduralShape, joined, loft
 
 # Parts of furniture: boxes and prisms with corners in the cells of a grid, and lengths of a split.
 
@@ -308,11 +306,3 @@ def build(kind: str, level: int, dice: FurnitureDice) -> Mesh:
 def _in_grid(mesh: Mesh) -> Mesh:
     """Cells 0 to 63 as coordinates in the middle of even steps, in [-1, 1]."""
     return Mesh((2 * mesh.vertices + 0.5) / CELLS - 1, mesh.faces)
-
-
-# The data of shapes by name: each draws a shape of a split ("train" or "test") and a level (0 to 2; drawn if None).
-
-
-DATA: Mapping[str, Callable[[np.random.Generator, str, int | None], shapes.ProceduralShape]] = MappingProxyType(
-    {"furniture": shape, "shapes": shapes.shape}
-)

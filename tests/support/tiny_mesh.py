@@ -11,13 +11,13 @@ import torch
 from stridebench.harness.backbones.mesh.adapter import MeshBackbone
 from stridebench.harness.backbones.mesh.model import MeshModel, MeshSizes
 from stridebench.harness.backbones.mesh.published import PointMesh
-from stridebench.harness.synthetic import shapes
+from stridebench.harness.synthetic import furniture, shapes
 
 SIZES = MeshSizes(width=32, layers=3, heads=2, hidden=48, latents=8, encoder_layers=1, context=256, window=0)
 
 
 def points(seed: int, count: int = 40) -> torch.Tensor:
-    one = shapes.shape(np.random.default_rng(seed), "train", 0)
+    one = furniture.shape(np.random.default_rng(seed), "train", 0)
     return torch.from_numpy(shapes.points(one.mesh, count, np.random.default_rng(seed)))
 
 

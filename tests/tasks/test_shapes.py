@@ -107,7 +107,7 @@ def test_degenerate_outputs_are_failures_and_other_kinds_are_bugs() -> None:
 
 @pytest.fixture(scope="module")
 def shape() -> Mesh:
-    return world.shape(np.random.default_rng(0), "test", 0).mesh
+    return furniture.shape(np.random.default_rng(0), "test", 0).mesh
 
 
 def write(folder: Path, shape: Mesh, kind: str) -> Path:
@@ -204,11 +204,10 @@ def test_a_prompt_of_another_task_has_no_reference() -> None:
 def test_furniture_has_prompts_and_a_pool_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stridebench.tasks.shapes.POOL", 8)
     task = Shapes(limit=5, points=64, score_points=96)
-    assert task.data == "furniture"
     prompts = task.prompts()
     assert {prompt.data["kind"] for prompt in prompts} <= set(furniture.KINDS)
     steps = (np.concatenate([reference(prompt).vertices for prompt in prompts]) + 1) * 64 - 0.5
     np.testing.assert_allclose(steps % 2, 0, atol=1e-9)
     protocol = task.protocol()
-    pool, _ = known_shapes(protocol, "furniture")
-    assert nearest(pool[3], protocol, "furniture").chamfer == 0 < nearest(pool[3], protocol, "shapes").chamfer
+    pool, _ = known_shapes(protocol)
+    assert nearest(pool[3], protocol).chamfer == 0

@@ -25,7 +25,6 @@ from stridebench.harness.core.sampling import Sampling, warp
 from stridebench.harness.errors import OutputError
 from stridebench.harness.registry import RECIPES
 from stridebench.harness.synthetic import furniture, shapes
-from stridebench.harness.synthetic.furniture import DATA
 from stridebench.harness.train.loop import PRODUCTS, Recipe, autocast, save_bf16
 
 # Shapes as batches for a mesh model, and the figures on held-out ones.
@@ -177,7 +176,6 @@ class ShapesMesh(Recipe):
     Args:
         sizes: of the model. With a window, only pieces of that length are trained on.
         together: sequences of a pass, all of one level, which needs little padding.
-        data: a name of `stridebench.harness.synthetic.furniture`.
         plain: share of the steps, at the start, on plain boxes: they teach how points become corners.
         requires: a recipe whose weights the training starts from, if any.
     """
@@ -193,7 +191,6 @@ class ShapesMesh(Recipe):
     sizes: MeshSizes = SHARED
     together: int = 6
     passes: int = 1
-    data: str = "furniture"
     plain: float = 0.06
     requires: tuple[str, ...] = ()
 
@@ -223,7 +220,7 @@ class ShapesMesh(Recipe):
         else:
             levels = EASY if step < self.steps // 3 else shapes.LEVELS
             level = int(random.choice(len(levels), p=levels))
-            drawn = [DATA[self.data](random, "train", level) for _ in range(self.together)]
+            drawn = [furniture.shape(random, "train", level) for _ in range(self.together)]
         return batched(drawn, random, self.sizes.window)
 
     def hidden(self, model: nn.Module) -> list[nn.Parameter]:
@@ -235,7 +232,7 @@ class ShapesMesh(Recipe):
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         assert isinstance(model, MeshModel)
         random = np.random.default_rng(1)
-        tests = [DATA[self.data](random, "test", None) for _ in range(TESTS)]
+        tests = [furniture.shape(random, "test", None) for _ in range(TESTS)]
         bits = sum(nats(model, test, random) for test in tests) / sum(length(test) for test in tests) / math.log(2)
         return {"test_bits_per_token": bits, **sampled(model, tests[:SAMPLED], random)}
 

@@ -18,8 +18,7 @@ from torch.nn import functional
 
 from stridebench.harness.core.draws import SeededDraws
 from stridebench.harness.core.task import Prompt
-from stridebench.harness.synthetic import shapes
-from stridebench.harness.synthetic.furniture import DATA
+from stridebench.harness.synthetic import furniture, shapes
 from stridebench.harness.train.backbones.shapes_mesh import POINTS, SAMPLING
 from stridebench.harness.train.loop import autocast
 from stridebench.harness.train.passages import AnyPlan, NGram, Passages, continued
@@ -217,20 +216,19 @@ BATCH = 16
 
 @dataclass(frozen=True)
 class ShapePlan:
-    """Number of shapes of each side, the most tokens of a passage, and a name of `harness.synthetic.furniture`."""
+    """Number of shapes of each side, and the most tokens of a passage."""
 
     train: int = 512
     development: int = 48
     new: int = 383
-    data: str = "furniture"
 
 
-def drawn(teacher: Teacher, side: str, count: int, new: int, data: str = "furniture") -> list[Passage]:
+def drawn(teacher: Teacher, side: str, count: int, new: int) -> list[Passage]:
     """Passages of the first shapes of a side. A larger number reuses the files of a smaller one."""
     passages: list[Passage] = []
     for number in range(-(-count // BATCH)):
         prompts = [_prompt(side, number * BATCH + index, data) for index in range(BATCH)]
-        path = teacher.home / f"{data}-{new}-{side}-{number:04}.json"
+        path = teacher.home / f"furniture-{new}-{side}-{number:04}.json"
         if not path.is_file():
             first = number * BATCH
             print(f"{teacher.backbone.name}: {side} shapes from {first} of {count}", file=sys.stderr, flush=True)
@@ -239,9 +237,9 @@ def drawn(teacher: Teacher, side: str, count: int, new: int, data: str = "furnit
     return passages[:count]
 
 
-def _prompt(side: str, index: int, data: str) -> Prompt:
+def _prompt(side: str, index: int) -> Prompt:
     random = np.random.default_rng([*side.encode(), index])
-    shape = DATA[data](random, "train", None)
+    shape = furniture.shape(random, "train", None)
     return Prompt(f"{side}/{index}", condition=shapes.points(shape.mesh, POINTS, random))
 
 
@@ -278,6 +276,6 @@ def meshes_of(
         return Meshes.read(teacher, passages.train, heads), Meshes.read(teacher, passages.development, heads)
     assert isinstance(plan, ShapePlan)
     counts = (("train", plan.train), ("development", plan.development))
-    written = (drawn(teacher, side, count, plan.new, plan.data) for side, count in counts)
+    written = (drawn(teacher, side, count, plan.new) for side, count in counts)
     train, check = (Meshes.read(teacher, chosen, heads) for chosen in written)
     return train, check

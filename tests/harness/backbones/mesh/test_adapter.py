@@ -22,7 +22,7 @@ from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import OutputError, UsageError, WeightsError
 from stridebench.harness.plan import presets
 from stridebench.harness.record.outputs import Mesh
-from stridebench.harness.synthetic import shapes
+from stridebench.harness.synthetic import furniture
 from stridebench.harness.train.backbones.shapes_mesh import ShapesMesh
 from tests.support.caches import feed, feed_windows
 from tests.support.tiny_mesh import BACKBONES, MODELS, SIZES, points, tiny_mesh
@@ -95,7 +95,7 @@ def test_capabilities() -> None:
 
 
 def test_output_is_a_mesh_or_a_failure_with_a_reason() -> None:
-    one = shapes.shape(np.random.default_rng(0), "test")
+    one = furniture.shape(np.random.default_rng(0), "test")
     row = bpt_tokens.encode(one.mesh)
     mesh = BACKBONES[0].decode(row)
     assert isinstance(mesh, Mesh) and len(mesh.faces) == len(bpt_tokens.quantise(one.mesh).faces)

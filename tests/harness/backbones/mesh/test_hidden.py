@@ -23,14 +23,14 @@ from stridebench.harness.core.run import open_run
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import UsageError
-from stridebench.harness.synthetic import shapes
+from stridebench.harness.synthetic import furniture, shapes
 from tests.support.caches import acceptance, session
 from tests.support.tiny_mesh import tiny_mesh, tiny_point_mesh
 
 NEAR = 1e-4
 TOKENS = (bpt_tokens.SOS, 3, 900, 14, 4700, 31, 31, 2000)
 TREE = Draft(torch.tensor([4, 812, 15, 4616]), parents=torch.tensor([-1, -1, 0, 1]))
-CLOUD = shapes.points(shapes.shape(np.random.default_rng(1), "train", 0).mesh, 40, np.random.default_rng(1))
+CLOUD = shapes.points(furniture.shape(np.random.default_rng(1), "train", 0).mesh, 40, np.random.default_rng(1))
 
 
 MODULE = tiny_mesh(context=64)

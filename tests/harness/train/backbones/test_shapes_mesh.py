@@ -12,7 +12,7 @@ import torch
 from stridebench.harness.backbones.mesh import bpt_tokens
 from stridebench.harness.backbones.mesh.model import MeshModel
 from stridebench.harness.registry import RECIPES
-from stridebench.harness.synthetic import shapes
+from stridebench.harness.synthetic import furniture
 from stridebench.harness.train.backbones.shapes_mesh import SKIP, ShapesMesh, batched, cross_entropy, sampled
 from tests.support.tiny_mesh import MODELS, SIZES
 
@@ -42,7 +42,7 @@ def test_the_loss_in_chunks_equals_torchs() -> None:
 @pytest.mark.parametrize("window", (0, 32))
 def test_batches_hold_sequences_or_slices_of_them(window: int) -> None:
     random = np.random.default_rng(0)
-    drawn = [shapes.shape(random, "train", 0) for _ in range(3)]
+    drawn = [furniture.shape(random, "train", 0) for _ in range(3)]
     rows = [[bpt_tokens.SOS, *bpt_tokens.encode(one.mesh)] for one in drawn]
     starts = set()
     for _ in range(40 if window else 1):
@@ -76,7 +76,7 @@ def test_a_step_has_a_gradient_for_every_weight_and_figures_are_computed() -> No
     still = [name for name, weight in model.named_parameters() if weight.grad is None or not weight.grad.any()]
     assert not still
     assert isinstance(model, MeshModel)
-    figures = sampled(model, [shapes.shape(np.random.default_rng(0), "test")], np.random.default_rng(0))
+    figures = sampled(model, [furniture.shape(np.random.default_rng(0), "test")], np.random.default_rng(0))
     assert figures["samples"] == 1 and figures["valid"] == 0  # 40 tokens of noise are no mesh
 
 
