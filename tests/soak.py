@@ -5,7 +5,7 @@ round the soak writes memory, open handles and threads of the process to ``soak.
 round equals the first round's. At the end it draws ``soak.png`` and says whether each is flat: the slope over the
 second half of the rounds, with its 95 % interval (Theil and Sen), against a limit an hour.
 
-Why the second half: `stride run` never gives freed pages back (`harness.machine.memory`), so pages are the most that
+Why the second half: `stride run` never gives freed pages back (`harness.machine.device`), so pages are the most that
 any round needed, holes between blocks included. Such a maximum rises by ever rarer steps and then stays; a leak goes on
 at its rate. What is in use (``in_use_mib``) leaves the holes out, so it shows a leak of the same size in far fewer
 rounds. Memory is flat where both are.

@@ -16,9 +16,8 @@ import torch
 from stridebench.harness.errors import RunIncomplete, UsageError, printable
 from stridebench.harness.machine import device as arithmetic
 from stridebench.harness.machine import noise
-from stridebench.harness.machine.device import check_device
-from stridebench.harness.machine.memory import keep_pages
-from stridebench.harness.machine.quiet import stdout_on_stderr
+from stridebench.harness.machine.device import check_device, keep_pages
+from stridebench.harness.machine.surroundings import stdout_on_stderr
 from stridebench.harness.plan.budget import apply, choose, described
 from stridebench.harness.plan.cells import Plan
 from stridebench.harness.plan.estimate import Forecast, Workload, assumed

@@ -10,9 +10,8 @@ from rich.console import Console
 
 from stridebench.harness.discover import declare_all
 from stridebench.harness.errors import UsageError
-from stridebench.harness.machine.device import check_device
-from stridebench.harness.machine.memory import keep_pages
-from stridebench.harness.machine.quiet import stdout_on_stderr
+from stridebench.harness.machine.device import check_device, keep_pages
+from stridebench.harness.machine.surroundings import stdout_on_stderr
 from stridebench.harness.plan.expand import expand
 from stridebench.harness.plan.resolve import resolve_again
 from stridebench.harness.record.store import Store

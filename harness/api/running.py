@@ -14,8 +14,7 @@ from stridebench.execution import RunRequest, check_finished, perform
 from stridebench.harness.discover import declare_all
 from stridebench.harness.errors import UsageError, did_you_mean
 from stridebench.harness.machine.folders import cache_folder
-from stridebench.harness.machine.quiet import stdout_on_stderr
-from stridebench.harness.machine.surroundings import restored
+from stridebench.harness.machine.surroundings import restored, stdout_on_stderr
 from stridebench.harness.plan.expand import expand
 from stridebench.harness.plan.lookup import place_of
 from stridebench.harness.plan.overrides import Overrides

@@ -27,7 +27,7 @@ from stridebench.harness.errors import (
     did_you_mean,
     printable,
 )
-from stridebench.harness.machine.quiet import exits_are_told, open_closed_streams
+from stridebench.harness.machine.surroundings import exits_are_told, open_closed_streams
 from stridebench.harness.record.outputs import json_values
 
 GROUPS = {

@@ -19,7 +19,7 @@ from stridebench.harness.cli.gate import write_verdict
 from stridebench.harness.cli.main import LocalPath, emit, say
 from stridebench.harness.discover import declare_all
 from stridebench.harness.errors import RunIncomplete, StrideError, UsageError
-from stridebench.harness.machine.quiet import stdout_on_stderr
+from stridebench.harness.machine.surroundings import stdout_on_stderr
 from stridebench.harness.plan.budget import refuse_moving_prompts
 from stridebench.harness.record.files import put
 from stridebench.harness.record.store import Store

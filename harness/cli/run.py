@@ -13,8 +13,7 @@ import click
 from stridebench.harness.cli.main import emit, say
 from stridebench.harness.discover import catalogue, declare_all
 from stridebench.harness.errors import UsageError, printable_line
-from stridebench.harness.machine.quiet import stdout_on_stderr
-from stridebench.harness.machine.surroundings import restored
+from stridebench.harness.machine.surroundings import restored, stdout_on_stderr
 from stridebench.harness.plan import presets
 from stridebench.harness.plan.budget import described, foreseen
 from stridebench.harness.plan.cells import Plan

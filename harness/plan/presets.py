@@ -26,7 +26,7 @@ from stridebench.harness.errors import (
     check_parameters,
     said_by,
 )
-from stridebench.harness.machine import memory
+from stridebench.harness.machine.device import give_back
 from stridebench.harness.plan.preset_files import Spec, adapter_facts, read_all
 from stridebench.harness.plan.yaml_lines import parse
 from stridebench.harness.registry import BACKBONES
@@ -189,7 +189,7 @@ def load(name: str, dtype: str, device: str = "cpu", fetch: bool = True) -> Back
     if fetch or spec.published is not None:
         _fetch(name)
     adapter = BACKBONES.get(spec.adapter)
-    memory.give_back()  # what decodes before left
+    give_back()  # what decodes before left
     try:
         backbone: Backbone = adapter.load(name, spec.params, dtype, device)
     except (StrideError, OSError, KeyboardInterrupt):
@@ -200,7 +200,7 @@ def load(name: str, dtype: str, device: str = "cpu", fetch: bool = True) -> Back
         raise WeightsError(
             f"the backbone {name!r} of {BACKBONES.source(spec.adapter)} could not be loaded: {said_by(error)}"
         ) from error
-    memory.give_back()
+    give_back()
     return backbone
 
 

@@ -25,7 +25,7 @@ from stridebench.harness.core.sampling import Sampling, warp
 from stridebench.harness.core.session import Session
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import ContractError, EnumerationLimit
-from stridebench.harness.machine.one_core import on_one_core
+from stridebench.harness.machine.surroundings import on_one_core
 from stridebench.harness.plan.cells import MASKED_BASELINE
 from stridebench.harness.proof.cases import Case
 from stridebench.harness.proof.enumerate import EnumeratingDraws, Law, output_law

@@ -19,7 +19,7 @@ import torch
 
 from stridebench.harness.discover import declare_all
 from stridebench.harness.errors import RunIncomplete
-from stridebench.harness.machine.one_core import be_number
+from stridebench.harness.machine.surroundings import be_number
 from stridebench.harness.proof.catalogue import FloorRow, Piece, Settings, compute
 from stridebench.harness.proof.kept_laws import LawKeeper, keeping
 from stridebench.harness.proof.prove import BugRow, ProofRow

@@ -16,7 +16,7 @@ from stridebench.harness.core.run import Run
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import EnumerationLimit, said_by
-from stridebench.harness.machine.memory import free_memory
+from stridebench.harness.machine.device import free_memory
 from stridebench.harness.plan import presets
 from stridebench.harness.plan.cells import BASELINE, Cell, Plan
 from stridebench.harness.proof.cases import WIDER_CASES, Case, batch_cases_of, cases_of

@@ -11,7 +11,7 @@ from stridebench.harness.core.backbone import Backbone
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.discover import component
 from stridebench.harness.errors import StoreError, UsageError, WeightsError
-from stridebench.harness.machine import memory
+from stridebench.harness.machine.device import give_back
 from stridebench.harness.plan import presets
 from stridebench.harness.plan.cells import Cell, Plan
 from stridebench.harness.plan.estimate import Workload
@@ -111,7 +111,7 @@ class WarmModels:
     def release(self) -> None:
         """Give their memory back."""
         self._loaded = self._verdicts = None
-        memory.give_back()
+        give_back()
 
     def verdicts(self, group: LoadedGroup) -> Verdicts:
         """The proofs of the methods of the loaded group."""

@@ -18,8 +18,7 @@ from stridebench.harness.core.models import Models
 from stridebench.harness.core.session import Session
 from stridebench.harness.core.task import Prompt, Scored, SetScore, Task
 from stridebench.harness.errors import ContractError, OutputError, RunIncomplete, StoreError
-from stridebench.harness.machine.surroundings import restored
-from stridebench.harness.machine.time_limit import limited
+from stridebench.harness.machine.surroundings import limited, restored
 from stridebench.harness.plan.cells import Cell
 from stridebench.harness.record import outputs
 from stridebench.harness.record.columns import SCORER_FAILED, Record, Sample

@@ -31,7 +31,7 @@ from stridebench.harness.backbones.text.hf_causal import HFCausal
 from stridebench.harness.core.backbone import Backbone
 from stridebench.harness.errors import PackageMissing, UsageError
 from stridebench.harness.machine.extras import install_command
-from stridebench.harness.machine.quiet import quiet
+from stridebench.harness.machine.surroundings import quiet
 from stridebench.harness.plan import presets
 from stridebench.harness.train.loop import save_bf16
 

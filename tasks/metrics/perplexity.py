@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from stridebench.harness.core.task import SetScore
 from stridebench.harness.errors import WeightsError
-from stridebench.harness.machine.quiet import quiet
+from stridebench.harness.machine.surroundings import quiet
 from stridebench.tasks.metrics.features import mean
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ from rich.table import Table
 
 from stridebench.harness.discover import declare_all
 from stridebench.harness.errors import StrideError
-from stridebench.harness.machine.device import check_device
-from stridebench.harness.machine.memory import keep_pages
+from stridebench.harness.machine.device import check_device, keep_pages
 from stridebench.harness.record.provenance import machine
 from stridebench.harness.train.tiny_components import make
 from tests.bench import decoding, gpu, growth, large, reading, startup

@@ -22,7 +22,7 @@ from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.discover import plain
 from stridebench.harness.errors import UsageError
-from stridebench.harness.machine.quiet import quiet
+from stridebench.harness.machine.surroundings import quiet
 from stridebench.harness.plan import presets
 from stridebench.harness.record import stats
 from stridebench.harness.run.passes import Threads, measure, timed_pass

@@ -38,7 +38,7 @@ from transformers.modeling_gguf_pytorch_utils import (
 )
 
 from stridebench.harness.errors import WeightsError, listed
-from stridebench.harness.machine.quiet import quiet
+from stridebench.harness.machine.surroundings import quiet
 
 SPECIFICATION = "WhisperSpec"
 BESIDE = ("config.json", "tokenizer.json")

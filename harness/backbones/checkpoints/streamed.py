@@ -14,7 +14,7 @@ from torch.nn import init
 from torch.overrides import TorchFunctionMode
 from transformers import AutoModelForCausalLM, GenerationConfig
 
-from stridebench.harness.machine import memory
+from stridebench.harness.machine.device import give_back
 
 DRAWS = frozenset({init.normal_, init.trunc_normal_, init.uniform_, init.kaiming_uniform_})
 """What fills the tensors of a new module."""
@@ -87,7 +87,7 @@ class _Weights:
                 setattr(model.get_submodule(holder), leaf, parameter)
         if self._read_bytes > MAPPED_BYTES:  # of the modules before, whose weights were packed and freed
             self._read_bytes = 0
-            memory.give_back()
+            give_back()
 
 
 def _places(folder: Path) -> dict[str, Path]:

@@ -23,7 +23,7 @@ from stridebench.harness.core.capabilities import Capabilities, Requirement
 from stridebench.harness.errors import StrideError, UsageError, WeightsError, WeightsWarning, listed
 from stridebench.harness.kernels import int8
 from stridebench.harness.machine.folders import reason, remedy
-from stridebench.harness.machine.quiet import quiet
+from stridebench.harness.machine.surroundings import quiet
 
 CHANGES = {
     "repetition_penalty": (1.0,),

@@ -21,7 +21,7 @@ import torch
 
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.discover import declare_all
-from stridebench.harness.machine.memory import keep_pages
+from stridebench.harness.machine.device import keep_pages
 from stridebench.harness.machine.surroundings import restored
 from stridebench.harness.plan.cells import Cell, Plan
 from stridebench.harness.plan.expand import expand

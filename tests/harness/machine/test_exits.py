@@ -17,8 +17,7 @@ from rich.console import Console
 from stridebench.harness.cli import main
 from stridebench.harness.errors import RunIncomplete
 from stridebench.harness.machine import extras
-from stridebench.harness.machine.one_core import be_number, on_one_core
-from stridebench.harness.machine.quiet import exits_are_told
+from stridebench.harness.machine.surroundings import be_number, exits_are_told, on_one_core
 
 
 @pytest.mark.parametrize("code", ["", "0", "7", "'words'"])
@@ -95,7 +94,7 @@ def test_a_wheel_of_a_checkout_names_the_checkout(monkeypatch: pytest.MonkeyPatc
 
 
 CODE = (
-    "import sys\nfrom stridebench.harness.machine.quiet import open_closed_streams, stdout_on_stderr\n"
+    "import sys\nfrom stridebench.harness.machine.surroundings import open_closed_streams, stdout_on_stderr\n"
     "open_closed_streams()\n"
     "file = open(sys.argv[1], 'w')\nassert file.fileno() > 2\n"
     "with stdout_on_stderr():\n    print('lost')\nprint('lost')\nprint('lost', file=sys.stderr)\nsys.stdin.read()\n"
@@ -112,26 +111,6 @@ def test_closed_streams_take_nothing_of_a_file(tmp_path: Path, closed: tuple[int
     command = [sys.executable, "-c", CODE, str(tmp_path / "file")]
     subprocess.run(command, preexec_fn=close, stdin=subprocess.DEVNULL, capture_output=True, check=True)
     assert (tmp_path / "file").read_text() == "kept"
-
-
-# Standard streams of a process that code of a plugin closes or redirects.
-
-
-PRELUDE = "import os, sys\nfrom stridebench.harness.machine.surroundings import restored\n"
-
-
-@pytest.mark.parametrize(
-    "harm", ["os.close(1); os.close(2)", "os.dup2(os.open(os.devnull, os.O_RDWR), 1)", "os.close(0)"]
-)
-def test_descriptors_are_put_back(tmp_path: Path, harm: str) -> None:
-    program = (
-        f"{PRELUDE}with restored():\n    {harm}\n"
-        "with open(sys.argv[1], 'w') as file:\n    assert file.fileno() > 2\n    os.write(1, b'said')\n"
-    )
-    command = [sys.executable, "-c", program, str(tmp_path / "record")]
-    ended = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert ended.stdout == "said"
-    assert (tmp_path / "record").read_text() == ""
 
 
 # Threads that take turns stay on one core.

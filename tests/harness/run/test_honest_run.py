@@ -282,7 +282,6 @@ class Rearranges(OneByOne):
             torch.set_num_threads(2)
         torch.set_default_dtype(torch.float64)
         os.chdir("/")
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         print("a plugin prints")
         sys.stdout = io.StringIO()
         return token
@@ -291,9 +290,9 @@ class Rearranges(OneByOne):
 def test_what_a_method_changes_in_the_process_is_put_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     register(monkeypatch, METHODS, "rearranges", Rearranges)
     monkeypatch.chdir(tmp_path)
-    before = (torch.get_num_threads(), torch.get_default_dtype(), signal.getsignal(signal.SIGTERM))
+    before = (torch.get_num_threads(), torch.get_default_dtype())
     outcome, cells = run(Path("run"), "rearranges", "sjd", words=UNPROVED)
-    assert (torch.get_num_threads(), torch.get_default_dtype(), signal.getsignal(signal.SIGTERM)) == before
+    assert (torch.get_num_threads(), torch.get_default_dtype()) == before
     assert Path.cwd() == tmp_path
     assert (outcome.document["done"], outcome.document["failed"]) == (3, 0)
     assert outcome.document["run"] == str(tmp_path / "run")
@@ -345,18 +344,15 @@ def test_a_relative_folder_is_that_of_the_start_whatever_a_task_changes_while_it
         def prompts(self) -> Any:
             os.chdir("/")
             torch.set_default_dtype(torch.float16)
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
             return super().prompts()
 
     register(monkeypatch, TASKS, "leaves", Leaves)
     monkeypatch.chdir(tmp_path)
-    before = signal.getsignal(signal.SIGINT)
     words = ("--backbone", "tabular", "--task", "{name: leaves, limit: 1}", "--max-new-tokens", 4, "--json", "-t", 0)
     outcome = stride("run", "--method", "sjd", *words, "--set", "prove=false", "--out", "here")
     assert outcome.code == 0, outcome.err
     assert (tmp_path / "here" / "manifest.json").exists() and not Path("/here").exists()
     assert Path.cwd() == tmp_path and torch.get_default_dtype() == torch.float32
-    assert signal.getsignal(signal.SIGINT) is before
 
 
 @pytest.mark.parametrize(
