@@ -26,7 +26,7 @@ from stridebench.reports.conclusions import conclusions
 from stridebench.reports.engine_rows import summarise_engines
 from stridebench.reports.latex import paper_table
 from stridebench.reports.summary import FinishedCell, Row, by_category, reader, summarise
-from stridebench.reports.text_table import TextTable, print_table
+from stridebench.reports.text_table import TextTable, html_tables, print_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -206,7 +206,7 @@ class RunReport:
 
     def html(self) -> str:
         """Return the tables of the run for a notebook; every text of them is escaped."""
-        return "".join((*tables.html(self.frame), *tables.html(self.engines)))
+        return "".join(html_tables([*tables.text_tables(self.frame), *tables.text_tables(self.engines)]))
 
 
 def append(path: Path, cells: Sequence[Mapping[Any, Any]], store: Store) -> None:

@@ -6,16 +6,14 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 from rich.console import Console
 
-from stridebench.harness.errors import UsageError, printable
+from stridebench.harness.errors import UsageError
 from stridebench.harness.record.entries import SAMPLING, sampling_words
-from stridebench.harness.record.metrics import METRICS
 from stridebench.reports.engine_rows import SETTING_OF_ENGINE, of_engine
 from stridebench.reports.latex import latex_tables
 from stridebench.reports.quality import main_score
@@ -28,6 +26,7 @@ from stridebench.reports.text_table import (
     e_value,
     escape_markdown,
     markdown_lines,
+    markdown_section,
     number,
     print_table,
     word,
@@ -106,6 +105,7 @@ def _drafter(row: CellRow) -> str:
 
 
 COLUMNS = described(
+    "table_of_methods",
     Column("label", "cell", rank=0, formatter=word("label")),
     Column("batch", "B", 0, rank=1),
     Column("verdict", "verdict", rank=1, formatter=_verdict),
@@ -132,33 +132,6 @@ COLUMNS = described(
     Column("peak_mb", "peak MB", 0, rank=9),
     Column("cpu_joules_per_token", "CPU J/token", 2, rank=9),
     Column("gpu_joules_per_token", "GPU J/token", 2, rank=9),
-    **{
-        key: METRICS[key].formula
-        for key in ("scr", "tau", "acceptance", "acceptance_per_node", "ms_per_token", "logprob")
-    },
-    verdict="exact (proved by enumeration), approximate (by design; TV: the largest on small models; differs from AR: "
-    "the interval of log-prob - AR excludes 0), broken (claims exactness and fails), unverified",
-    speedup="median over (prompt, seed) pairs of the baseline's ms/token over this cell's, same run",
-    predicted="tau x mean step of the baseline / mean step; far from the measured one, something is off",
-    nfe="passes of the target's weights, bit for bit; noise on its logits changes none",
-    drafter_c="drafter pass time / target pass time, as in Leviathan et al. 2023: the mean pass of the drafter over "
-    "the mean pass of autoregressive decoding. Every pass that NFE does not count, of rounded weights too, has its "
-    "price here; -: no drafter",
-    agreement="common prefix with the baseline's output / the longer length, at T = 0",
-    logprob_std="over tokens",
-    logprob_diff="paired difference of the mean log-probabilities of a token under the target, in nats",
-    audit="evidence against tokens drawn from the target's distribution; a correct sampler reaches 1000 once in a "
-    "thousand audits. In brackets the bias, in total variation a token, that 9 of 10 audits refute if it is of a kind "
-    "that is bet on (`stride audit --json` lists them); -: one of these kinds would not be seen",
-    test="of cells without e; between token histograms of this cell and of an autoregressive set of other seeds; the "
-    "floor is that set and the baseline; p by swapping the two within prompts",
-    drafter="total variation between the drafter's distributions and those that it gives when it reads the same text "
-    "anew, and the acceptance that the difference costs; flagged if it exceeds what rounding gives; -: no drafter, or "
-    "its drafts cannot be made again (drafter_reason in the CSV)",
-    peak_mb="the most memory of the process during a decode, on a GPU of its allocator; on a CPU all that the process "
-    "has loaded is in it, also for other cells",
-    cpu_joules_per_token="energy of the whole processor, other work included",
-    gpu_joules_per_token="energy of the whole GPU, other work included",
 )
 COLUMN = {column.key: column for column in COLUMNS}
 TV = Column("tv", "TV", formatter=_tv, help="total variation to the target on small models")
@@ -182,6 +155,7 @@ def _same(row: CellRow) -> str:
 
 
 COLUMNS_OF_ENGINES = described(
+    "table_of_engines",
     Column("label", "engine", rank=0, formatter=word("label")),
     Column("load", "load", rank=1, formatter=word("load")),
     Column("verdict", "verdict", rank=1, formatter=word("verdict")),
@@ -201,24 +175,6 @@ COLUMNS_OF_ENGINES = described(
     Column("same", "same as plain (visible share)", rank=3, formatter=_same),
     Column("floor", "plain again", 3, rank=7),
     Column("audit", "e (visible TV)", rank=3, formatter=e_value),
-    tokens_per_second="output tokens over the wall time from the first sending to the last answer",
-    speedup="tokens/s over those of its plain decode at the same setting and load",
-    length_per_draft_pooled="1 + accepted / passes with a draft, over all requests",
-    length_per_pass_pooled="output tokens / passes of the target, over all requests",
-    length_per_draft_mean="the mean over requests of the length a draft",
-    length_per_pass_mean="the mean over requests of the length a pass",
-    told_length_mean="the mean acceptance length that the engine tells",
-    acceptance="accepted over drafted tokens",
-    ttft="from sending a request to the first part of its output",
-    tpot="from the first to the last part of an output, over the tokens after the first part",
-    itl="between two parts of an output; a part may hold several tokens",
-    goodput="requests a second that kept the suite's objective",
-    same="share of outputs that equal the plain decode's with the same seed; in brackets the share of differing "
-    "ones that would be seen in 9 of 10 such runs",
-    floor="share of outputs in which the plain decode, made again in another order and batch, equals itself",
-    audit="evidence against tokens drawn from the backbone's distribution; in brackets the bias that it would see",
-    load="requests under way at once, or requests a second",
-    samples="requests that were answered, and that failed",
 )
 
 
@@ -368,22 +324,6 @@ def terminal(frame: pd.DataFrame, console: Console | None = None, names: Sequenc
         print_table(table, console)
 
 
-def html(frame: pd.DataFrame) -> Iterator[str]:
-    """Yield every table of a summary with its title and notes, as HTML."""
-    return html_tables(text_tables(frame))
-
-
-def html_tables(tables: Iterable[TextTable]) -> Iterator[str]:
-    """Yield tables with their titles and notes, as HTML. Every text is escaped."""
-    for table in tables:
-        yield f"<h4>{escape(printable(table.title))}</h4>"
-        if table.rows:
-            titles = [column.title for column in table.columns]
-            rows = [[printable(cell) for cell in row] for row in table.rows]
-            yield pd.DataFrame(rows, columns=titles).to_html(index=False, border=0)
-        yield from (f"<p>{escape(printable(note))}</p>" for note in table.notes)
-
-
 def markdown(
     frame: pd.DataFrame,
     categories: pd.DataFrame | None = None,
@@ -393,7 +333,7 @@ def markdown(
     """Return ``sentences``, the tables of methods, the table by category, further tables, and the legend."""
     shown = [f"- {escape_markdown(sentence)}" for sentence in sentences]
     parts = ["# Results", "", *shown, *([""] if shown else [])]
-    parts += [line for table in text_tables(frame) for line in _section(table)]
+    parts += [line for table in text_tables(frame) for line in markdown_section(table)]
     if categories is not None and len(categories):
         columns = [column for column in COLUMNS if column.key in _BY_CATEGORY]
         rows = [
@@ -403,15 +343,9 @@ def markdown(
         ]
         titles = ["group", "category", *(column.title for column in columns)]
         parts += ["## By category", "", *markdown_lines(titles, rows), ""]
-    parts += [line for table in more for line in _section(table)]
+    parts += [line for table in more for line in markdown_section(table)]
     columns = [*(COLUMNS if len(frame) or not more else ()), *(column for table in more for column in table.columns)]
     return "\n".join([*parts, "## Legend", "", *(f"- {line}" for line in legend(columns)), ""])
-
-
-def _section(table: TextTable) -> list[str]:
-    lines = markdown_lines([column.title for column in table.columns], table.rows) if table.rows else []
-    notes = [f"- {escape_markdown(note)}" for note in table.notes]
-    return [f"## {table.title}", "", *lines, *([""] if lines else []), *notes, *([""] if notes else [])]
 
 
 _BY_CATEGORY = ("label", "speedup", "scr", "tau", "acceptance")
@@ -422,13 +356,6 @@ def legend(columns: Iterable[Column] = COLUMNS) -> list[str]:
     helps = dict.fromkeys(f"{column.title}: {column.help}" for column in columns if column.help)
     form = "[low, high]: 95 % interval over prompts, of one prompt alone over its repetitions; (n=3): too few for one"
     return [*helps, form]
-
-
-def markdown_of(table: TextTable) -> str:
-    """Return one table with its title and notes as Markdown."""
-    lines = markdown_lines([column.title for column in table.columns], table.rows) if table.rows else []
-    notes = [f"- {escape_markdown(note)}" for note in table.notes]
-    return "\n".join([f"## {escape_markdown(table.title)}", "", *lines, *([""] if notes else []), *notes])
 
 
 def write(

@@ -1,4 +1,4 @@
-"""A table of text: its columns, rows and notes, printed on a terminal or written as Markdown."""
+"""A table of text: its columns, rows and notes, printed on a terminal or written as Markdown or HTML."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import math
 import os
 import sys
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from html import escape as escape_html
 from numbers import Real
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
@@ -17,6 +20,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from stridebench.harness.errors import printable
+from stridebench.harness.plan.yaml_lines import load
+from stridebench.harness.record.metrics import METRICS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,8 +70,16 @@ class Column:
         )
 
 
-def described(*columns: Column, **meanings: str) -> tuple[Column, ...]:
-    """Return the columns, each with the meaning of its key, if one is given."""
+@cache
+def column_texts() -> Mapping[str, Mapping[str, Any]]:
+    """Return what `data/columns.yaml` says of columns, by the table or view that they belong to."""
+    texts: Mapping[str, Mapping[str, Any]] = load((Path(__file__).parent / "data" / "columns.yaml").read_text("utf-8"))
+    return texts
+
+
+def described(table: str, *columns: Column) -> tuple[Column, ...]:
+    """Return the columns of a table, each with its meaning: that of `columns.yaml`, or the formula of its metric."""
+    meanings = {name: metric.formula for name, metric in METRICS.items()} | dict(column_texts()[table])
     return tuple(replace(column, help=meanings.get(column.key, "")) for column in columns)
 
 
@@ -225,3 +238,35 @@ def markdown_lines(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list
 def escape_markdown(cell: str) -> str:
     """Return the text as one line without open pipes."""
     return printable(cell).replace("|", "\\|").replace("\n", " ")
+
+
+def markdown_section(table: TextTable) -> list[str]:
+    """Return the lines of a table with its title and notes as Markdown."""
+    lines = markdown_lines([column.title for column in table.columns], table.rows) if table.rows else []
+    notes = [f"- {escape_markdown(note)}" for note in table.notes]
+    return [
+        f"## {escape_markdown(table.title)}",
+        "",
+        *lines,
+        *([""] if lines else []),
+        *notes,
+        *([""] if notes else []),
+    ]
+
+
+def markdown_of(table: TextTable) -> str:
+    """Return one table with its title and notes as Markdown."""
+    return "\n".join(markdown_section(table)).rstrip("\n")
+
+
+def html_tables(tables: Iterable[TextTable]) -> Iterator[str]:
+    """Yield tables with their titles and notes, as HTML. Every text is escaped."""
+    import pandas as pd
+
+    for table in tables:
+        yield f"<h4>{escape_html(printable(table.title))}</h4>"
+        if table.rows:
+            titles = [column.title for column in table.columns]
+            rows = [[printable(cell) for cell in row] for row in table.rows]
+            yield pd.DataFrame(rows, columns=titles).to_html(index=False, border=0)
+        yield from (f"<p>{escape_html(printable(note))}</p>" for note in table.notes)

@@ -24,13 +24,14 @@ from stridebench.harness.record.requests import REQUESTS, Request
 from stridebench.harness.record.rows import SAMPLES, STEPS
 from stridebench.harness.record.store import Store
 from stridebench.reports.summary import INTERVALS, PLAIN, reader, summarise
+from stridebench.reports.text_table import column_texts
 
 if TYPE_CHECKING:
     from stridebench.harness.record.store import Store
 
 
 SQL_TYPES = {pa.string(): "VARCHAR", pa.int64(): "BIGINT", pa.float64(): "DOUBLE", pa.bool_(): "BOOLEAN"}
-TEXT, INT, REAL, BOOL = SQL_TYPES
+ARROW = {sql: kind for kind, sql in SQL_TYPES.items()}
 
 
 @dataclass(frozen=True)
@@ -58,34 +59,24 @@ class View:
     columns: tuple[ViewColumn, ...]
 
 
-def _columns(*rows: tuple[str, pa.DataType, str]) -> tuple[ViewColumn, ...]:
-    return tuple(ViewColumn(*row) for row in rows)
+def _columns(view: str) -> Iterator[ViewColumn]:
+    """Yield the columns of a section of `data/columns.yaml`."""
+    for name, (kind, meaning) in column_texts()[view].items():
+        if kind == "METRICS":
+            yield from (column for metric in INTERVALS for column in _estimate(metric, _metric(metric)))
+            yield from (ViewColumn(metric, ARROW["DOUBLE"], _metric(metric)) for metric in PLAIN)
+        elif kind == "ESTIMATE":
+            yield from _estimate(name, meaning)
+        else:
+            yield ViewColumn(name, ARROW[kind], meaning)
 
 
-RUN = ViewColumn("run", TEXT, "path or URL of the run, as it was named")
-FACTS = (
-    RUN,
-    *_columns(
-        ("cell", TEXT, "id of the cell in its run"),
-        ("label", TEXT, "name of the cell in tables: the method with its parameters"),
-        ("method", TEXT, "name of the method"),
-        ("role", TEXT, "method, baseline, or floor (the second autoregressive set)"),
-        ("backbone", TEXT, "name of the backbone"),
-        ("dtype", TEXT, "fp32, bf16, fp16 or fp64"),
-        ("task", TEXT, "name of the task"),
-        ("temperature", REAL, "0 is greedy"),
-    ),
-)
-"""Columns with which every view but ``runs`` begins."""
-
-
-def _estimate(name: str, meaning: str) -> tuple[ViewColumn, ...]:
-    return _columns(
-        (name, REAL, meaning),
-        (f"{name}_low", REAL, f"lower bound of the 95 % interval of {name}; null: too few prompts"),
-        (f"{name}_high", REAL, f"upper bound of the 95 % interval of {name}"),
-        (f"{name}_n", INT, f"prompts behind {name}"),
-    )
+def _estimate(name: str, meaning: str) -> Iterator[ViewColumn]:
+    yield ViewColumn(name, ARROW["DOUBLE"], meaning)
+    low = f"lower bound of the 95 % interval of {name}; null: too few prompts"
+    yield ViewColumn(f"{name}_low", ARROW["DOUBLE"], low)
+    yield ViewColumn(f"{name}_high", ARROW["DOUBLE"], f"upper bound of the 95 % interval of {name}")
+    yield ViewColumn(f"{name}_n", ARROW["BIGINT"], f"prompts behind {name}")
 
 
 def _metric(name: str) -> str:
@@ -93,102 +84,8 @@ def _metric(name: str) -> str:
     return f"{metric.formula}, {metric.unit}" if metric.unit else metric.formula
 
 
-_RUNS = (
-    RUN,
-    *_columns(
-        ("created", TEXT, "when the run was started, in UTC"),
-        ("suite", TEXT, "name of the suite"),
-        ("machine", TEXT, "fingerprint of the machine; seconds compare on equal machines only"),
-        ("commit", TEXT, "git commit of the code; null: not run from a checkout"),
-        ("schema", INT, "version of the stored tables"),
-        ("cells", INT, "planned cells"),
-        ("done", INT, "finished cells"),
-        ("skipped", INT, "cells that cannot run here"),
-        ("unfinished", INT, "cells that are not finished; their outputs are in no view yet"),
-    ),
-)
-_CELLS = (
-    *FACTS,
-    *_columns(
-        ("status", TEXT, "done, skipped or unfinished"),
-        ("reason", TEXT, "why the cell is not done"),
-        ("params", TEXT, "parameters of the method, as JSON"),
-        ("claim", TEXT, "the method's promise about its output distribution"),
-        ("source", TEXT, "the paper, down to the algorithm"),
-        ("max_new_tokens", INT, "output tokens of a prompt, at most"),
-        ("batch", INT, "prompts decoded in lock step"),
-        ("top_k", INT, "0: no cut"),
-        ("top_p", REAL, "1: no cut"),
-        ("min_p", REAL, "0: no cut"),
-        ("order", TEXT, "filter_first: cuts are of logits that are not divided by the temperature yet"),
-        ("verdict", TEXT, "exact, approximate, broken or unverified"),
-        ("total_variation", REAL, "of the enumerated output distribution to the target's"),
-        ("greedy", TEXT, "comparison of greedy tokens with the target's in fp32; null if not compared"),
-        ("note", TEXT, "evidence of the verdict"),
-        ("audit_log_e", REAL, "natural log of the e-value of the bets against the cell"),
-        ("audit_tokens", INT, "tokens that were bet on"),
-        ("audit_visible_tv", REAL, "bias, in total variation a token, that 9 of 10 such audits refute"),
-        ("audit_needed", INT, "tokens with which audit_visible_tv would be known"),
-        ("audit_best", TEXT, "the bet that won most"),
-        ("audit_reason", TEXT, "the reason if there are no bets"),
-        ("drafter_places", INT, "places whose drafts were made again by a drafter that reads the same text anew"),
-        ("drafter_tv", REAL, "mean total variation between the drafts' distributions and those made anew"),
-        ("drafter_tv_limit", REAL, "what rounding alone may give; the row is flagged above it"),
-        ("drafter_acceptance", REAL, "probability that the target accepts the recorded draft, over these places"),
-        ("drafter_acceptance_anew", REAL, "the same of the draft made anew"),
-        ("drafter_reason", TEXT, "why no draft was made again"),
-        ("flags", TEXT, "warnings, separated by semicolons"),
-        ("valid", BOOL, "false: more than one sample in ten failed"),
-        ("n_ok", INT, "counted samples"),
-        ("n_failed", INT, "failed samples"),
-        ("n_run", INT, "samples that ran"),
-        ("n_skipped", INT, "samples that were planned and did not run"),
-        ("nfe", REAL, "target passes of all counted samples together"),
-    ),
-    *_estimate("speedup", "median over (prompt, seed) pairs of the baseline's ms/token over this cell's"),
-    ViewColumn("predicted", REAL, "speed-up that tau and the mean step times predict"),
-    *(column for name in INTERVALS for column in _estimate(name, _metric(name))),
-    *(ViewColumn(name, REAL, _metric(name)) for name in PLAIN),
-    *_estimate("agreement", "common prefix with the baseline's output / the longer length, at T = 0"),
-    *_estimate("logprob_diff", "paired difference of logprob to the baseline's, nat"),
-    *_columns(
-        ("logprob_std", REAL, "standard deviation of log p over tokens, nat"),
-        ("step_p50_ms", REAL, "median wall time of a step, ms"),
-        ("step_p95_ms", REAL, "95th percentile of the wall time of a step, ms"),
-        ("draft_ms", REAL, "median time of a step in drafter passes, ms"),
-        ("target_ms", REAL, "median time of a step in target passes, ms"),
-        ("verify_ms", REAL, "median time of a step from the end of its target pass to the acceptance, ms"),
-        ("host_ms", REAL, "median of the rest of a step, ms"),
-        ("prefill_ms", REAL, "median time of reading a prompt, ms"),
-        ("disturbed_steps", REAL, "share of steps in which threads waited for a core"),
-        ("tv", REAL, "total variation between token histograms of this cell and of an autoregressive set"),
-        ("tv_p", REAL, "p-value of tv"),
-        ("tv_floor", REAL, "the same statistic for two autoregressive sets"),
-        ("tv_floor_p", REAL, "p-value of tv_floor"),
-        ("ks", REAL, "Kolmogorov-Smirnov distance of mean log-probabilities"),
-        ("ks_p", REAL, "p-value of ks"),
-    ),
-)
-_CELL_SCORES = (
-    *FACTS,
-    *_columns(
-        ("kind", TEXT, "score: mean over outputs; set: of all outputs together"),
-        ("name", TEXT, "name of the score"),
-        ("value", REAL, "the score"),
-        ("low", REAL, "lower bound of its 95 % interval; null: too few prompts"),
-        ("high", REAL, "upper bound of its 95 % interval"),
-        ("n", INT, "prompts, or outputs of a set"),
-    ),
-)
-_SCORES = (
-    *FACTS,
-    *_columns(
-        ("prompt", TEXT, "id of the prompt"),
-        ("repetition", INT, "0, 1, ...; each has another seed"),
-        ("name", TEXT, "name of the score"),
-        ("value", REAL, "the score of this output"),
-    ),
-)
+FACTS = tuple(_columns("facts"))
+"""Columns with which every view but ``runs`` begins."""
 
 
 def _meanings(kind: type) -> dict[str, str]:
@@ -211,15 +108,15 @@ _KEY = {name: _OF_SAMPLE.get(name, "") for name in ("prompt", "repetition", "war
 VIEWS = {
     view.name: view
     for view in (
-        View("runs", "a run", _RUNS),
-        View("cells", "a planned cell of a run, with the figures of `stride report`", _CELLS),
-        View("cell_scores", "a score of a finished cell", _CELL_SCORES),
+        View("runs", "a run", (FACTS[0], *_columns("runs"))),
+        View("cells", "a planned cell of a run, with the figures of `stride report`", (*FACTS, *_columns("cells"))),
+        View("cell_scores", "a score of a finished cell", (*FACTS, *_columns("cell_scores"))),
         View(
             "samples",
             "a decoded prompt of a finished cell",
             (*FACTS, *_stored(SAMPLES, Sample, sha256="SHA-256 of the output ids")),
         ),
-        View("scores", "a score of one output, warm-ups left out", _SCORES),
+        View("scores", "a score of one output, warm-ups left out", (*FACTS, *_columns("scores"))),
         View(
             "steps",
             "a step of a decode",

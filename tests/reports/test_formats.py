@@ -16,7 +16,7 @@ from rich.console import Console
 
 from stridebench.harness.cli.query import csv_of
 from stridebench.harness.record.outputs import json_values
-from stridebench.reports import tables
+from stridebench.reports import tables, text_table
 from stridebench.reports.gate import baseline, compare, decision, rendering
 from stridebench.reports.papers.report import one_table
 from stridebench.reports.query.database import Answer
@@ -68,14 +68,14 @@ FORMATS: dict[str, Callable[[], str]] = {
     "summary.md": lambda: tables.markdown(summarise(run())),
     "summary.tex": lambda: tables.latex_tables(tables.text_tables(summarise(run()))),
     "summary.csv": lambda: summarise(run()).to_csv(index=False),
-    "summary.html": lambda: "\n".join(tables.html(summarise(run()))),
+    "summary.html": lambda: "\n".join(text_table.html_tables(tables.text_tables(summarise(run())))),
     "comparison.md": lambda: compare.markdown(compared(), ["runs/a", "runs/b", "runs/c"]),
     "comparison.txt": printed_comparison,
     "gate.md": lambda: rendering.markdown(gated()),
     "gate.xml": lambda: rendering.junit(gated()),
-    "paper_table.md": lambda: "\n".join(map(tables.markdown_of, paper_table())),
+    "paper_table.md": lambda: "\n".join(map(text_table.markdown_of, paper_table())),
     "paper_table.tex": lambda: tables.latex_tables(paper_table(), notes=True),
-    "paper_table.html": lambda: "\n".join(tables.html_tables(paper_table())),
+    "paper_table.html": lambda: "\n".join(text_table.html_tables(paper_table())),
     "query.csv": lambda: csv_of(ANSWER),
     "query.json": lambda: json.dumps(
         json_values([dict(zip(ANSWER.names, row, strict=True)) for row in ANSWER.rows]), indent=1

@@ -15,7 +15,7 @@ from stridebench.harness.record.entries import StoredSampling
 from stridebench.reports import tables
 from stridebench.reports.latex import paper_table
 from stridebench.reports.summary import blind_flags, summarise
-from stridebench.reports.text_table import Column, TextTable, fit_columns
+from stridebench.reports.text_table import Column, TextTable, fit_columns, html_tables
 from tests.support.fake_store import suite, tiny
 
 
@@ -163,7 +163,7 @@ def test_a_table_of_a_paper_has_a_block_a_setting_and_a_label(frame: pd.DataFram
 
 
 def test_html_is_escaped() -> None:
-    page = "".join(tables.html(summarise(tiny(label="<script>x</script>"))))
+    page = "".join(html_tables(tables.text_tables(summarise(tiny(label="<script>x</script>")))))
     assert "&lt;script&gt;" in page and "<script>" not in page
 
 

@@ -227,7 +227,7 @@ def drawn(teacher: Teacher, side: str, count: int, new: int) -> list[Passage]:
     """Passages of the first shapes of a side. A larger number reuses the files of a smaller one."""
     passages: list[Passage] = []
     for number in range(-(-count // BATCH)):
-        prompts = [_prompt(side, number * BATCH + index, data) for index in range(BATCH)]
+        prompts = [_prompt(side, number * BATCH + index) for index in range(BATCH)]
         path = teacher.home / f"furniture-{new}-{side}-{number:04}.json"
         if not path.is_file():
             first = number * BATCH
