@@ -31,10 +31,11 @@ FIGURE = "judge_score"
 @TASKS.register("mt_bench")
 @dataclass(frozen=True)
 class MtBench(Task):
-    """Answer the first turn of a question, or the second turn after an answer from a file.
+    """Answer the first turn of a question, the second turn after an answer from a file, or both.
 
     In the published protocol a model continues the first answer that it gave. Here every method continues the same
-    answer, so that outputs can be paired. Without ``scores`` quality is not measured.
+    answer, so that outputs can be paired: that of the model's autoregressive cell, which `stride exchange export
+    --layout mt-bench` writes. Without ``scores`` quality is not measured.
 
     Args:
         file: ``question.jsonl``.

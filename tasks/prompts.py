@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from stridebench.harness.core.task import Prompt, Task
 from stridebench.harness.errors import StrideError, UsageError, said_by
 from stridebench.harness.record.outputs import Output
 from stridebench.harness.registry import DATASETS, TASKS
+from stridebench.tasks.loaders.conversations import Answers, answers_of, messages_of
 from stridebench.tasks.loaders.files import (
     PACKED,
     Row,
@@ -51,7 +52,7 @@ class Prompts(Task):
     as it stands) or ``messages`` (a list of {"role", "content"}, in a .csv file as JSON, written through the model's
     chat template), and optionally ``id`` (default: the number of the line), ``reference`` (the expected answer) and
     ``category`` (for tables by category) and ``cluster`` (what prompts have in common, such as a template or a
-    conversation: intervals resample clusters). Rows of ShareGPT, MT-bench (its first turns), Alpaca, of OpenAI's
+    conversation: intervals resample clusters). Rows of ShareGPT, MT-bench, Alpaca, of OpenAI's
     batches and fine-tuning, token ids, and single columns of other names are read too (see `_plain`). A row's
     ``max_tokens`` or ``output_tokens`` limits its output, which never exceeds the run's.
 
@@ -59,10 +60,13 @@ class Prompts(Task):
         file: the file; or dataset:NAME, the rows of a package by the name of its entry point in the group
             ``stridebench.datasets``: a function without arguments that returns mappings with the same fields.
         prompt_column: the field or column that holds the text of a prompt; "": the known names.
+        answers: of rows with ``turns``, answers in FastChat's model_answer, such as `stride exchange export --layout
+            mt-bench` writes: turns behind an answered one are asked too, after these answers. "": first turns alone.
     """
 
     file: str = ""
     prompt_column: str = ""
+    answers: str = ""
 
     source = "a file of the user"
     metrics = ("exact_match", "contains_reference")
@@ -76,11 +80,17 @@ class Prompts(Task):
         places: dict[str, int] = {}
         if not self._rows:
             raise UsageError(f"{Path(self.file).expanduser()} has a header and no row; write a row for each prompt")
+        answers = answers_of(self.answers) if self.answers else {}
         for where, row in self._rows:
             prompt = _prompt(where, row)
             if prompt.id in prompts:
                 raise _taken(where, row, prompt, places[prompt.id])
-            prompts[prompt.id], places[prompt.id] = prompt, where.number
+            later = _later(prompt, answers)
+            cluster = prompt.cluster or (prompt.id if later else "")
+            for one in (prompt, *later):
+                prompts[one.id], places[one.id] = replace(one, cluster=cluster), where.number
+        if self.answers and not any(prompt.data.get("answered") for prompt in prompts.values()):
+            raise UsageError(f"{self.answers} answers no row of {self.file} that has a further turn")
         return tuple(prompts.values())
 
     @cached_property
@@ -113,6 +123,27 @@ class Prompts(Task):
             return {}
         text = str(output).strip()
         return {"exact_match": float(text == reference), "contains_reference": float(reference in text)}
+
+
+def _later(prompt: Prompt, answers: Answers) -> list[Prompt]:
+    """Return the prompts of the later turns of a row: each follows the answers to all turns before."""
+    turns, references = prompt.data.get("asked", ()), prompt.data.get("references", ())
+    given = answers.get(str(prompt.data.get("question")), ())
+    data = {key: value for key, value in prompt.data.items() if key != "reference"}
+    return [
+        replace(
+            prompt,
+            id=f"{prompt.id}/{count + 1}",
+            messages=messages_of(turns[: count + 1], given[:count]),
+            data={**data, "turn": count + 1, "answered": given[:count], **_reference(references[count : count + 1])},
+        )
+        for count in range(1, min(len(turns), len(given) + 1))
+    ]
+
+
+def _reference(texts: Sequence[object]) -> dict[str, str]:
+    """Return the entry of the first text, or none if it is missing or empty."""
+    return {"reference": str(texts[0]).strip()} if texts and str(texts[0]).strip() else {}
 
 
 def _taken(where: Where, row: Row, prompt: Prompt, first: int) -> UsageError:
@@ -184,6 +215,11 @@ def _plain(row: Any) -> Row:
         fields = {**row, "messages": kept, "field": "conversations"}
     elif isinstance(row.get("turns"), list) and row["turns"]:  # MT-bench, Spec-Bench
         fields = {**row, "messages": [{"role": "user", "content": row["turns"][0]}], "field": "turns"}
+        references = row.get("reference")
+        fields |= {
+            "asked": tuple(map(str, row["turns"])),
+            "references": references if isinstance(references, list) else (),
+        }
     elif "instruction" in row:  # Alpaca
         parts = [str(row[key]) for key in ("instruction", "input") if row.get(key)]
         fields = {**row, "prompt": "\n\n".join(parts), "reference": row.get("output"), "field": "instruction"}
@@ -235,13 +271,16 @@ def _prompt(where: Where, row: Row) -> Prompt:
         raise where.fault(f"prompt_token_ids is {ids!r:.60}, not a list of whole numbers")
     if [texts["prompt"] is None, messages == (), ids is None].count(False) != 1:
         raise where.fault(f"a row has either prompt or messages; found the fields {field_names(row)}{_hint(row)}")
-    reference = texts["reference"]
+    reference, name = texts["reference"], texts["id"] or str(where.number)
+    data: dict[str, object] = {} if reference is None else {"reference": reference.strip()}
+    if "asked" in row and row.get("field") == "turns":
+        data |= {"question": name, "turn": 1, "asked": row["asked"], "references": tuple(row["references"])}
     return Prompt(
-        f"prompts/{texts['id'] or where.number}",
+        f"prompts/{name}",
         texts["prompt"],
         None if ids is None else tuple(ids),
         category=texts["category"] or "",
-        data={} if reference is None else {"reference": reference.strip()},
+        data=data,
         messages=messages,
         max_tokens=_limit(where, row),
         cluster=texts["cluster"] or "",

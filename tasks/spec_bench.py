@@ -27,7 +27,7 @@ DATA = PublishedTexts(
 @TASKS.register("spec_bench")
 @dataclass(frozen=True)
 class SpecBench(Task):
-    """Answer the first turn of a question, or the second turn after an answer from a file.
+    """Answer the first turn of a question, the second turn after an answer from a file, or both.
 
     The six tasks are the categories, which every report shows separately. Only MT-Bench's questions have a second turn.
     The published figures cover both turns, the second after the model's answer.

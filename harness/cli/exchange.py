@@ -74,7 +74,9 @@ def import_results(paths: tuple[Path, ...], as_json: bool) -> None:
 @click.argument("run", type=PATH)
 @click.argument("cell", required=False)
 @click.option(
-    "--layout", required=True, help="geneval, dpg, t2i, vbench-like, human-eval, lm-eval; aiperf or golden-al."
+    "--layout",
+    required=True,
+    help="geneval, dpg, t2i, vbench-like, human-eval, lm-eval, mt-bench; aiperf or golden-al.",
 )
 @click.option("--drafts", type=click.IntRange(1), help="golden-al: the draft length of the servers.")
 @click.option("--out", type=PATH, help="A new folder; a file for aiperf and golden-al. Default: below RUN/export.")

@@ -84,7 +84,13 @@ class Folder(click.Path):
 )
 @click.option("--repetitions", type=int, help="Decodes of each prompt, with different seeds.")
 @click.option("--seed", type=int, help="Seed of all draws.")
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any key of a suite, such as top_p=0.9.")
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Any key of a suite, such as top_p=0.9 or tasks.coco.reference=FOLDER.",
+)
 @click.option(
     "--url",
     "urls",

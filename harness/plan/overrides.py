@@ -19,6 +19,8 @@ from stridebench.harness.registry import ENGINES
 
 BACKBONE_KEYS = ("name", "dtype", "resources", "max_new_tokens", "sampling")
 """Keys of a backbone's entry that are not parameters of its adapter."""
+KINDS = ("methods", "backbones", "tasks")
+"""Keys of a suite that hold named entries."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,8 @@ class Overrides:
     """Values of a suite that the command line replaces.
 
     Args:
-        values: keys of the suite, replaced.
+        values: keys of the suite, replaced. ``KIND.NAME.KEY`` is a key of the entries of that name, such as
+            ``tasks.coco.reference``.
         limit: of every task, or None to keep theirs.
         dtypes: of every backbone; empty to keep theirs.
         options: the option that gave each key, for errors.
@@ -62,7 +65,10 @@ class Overrides:
             lines: the places of its values.
             problems: faults of the overrides themselves are appended.
         """
-        suite = _long_form({**data, **self.values})
+        in_entries = {key: value for key, value in self.values.items() if key.partition(".")[0] in KINDS and "." in key}
+        suite = _long_form({**data, **{key: self.values[key] for key in self.values if key not in in_entries}})
+        for key, value in in_entries.items():
+            _set_in_named(suite, key, value, self.options.get(key, key), problems)
         if "backbones" in self.values:
             suite["backbones"] = _with_settings(suite["backbones"], _long_form(data).get("backbones", ()))
         _add_companions(suite, lines, problems)
@@ -90,7 +96,7 @@ def _long_form(data: Mapping[str, Any]) -> dict[str, Any]:
         out["methods"] = contract.usable_names()
     if out.get("backbones") in ("all", ["all"]):
         out["backbones"] = [name for name, spec in presets.by_name().items() if spec.ready()]
-    for key in ("methods", "backbones", "tasks", "engines"):
+    for key in (*KINDS, "engines"):
         if key in out:
             entries = out[key] if isinstance(out[key], list | tuple) else [out[key]]
             out[key] = [_named(entry, key) if isinstance(entry, str) else entry for entry in entries]
@@ -164,6 +170,20 @@ def _set_in_entries(suite: dict[str, Any], kind: str, **change: Any) -> None:
     """Change a key of every entry of a kind."""
     if kind in suite:
         suite[kind] = [{**entry, **change} if isinstance(entry, dict) else entry for entry in suite[kind]]
+
+
+def _set_in_named(suite: dict[str, Any], path: str, value: Any, option: str, problems: list[str]) -> None:
+    """Change a key of every entry of a name; ``path`` is KIND.NAME.KEY, where a name may have points of its own."""
+    kind, _, rest = path.partition(".")
+    name, _, key = rest.rpartition(".")
+    entries = suite.get(kind, [])
+    names = dict.fromkeys(str(entry["name"]) for entry in entries if is_named(entry))
+    if not key or name not in names:
+        problems.append(
+            f"{option}: write {kind}.NAME.KEY=VALUE, where NAME is one of the suite's {kind}: {', '.join(names)}"
+        )
+        return
+    suite[kind] = [{**entry, key: value} if is_named(entry) and entry["name"] == name else entry for entry in entries]
 
 
 def _set_urls(suite: dict[str, Any], urls: Sequence[str], problems: list[str]) -> None:

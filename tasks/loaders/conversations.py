@@ -169,8 +169,9 @@ def names(value: Sequence[str] | str) -> tuple[str, ...]:
 
 
 # Questions of two turns in the format of FastChat's judge: MT-Bench, Spec-Bench.
-# A prompt is one turn of a user. The second turn follows an answer to the first. That answer is read from a file and
-# not decoded, because all methods must continue the same text.
+# A prompt is one turn of a user. The second turn follows an answer to the first. That answer is read from a file, so
+# that all methods continue the same text. The file of a model's own answers is what
+# `stride exchange export --layout mt-bench` writes of its autoregressive cell.
 
 
 CONVERSATIONS = {
@@ -181,6 +182,8 @@ CONVERSATIONS = {
     "qwen": "{first}<|im_end|>\n<|im_start|>assistant\n{answer}<|im_end|>\n<|im_start|>user\n{second}",
 }
 """How turns are joined, by chat template. A backbone with ``chat`` on adds the outer part of the template."""
+Answers = Mapping[str, tuple[str, ...]]
+"""The answers to the turns of a question, by its id."""
 
 
 @dataclass(frozen=True)
@@ -198,9 +201,10 @@ class Second:
     """Which turn is asked.
 
     Args:
-        turn: 1 or 2.
+        turn: 1 or 2, or 0 for both, of which intervals resample questions.
         answers: for turn 2, a file of FastChat's model_answer with the answers to turn 1.
-        conversation: for turn 2, how the turns are joined; one of `CONVERSATIONS`.
+        conversation: for turn 2, how the turns are joined; one of `CONVERSATIONS`, or "" for the tokenizer's chat
+            template.
     """
 
     turn: int
@@ -213,19 +217,21 @@ class Second:
         Raises:
             UsageError: they do not fit.
         """
-        if self.turn not in (1, 2):
-            raise UsageError(f"the task {task} was given turn={self.turn}; questions have the turns 1 and 2")
-        if self.turn == 2 and not self.answers:
+        if self.turn not in (0, 1, 2):
             raise UsageError(
-                f"turn 2 of {task} follows an answer to turn 1: give as answers a file of FastChat's model_answer"
+                f"the task {task} was given turn={self.turn}; questions have the turns 1 and 2, and 0 takes both"
             )
-        if self.turn == 2:
-            one_of(f"the task {task}", "conversation", self.conversation, CONVERSATIONS)
+        if self.turn != 1 and not self.answers:
+            raise UsageError(
+                f"turn 2 of {task} follows an answer to turn 1: give as answers a file of FastChat's model_answer. "
+                f"Run turn 1, and `stride exchange export --layout mt-bench` writes it"
+            )
+        one_of(f"the task {task}", "conversation", self.conversation, ("", *CONVERSATIONS))
 
     def prompts(
         self, task: str, questions: Sequence[Question], groups: Mapping[str, str], path: str
     ) -> Sequence[Prompt]:
-        """Return one prompt for each question that has this turn.
+        """Return a prompt for each turn that is asked of each question that has it.
 
         Args:
             task: its registered name.
@@ -236,20 +242,39 @@ class Second:
         Raises:
             UsageError: two questions have the same id, or an answer to turn 1 is missing.
         """
-        answers = _answers(Path(self.answers).expanduser()) if self.turn == 2 else {}
-        chosen = [question for question in questions if len(question.turns) >= self.turn]
-        return unique([self._prompt(task, question, groups, answers) for question in chosen], path)
+        answers = answers_of(self.answers) if self.turn != 1 else {}
+        turns = (1, 2) if self.turn == 0 else (self.turn,)
+        asked = [(question, turn) for question in questions for turn in turns if len(question.turns) >= turn]
+        return unique([self._prompt(task, question, turn, groups, answers) for question, turn in asked], path)
 
-    def _prompt(self, task: str, question: Question, groups: Mapping[str, str], answers: Mapping[int, str]) -> Prompt:
-        name, text = f"{task}/{question.id}", question.turns[0]
-        if self.turn == 2:
-            if question.id not in answers:
-                raise UsageError(f"{self.answers} lacks an answer to question {question.id}; give one for each")
-            pattern, second = CONVERSATIONS[self.conversation], question.turns[1]
-            name, text = f"{name}/2", pattern.format(first=text.strip(), answer=answers[question.id], second=second)
-        data: dict[str, Any] = {"question": question.id, "turn": self.turn, "subcategory": question.category}
+    def _prompt(self, task: str, question: Question, turn: int, groups: Mapping[str, str], answers: Answers) -> Prompt:
+        data: dict[str, Any] = {"question": question.id, "turn": turn, "subcategory": question.category}
         data |= {"asked": question.turns, "references": question.references}
-        return Prompt(name, text, category=groups[question.category], data=data)
+        first, text, messages = question.turns[0], question.turns[0], ()
+        if turn == 2:
+            if not answers.get(str(question.id)):
+                raise UsageError(f"{self.answers} lacks an answer to question {question.id}; give one for each")
+            answered, text = answers[str(question.id)][:1], None
+            data["answered"] = answered
+            if self.conversation:
+                pattern, second = CONVERSATIONS[self.conversation], question.turns[1]
+                text = pattern.format(first=first.strip(), answer=answered[0], second=second)
+            else:
+                messages = messages_of(question.turns[:2], answered)
+        return Prompt(
+            f"{task}/{question.id}{'/2' if turn == 2 else ''}",
+            text,
+            category=groups[question.category],
+            data=data,
+            messages=messages,
+            cluster="" if self.turn else f"{task}/{question.id}",
+        )
+
+
+def messages_of(turns: Sequence[str], answered: Sequence[str]) -> tuple[dict[str, str], ...]:
+    """Return a user's turns with the answers to all but the last as messages of a conversation."""
+    texts = [text for pair in zip(turns, (*answered, ""), strict=True) for text in pair][:-1]
+    return tuple({"role": ("user", "assistant")[at % 2], "content": text} for at, text in enumerate(texts))
 
 
 def questions(published: PublishedTexts, file: str, groups: Mapping[str, str]) -> tuple[list[Question], str]:
@@ -275,13 +300,22 @@ def questions(published: PublishedTexts, file: str, groups: Mapping[str, str]) -
     return read, str(where.path)
 
 
-def _answers(path: Path) -> dict[int, str]:
+def answers_of(file: str) -> Answers:
+    """Read the first choice of each line of FastChat's model_answer: the answers to the turns of a question.
+
+    Raises:
+        UsageError: the file is missing or malformed.
+    """
     answers = {}
+    path = Path(file).expanduser()
     for where, row in json_lines(path, "answers to the first turn", "model_answer of FastChat's llm_judge"):
         choices = row.get("choices")
         if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
             raise where.fault("no choices, as an answer of FastChat has")
-        answers[_id(row, where)] = texts(choices[0], "turns", where, least=1)[0].strip()
+        name = row.get("question_id")
+        if not isinstance(name, str):
+            name = str(_id(row, where))
+        answers[name] = tuple(text.strip() for text in texts(choices[0], "turns", where, least=1))
     return answers
 
 

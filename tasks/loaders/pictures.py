@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import ClassVar, final
 
 from stridebench.harness.core.task import Prompt, Scored, SetScore, Task
@@ -64,6 +65,8 @@ class PictureTask(Task):
 
     @final
     def prompts(self) -> Sequence[Prompt]:
+        if self.reference:
+            images.reference_files(Path(self.reference).expanduser())  # before the first decode
         return choose(self.every(), self.limit, self.seed)
 
     @final

@@ -275,14 +275,23 @@ def elsewhere(
 
 
 def _reference(path: Path) -> Gaussian | list[Picture]:
-    if path.suffix == ".npz":
-        return statistics(path)
+    return statistics(path) if path.suffix == ".npz" else [picture(file) for file in reference_files(path)]
+
+
+def reference_files(path: Path) -> list[Path]:
+    """Return the pictures of a reference, or its .npz of statistics.
+
+    Raises:
+        UsageError: there are none.
+    """
+    if path.suffix == ".npz" and path.is_file():
+        return [path]
     if not path.is_dir():
         raise UsageError(f"the reference {path} is neither a folder of pictures nor an .npz of statistics")
     files = sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES)
     if not files:
         raise UsageError(f"the reference folder {path} holds no picture ({', '.join(SUFFIXES)})")
-    return [picture(file) for file in files]
+    return files
 
 
 def picture(file: Path) -> Picture:

@@ -55,6 +55,12 @@ class TestMtBench:
         prompts = MtBench(turn=2, answers=answers, conversation=family).prompts()
         assert [p.id for p in prompts] == ["mt_bench/81/2", "mt_bench/111/2"] and prompts[1].text == text
 
+    def test_both_turns_of_a_question_are_one_cluster(self, text_files: Path, tmp_path: Path) -> None:
+        prompts = MtBench(turn=0, answers=write_rows(tmp_path / "m.jsonl", ANSWERS)).prompts()
+        assert [p.id for p in prompts] == ["mt_bench/81", "mt_bench/81/2", "mt_bench/111", "mt_bench/111/2"]
+        assert [p.cluster for p in prompts] == ["mt_bench/81"] * 2 + ["mt_bench/111"] * 2
+        assert [m["content"] for m in prompts[3].messages] == ["What is 2 + 2?", "4", "Double it."]
+
     def test_a_conversation_is_what_the_chat_template_makes_of_two_turns(
         self, text_files: Path, tmp_path: Path
     ) -> None:

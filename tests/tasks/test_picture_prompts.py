@@ -88,6 +88,15 @@ class TestCoco:
         with pytest.raises(UsageError, match="every_caption and longest"):
             Coco(file=str(path), longest=True, every_caption=True).prompts()
 
+    def test_a_reference_that_is_not_there_is_refused_before_the_first_decode(self, picture_files, tmp_path):
+        with pytest.raises(UsageError, match="none is neither a folder of pictures"):
+            Coco(scorers="fid", reference=str(tmp_path / "none")).prompts()
+        with pytest.raises(UsageError, match="holds no picture"):
+            Coco(scorers="fid", reference=str(tmp_path)).prompts()
+        (tmp_path / "fid.npz").touch()
+        file = str(picture_files / "captions_val2017.json")
+        assert Coco(file=file, scorers="fid", reference=str(tmp_path / "fid.npz")).prompts()
+
 
 class TestGenEval:
     def test_metadata_is_kept_for_the_judge(self, picture_tasks):

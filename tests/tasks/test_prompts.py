@@ -139,7 +139,18 @@ class TestFiles:
             (
                 "q.jsonl",
                 '{"question_id": 8, "category": "math", "turns": ["Hi", "Again"], "reference": ["Ho", "No"]}',
-                Prompt("prompts/8", messages=HI, category="math", data={"reference": "Ho"}),
+                Prompt(
+                    "prompts/8",
+                    messages=HI,
+                    category="math",
+                    data={
+                        "reference": "Ho",
+                        "question": "8",
+                        "turn": 1,
+                        "asked": ("Hi", "Again"),
+                        "references": ("Ho", "No"),
+                    },
+                ),
             ),
             (
                 "l.json",
@@ -170,6 +181,22 @@ class TestFiles:
             assert list(Prompts(str(packed)).prompts()) == [prompt]
         path.write_text(text.removeprefix("\ufeff"), encoding="utf-16")
         assert list(replace(task).prompts()) == [prompt]
+
+    def test_later_turns_follow_the_answers_of_a_file(self, tmp_path: Path) -> None:
+        row = '{"question_id": "a", "turns": ["Hi", "Again", "Bye"], "reference": ["Ho", "No"]}'
+        task = written(tmp_path, "q.jsonl", row + '\n{"question_id": "b", "turns": ["One turn"]}')
+        answers = tmp_path / "m.jsonl"
+        answers.write_text('{"question_id": "a", "choices": [{"turns": ["Hello", "Yes"]}]}\n')
+        first, second, third, other = replace(task, answers=str(answers)).prompts()
+        assert [prompt.id for prompt in (second, third, other)] == ["prompts/a/2", "prompts/a/3", "prompts/b"]
+        texts = ["Hi", "Hello", "Again", "Yes", "Bye"]
+        assert [message["content"] for message in third.messages] == texts and second.messages == third.messages[:3]
+        assert [message["role"] for message in second.messages] == ["user", "assistant", "user"]
+        assert [prompt.data.get("reference") for prompt in (first, second, third)] == ["Ho", "No", None]
+        assert {first.cluster, second.cluster, third.cluster} == {"prompts/a"} and other.cluster == ""
+        answers.write_text('{"question_id": "b", "choices": [{"turns": ["Hello"]}]}\n')
+        with pytest.raises(UsageError, match=r"m.jsonl answers no row of .*q.jsonl that has a further turn"):
+            replace(task, answers=str(answers)).prompts()
 
     def test_a_parquet_file_is_read_and_a_damaged_packed_one_is_one_error(self, tmp_path: Path) -> None:
         pd.DataFrame({"prompt": ["Hi", "Ho"]}).to_parquet(tmp_path / "mine.parquet")

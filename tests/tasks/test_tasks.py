@@ -258,7 +258,7 @@ WRONG = [
     ("mbpp", {"timeout_s": 0.0}, "timeout_s or memory_mb"),
     ("mt_bench", {"turn": 3}, "turn=3"),
     ("mt_bench", {"turn": 2}, "follows an answer to turn 1"),
-    ("mt_bench", {"turn": 2, "answers": "x"}, "choose one of vicuna, llama2, llama3, qwen"),
+    ("mt_bench", {"turn": 2, "answers": "x", "conversation": "y"}, "choose one of '', vicuna, llama2, llama3, qwen"),
     ("programs", {"limit": 501}, "limit=501; it must be from 1 to 500"),
     ("shapes", {"points": 0}, "points=0"),
     ("shapes", {"score_points": 0}, "points=0"),

@@ -267,6 +267,17 @@ def test_an_error_of_an_override_names_no_line(write):
     assert message.startswith("--seed: seed: ") and not re.search(r":\d+:", message)
 
 
+def test_a_key_of_the_entries_of_a_name_can_be_set(tmp_path):
+    values = {"tasks.coco.reference": str(tmp_path), "backbones.tar-1.5b.max_new_tokens": 9}
+    loaded = resolve.load("papers/mulo_sd", resolve.Overrides(values, only="real"))
+    assert [vars(use.task).get("reference") for use in loaded.tasks] == ["", "", str(tmp_path)]
+    assert [entry.max_new_tokens for entry in loaded.suite.backbones] == [None, 9, None]
+    for key in ("tasks.cocoa.reference", "tasks.coco"):
+        wrong = resolve.Overrides({key: 1}, options={key: f"--set {key}"}, only="real")
+        with pytest.raises(UsageError, match=f"--set {key}: write tasks.NAME.KEY=VALUE.*: geneval, dpg_bench, coco"):
+            resolve.load("papers/mulo_sd", wrong)
+
+
 def test_native_is_the_type_of_the_device_that_the_suite_will_run_on(write, monkeypatch):
     monkeypatch.setattr(device, "multiplies_bf16", lambda: False)
     path = write(BASE.replace("backbones: [tabular]", "backbones: [{name: tabular, dtype: [native, fp64]}]"))
