@@ -24,10 +24,14 @@ CELL = ("method", "backbone", "task", "temperature", "top_k", "tokens", "pixels"
 
 
 def fits(rows: pd.DataFrame, /, **selection: Any) -> pd.DataFrame:
-    """Return the cells with these values; for the keys in CELL, None stands for any value. See `model_name`."""
+    """Return the cells with these values; for the keys in CELL, None stands for any value. See `model_name`.
+
+    ``backbone`` may be a list, of which a cell has one.
+    """
     options = dict(selection)
     if (backbone := options.pop("backbone", None)) is not None:
-        rows = rows[rows["backbone"].map(model_name) == model_name(backbone)]
+        names = {model_name(name) for name in ([backbone] if isinstance(backbone, str) else backbone)}
+        rows = rows[rows["backbone"].map(model_name).isin(names)]
     for key in CELL:
         value = options.pop(key, None)
         rows = rows if value is None else rows[rows[key] == value]

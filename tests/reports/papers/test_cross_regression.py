@@ -151,6 +151,25 @@ def test_table_17_has_rows_by_model_temperature_and_benchmark() -> None:
     )
 
 
+def test_table_14_has_the_consistency_model_of_each_benchmark() -> None:
+    store = run(t=0.0)
+    add(store, "llama2-7b", "gsm8k", outputs((3,) * 3, 5.0))
+    for model, task in (("math", "gsm8k"), ("code", "humaneval"), ("sharegpt", "mt_bench")):
+        add(store, f"cllm-7b-{model}", task, outputs((1,) * 6, 5.0), "cllm")
+    (frame, sheet), *_ = sheets(store, "cross_regression_table14")
+    of_cllm = frame[[row.startswith("CLLM") for row, _ in frame.index]]
+    assert of_cllm["tokens, printed"].tolist() == ["1.10", "3.00", "2.40"]
+    assert of_cllm["tokens, measured"].tolist() == ["2.00", "2.00", "2.00"]
+    assert any("one a benchmark" in note for note in sheet.notes)
+
+
+def test_captions_say_the_switches_that_the_paper_names_and_that_it_defines_neither() -> None:
+    layouts = papers()["cross_regression"].tables
+    for number, what in ((7, "look-ahead"), (8, "look-ahead"), (9, "bidirectional mask"), (10, ""), (11, "")):
+        layout = layouts[f"cross_regression_table{number}"]
+        assert what in layout.caption and any("does not say" in note for note in layout.first_notes) == bool(what)
+
+
 def test_whisper_is_in_table_4_alone() -> None:
     store = run(t=1.0)
     add(store, "whisper-small-hub", "librispeech", outputs((1,) * 6, 12.0))
