@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from stridebench.reports.papers.measured import CELL, CellGroup, MeasuredRun, fits, over_seeds
+from stridebench.reports.papers.measured import CELL, CellGroup, MeasuredRun, fits, over_seeds, scorer_notes
 from stridebench.reports.papers.paper_files import Printed, Quantity, TableLayout, printed
 from stridebench.reports.text_table import UNMEASURED, Column, TextTable, measured_text
 
@@ -259,7 +259,8 @@ def _sheet(scene: SheetScene, facts: PaperFacts) -> TextTable:
     title = scene.heading(**facts.fields(scene))
     layout, paper, said = scene.layout, scene.table.paper, dict.fromkeys(scene.table.rows.get("notes", ()))
     remarks = _remarks_of_rows(scene.table) if paper.remarks else [f"printed: {note}" for note in said if note]
-    notes = [f"{layout.where}: {layout.caption}", *facts.notes(scene), *layout.first_notes, *paper.notes]
+    networks = scorer_notes(scene.run.store, shown, [key for quantity in quantities for key in quantity.keys])
+    notes = [f"{layout.where}: {layout.caption}", *networks, *facts.notes(scene), *layout.first_notes, *paper.notes]
     return TextTable(title, _columns(layout, quantities, body), body, [*notes, *remarks, *layout.last_notes])
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import matplotlib.image
@@ -209,6 +210,35 @@ def plain(
         return []
     columns = tuple(Column(heading, heading, rank=max(0, i - labels + 1)) for i, heading in enumerate(lines[0]))
     return [TextTable(title, columns, [list(line.values()) for line in lines], list(notes))]
+
+
+def by_group(
+    title: str, lines: Iterable[tuple[CellGroup, Mapping[str, str]]], notes: Sequence[str] = ()
+) -> list[TextTable]:
+    """Return a table of the lines of each group, whose heading says model, type, temperature, data and number."""
+    groups: dict[str, list[Mapping[str, str]]] = {}
+    for group, line in lines:
+        groups.setdefault(group.title, []).append(line)
+    return [table for name in groups for table in plain(f"{title} | measured on {name}", groups[name], notes)]
+
+
+DISTANCES = ("set.fid", "set.clean_fid_256", "set.kid")
+"""Scores of a set of pictures against a reference."""
+
+
+def scorer_notes(store: Store, cells: pd.DataFrame, keys: Iterable[str]) -> list[str]:
+    """Return by which network, and against which pictures, the scores of these keys were computed."""
+    said: dict[str, None] = {}
+    for key in dict.fromkeys(key for key in keys if key in cells):
+        for name, row in cells[cells[key].notna()].iterrows():
+            params = store.cell(str(name)).meta.task_params
+            if key == "set.clip_score" and (model := params.get("clip_model")):
+                read = [f"pictures {params['clip_resize']}"] if params.get("clip_resize") else []
+                read += [f"captions behind {params['clip_prefix']!r}"] if params.get("clip_prefix") else []
+                said[f"measured CLIP of {row['task']}: {', '.join([model, *read])}"] = None
+            elif key in DISTANCES and (reference := params.get("reference")):
+                said[f"measured {key.removeprefix('set.')} of {row['task']}: against {Path(reference).name}"] = None
+    return list(said)
 
 
 def over_seeds(rows: pd.DataFrame) -> str:

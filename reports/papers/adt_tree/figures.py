@@ -33,7 +33,7 @@ from stridebench.reports.papers.drawing import (
     sheet,
     show_output,
 )
-from stridebench.reports.papers.measured import KEYS, CellGroup, MeasuredRun, counted, cycles, decoded, plain
+from stridebench.reports.papers.measured import KEYS, CellGroup, MeasuredRun, by_group, counted, cycles, decoded, plain
 from stridebench.reports.text_table import UNMEASURED, TextTable, estimate_text
 
 if TYPE_CHECKING:
@@ -111,14 +111,14 @@ def length_table(run: MeasuredRun) -> list[TextTable]:
         for name in group.cells(*FIXED):
             emitted = cycles(run.store.cell(name))["emitted"].to_numpy(dtype=np.int64)
             line = {
-                "decoding": f"{group.label(name)}, T = {group.temperature:g}",
+                "decoding": group.label(name),
                 "mean": f"{emitted.mean():.2f}",
                 "variance": f"{emitted.var(ddof=1):.2f}",
                 "cycles by tokens, from 1": " ".join(f"{n:.0%}" for n in np.bincount(emitted)[1:] / len(emitted)),
                 "cycles": str(len(emitted)),
             }
-            lines.append(line)
-    return plain("ADT-Tree, Fig. 3: acceptance lengths", lines)
+            lines.append((group, line))
+    return by_group("ADT-Tree, Fig. 3: acceptance lengths", lines)
 
 
 @source("adt_tree_starts")
@@ -396,7 +396,7 @@ def laws(run: MeasuredRun) -> Iterator[ChartData]:
 @sheet("adt_tree_fig9")
 def certainty_table(run: MeasuredRun) -> list[TextTable]:
     """Return top-1 probabilities by region; the paper says they are low on smooth ground and high on detail."""
-    lines: list[dict[str, str]] = []
+    lines: list[tuple[CellGroup, dict[str, str]]] = []
     for group, cell, outputs in _baselines(run):
         values: dict[str, list[Any]] = {}
         for picture in outputs:
@@ -406,7 +406,6 @@ def certainty_table(run: MeasuredRun) -> list[TextTable]:
             values.setdefault("all cells", []).extend(flat)
         for region in sorted(values, key=lambda name: (name not in GROUNDS, name)):
             lower, median, upper = (f"{q:.3f}" for q in np.quantile(values[region], (0.25, 0.5, 0.75)))
-            line = {"model": f"{group.backbone}, T = {group.temperature:g}", "region": region}
-            line |= {"lower quartile": lower, "median": median, "upper quartile": upper}
-            lines.append(line | {"cells": str(len(values[region]))})
-    return plain("ADT-Tree, Figs. 4 and 9: top-1 probability", lines)
+            line = {"region": region, "lower quartile": lower, "median": median, "upper quartile": upper}
+            lines.append((group, line | {"cells": str(len(values[region]))}))
+    return by_group("ADT-Tree, Figs. 4 and 9: top-1 probability", lines)

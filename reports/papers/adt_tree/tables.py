@@ -22,7 +22,7 @@ from stridebench.harness.record import stats
 from stridebench.reports.papers.charts import ChartData, source
 from stridebench.reports.papers.drawing import sheet
 from stridebench.reports.papers.engine import PaperFacts, SheetLine, SheetScene
-from stridebench.reports.papers.measured import KEYS, CellGroup, MeasuredRun, cycles, plain
+from stridebench.reports.papers.measured import KEYS, CellGroup, MeasuredRun, by_group, cycles, plain
 from stridebench.reports.summary import FinishedCell, token_ms
 from stridebench.reports.text_table import TextTable, estimate_text, measured_text, number
 
@@ -208,17 +208,17 @@ def limitation(run: MeasuredRun) -> list[TextTable]:
                 continue
             low = pictures["variance"] <= pictures["variance"].median()
             line = {
-                "decoding": f"{group.label(name)}, T = {group.temperature:g}",
+                "decoding": group.label(name),
                 "variance, mean": estimate_text(stats.mean(pictures["variance"])),
                 "gain, pictures of less": estimate_text(stats.mean(pictures[low]["gain"])),
                 "gain, pictures of more": estimate_text(stats.mean(pictures[~low]["gain"])),
                 "rank correlation": estimate_text(correlation(pictures)),
             }
-            lines.append(line)
+            lines.append((group, line))
     notes = [
         "gain: ms/token of the fixed tree over ADT-Tree's, by picture; variance: of the fixed tree's tokens a cycle"
     ]
-    return plain("ADT-Tree, section VI: gain against the variance of acceptance length", lines, notes)
+    return by_group("ADT-Tree, section VI: gain against the variance of acceptance length", lines, notes)
 
 
 def correlation(pictures: pd.DataFrame) -> stats.Interval | None:
@@ -253,18 +253,21 @@ def shares(store: Store, name: str) -> npt.NDArray[Any] | None:
 def table(run: MeasuredRun) -> list[TextTable]:
     """Return Fig. 3 (b) as a table: accepted nodes by rank among their siblings."""
     lines = [
-        {
-            "decoding": f"{group.label(name)}, T = {group.temperature:g}",
-            "the likeliest": f"{places[0]:.0%}",
-            "any other": f"{places[1:].sum():.0%}",
-            "accepted nodes by place among siblings, from 1": " ".join(f"{share:.0%}" for share in places),
-        }
+        (
+            group,
+            {
+                "decoding": group.label(name),
+                "the likeliest": f"{places[0]:.0%}",
+                "any other": f"{places[1:].sum():.0%}",
+                "accepted nodes by place among siblings, from 1": " ".join(f"{share:.0%}" for share in places),
+            },
+        )
         for group in run.groups
         for name in group.cells(*TREES)
         if (places := shares(run.store, name)) is not None
     ]
     notes = ["ends of rows, of which there is one candidate, are among the first; runs without ranks are left out"]
-    return plain("ADT-Tree, Fig. 3 (b): places of accepted nodes", lines, notes)
+    return by_group("ADT-Tree, Fig. 3 (b): places of accepted nodes", lines, notes)
 
 
 @source("adt_tree_places")

@@ -15,7 +15,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from stridebench.reports.papers.drawing import COLOURS, figure, legend, sheet, side_by_side
-from stridebench.reports.papers.measured import KEYS, CellGroup, MeasuredRun, counted, plain
+from stridebench.reports.papers.measured import KEYS, CellGroup, MeasuredRun, by_group, counted, plain
 from stridebench.reports.papers.mulo_sd.pareto import SweepLine, option, radii, ratios, timed
 from stridebench.reports.papers.paper_files import printed, published
 from stridebench.reports.summary import FinishedCell
@@ -76,7 +76,6 @@ def speedups(run: MeasuredRun) -> list[TextTable]:
         speedup = predicted(FinishedCell.of(run.store.cell(name)).totals, factor)
         if speedup:
             line = {
-                "backbone": group.backbone,
                 "setting": str(row["label"]),
                 "acceptance a": number(speedup.acceptance, 3),
                 "eq. 10": number(speedup.eq10),
@@ -84,7 +83,7 @@ def speedups(run: MeasuredRun) -> list[TextTable]:
                 "counted": number(speedup.counted),
                 "wall speed-up": measured_text(row, "speedup"),
             }
-            lines.append(line)
+            lines.append((group, line))
     notes = [
         "a: share of cells that kept their draft, after dilation; eq. 10: T_p / ((1 - a) T_p + T_q), as published, "
         "with T_q = T_p / r^2: it knows no parallel decoding, so cells drawn side by side are counted one by one",
@@ -94,7 +93,7 @@ def speedups(run: MeasuredRun) -> list[TextTable]:
         "T_p are cells: the ends of rows are in none of the three, while AR, to which the wall is compared, makes a "
         "pass for each of them too",
     ]
-    return plain("MuLo-SD, supplement, eq. 10: speed-up over AR by passes, and measured", lines, notes, labels=2)
+    return by_group("MuLo-SD, supplement, eq. 10: speed-up over AR by passes", lines, notes)
 
 
 def breakdown(cell: SealedCell) -> pd.Series[float] | None:
@@ -127,17 +126,13 @@ def _breakdowns(run: MeasuredRun) -> Iterator[tuple[CellGroup, str, pd.Series[fl
 @sheet("mulo_sd_fig7")
 def stages(run: MeasuredRun) -> list[TextTable]:
     """Return Fig. 7 as a table: seconds of a picture and the share of each step."""
-    lines = [
-        {
-            "backbone": group.backbone,
-            "setting": group.label(name),
-            "all steps": number(seconds.sum(), 3),
-            **{step: f"{seconds[step]:.3f} ({seconds[step] / seconds.sum():.0%})" for step in STEPS},
-        }
-        for group, name, seconds in _breakdowns(run)
-    ]
+    lines = []
+    for group, name, seconds in _breakdowns(run):
+        line = {"setting": group.label(name), "all steps": number(seconds.sum(), 3)}
+        line |= {step: f"{seconds[step]:.3f} ({seconds[step] / seconds.sum():.0%})" for step in STEPS}
+        lines.append((group, line))
     notes = ["seconds of a picture, prefill not counted, and their share; steps as numbered in the paper's Fig. 2"]
-    return plain("MuLo-SD, supplement, Fig. 7: latency by step", lines, notes, labels=2)
+    return by_group("MuLo-SD, supplement, Fig. 7: latency by step", lines, notes)
 
 
 @figure("mulo_sd_fig7")

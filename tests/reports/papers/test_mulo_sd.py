@@ -165,15 +165,15 @@ def bands(prompts: int = 6, draft_nfe: tuple[int, int] = (2, 2), **changes: Any)
 
 
 EQ10 = """\
-| backbone | setting | acceptance a | eq. 10 | corrected | counted | wall speed-up |
-| --- | ---: | ---: | ---: | ---: | ---: | ---: |
-| embedded-image | m | 0.625 | 1.60 | 1.33 | 1.45 | 2.67 |
+| setting | acceptance a | eq. 10 | corrected | counted | wall speed-up |
+| --- | ---: | ---: | ---: | ---: | ---: |
+| m | 0.625 | 1.60 | 1.33 | 1.45 | 2.67 |
 """
 FIG7 = """\
-| backbone | setting | all steps | 1 drafter | 2 up-sampling | 3 target pass | 4-5 judging | 6 redraws \
+| setting | all steps | 1 drafter | 2 up-sampling | 3 target pass | 4-5 judging | 6 redraws \
 | 7 down-sampling | rest |
-| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
-| embedded-image | m | 0.060 | 0.003 (5%) | 0.002 (3%) | 0.012 (20%) | 0.001 (2%) | 0.020 (33%) | 0.001 (2%) \
+| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
+| m | 0.060 | 0.003 (5%) | 0.002 (3%) | 0.012 (20%) | 0.001 (2%) | 0.020 (33%) | 0.001 (2%) \
 | 0.021 (35%) |
 """
 
@@ -184,6 +184,9 @@ def test_passes_of_mulo_sd_and_seconds_by_step_are_reported(tmp_path: Path) -> N
     names = report.write(stored(bands(stages=STAGES), tmp_path / "run"), tmp_path / "out")
     page = names[0].read_text()
     assert EQ10 in page and FIG7 in page
+    headings = [line for line in page.splitlines() if line.startswith("## MuLo-SD")]
+    assert len(headings) == 5
+    assert all("embedded-image bf16, T = 1, top-k 250, emoji_scenes, n = 6" in line for line in headings)
     tables = ["papers-mulo_sd_text.csv", "papers-mulo_sd_eq10.csv", "papers-mulo_sd_fig7.csv"]
     assert [path.name for path in names[1:4]] == tables
     assert "papers-fig7.png" in page and (tmp_path / "out" / "papers-fig7.png").exists()

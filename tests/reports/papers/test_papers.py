@@ -22,7 +22,7 @@ from stridebench.harness.record import stats
 from stridebench.harness.record.entries import GridEntry
 from stridebench.harness.record.metrics import METRICS, totals, value
 from stridebench.reports.papers import drawing, engine, paper_files, report
-from stridebench.reports.papers.measured import measured
+from stridebench.reports.papers.measured import measured, scorer_notes
 from stridebench.reports.papers.paper_files import model_name
 from stridebench.reports.papers.sjdpp import maps
 from stridebench.reports.text_table import UNMEASURED
@@ -234,6 +234,20 @@ def test_the_terminal_tables_fit(width: int) -> None:
     out = io.StringIO()
     report.terminal(paper_run("papers/sjdpp"), Console(file=out, width=width))  # type: ignore[arg-type]
     assert "SJD++" in out.getvalue() and max(map(len, out.getvalue().splitlines())) <= width
+
+
+def test_a_caption_says_the_network_and_the_reference_of_a_score() -> None:
+    settings = {"clip_model": "ViT-B-32", "clip_prefix": "A photo ", "clip_resize": "lanczos-256", "reference": "a/val"}
+    store = empty()
+    for name, params in (("a", settings), ("b", {"clip_model": "ViT-L-14", "reference": ""})):
+        store.add(meta(name, task="coco", task_params=params), [record("p", [step(1, 3)], agreement=None)])
+    shown = pd.DataFrame({"task": "coco", "set.clip_score": [20.0, 21.0], "set.fid": [9.0, None]}, index=["a", "b"])
+    store_read: Any = store
+    assert scorer_notes(store_read, shown, ["scr", "set.clip_score", "set.fid"]) == [
+        "measured CLIP of coco: ViT-B-32, pictures lanczos-256, captions behind 'A photo '",
+        "measured CLIP of coco: ViT-L-14",
+        "measured fid of coco: against val",
+    ]
 
 
 def test_other_suites_and_empty_runs_have_no_page(tmp_path: Path) -> None:
