@@ -250,7 +250,8 @@ class Second:
     def _prompt(self, task: str, question: Question, turn: int, groups: Mapping[str, str], answers: Answers) -> Prompt:
         data: dict[str, Any] = {"question": question.id, "turn": turn, "subcategory": question.category}
         data |= {"asked": question.turns, "references": question.references}
-        first, text, messages = question.turns[0], question.turns[0], ()
+        text: str | None = question.turns[0]
+        messages: tuple[dict[str, str], ...] = ()
         if turn == 2:
             if not answers.get(str(question.id)):
                 raise UsageError(f"{self.answers} lacks an answer to question {question.id}; give one for each")
@@ -258,7 +259,7 @@ class Second:
             data["answered"] = answered
             if self.conversation:
                 pattern, second = CONVERSATIONS[self.conversation], question.turns[1]
-                text = pattern.format(first=first.strip(), answer=answered[0], second=second)
+                text = pattern.format(first=question.turns[0].strip(), answer=answered[0], second=second)
             else:
                 messages = messages_of(question.turns[:2], answered)
         return Prompt(
