@@ -1,0 +1,60 @@
+"""SJD-PAC: the tree of a window, SJD++ without alternatives, and more accepted drafts with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from stridebench.harness.backbones.toy import Tabular
+from stridebench.harness.core.draft import Draft
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.loop import Decode, decode
+from stridebench.harness.core.run import open_run
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.errors import UsageError
+from stridebench.methods.sjd_pac import SJDPAC, with_alternatives
+from stridebench.methods.sjdpp import SJDPlusPlus
+
+MODEL = Tabular("tabular", {"vocabulary": 6})
+
+
+def decoded(method: Any, seed: int, temperature: float = 1.0) -> Decode:
+    run = open_run(MODEL, lambda name: MODEL, (0, 1, 2), Sampling(temperature), 40, SeededDraws(seed, "t", "p", 0))
+    return decode(method, run)
+
+
+def test_the_tree_of_a_window_by_hand() -> None:
+    """Two levels of two: the second level's drafts stand below both nodes of the first, and the window goes on."""
+    q = torch.tensor([[0.5, 0.5, 0.0], [0.2, 0.0, 0.8], [0.0, 1.0, 0.0], [1.0, 0.0, 0.0]], dtype=torch.float64)
+    tree = with_alternatives(Draft(torch.tensor([0, 2, 1, 0]), q), 2, 2, SeededDraws(0, "t", "p", 0))
+    assert tree.draft.tokens.tolist() == [0, 1, 2, 0, 2, 0, 1, 0]
+    assert tree.draft.explicit_parents.tolist() == [-1, -1, 0, 0, 1, 1, 2, 6]
+    assert tree.main.tolist() == [0, 2, 6, 7]
+    assert tree.draft.probs is not None
+    assert tree.draft.probs[[1, 3, 5]].tolist() == [[0.0, 1.0, 0.0], [1.0, 0.0, 0.0], [1.0, 0.0, 0.0]]
+    assert torch.equal(tree.draft.probs[tree.main], q)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_one_sibling_is_sjdpp_with_reuse_m(temperature: float) -> None:
+    for seed in range(3):
+        one = decoded(SJDPAC(window=5, width=1), seed, temperature)
+        other = decoded(SJDPlusPlus(window=5, reuse="M"), seed, temperature)
+        assert one.tokens == other.tokens
+        assert [step.accepted for step in one.steps] == [step.accepted for step in other.steps]
+
+
+def test_alternatives_accept_more_drafts_a_pass() -> None:
+    """Of 8 decodes of 40 tokens each."""
+    passes = {
+        width: sum(len(decoded(SJDPAC(window=5, width=width), seed).steps) for seed in range(8)) for width in (1, 3)
+    }
+    assert passes[3] < 0.9 * passes[1]
+
+
+@pytest.mark.parametrize("params", [{"window": 1}, {"depth": 0}, {"width": 0}])
+def test_a_parameter_out_of_range_is_an_error(params: dict[str, int]) -> None:
+    with pytest.raises(UsageError, match="sjd_pac: "):
+        SJDPAC(**params)  # type: ignore[arg-type]
