@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from hypothesis.internal.conjecture import providers
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -36,6 +38,7 @@ if not os.environ.get("STRIDE_NO_SHAPE_CHECKS"):
 
 import torch  # after the environment is set
 
+gc.disable()  # until the tests are collected, since all that is imported until then stays
 torch.set_num_threads(1)
 
 from stridebench.harness.core.backbone import Backbone  # noqa: E402  # after the hook, which must see these imports
@@ -44,6 +47,8 @@ from stridebench.harness.errors import WeightsError  # noqa: E402
 from tests.support.shape_checks import without_shape_checks  # noqa: E402
 
 load_all()
+# Else hypothesis parses every module that is loaded, and its examples depend on which those are.
+providers.is_local_module_file = lambda path: False
 hypothesis.settings.register_profile("stride", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("stride")
 
@@ -64,6 +69,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if no_gpu and item.get_closest_marker("gpu"):
             item.add_marker(no_gpu)
+
+
+def pytest_collection_finish() -> None:
+    """Spare later garbage collections the modules and tests, which take nearly half a second each time."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,7 +42,8 @@ class Setting(NamedTuple):
         return all(one in self.authors for one in self.suite_has) and all(one in self.suite_has for one in self.authors)
 
 
-def settings() -> list[Setting]:
+@cache
+def settings() -> tuple[Setting, ...]:
     """Return all settings in the order of the file."""
     declare_all()
     listed = yaml.safe_load(FILE.read_text(encoding="utf-8"))
@@ -54,7 +56,7 @@ def settings() -> list[Setting]:
         same = isinstance(authors, list) and authors not in here
         published = authors if same else [authors]
         rows.append(Setting(name, entry["suite"], here, published, entry["source"], entry.get("reason", "")))
-    return rows
+    return tuple(rows)
 
 
 def _values(resolved: Resolved, kind: str, path: str, model: str) -> Iterator[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import cache
@@ -75,13 +75,19 @@ def stand_ins() -> dict[str, list[str]]:
     return {kind: sorted(names, key=lambda name: any(word in name for word in big)) for kind, names in families.items()}
 
 
-def lessons() -> Iterator[Lesson]:
-    """Every recipe for any backbone with a stand-in of each family that some method decodes with its result on."""
+def lessons(only: Collection[str] = ()) -> Iterator[Lesson]:
+    """Every recipe for any backbone with a stand-in of each family that some method decodes with its result on.
+
+    Args:
+        only: lessons to look for, as they print, or nothing for all.
+    """
     discover.declare_all()
+    families = stand_ins()
     for kind, recipes in general_kinds().items():
         for recipe in recipes:
-            for group, names in stand_ins().items():
-                yield from _lesson(kind, recipe, group, names)
+            for group, names in families.items():
+                if not only or f"{recipe}-{group}" in only:
+                    yield from _lesson(kind, recipe, group, names)
 
 
 def _lesson(kind: str, recipe: str, group: str, names: list[str]) -> Iterator[Lesson]:

@@ -19,8 +19,17 @@ REFUSED = {"simplear": "without an encoder of pictures", "mulo-4x": "4 cells a s
 """What a recipe of samplers says of a family that it cannot train for, or of pictures that are too small."""
 STEPS = 10
 QUICK = ("medusa-llama", "cross-regression-qwen2")
-"""Those that run by default; others with the mark audit."""
-LESSONS = [pytest.param(one, id=str(one), marks=() if str(one) in QUICK else pytest.mark.audit) for one in lessons()]
+"""Those that run by default; others with the mark audit, since to find them takes seconds."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "lesson" in metafunc.fixturenames:
+        only = () if "audit" in metafunc.config.option.markexpr else QUICK
+        params = [
+            pytest.param(one, id=str(one), marks=() if str(one) in QUICK else pytest.mark.audit)
+            for one in lessons(only)
+        ]
+        metafunc.parametrize("lesson", params)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -32,13 +41,13 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 def test_every_recipe_and_every_family_that_can_be_drafted_for_is_here() -> None:
     discover.load_recipes()
-    assert {one.recipe for one in lessons()} == set(GENERAL_RECIPES)
-    without = set(stand_ins.stand_ins()) - {one.family for one in lessons()}
+    every = list(lessons())
+    assert {one.recipe for one in every} == set(GENERAL_RECIPES) and {str(one) for one in every} >= set(QUICK)
+    without = set(stand_ins.stand_ins()) - {one.family for one in every}
     assert without == {"llada", "dream", "deepmesh"}, "masked models, and meshes whose hidden rows nothing reads"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lesson", LESSONS)
 def test_ten_steps_and_a_decode(lesson: Lesson) -> None:
     grid = stand_ins.loaded(discover.plain(lesson.backbone)).capabilities.grid
     small = grid is not None and grid.columns < 8

@@ -48,7 +48,7 @@ def view(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[View]:
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "manifest.json").write_text("<b>{")
     with serve(tmp_path, 0) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield View(server.server_port, tmp_path)
         server.shutdown()
@@ -82,7 +82,7 @@ def test_a_foreign_name_is_refused_at_every_address(name: str, host: str, may: b
 
 def test_another_address_is_served_to_its_name_alone(tmp_path: Path) -> None:
     with serve(tmp_path, 0, host="localhost") as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=30)
         for host, status in (("localhost", 200), ("evil.example", 403)):
