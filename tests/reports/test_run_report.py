@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from stridebench.harness.record.store import Store
-from stridebench.reports import forest, run_report
+from stridebench.reports import forest, pareto, run_report
 from tests.support import fake_store
-from tests.support.cli import stride, undrawn_forest
+from tests.support.cli import stride, undrawn, undrawn_forest
 from tests.support.page_runs import stored
+
+APPROXIMATE = {"word": "approximate", "total_variation": 0.1, "greedy": None, "note": ""}
 
 
 def opened(path: Path, created: str) -> Store:
@@ -40,23 +42,23 @@ def test_plots_are_drawn_if_they_are_asked_for_missing_or_of_other_figures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(forest, "write", undrawn_forest)
+    monkeypatch.setattr(pareto, "write", undrawn)
 
     def plots(run: Store, draw: bool = False) -> list[str]:
         files = run_report.RunReport(run).write(tmp_path / "report", draw)
         assert {"summary.md", "summary.csv", "summary.tex"} <= {path.name for path in files}
         return [path.name for path in files if path.name.startswith("forest")]
 
-    fake = fake_store.suite(2)
-    run, other = stored(fake, tmp_path / "run"), fake_store.suite(2, seed=1)
+    run, other = stored(fake_store.tiny(), tmp_path / "run"), fake_store.tiny(verdict=APPROXIMATE)
     assert plots(run) == ["forest.png", "forest.svg"] and plots(run) == []
     assert plots(run, draw=True) == ["forest.png", "forest.svg"]
     (tmp_path / "report" / "forest.svg").unlink()
-    assert plots(run) == ["forest.png", "forest.svg"] and plots(run) == []
+    assert plots(run) == ["forest.png", "forest.svg"]
     assert plots(stored(other, tmp_path / "other")) == ["forest.png", "forest.svg"]
 
 
 def test_json_prints_rows_and_writes_nothing(tmp_path: Path) -> None:
-    run = stored(fake_store.suite(2), tmp_path / "run")
+    run = stored(fake_store.tiny(), tmp_path / "run")
     before = sorted(tmp_path.rglob("*"))
     assert len(stride("report", run.path, "--json").document) == len(run.manifest.cells)
     assert sorted(tmp_path.rglob("*")) == before

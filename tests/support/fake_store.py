@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -212,6 +213,12 @@ class Sim:
 
 def simulate(sim: Sim, prompts: int = 12, repetitions: int = 1, budget: int = 64) -> list[Record]:
     """Records of one cell."""
+    return list(_simulated(sim, prompts, repetitions, budget))
+
+
+@cache
+def _simulated(sim: Sim, prompts: int, repetitions: int, budget: int) -> tuple[Record, ...]:
+    """Records are frozen, so that tests can share them."""
     hard = np.random.default_rng(sim.prompts_seed).normal(size=prompts)
     records = []
     for p in range(prompts):
@@ -219,7 +226,7 @@ def simulate(sim: Sim, prompts: int = 12, repetitions: int = 1, budget: int = 64
         for r in range(repetitions):
             rng = np.random.default_rng([sim.seed, p, r])
             records.append(_decode(sim, rng, f"p{p:03d}", r, chance, budget, float(hard[p])))
-    return records
+    return tuple(records)
 
 
 def _decode(sim: Sim, rng: np.random.Generator, prompt: str, r: int, chance: float, budget: int, hard: float) -> Record:

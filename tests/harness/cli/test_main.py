@@ -326,16 +326,16 @@ def test_doctor_begins_with_whether_quick_will_run():
 
 @pytest.mark.slow
 def test_verify_gives_the_promised_fields():
-    result = stride("verify", "speculative", "--quick", "--json")
+    result = stride("verify", "prompt_lookup", "--quick", "--json")
     assert result.code == 0
     mutants = [row for row in result.document if row.get("mutant")]
     for row in result.document[: -len(mutants)]:
         assert set(row) >= {"method", "params", "claim", "total_variation", "verdict", "planted"}
         assert row["verdict"] == "exact" and row["total_variation"] < 1e-12 and row["planted"] is True
-    assert [row["why"] for row in mutants] == [mutant.why for mutant in METHODS.get("speculative").mutants]
+    assert [row["why"] for row in mutants] == [mutant.why for mutant in METHODS.get("prompt_lookup").mutants]
     for row in mutants:
         assert set(row) == {"mutant", "method", "why", "where", "case", "total_variation", "caught"}
-        assert row["method"] == "speculative" and row["caught"] is True and row["total_variation"] > 1e-3
+        assert row["method"] == "prompt_lookup" and row["caught"] is True and row["total_variation"] > 1e-3
 
 
 def test_verify_with_random_cases_is_replayed_by_its_seed():

@@ -58,7 +58,7 @@ SMALL = tuple(case for case in CASES if case.outputs <= SMALLEST and not case.fe
 LONGER = ("lookahead",)
 """Methods whose guesses come from earlier text, so that some bugs appear in longer texts only."""
 SAMPLED = SMALL[0]
-DRAWS, RARE = 1_000, 5
+DRAWS, RARE = 600, 5
 FALSE_ALARM = 1e-6
 
 

@@ -344,7 +344,7 @@ def test_the_prompts_that_are_needed_are_enough() -> None:
     needed = int(re.search(r"([\d,]+) are needed", why)[1].replace(",", ""))
     few, many = (
         gate(run(Sim(seed=2), prompts=n), make_baseline(run(Sim(seed=1), prompts=n))).rows[1]
-        for n in (needed // 2, 3 * needed // 2)
+        for n in (needed // 2, 5 * needed // 4)
     )
     assert few.visible > 0.05 > many.visible and (few.verdict, many.verdict) == ("inconclusive", "pass")
 
