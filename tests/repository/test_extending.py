@@ -129,7 +129,7 @@ def test_an_addition_touches_its_own_files_only(touched):
     assert touched["task"] == {"tasks/added_task.py"}
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_the_additions_are_listed_and_run_and_the_methods_test_passes(tree, touched, tmp_path):
     """One process for all: importing torch takes longer than what they do."""
     words = (

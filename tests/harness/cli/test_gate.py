@@ -81,21 +81,20 @@ def decode(base: Path, drafter: Drafter):
 
 
 @pytest.fixture(scope="module")
-def baseline(decode: Decode) -> Path:
+def sound(decode: Decode) -> Path:
+    return decode("before", "good")
+
+
+@pytest.fixture(scope="module")
+def baseline(sound: Path) -> Path:
     """A baseline made from the sound run."""
-    path = decode("before", "good")
-    result = stride("gate", "make", path, "--out", path / "baseline.json", "--json")
+    result = stride("gate", "make", sound, "--out", sound / "baseline.json", "--json")
     assert result.code == 0
     assert [cell.split(".")[0].split("-")[0] for cell in result.document["cells"]] == [
         "speculative",
         "prompt_lookup",
     ]
-    return path / "baseline.json"
-
-
-@pytest.fixture(scope="module")
-def again(decode: Decode) -> Path:
-    return decode("again", "good")
+    return sound / "baseline.json"
 
 
 @pytest.fixture(scope="module")
@@ -103,8 +102,8 @@ def degraded(decode: Decode) -> Path:
     return decode("after", "worse")
 
 
-def test_an_identical_rerun_passes_if_a_drop_would_have_been_seen(again, baseline):
-    result = stride("gate", "check", again, "--baseline", baseline, "--json")
+def test_an_identical_run_passes_if_a_drop_would_have_been_seen(sound, baseline):
+    result = stride("gate", "check", sound, "--baseline", baseline, "--json")
     rows = [row for row in result.document["rows"] if row["metric"] != "e-value"]
     assert all(row["why"].startswith("identical") for row in rows)
     drafts = [(row["verdict"], row["why"]) for row in rows if row["label"].startswith("speculative")]
@@ -125,10 +124,10 @@ def test_a_degraded_drafter_fails_and_its_cell_is_named(baseline, degraded):
     assert others and all(row["verdict"] != "fail" for row in others)
 
 
-def test_a_replay_sees_a_loss_of_about_one_percent(again, drafter, tmp_path):
+def test_a_replay_sees_a_loss_of_about_one_percent(sound, drafter, tmp_path):
     baseline = tmp_path / "baseline.json"
     drafter("good")
-    assert stride("gate", "make", again, "--replay", "--out", baseline).code == 0
+    assert stride("gate", "make", sound, "--replay", "--out", baseline).code == 0
     same = stride("gate", "replay", "--baseline", baseline, "--json")
     assert (same.code, [row["why"] for row in same.document["rows"]]) == (0, ["identical"])
     assert "prompt_lookup: it has neither a drafter nor trained components" in same.document["notes"][0]
@@ -137,7 +136,7 @@ def test_a_replay_sees_a_loss_of_about_one_percent(again, drafter, tmp_path):
     (row,) = replayed.document["rows"]
     assert (replayed.code, row["verdict"]) == (1, "fail") and -0.025 < row["change"] < -0.005
     assert row["visible"] < 0.01
-    both = stride("gate", "replay", again, "--baseline", baseline, "--json")
+    both = stride("gate", "replay", sound, "--baseline", baseline, "--json")
     assert both.code == 1 and [row["metric"] for row in both.document["rows"] if row["verdict"] == "fail"] == ["replay"]
 
 

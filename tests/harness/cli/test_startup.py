@@ -12,7 +12,7 @@ import pytest
 from stridebench.harness.cli.main import only_lists
 from stridebench.reports.run_report import RunReport, append
 from tests import catalogue
-from tests.support.fake_store import suite
+from tests.support.fake_store import tiny
 from tests.support.page_runs import stored
 
 VERBS = {
@@ -82,7 +82,7 @@ STORED = {
     "report json": ("report", "RUN", "--json"),
     "against": ("report", "RUN", "--against", "RUN"),
     "show": ("show", "RUN"),
-    "cell": ("show", "RUN", "t0-pld"),
+    "cell": ("show", "RUN", "m"),
     "query": ("query", "select count(*) as n from cells", "RUN"),
     "gate make": ("gate", "make", "RUN", "--out", "BASELINE"),
     "gate check": ("gate", "check", "RUN", "--baseline", "BASELINE"),
@@ -120,7 +120,7 @@ print(json.dumps(shown))
 
 @pytest.mark.slow
 def test_reading_a_stored_run_or_refusing_a_name_imports_neither_torch_nor_plots(tmp_path, stride_env):
-    store = stored(suite(6), tmp_path / "RUN")
+    store = stored(tiny(), tmp_path / "RUN")
     report = RunReport(store)
     report.write(store.path / "report")
     append(tmp_path / "HISTORY", report.frame.to_dict("records"), store)
