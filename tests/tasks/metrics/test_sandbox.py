@@ -239,7 +239,7 @@ def test_a_killed_harness_leaves_no_orphan(namespaces, tmp_path):
     assert until(lambda: alive(name) == [])
 
 
-def until(condition, seconds: float = 20.0) -> bool:
+def until(condition, seconds: float = 60.0) -> bool:
     """Return whether the condition becomes true in time."""
     end = time.monotonic() + seconds
     while not condition() and time.monotonic() < end:

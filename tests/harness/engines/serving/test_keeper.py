@@ -94,15 +94,13 @@ def test_a_stop_ends_children_that_ignore_sigterm_in_sessions_of_their_own(tmp_p
 def test_a_server_that_needs_a_moment_to_end_is_given_it(
     tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launch, "PATIENCE_S", 30)
+    monkeypatch.setattr(launch, "PATIENCE_S", 3600)  # a stop that waits for all of it is ended as a test that hangs
     slow = f"trap 'sleep 0.2; echo ended > {tmp_path}/told; exit 3' TERM; echo $$ > {tmp_path}/pids; "
     slow += "while :; do sleep 0.05; done"  # a long child that is being forked may miss the signal
     process = start(log, ["sh", "-c", slow])
     read(tmp_path / "pids", 1)
-    begun = time.monotonic()
     launch.stop(process)
     assert process.returncode == 3 and (tmp_path / "told").is_file()
-    assert time.monotonic() - begun < 20
 
 
 def test_the_children_of_a_server_that_died_end_and_its_end_is_told(tmp_path: Path, log: Path) -> None:
