@@ -220,7 +220,7 @@ def _golden(run: Path, path: Path, setting: str, drafts: int | None, margin: flo
 
 
 def write_verdict(result: decision.GateResult, store: Store | None, markdown: Path | None, junit: Path | None) -> None:
-    """Write the table and the JUnit file, and report to GitHub.
+    """Write the table and the JUnit file; in a workflow of GitHub, its step summary and annotations too.
 
     If no files are named, they go into the run's folder, or into its folder ``gate`` if the run lies at a URL.
     """
@@ -234,11 +234,6 @@ def write_verdict(result: decision.GateResult, store: Store | None, markdown: Pa
             path.write_text(text, encoding="utf-8")
     if store is not None:
         store.publish("gate")
-    report_to_github(result)
-
-
-def report_to_github(result: decision.GateResult) -> None:
-    """Append the table to the step summary of a GitHub workflow, and annotate rows that do not pass."""
     add_to_step_summary(rendering.markdown(result))
     if os.environ.get("GITHUB_ACTIONS") == "true":
         for line in rendering.github_annotations(result):
@@ -345,7 +340,9 @@ def compare_versions(
         raise UsageError(f"{folder} is not empty; name another folder with --out")
     with checkouts.versions([a, b]) as sides:
         for side in sides:
-            _check_plan(side, options)
+            code, errors = run_turn(side, [*options, "--dry-run"])
+            if code:
+                raise UsageError(f"{side.name} cannot plan this suite: {last_line(errors)}")
         notes = _ab_notes(sides)
         stores: list[tuple[Store, Store]] = []
         for turn in range(rounds):
@@ -371,13 +368,6 @@ def run_turn(version: Version, words: Sequence[str]) -> tuple[int, str]:
     """Return the exit code of `stride run` with these words, and its standard error."""
     done = version.start(["run", *words])
     return done.returncode, done.stderr
-
-
-def _check_plan(version: Version, options: Sequence[str]) -> None:
-    """Check that a version can plan the suite, before anything runs."""
-    code, errors = run_turn(version, [*options, "--dry-run"])
-    if code:
-        raise UsageError(f"{version.name} cannot plan this suite: {last_line(errors)}")
 
 
 def _round(sides: Sequence[Version], turn: int, seed: int, folder: Path, options: Sequence[str]) -> tuple[Store, Store]:

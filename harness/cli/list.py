@@ -6,7 +6,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict, cast
+from typing import Any
 
 import click
 from rich.console import Console
@@ -78,66 +78,36 @@ def command(
             _show(word, [row for row in rows if row["kind"] == word.removesuffix("s")], long)
 
 
-class Listed(TypedDict):
-    """A row of `stride list`: the fields of every kind. The other fields of its kind are printed by their names."""
+Row = Mapping[str, Any]
+"""A row of `stride list`: name, kind, claim, needs, source, summary, and the fields of its kind.
 
-    name: str
-    kind: str
-    claim: str | None
-    needs: list[str]
-    source: str
-    summary: str
+A row of the matrix has name, kind, backbone, outcome, reason and command.
+"""
 
 
-class ListedBackbone(Listed):
-    """A preset."""
-
-    meets: list[str]
-    id: str
-    adapter: str
-    modality: str
-    size: str
-    template: str | None
-    chat: bool
-    licence: str
-    ready: bool
-
-
-class ListedPair(TypedDict):
-    """A method on a backbone."""
-
-    name: str
-    kind: str
-    backbone: str
-    outcome: str
-    reason: str | None
-    command: str | None
-
-
-def _row(kind: str, name: str, source: str, summary: str | None, **more: object) -> Listed:
+def _row(kind: str, name: str, source: str, summary: str | None, **more: object) -> Row:
     """Return a row with the fields of its kind; the summary is the first line of a docstring."""
     first = (summary or "").strip().split("\n")[0]
-    row = {"name": name, "kind": kind, "claim": None, "needs": [], "source": source, **more, "summary": first}
-    return cast(Listed, row)
+    return {"name": name, "kind": kind, "claim": None, "needs": [], "source": source, **more, "summary": first}
 
 
-def method_row(name: str, settings: list[Any]) -> Listed:
+def method_row(name: str, settings: list[Any]) -> Row:
     """Return the row of a method with these variants."""
     cls = type(settings[0])
     claims = list(dict.fromkeys(method.claim.name for method in settings))
     more = {"claims": claims, "exact_at": cls.exact_at, "params": _params(cls), "from": METHODS.source(name)}
-    row = _row("method", name, cls.source, cls.__doc__)
-    return cast(Listed, row | {"claim": claims[0], "needs": sorted(n.name for n in settings[0].requirements)} | more)
+    needs = sorted(need.name for need in settings[0].requirements)
+    return {**_row("method", name, cls.source, cls.__doc__), "claim": claims[0], "needs": needs, **more}
 
 
-def task_row(name: str, kind: type[Any]) -> Listed:
+def task_row(name: str, kind: type[Any]) -> Row:
     """Return the row of a task."""
     facts = {"makes": kind.modality, "metrics": list(kind.metrics), "runs_code": kind.runs_code}
     more = {"params": _params(kind), **facts, "from": TASKS.source(name)}
     return _row("task", name, kind.source, kind.__doc__, **more)
 
 
-def engine_row(name: str) -> Listed:
+def engine_row(name: str) -> Row:
     """Return the row of an engine."""
     kind = ENGINES.get(name)
     facts = {**dataclasses.asdict(kind.tells), "params": _params(kind)}
@@ -148,7 +118,7 @@ def _params(kind: type[Any]) -> Mapping[str, object]:
     return {field.name: contract.default(field) for field in dataclasses.fields(kind) if field.init}
 
 
-def rows_of(registry: Registry[Any]) -> list[Listed]:
+def rows_of(registry: Registry[Any]) -> list[Row]:
     """Return one row a method, task or engine; from the catalogue if its module is not imported."""
     entries = catalogue()[f"{registry.kind}s"]
     rows = [entry["row"] for name, entry in entries.items() if registry.pending(name)]
@@ -163,7 +133,7 @@ def rows_of(registry: Registry[Any]) -> list[Listed]:
     return sorted(rows, key=lambda row: str(row["name"]))
 
 
-def backbones() -> list[Listed]:
+def backbones() -> list[Row]:
     """Return one row a preset."""
     return [
         _row(
@@ -201,20 +171,20 @@ def source_of(spec: Spec) -> tuple[str, str]:
     return kind, " ".join(str(first[key]) for key in ("package", "version") if key in first)
 
 
-def suites() -> list[Listed]:
+def suites() -> list[Row]:
     """Return one row a suite or variant of one."""
     rows = catalogue()["suites"]
     return [rows[name]["row"] if name in rows else suite_row(name, path) for name, path in resolve.commands().items()]
 
 
-def suite_row(name: str, path: Path) -> Listed:
+def suite_row(name: str, path: Path) -> Row:
     """Return the row of a suite."""
     loaded = resolve.of_command(name).suite
     backbones, tasks = ([entry.name for entry in part] for part in (loaded.backbones, loaded.tasks))
     return _row("suite", name, path.name, loaded.description, backbones=backbones, tasks=tasks)
 
 
-def _of_packages(registry: Registry[Any]) -> list[Listed]:
+def _of_packages(registry: Registry[Any]) -> list[Row]:
     """Return one row an entry point."""
     origins = {name: registry.source(name) for name in registry}
     return [_row(registry.kind, name, at, registry.get(name).__doc__, **{"from": at}) for name, at in origins.items()]
@@ -225,28 +195,20 @@ NARROWEST = 12
 MARKS = {"runs": "x", "needs a part": "p", "needs weights": "w", "cannot": "-"}
 
 
-def matrix_rows() -> list[ListedPair]:
+def matrix_rows() -> list[Row]:
     """Return one row for each pair: its outcome, the reason, and the command that makes or fetches missing parts."""
-    pairs: list[ListedPair] = []
     outcomes, specs = Outcomes(), presets.by_name()
+    pairs = []
     for name in contract.usable_names():
         method = PlannedMethod.default(name)
         for backbone in specs.values():
-            outcome = outcomes.of(method, backbone)
-            pairs.append(
-                ListedPair(
-                    name=name,
-                    kind="matrix",
-                    backbone=backbone.name,
-                    outcome=outcome.word,
-                    reason=outcome.reason,
-                    command=outcome.command,
-                )
-            )
+            fate = outcomes.of(method, backbone)
+            words = {"outcome": fate.word, "reason": fate.reason, "command": fate.command}
+            pairs.append({"name": name, "kind": "matrix", "backbone": backbone.name, **words})
     return pairs
 
 
-def show_matrix(console: Console, pairs: Sequence[ListedPair]) -> None:
+def show_matrix(console: Console, pairs: Sequence[Row]) -> None:
     """Print the matrix; backbones with the same outcome for every method share a column, and their names follow.
 
     If the words are too wide for the terminal, a column has a mark for each method, and a legend follows.
@@ -289,9 +251,9 @@ def _are_marks(alike: Iterable[tuple[str, ...]]) -> bool:
     return any(column[0] in MARKS.values() for column in alike)
 
 
-def _show_commands(pairs: Sequence[ListedPair]) -> None:
+def _show_commands(pairs: Sequence[Row]) -> None:
     """Print each command once, with the pairs that need it."""
-    needing: dict[str, list[ListedPair]] = {}
+    needing: dict[str, list[Row]] = {}
     for row in pairs:
         if row["command"]:
             needing.setdefault(row["command"], []).append(row)
@@ -312,14 +274,14 @@ def _letter(index: int) -> str:
     return chr(ord("A") + index) if index < 26 else f"A{index}"
 
 
-def _outcome_words(row: ListedPair) -> str:
+def _outcome_words(row: Row) -> str:
     """Return the outcome, or the reason if a method cannot run."""
     if row["outcome"] != "cannot":
         return row["outcome"]
     return str(row["reason"]).replace(LACKS, "lacks").replace(f" for {row['backbone']} is here", "")
 
 
-ROWS: Mapping[str, Callable[[], Sequence[Listed | ListedPair]]] = {
+ROWS: Mapping[str, Callable[[], Sequence[Row]]] = {
     "methods": lambda: rows_of(METHODS),
     "tasks": lambda: rows_of(TASKS),
     "backbones": backbones,
@@ -331,14 +293,14 @@ ROWS: Mapping[str, Callable[[], Sequence[Listed | ListedPair]]] = {
 }
 
 
-def _show(kind: str, rows: Sequence[Mapping[str, object]], long: bool) -> None:
+def _show(kind: str, rows: Sequence[Row], long: bool) -> None:
     console = Console()
     if kind == "matrix":
-        show_matrix(console, cast(Sequence[ListedPair], rows))
+        show_matrix(console, rows)
     elif not long:
         _show_lines(console, kind, rows)
     elif kind == "backbones":
-        console.print(_backbone_table(cast(Sequence[ListedBackbone], rows)))
+        console.print(_backbone_table(rows))
     else:
         table = Table(title=kind, title_justify="left", header_style="bold", expand=False)
         for column in COLUMNS[kind]:
@@ -348,7 +310,7 @@ def _show(kind: str, rows: Sequence[Mapping[str, object]], long: bool) -> None:
         console.print(table)
 
 
-def _show_lines(console: Console, kind: str, rows: Sequence[Mapping[str, object]]) -> None:
+def _show_lines(console: Console, kind: str, rows: Sequence[Row]) -> None:
     """Print a line an entry; the last column is cut at the width of the terminal."""
     heads = [HEADS.get(column, column) for column in LINES[kind]]
     cells = [heads, *([_line_cell(row, column) for column in LINES[kind]] for row in rows)]
@@ -360,11 +322,11 @@ def _show_lines(console: Console, kind: str, rows: Sequence[Mapping[str, object]
     say(f"more: stride list {kind} NAME, or --long\n")
 
 
-def _line_cell(row: Mapping[str, object], column: str) -> str:
+def _line_cell(row: Row, column: str) -> str:
     return CLAIMS[str(row["claim"])] if column == "claim" else _cell(row[column])
 
 
-def _show_entry(row: Mapping[str, object]) -> None:
+def _show_entry(row: Row) -> None:
     """Print everything about one entry, a field a line, and its parameters with their defaults."""
     say(f"{row['name']}: {row['summary']}")
     for key, value in row.items():
@@ -407,7 +369,7 @@ COLUMNS = {
 }
 
 
-def _backbone_table(rows: Sequence[ListedBackbone]) -> Table:
+def _backbone_table(rows: Sequence[Row]) -> Table:
     """Return a table with two lines a row, so that the longest names on the hub fit into a hundred columns."""
     table = Table(title="backbones", title_justify="left", header_style="bold", box=None, padding=(0, 1, 0, 0))
     for head in ("name\n source", "size\nlicence", "makes\nchat", "meets", "here"):

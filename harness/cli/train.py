@@ -21,7 +21,8 @@ from stridebench.harness.plan.yaml_lines import option_settings, option_value
 from stridebench.harness.registry import DATASETS, GENERAL_RECIPES, RECIPES, TASKS
 
 if TYPE_CHECKING:  # trainings import torch, which an error in a name does not need
-    from stridebench.harness.train import loop as training
+    from stridebench.harness.train.loop import TrainingProgress
+    from stridebench.harness.train.recipe import Recipe
 
 EVERY_S = 30.0
 
@@ -110,7 +111,7 @@ def command(
 
 def _general(
     kind: str, backbone: str, data: str | None, settings: tuple[str, ...], device: str, dtype: str
-) -> training.Recipe:
+) -> Recipe:
     """Return the recipe for a backbone that the options describe; a folder of data holds pictures.
 
     Raises:
@@ -149,7 +150,7 @@ def _general(
 
 def _train(
     name: str,
-    recipe: training.Recipe,
+    recipe: Recipe,
     folder: Path,
     built: dict[str, Path],
     seed: int,
@@ -199,7 +200,7 @@ class TrainingBar:
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
-    def __call__(self, progress: training.TrainingProgress) -> None:
+    def __call__(self, progress: TrainingProgress) -> None:
         """Report a step."""
         text = f"{self._name} step {progress.step}/{progress.steps} loss {progress.loss:.4f} {progress.hours:.2f} h"
         if self._bar.console.is_terminal:
@@ -209,8 +210,8 @@ class TrainingBar:
             say(text, err=True)
 
 
-def _recipe(kind: str, name: str) -> training.Recipe:
-    recipe: training.Recipe = RECIPES.get(name)
+def _recipe(kind: str, name: str) -> Recipe:
+    recipe: Recipe = RECIPES.get(name)
     if recipe.kind != kind:
         raise UsageError(
             f"{name!r} is a recipe of kind {recipe.kind!r}, not {kind!r}: write stride train {recipe.kind} {name}"
@@ -218,7 +219,7 @@ def _recipe(kind: str, name: str) -> training.Recipe:
     return recipe
 
 
-def _parts(recipe: training.Recipe, pairs: tuple[str, ...], backbone: str = "") -> dict[str, Path]:
+def _parts(recipe: Recipe, pairs: tuple[str, ...], backbone: str = "") -> dict[str, Path]:
     """Return the folder of each recipe that this one builds on; with a backbone, that of the recipe for it.
 
     Raises:

@@ -33,7 +33,7 @@ from stridebench.harness.errors import PackageMissing, UsageError
 from stridebench.harness.machine.extras import install_command
 from stridebench.harness.machine.surroundings import quiet
 from stridebench.harness.plan import presets
-from stridebench.harness.train.loop import save_bf16
+from stridebench.harness.train.recipe import save_bf16
 
 
 @dataclass(frozen=True)

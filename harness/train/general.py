@@ -26,9 +26,9 @@ from stridebench.harness.errors import UsageError, did_you_mean
 from stridebench.harness.plan import presets
 from stridebench.harness.plan.yaml_lines import load
 from stridebench.harness.registry import GENERAL_RECIPES, TASKS
-from stridebench.harness.train.loop import Recipe
 from stridebench.harness.train.passages import TEMPERATURES, AnyPlan, Passages, continued
 from stridebench.harness.train.pictures import PicturePlan
+from stridebench.harness.train.recipe import Recipe
 from stridebench.harness.train.teacher import Passage, Teacher
 from stridebench.harness.train.windows import DEVELOPMENT_SHARE
 

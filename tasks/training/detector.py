@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from stridebench.harness.registry import RECIPES
 from stridebench.harness.synthetic import emoji
-from stridebench.harness.train.loop import Recipe, save_bf16
+from stridebench.harness.train.recipe import Recipe, save_bf16
 from stridebench.tasks.metrics.detector import CELLS, SPLIT, Detector, find, prepare, shares, truth
 
 BATCH = 24

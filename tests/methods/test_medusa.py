@@ -30,7 +30,7 @@ from stridebench.harness.proof.distance import distance
 from stridebench.harness.proof.prove import EXACT
 from stridebench.harness.registry import METHODS
 from stridebench.harness.synthetic.code import programs
-from stridebench.harness.train.loop import save_bf16
+from stridebench.harness.train.recipe import save_bf16
 from stridebench.methods.drafters.heads.drafter import HeadDrafter, toy_heads
 from stridebench.methods.drafters.heads.net import Heads, read_config
 from stridebench.methods.drafters.tree_shapes import TreeShape, branching

@@ -45,7 +45,7 @@ from stridebench.harness.record.store import Store
 from stridebench.harness.registry import METHODS
 from stridebench.harness.run.executors import serial
 from stridebench.harness.run.loading import Options
-from stridebench.harness.train.loop import save_bf16
+from stridebench.harness.train.recipe import save_bf16
 from stridebench.methods.drafters.scales import Pair, Samplers, SamplerShape
 from stridebench.methods.mulo_sd import MuLoSD, neighbour_count
 from stridebench.reports.papers.mulo_sd.stages import predicted

@@ -27,7 +27,7 @@ from stridebench.harness.proof.cases import CASES, GRID_CASES, Case
 from stridebench.harness.proof.distance import distance
 from stridebench.harness.proof.mutants import CAUGHT, injected
 from stridebench.harness.proof.prove import EXACT
-from stridebench.harness.train.loop import save_bf16
+from stridebench.harness.train.recipe import save_bf16
 from stridebench.methods.drafters.heads.drafter import toy_heads
 from stridebench.methods.drafters.heads.net import Config, CrossAttention, Heads
 from stridebench.methods.multi_head import PRUNED, ConditionedHeads, MultiHead, independent, whole_path

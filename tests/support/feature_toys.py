@@ -20,8 +20,8 @@ from stridebench.harness.core.run import Run, open_run
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.core.session import Session
 from stridebench.harness.registry import RECIPES
-from stridebench.harness.train.loop import save_bf16
 from stridebench.harness.train.passages import PassagePlan
+from stridebench.harness.train.recipe import save_bf16
 from stridebench.methods.drafters.eagle.net import FeatureDrafterNet
 from stridebench.methods.drafters.eagle.published import FeatureNetShape
 from stridebench.methods.training.eagle.recipes import FeatureRecipe

@@ -37,8 +37,8 @@ from stridebench.harness.registry import METHODS, RECIPES
 from stridebench.harness.synthetic.code import Program, programs
 from stridebench.harness.train.finetuning import FinetunedText, Tuning
 from stridebench.harness.train.finetuning import load_text_backbone as load_backbone
-from stridebench.harness.train.loop import Recipe, autocast
 from stridebench.harness.train.passages import cached
+from stridebench.harness.train.recipe import Recipe, autocast
 from stridebench.harness.train.teacher import Passage, Teacher
 
 # Jacobi trajectories of a text backbone, which CLLM learns from: decoded once and kept in the cache.

@@ -19,7 +19,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from stridebench.harness.registry import RECIPES
 from stridebench.harness.synthetic.code import programs
-from stridebench.harness.train.loop import Recipe, save_bf16
+from stridebench.harness.train.recipe import Recipe, save_bf16
 
 END = "<|end|>"
 TOKENIZER_SEED = 1_000_003

@@ -22,7 +22,7 @@ from stridebench.harness.registry import RECIPES
 from stridebench.harness.synthetic import emoji
 from stridebench.harness.train.backbones.decoder import TrainableDecoder
 from stridebench.harness.train.backbones.image_recipe import NATS_PER_BIT, PictureBatch, PictureRecipe, nats, sample
-from stridebench.harness.train.loop import Recipe, autocast, round_to_bf16, save_bf16
+from stridebench.harness.train.recipe import Recipe, autocast, round_to_bf16, save_bf16
 
 # Whether a model of emoji scenes reads its captions: the likelihood of the true word among all words.
 # A real picture is kept, and one attribute of its caption takes every value. The model's probabilities of the

@@ -19,7 +19,7 @@ from stridebench.harness.backbones.image.adapter import PictureLayout
 from stridebench.harness.registry import RECIPES
 from stridebench.harness.synthetic import digits
 from stridebench.harness.train.backbones.decoder import DecoderShape, Memory, TrainableDecoder
-from stridebench.harness.train.loop import ParameterGroup, Recipe
+from stridebench.harness.train.recipe import ParameterGroup, Recipe
 
 NATS_PER_BIT = float(np.log(2))
 PAD = 32

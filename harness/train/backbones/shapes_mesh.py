@@ -25,7 +25,7 @@ from stridebench.harness.core.sampling import Sampling, warp
 from stridebench.harness.errors import OutputError
 from stridebench.harness.registry import RECIPES
 from stridebench.harness.synthetic import furniture, shapes
-from stridebench.harness.train.loop import PRODUCTS, Recipe, autocast, save_bf16
+from stridebench.harness.train.recipe import PRODUCTS, Recipe, autocast, save_bf16
 
 # Shapes as batches for a mesh model, and the figures on held-out ones.
 

@@ -19,8 +19,8 @@ from stridebench.harness.backbones.text import drafter
 from stridebench.harness.kernels import int8
 from stridebench.harness.plan import presets
 from stridebench.harness.registry import RECIPES
-from stridebench.harness.train.loop import Recipe
 from stridebench.harness.train.passages import NGram, TextBatch, TextPlan, Texts, texts_of
+from stridebench.harness.train.recipe import Recipe
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from stridebench.harness.backbones.text.masked import BLOCK, LLADA, PLAIN
 from stridebench.harness.kernels import int8
 from stridebench.harness.registry import RECIPES
 from stridebench.harness.synthetic import sudoku
-from stridebench.harness.train.loop import Recipe, autocast, save_bf16
+from stridebench.harness.train.recipe import Recipe, autocast, save_bf16
 
 END, MASK = "<|end|>", "<|mask|>"
 IDS = (END, *sudoku.DIGITS, sudoku.HIDDEN, sudoku.ASK, MASK)

@@ -23,8 +23,8 @@ from stridebench.harness.errors import UsageError
 from stridebench.harness.registry import GENERAL_RECIPES
 from stridebench.harness.synthetic import speech
 from stridebench.harness.train.gated_lora import FrozenModel, GatedLora, ModelDevice, Streams
-from stridebench.harness.train.loop import Recipe, autocast, round_to_bf16
 from stridebench.harness.train.passages import AnyPlan, PassagePlan, passages_of
+from stridebench.harness.train.recipe import Recipe, autocast, round_to_bf16
 from stridebench.harness.train.teacher import Passage
 from stridebench.harness.train.windows import side_of
 

@@ -16,8 +16,8 @@ from torch.nn import functional
 
 from stridebench.harness.core.capabilities import Tap
 from stridebench.harness.registry import GENERAL_RECIPES
-from stridebench.harness.train.loop import Recipe, autocast, round_to_bf16, save_bf16
 from stridebench.harness.train.passages import AnyPlan, NGram, PassagePlan, passages_of
+from stridebench.harness.train.recipe import Recipe, autocast, round_to_bf16, save_bf16
 from stridebench.methods.drafters.eagle.net import FeatureDrafterNet
 from stridebench.methods.drafters.eagle.published import FeatureNetShape, Kind
 from stridebench.methods.training.eagle.student import (

@@ -20,8 +20,8 @@ from stridebench.harness.core.draws import SeededDraws
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.synthetic import furniture, shapes
 from stridebench.harness.train.backbones.shapes_mesh import POINTS, SAMPLING
-from stridebench.harness.train.loop import autocast
 from stridebench.harness.train.passages import AnyPlan, NGram, Passages, continued
+from stridebench.harness.train.recipe import autocast
 from stridebench.harness.train.teacher import Passage, Teacher
 from stridebench.methods.drafters.heads.net import ConditionKV, Heads
 

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from stridebench.harness.train.finetuning import FinetunedText, Tuning
 from stridebench.harness.train.finetuning import load_text_backbone as load_backbone
-from stridebench.harness.train.loop import ParameterGroup, autocast
 from stridebench.harness.train.passages import Passages, passages_of
+from stridebench.harness.train.recipe import ParameterGroup, autocast
 from stridebench.harness.train.teacher import Teacher
 from stridebench.methods.drafters.heads.net import Heads
 from stridebench.methods.training.heads.examples import HeadTraining, examples, head_losses

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from stridebench.harness.registry import GENERAL_RECIPES
-from stridebench.harness.train.loop import Recipe, autocast, round_to_bf16, save_bf16
 from stridebench.harness.train.passages import AnyPlan, PassagePlan, passages_of
+from stridebench.harness.train.recipe import Recipe, autocast, round_to_bf16, save_bf16
 from stridebench.methods.drafters.heads.net import Config, Heads
 from stridebench.methods.training.heads.examples import (
     Examples,

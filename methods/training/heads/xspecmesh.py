@@ -22,8 +22,8 @@ from stridebench.harness.errors import UsageError
 from stridebench.harness.registry import GENERAL_RECIPES
 from stridebench.harness.train.finetuning import FinetunedBPT, FinetunedMesh, Tuning, finetuned, load_backbone
 from stridebench.harness.train.general import TaskPlan
-from stridebench.harness.train.loop import Recipe, autocast
 from stridebench.harness.train.passages import AnyPlan
+from stridebench.harness.train.recipe import Recipe, autocast
 from stridebench.harness.train.teacher import Passage, Teacher
 from stridebench.methods.drafters.heads.net import Config, Heads
 from stridebench.methods.training.heads.examples import (

@@ -22,7 +22,7 @@ from torch.nn import functional
 from stridebench.harness.errors import UsageError
 from stridebench.harness.registry import RECIPES
 from stridebench.harness.synthetic import emoji
-from stridebench.harness.train.loop import ParameterGroup, Recipe, autocast, round_to_bf16, save_bf16
+from stridebench.harness.train.recipe import ParameterGroup, Recipe, autocast, round_to_bf16, save_bf16
 from stridebench.methods.drafters.scales import Pair, Samplers, SamplerShape, nearest_code, vectors
 
 # Scenes at the two scales of MuLo-SD, as pixels and as tokens.

@@ -10,7 +10,7 @@ from torch import nn
 
 from stridebench.harness.discover import load_recipes
 from stridebench.harness.registry import RECIPES
-from stridebench.harness.train.loop import Recipe
+from stridebench.harness.train.recipe import Recipe
 from tests.support.cli import refused, stride
 
 load_recipes()

@@ -20,7 +20,8 @@ import sys
 from pathlib import Path
 import torch
 from torch import nn
-from stridebench.harness.train.loop import Recipe, train
+from stridebench.harness.train.loop import train
+from stridebench.harness.train.recipe import Recipe
 
 class Line(Recipe):
     '''Weights that follow the mean of what the processes draw.'''

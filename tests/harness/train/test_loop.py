@@ -12,7 +12,8 @@ from torch import nn
 from stridebench.harness.errors import ContractError, UsageError
 from stridebench.harness.registry import Registry
 from stridebench.harness.train import loop as training
-from stridebench.harness.train.loop import Recipe, train
+from stridebench.harness.train.loop import train
+from stridebench.harness.train.recipe import Recipe
 
 
 class Line(Recipe):

@@ -24,7 +24,7 @@ from stridebench.harness.errors import OutputError, UsageError, WeightsError
 from stridebench.harness.plan import presets
 from stridebench.harness.record.outputs import Picture
 from stridebench.harness.registry import METHODS
-from stridebench.harness.train.loop import save_bf16
+from stridebench.harness.train.recipe import save_bf16
 from tests.support.caches import feed
 from tests.support.tiny_picture import BEGIN, CODES, EMPTY, PICTURE, SIDE, WORDS, params, prompt, tiny_picture_model
 

@@ -22,7 +22,7 @@ from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.core.session import Session
 from stridebench.harness.plan import presets
 from stridebench.harness.registry import METHODS
-from stridebench.harness.train.loop import save_bf16
+from stridebench.harness.train.recipe import save_bf16
 from stridebench.methods.autoregressive import Autoregressive
 from stridebench.methods.drafters.heads.net import Config, Heads
 from tests.support.caches import acceptance

@@ -16,7 +16,7 @@ from stridebench.harness.registry import RECIPES
 from stridebench.harness.train.backbones import decoder, image_recipe
 from stridebench.harness.train.backbones import emoji_image as recipes
 from stridebench.harness.train.backbones.image_recipe import PictureBatch, nats, nearest, sample
-from stridebench.harness.train.loop import save_bf16
+from stridebench.harness.train.recipe import save_bf16
 from tests.support.caches import feed
 from tests.support.tiny_picture import CAPTION, CODES, SIDE, WORDS, params, prompt
 

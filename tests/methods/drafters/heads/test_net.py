@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from stridebench.harness.errors import WeightsError
-from stridebench.harness.train.loop import save_bf16
+from stridebench.harness.train.recipe import save_bf16
 from stridebench.methods.drafters.heads.net import Config, Heads
 from tests.support.random_heads import random_heads
 

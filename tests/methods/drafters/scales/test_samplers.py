@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from stridebench.harness.errors import ContractError, UsageError, WeightsError
-from stridebench.harness.train.loop import save_bf16
+from stridebench.harness.train.recipe import save_bf16
 from stridebench.methods.drafters.scales import Pair, Samplers, SamplerShape, nearest_code
 
 LINE = torch.tensor([[0.0, 1.0], [1.0, 1.0], [2.0, 1.0], [4.0, 1.0]])

@@ -17,8 +17,9 @@ from stridebench.harness.core.task import Prompt
 from stridebench.harness.discover import shipped
 from stridebench.harness.registry import RECIPES
 from stridebench.harness.train import windows as prompt_sources
-from stridebench.harness.train.loop import autocast, train
+from stridebench.harness.train.loop import train
 from stridebench.harness.train.passages import PassagePlan
+from stridebench.harness.train.recipe import autocast
 from stridebench.harness.train.teacher import Teacher
 from stridebench.harness.train.windows import prompts
 from stridebench.methods.drafters.heads.net import Heads
