@@ -24,9 +24,8 @@ from stridebench.harness.registry import REPORTS
 from stridebench.reports import crossover, tables
 from stridebench.reports.conclusions import conclusions
 from stridebench.reports.engine_rows import summarise_engines
-from stridebench.reports.latex import paper_table
 from stridebench.reports.summary import FinishedCell, Row, by_category, reader, summarise
-from stridebench.reports.text_table import TextTable, html_tables, print_table
+from stridebench.reports.text_table import TextTable, html_tables, paper_table, print_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

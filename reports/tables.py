@@ -15,7 +15,6 @@ from rich.console import Console
 from stridebench.harness.errors import UsageError
 from stridebench.harness.record.entries import SAMPLING, sampling_words
 from stridebench.reports.engine_rows import SETTING_OF_ENGINE, of_engine
-from stridebench.reports.latex import latex_tables
 from stridebench.reports.quality import main_score
 from stridebench.reports.summary import on_toys_alone
 from stridebench.reports.text_table import (
@@ -25,6 +24,7 @@ from stridebench.reports.text_table import (
     described,
     e_value,
     escape_markdown,
+    latex_tables,
     markdown_lines,
     markdown_section,
     number,

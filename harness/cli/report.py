@@ -15,10 +15,9 @@ from stridebench.harness.errors import UsageError
 from stridebench.harness.machine.extras import optional
 from stridebench.harness.record.metrics import REFUTED
 from stridebench.harness.record.store import SealedCell, Store
-from stridebench.reports.latex import latex_tables
 from stridebench.reports.run_report import RunReport
 from stridebench.reports.tables import check_columns
-from stridebench.reports.text_table import TextTable, html_tables, markdown_of, print_table
+from stridebench.reports.text_table import TextTable, html_tables, latex_tables, markdown_of, print_table
 
 if TYPE_CHECKING:
     from stridebench.reports.html.figures import Chart

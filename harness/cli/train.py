@@ -109,9 +109,7 @@ def command(
     _train(name, recipe, out or Path("trained") / name, _parts(recipe, parts), seed, minutes, threads, as_json)
 
 
-def _general(
-    kind: str, backbone: str, data: str | None, settings: tuple[str, ...], device: str, dtype: str
-) -> Recipe:
+def _general(kind: str, backbone: str, data: str | None, settings: tuple[str, ...], device: str, dtype: str) -> Recipe:
     """Return the recipe for a backbone that the options describe; a folder of data holds pictures.
 
     Raises:

@@ -66,7 +66,7 @@ def schema() -> str:
 
 FORMATS: dict[str, Callable[[], str]] = {
     "summary.md": lambda: tables.markdown(summarise(run())),
-    "summary.tex": lambda: tables.latex_tables(tables.text_tables(summarise(run()))),
+    "summary.tex": lambda: text_table.latex_tables(tables.text_tables(summarise(run()))),
     "summary.csv": lambda: summarise(run()).to_csv(index=False),
     "summary.html": lambda: "\n".join(text_table.html_tables(tables.text_tables(summarise(run())))),
     "comparison.md": lambda: compare.markdown(compared(), ["runs/a", "runs/b", "runs/c"]),
@@ -74,7 +74,7 @@ FORMATS: dict[str, Callable[[], str]] = {
     "gate.md": lambda: rendering.markdown(gated()),
     "gate.xml": lambda: rendering.junit(gated()),
     "paper_table.md": lambda: "\n".join(map(text_table.markdown_of, paper_table())),
-    "paper_table.tex": lambda: tables.latex_tables(paper_table(), notes=True),
+    "paper_table.tex": lambda: text_table.latex_tables(paper_table(), notes=True),
     "paper_table.html": lambda: "\n".join(text_table.html_tables(paper_table())),
     "query.csv": lambda: csv_of(ANSWER),
     "query.json": lambda: json.dumps(

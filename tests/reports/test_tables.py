@@ -13,9 +13,8 @@ from rich.console import Console
 from stridebench.harness.errors import UsageError
 from stridebench.harness.record.entries import StoredSampling
 from stridebench.reports import tables
-from stridebench.reports.latex import paper_table
 from stridebench.reports.summary import blind_flags, summarise
-from stridebench.reports.text_table import Column, TextTable, fit_columns, html_tables
+from stridebench.reports.text_table import Column, TextTable, fit_columns, html_tables, latex_tables, paper_table
 from tests.support.fake_store import suite, tiny
 
 
@@ -84,7 +83,7 @@ def test_no_small_distance_stands_next_to_log_probs_that_differ(
 
 def test_latex_is_escaped() -> None:
     store = tiny(label="a_b & 50% {x} ~^\\")
-    text = tables.latex_tables(tables.text_tables(summarise(store)))
+    text = latex_tables(tables.text_tables(summarise(store)))
     assert r"a\_b \& 50\% \{x\} \textasciitilde{}\textasciicircum{}\textbackslash{}" in text
     for body in re.findall(r"\\begin{tabular}{(\w+)}(.*?)\\end{tabular}", text, flags=re.S):
         for line in body[1].splitlines():
