@@ -99,7 +99,7 @@ def perform(
             for warning in () if fitted.measured else warnings:
                 progress.say(warning)
             for group, passes in (fitted.measured.passes if fitted.measured else {}).items():
-                store.keep_passes(*group, asdict(passes))
+                store.notes.keep_passes(*group, asdict(passes))
             progress.expect_work(_workload(fitted, store))
             if plan.cells:
                 EXECUTORS[request.executor](plan, store, how)

@@ -198,7 +198,7 @@ MARKS = {"runs": "x", "needs a part": "p", "needs weights": "w", "cannot": "-"}
 def matrix_rows() -> list[Row]:
     """Return one row for each pair: its outcome, the reason, and the command that makes or fetches missing parts."""
     outcomes, specs = Outcomes(), presets.by_name()
-    pairs = []
+    pairs: list[Row] = []
     for name in contract.usable_names():
         method = PlannedMethod.default(name)
         for backbone in specs.values():
@@ -277,7 +277,7 @@ def _letter(index: int) -> str:
 def _outcome_words(row: Row) -> str:
     """Return the outcome, or the reason if a method cannot run."""
     if row["outcome"] != "cannot":
-        return row["outcome"]
+        return str(row["outcome"])
     return str(row["reason"]).replace(LACKS, "lacks").replace(f" for {row['backbone']} is here", "")
 
 

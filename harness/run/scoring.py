@@ -200,12 +200,12 @@ class Scorer:
     def _keep_condition(self, cell: Cell, prompt: Prompt, condition: npt.NDArray[Any]) -> None:
         """Write the condition of the output, such as a point cloud, for views of it."""
         if cell.task.task.modality == "mesh":
-            self._store.keep_condition(cell.id, prompt.id, condition)
+            self._store.notes.keep_condition(cell.id, prompt.id, condition)
         elif cell.task.task.modality == "speech":
             words = str(prompt.data.get("reference", ""))
             from stridebench.harness.synthetic.speech import RATE
 
-            self._store.keep_sound(cell.id, prompt.id, condition, RATE, words)
+            self._store.notes.keep_sound(cell.id, prompt.id, condition, RATE, words)
 
     def score_set(self, cell: Cell) -> dict[str, StoredSetScore]:
         """The task's scores of all outputs of a cell.
@@ -312,7 +312,7 @@ class Scorer:
         if isinstance(output, str):
             sample = replace(sample, text=output, pieces=pieces(self._backbone.decode, sample.tokens))
         else:
-            sample = replace(sample, output=self._store.keep_output(cell.id, sample, output))
+            sample = replace(sample, output=self._store.notes.keep_output(cell.id, sample, output))
         if task.metrics and (self._options.allow_code or not task.runs_code):
             sample = replace(sample, scores=checked_scores(task, task.score(prompt, output, sample.tokens)))
         if grid is not None:

@@ -16,7 +16,7 @@ import pandas as pd
 
 from stridebench.harness.errors import StoreError, printable_line
 from stridebench.harness.record.outputs import ACCEPTED, BONUS, CORRECTED, DECODED, FORCED, ORIGINS, Mesh, load, origins
-from stridebench.harness.record.store import sound_file
+from stridebench.harness.record.run_notes import sound_file
 from stridebench.reports.html.text import excerpt, safe_json, text_of
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def sound_of(source: Path, run: Path, folder: Path, prefix: str) -> dict[str, ob
     """Copy the sound that a speech model heard to the page, with the words that were spoken, if they are kept.
 
     Args:
-        source: `stridebench.harness.record.store.sound_file`.
+        source: `stridebench.harness.record.run_notes.sound_file`.
         run, folder, prefix: as of ``media_of``.
     """
     if not source.is_file() or not source.resolve().is_relative_to(run.resolve()):

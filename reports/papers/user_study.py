@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 
 from stridebench.harness.errors import UsageError
 from stridebench.harness.record import stats
-from stridebench.harness.record.store import condition_file
+from stridebench.harness.record.run_notes import condition_file
 from stridebench.reports.meshes import cloud, draw
 from stridebench.reports.pareto import STYLE
 from stridebench.reports.summary import FinishedCell

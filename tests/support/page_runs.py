@@ -73,13 +73,13 @@ def with_outputs(folder: Path) -> Store:
     store = Store.create(folder, fake.body)
     for cell, output in outputs.items():
         one = record("p0", [step(2, 2), step(0, 2), step(3, 3)])
-        path = store.keep_output(cell, one.sample, output)
+        path = store.notes.keep_output(cell, one.sample, output)
         store.write(cell, Record(replace(one.sample, output=path), one.steps))
         if cell == "pictures":
             lost = record("p1", [step(2, 2), step(0, 2), step(3, 3)], output="../../etc/secret.png")
             store.write(cell, lost)
         store.seal(cell, fake.sealed_cells[cell].meta)
-    store.keep_sound("heard", "p0", np.sin(np.arange(16_000) / 20), 16_000, "good evening")
+    store.notes.keep_sound("heard", "p0", np.sin(np.arange(16_000) / 20), 16_000, "good evening")
     store.write("heard", fake.records["heard"][0])
     store.seal("heard", fake.sealed_cells["heard"].meta)
     return store

@@ -254,7 +254,7 @@ class _Group:
                 own = weights.gguf() if server.weights == "gguf" else weights.folder
                 words = server.words(str(use.options.get("model") or own or ""), use.method, host, port)
                 address["model"] = ""  # it serves one model, under a name that it chooses
-                place = self._store.log_of_worker(f"engine-{use.label}", "server")
+                place = self._store.notes.log_of_worker(f"engine-{use.label}", "server")
                 log = stack.enter_context(open(place, "wb"))
                 try:
                     stack.enter_context(started(server, words, address["url"], log, use.method))

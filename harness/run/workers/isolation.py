@@ -193,7 +193,7 @@ class IsolatedCells:
         self._suite = group.plan.suite.suite
         self._cells = frozenset(cell for cell in group.cells if group.plan.isolated(cell))
         served = [cell for cell in group.cells if cell in self._cells or group.plan.scored_apart(cell)]
-        marks = {cell: group.store.started(cell.id) for cell in served}
+        marks = {cell: group.store.notes.started(cell.id) for cell in served}
         self._failed: dict[Cell, str] = {}
         self._runs = dict.fromkeys(served, 0)
         """How many earlier runs ended while a worker was busy with a cell."""
@@ -298,13 +298,13 @@ class IsolatedCells:
             if cell not in self._failed and self._runs[cell]:
                 self._mark(cell, self._runs[cell], doing)
             elif cell not in self._failed:
-                store.unmark_started(cell.id)
+                store.notes.unmark_started(cell.id)
 
     def _mark(self, cell: Cell, runs: int, doing: str) -> None:
         who = "its task" if doing.startswith("scored") else "this method"
         again = f"{runs} runs ended while {who} {doing}, so it is not started again"
         reason = again if runs >= RUNS else f"a run ended while {who} {doing}"
-        self._group.store.mark_started(cell.id, reason, runs)
+        self._group.store.notes.mark_started(cell.id, reason, runs)
 
     def _sample_limit(self, samples: int) -> Limit | None:
         seconds = self._suite.sample_limit_s
@@ -331,7 +331,7 @@ class IsolatedCells:
     def _give_up(self, cell: Cell, reason: str) -> None:
         self._failed[cell] = reason
         self._group.options.progress.say(f"{cell.label}: {reason}")
-        self._group.store.mark_started(cell.id, reason)
+        self._group.store.notes.mark_started(cell.id, reason)
 
     def _started(self) -> Worker:
         """Return the worker, and start one if there is none.
@@ -349,7 +349,7 @@ class IsolatedCells:
         options = replace(self._group.options, progress=Progress(), interruptible=False)
         path, threads = str(store.path.resolve()), torch.get_num_threads()
         setup = WorkerSetup(self._suite.model_dump(), path, options, group, threads)
-        self._log = store.log_of_worker(*group)
+        self._log = store.notes.log_of_worker(*group)
         try:
             self._worker = Worker(setup, self._log)
         except (WorkerEnded, StrideError) as error:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pandas as pd
 from matplotlib.figure import Figure
 
-from stridebench.harness.record.store import condition_file
+from stridebench.harness.record.run_notes import condition_file
 from stridebench.reports.meshes import cloud, draw
 from stridebench.reports.papers.charts import ChartData, source
 from stridebench.reports.papers.drawing import figure

@@ -31,7 +31,8 @@ from stridebench.harness.record.columns import LISTS, STEP_FIELDS, Record, Sampl
 from stridebench.harness.record.entries import CellMeta, StoredVerdict
 from stridebench.harness.record.files import partial_of
 from stridebench.harness.record.metrics import totals
-from stridebench.harness.record.store import SealedError, Store, sound_file
+from stridebench.harness.record.run_notes import sound_file
+from stridebench.harness.record.store import SealedError, Store
 
 CELLS = ["sjd-0a1b", "ar-2c3d"]
 KEY = {"T": 0, "model": {"name": "tabular", "dtype": "fp32"}, "methods": ["sjd", "ar"]}
@@ -731,10 +732,10 @@ if __name__ == "__main__":
 
 
 def test_the_sound_of_the_first_prompts_is_kept_with_its_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stridebench.harness.record.store.SOUNDS", 2)
+    monkeypatch.setattr("stridebench.harness.record.run_notes.SOUNDS", 2)
     store = Store.create(tmp_path / "run", MANIFEST)
     for prompt in ("a/1", "a/1", "b", "c"):
-        store.keep_sound(CELLS[1], prompt, np.array([0.0, 0.5, -2.0]), 16_000, "good evening")
+        store.notes.keep_sound(CELLS[1], prompt, np.array([0.0, 0.5, -2.0]), 16_000, "good evening")
     assert not sound_file(store.path, CELLS[1], "c").exists()
     path = sound_file(store.path, CELLS[1], "a/1")
     assert path.with_suffix(".txt").read_text() == "good evening"

@@ -133,7 +133,7 @@ def test_the_run_takes_the_threads_that_were_measured_for_its_plan(
     with without_shape_checks():
         run = stridebench.run(**{**SUITE, **pictures}, max_new_tokens=4, budget="10m", out=tmp_path / "run")
     store = Store.open(run.path)
-    assert [Passes.of(store.passes("embedded-digits-l", "fp32")), store.meta(run.cells[0]).threads] == [passes, 1]
+    assert [Passes.of(store.notes.passes("embedded-digits-l", "fp32")), store.meta(run.cells[0]).threads] == [passes, 1]
 
 
 def test_measuring_that_takes_half_of_the_budget_is_an_error_and_writes_nothing(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def two_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
 def measured_with(time: Callable[[int, int], float], monkeypatch: pytest.MonkeyPatch, path: Path) -> Passes:
     monkeypatch.setattr(passes, "timed_pass", given(time))
     finished(path, **SUITE)
-    body = Store.open(path).passes("tabular", DTYPE)
+    body = Store.open(path).notes.passes("tabular", DTYPE)
     assert body is not None
     return Passes.of(body)
 
@@ -162,7 +162,7 @@ def test_crafted_times_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(passes, "timed_pass", given(lambda threads, rows: float(rows * threads)))
     plan = plan_of(**SUITE)
     store = start(tmp_path / "run", plan)
-    store.keep_passes("tabular", DTYPE, {"threads": 2, "by_threads": [], "rows": [], "drafters": {}})
+    store.notes.keep_passes("tabular", DTYPE, {"threads": 2, "by_threads": [], "rows": [], "drafters": {}})
     with pytest.raises(StoreError, match="no times of passes"):
         serial(plan, store, Options())
 
@@ -224,7 +224,7 @@ def test_too_many_threads_are_said() -> None:
 def test_threads_of_a_suite_are_compared_with_one_and_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(passes, "timed_pass", given(lambda threads, rows: 4.0 * threads))
     finished(tmp_path / "run", **SUITE, threads=2)
-    body = Store.open(tmp_path / "run").passes("tabular", DTYPE)
+    body = Store.open(tmp_path / "run").notes.passes("tabular", DTYPE)
     assert body is not None
     measured = Passes.of(body)
     assert measured.threads == 2 and measured.by_threads == ((1, 4.0), (2, 8.0))

@@ -14,7 +14,8 @@ from click.testing import CliRunner
 from stridebench.harness.cli.main import stride
 from stridebench.harness.errors import UsageError
 from stridebench.harness.record.outputs import Mesh, save
-from stridebench.harness.record.store import Store, condition_file
+from stridebench.harness.record.run_notes import condition_file
+from stridebench.harness.record.store import Store
 from stridebench.harness.synthetic import shapes
 from stridebench.reports.papers import user_study as study
 from tests.support.fake_store import empty, meta, record, step

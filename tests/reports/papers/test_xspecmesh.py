@@ -17,7 +17,8 @@ from stridebench.harness.plan import presets, resolve
 from stridebench.harness.plan.expand import expand
 from stridebench.harness.record import stats
 from stridebench.harness.record.outputs import Mesh, save
-from stridebench.harness.record.store import Store, condition_file
+from stridebench.harness.record.run_notes import condition_file
+from stridebench.harness.record.store import Store
 from stridebench.harness.registry import TASKS
 from stridebench.harness.synthetic import shapes
 from stridebench.reports import meshes

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import pytest
 
 from stridebench.harness.errors import RunIncomplete
+from stridebench.harness.record.run_notes import RunNotes
 from stridebench.harness.record.store import Store
 from stridebench.harness.registry import METHODS, TASKS
 from stridebench.harness.run.workers import isolation, process, protocol
@@ -138,8 +139,8 @@ def killed_at(monkeypatch: pytest.MonkeyPatch, request: int) -> None:
         def ask(self, request_: Any, limit: isolation.Limit | None) -> Any:
             asked.append(request_.cell)
             if len(asked) > request:
-                monkeypatch.setattr(Store, "unmark_started", lambda *_: None)
-                monkeypatch.setattr(Store, "mark_started", lambda *_: None)
+                monkeypatch.setattr(RunNotes, "unmark_started", lambda *_: None)
+                monkeypatch.setattr(RunNotes, "mark_started", lambda *_: None)
                 raise RunEnds
             return super().ask(request_, limit)
 
@@ -156,7 +157,9 @@ def test_a_killed_run_starts_its_isolated_cell_again_once(
         with monkeypatch.context() as patch, pytest.raises(RunEnds):
             killed_at(patch, request)
             run(tmp_path / "run", *words, *(["--resume"] if index else []))
-        marks = [Store.open(tmp_path / "run").started(path.stem) for path in (tmp_path / "run" / "started").iterdir()]
+        marks = [
+            Store.open(tmp_path / "run").notes.started(path.stem) for path in (tmp_path / "run" / "started").iterdir()
+        ]
         assert [mark and mark.runs for mark in marks] == [index + 1]
     monkeypatch.setattr(isolation, "Worker", Refuses)
     outcome, cells = run(tmp_path / "run", *words, "--resume")
@@ -325,7 +328,7 @@ def test_an_interrupted_run_starts_its_isolated_cells_again(
 ) -> None:
     class Interrupted(InThisProcess):
         def ask(self, request: protocol.DecodeRequest, limit: isolation.Limit | None) -> Any:
-            assert Store.open(tmp_path / "run").started(request.cell) is not None
+            assert Store.open(tmp_path / "run").notes.started(request.cell) is not None
             signal.raise_signal(number)
             raise AssertionError("the signal is raised before this")
 

@@ -21,6 +21,7 @@ import pytest
 from stridebench.harness.errors import RunIncomplete, StoreError, UsageError
 from stridebench.harness.plan.cells import Plan
 from stridebench.harness.record.entries import CellMeta
+from stridebench.harness.record.run_notes import RunNotes
 from stridebench.harness.record.store import Store
 from stridebench.harness.run.executors import check_executor, summary
 from stridebench.harness.run.loading import Options
@@ -139,13 +140,13 @@ def test_a_unit_lost_too_often_fails_with_the_reason_and_no_other_does(tmp_path:
 
 @pytest.mark.faults
 def test_the_last_retry_decodes_in_a_process_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    processes, log = [], Store.log_of_worker
+    processes, log = [], RunNotes.log_of_worker
 
-    def counted_log(self: Store, backbone: str, dtype: str) -> Path:
+    def counted_log(self: RunNotes, backbone: str, dtype: str) -> Path:
         processes.append(backbone)
         return log(self, backbone, dtype)
 
-    monkeypatch.setattr(Store, "log_of_worker", counted_log)
+    monkeypatch.setattr(RunNotes, "log_of_worker", counted_log)
     few = {**SUITE, "methods": ["sjd"], "temperature": [1.0]}
     serial = finished(tmp_path / "serial", **few)
     plan = plan_of(**few, timing=False)
