@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import hypothesis
@@ -76,6 +77,13 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Check no shapes in slow tests, where that takes a third of the time: quicker ones make the same calls."""
+    with without_shape_checks() if item.get_closest_marker("slow") else nullcontext():
+        return (yield)
 
 
 @pytest.fixture(scope="session")
