@@ -9,6 +9,7 @@ from stridebench.reports.summary import summarise
 from tests.support.fake_store import suite
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def frame() -> pd.DataFrame:
+    """Rows that no test changes."""
     return summarise(suite(6))

@@ -234,8 +234,8 @@ def test_a_significant_two_sample_test_is_flagged() -> None:
     assert others.startswith("tokens are distributed unlike autoregressive ones: two-sample test, p = 0.0")
 
 
-def test_full_agreement_has_an_interval_with_a_width() -> None:
-    row = summarise(suite(6)).set_index("cell").loc["t0-spec"]
+def test_full_agreement_has_an_interval_with_a_width(frame: pd.DataFrame) -> None:
+    row = frame.set_index("cell").loc["t0-spec"]
     assert (row["agreement"], row["agreement_high"]) == (1.0, 1.0)
     assert row["agreement_low"] == pytest.approx(0.025 ** (1 / 6))
 
@@ -282,14 +282,14 @@ def test_rows_by_category_are_reported() -> None:
 
 
 @pytest.mark.slow
-def test_a_real_store_gives_the_same_rows(tmp_path: Path) -> None:
-    fake = suite(5)
+def test_a_real_store_gives_the_same_rows(frame: pd.DataFrame, tmp_path: Path) -> None:
+    fake = suite(6)
     real = Store.create(tmp_path / "run", fake.body)
     for name, records in fake.records.items():
         for one in records:
             real.write(name, one)
         real.seal(name, fake.cell(name).meta)
-    pd.testing.assert_frame_equal(summarise(Store.open(tmp_path / "run")), summarise(fake), check_dtype=False)
+    pd.testing.assert_frame_equal(summarise(Store.open(tmp_path / "run")), frame, check_dtype=False)
     assert list(fake.cell("t0-ar").steps.columns) == list(real.cell("t0-ar").steps.columns)
     assert set(STEP_FIELDS) <= set(real.cell("t0-ar").steps.columns) and GREEDY["temperature"] == 0.0
 

@@ -30,8 +30,8 @@ def test_the_terminal_table_fits(frame: pd.DataFrame, width: int) -> None:
 
 
 @pytest.mark.slow
-def test_write_makes_three_files(tmp_path: Path) -> None:
-    paths = tables.write(tmp_path / "report", summarise(suite(6)))
+def test_write_makes_three_files(frame: pd.DataFrame, tmp_path: Path) -> None:
+    paths = tables.write(tmp_path / "report", frame)
     assert [path.name for path in paths] == ["summary.md", "summary.csv", "summary.tex"]
     assert pd.read_csv(paths[1])["cell"].tolist() == list(suite(6).body["cells"])
     for line in paths[0].read_text().split("## Legend")[0].splitlines():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import FrozenInstanceError
 from pathlib import Path
 from typing import Any
 
@@ -258,8 +257,6 @@ def test_an_adapter_is_written_into_a_new_folder_and_read_back(tmp_path: Path) -
     assert list(read) == [layer]
     assert torch.equal(read[layer].down, torch.ones(2, 48).double())
     assert torch.equal(read[layer].up, torch.full((48, 2), 1.5).double())  # alpha / r = 3
-    with pytest.raises(FrozenInstanceError):
-        read[layer].up = None  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(
