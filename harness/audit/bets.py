@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 import scipy  # its parts are read when they are used (see `stats`)
 
 from stridebench.harness.audit.alternatives import argmax_boosted, distribution, leaking, never_copying, powered, usable
-from stridebench.harness.audit.outcomes import FloatArray, IntArray, TokenOutcomes
+from stridebench.harness.audit.outcomes import PLACES, BoolArray, FloatArray, IntArray, TokenOutcomes
 from stridebench.harness.errors import UsageError
 
 RANGE = 4.0
@@ -22,6 +22,16 @@ STEP = 2 / (2 - np.log(3))
 
 TILTS = ("surprise", "argmax", "tail", "copy", "repeat", "draft")
 """Names of the tilts; the last is used if the drafter's distribution is known."""
+PLACED = {
+    "hotter": "hotter, p^0.8",
+    "colder": "colder, p^1.25",
+    "argmax": "argmax with 15 %",
+    "any id": "any id with 10 %",
+    "draft": "drafts untested with 30 %",
+}
+"""Kinds of bias that are bet on at each of `PLACES` alone, and the alternative that bets on each."""
+PLACED_SHARE = 0.2
+"""Share of the wealth that those bets begin with."""
 
 
 class Gains(NamedTuple):
@@ -39,6 +49,28 @@ class Gains(NamedTuple):
 
 
 @dataclass(frozen=True)
+class PlacedBet:
+    """The bet on one kind of bias at one of `PLACES`, added up over the tokens there.
+
+    Args:
+        gain: sum of log r(x) / p(x).
+        distance: total variation between p and the bias.
+        mean, square: sums of the mean of log r / p and of its square, drawn from p.
+        biased_mean, biased_square: the same, drawn from the bias.
+    """
+
+    gain: float
+    distance: float
+    mean: float
+    square: float
+    biased_mean: float
+    biased_square: float
+
+    def __add__(self, other: PlacedBet) -> PlacedBet:
+        return PlacedBet(*_floats(map(sum, zip(astuple(self), astuple(other), strict=True))))
+
+
+@dataclass(frozen=True)
 class Bets:
     """The bets on the tokens of one output, added up. Bets of several outputs add.
 
@@ -53,6 +85,7 @@ class Bets:
         distances: total variation between p and each kind of bias, summed over tokens, [B].
         means: sums of the mean of log r / p by alternative, drawn from p and from each kind of bias, [1 + B, J].
         squares: the same of its square.
+        placed: the bets at places of a step, by kind of bias and place; empty if it is unknown what a step emitted.
     """
 
     names: tuple[str, ...]
@@ -65,6 +98,7 @@ class Bets:
     distances: tuple[float, ...]
     means: tuple[tuple[float, ...], ...]
     squares: tuple[tuple[float, ...], ...]
+    placed: Mapping[str, PlacedBet] = field(default_factory=dict)
 
     def plain(self) -> dict[str, object]:
         """Return JSON values."""
@@ -74,7 +108,9 @@ class Bets:
     def of(plain: Mapping[str, Any]) -> Bets:
         """Return the bets that ``plain`` was made of."""
         tables = {name: tuple(map(tuple, plain[name])) for name in ("tilts", "means", "squares")}
-        return Bets(**{**plain, **{n: tuple(plain[n]) for n in ("names", "kinds", "gains", "distances")}, **tables})
+        rows: dict[str, Any] = {name: tuple(plain[name]) for name in ("names", "kinds", "gains", "distances")}
+        placed = {name: PlacedBet(**bet) for name, bet in plain.get("placed", {}).items()}
+        return Bets(**{**plain, **rows, **tables, "placed": placed})
 
 
 def gains_of(outcomes: TokenOutcomes) -> Gains:
@@ -157,7 +193,26 @@ def bet(outcomes: TokenOutcomes, tokens: IntArray, near: IntArray, probs: FloatA
         distances=_floats([np.abs(law - outcomes.p).sum() / 2 for law in laws[1:]]),
         means=_table([np.einsum("na,naj->j", law * bets_on, gains.log) for law in laws]),
         squares=_table([np.einsum("na,naj->j", law * bets_on, gains.log**2) for law in laws]),
+        placed=_placed(outcomes, gains, kinds, place, counted),
     )
+
+
+def _placed(
+    outcomes: TokenOutcomes, gains: Gains, kinds: Mapping[str, FloatArray], place: IntArray, counted: BoolArray
+) -> dict[str, PlacedBet]:
+    """Return the bets at places of a step: those of some alternatives, added up over the tokens of one place."""
+    if outcomes.places is None:
+        return {}
+    placed: dict[str, PlacedBet] = {}
+    bets_on = outcomes.p.sum(1) > 0
+    for kind in PLACED.keys() & kinds.keys():
+        log, p, law = gains.log[:, :, gains.names.index(PLACED[kind])], outcomes.p, kinds[kind]
+        gain = log[np.arange(len(place)), place] * counted
+        moments = [(weights * power).sum(1) * bets_on for weights in (p, law) for power in (log, log**2)]
+        sums = np.stack([gain, np.abs(law - p).sum(1) / 2, *moments], axis=1)
+        for name, row in zip(PLACES, outcomes.places.T.astype(np.float64) @ sums, strict=True):
+            placed[f"{kind} at {name}"] = PlacedBet(*_floats(row))
+    return dict(sorted(placed.items()))
 
 
 def _floats(values: Iterable[Any]) -> tuple[float, ...]:
@@ -190,11 +245,18 @@ def newton_path(tilts: FloatArray) -> FloatArray:
     return path
 
 
-def mixture(gains: FloatArray, wealth: FloatArray) -> FloatArray:
-    """Return the log e-value: alternatives and tilts begin with equal shares. [..., J] and [..., D] give [...]."""
+def mixture(gains: FloatArray, wealth: FloatArray, placed: FloatArray | None = None) -> FloatArray:
+    """Return the log e-value: alternatives and tilts begin with equal shares. [..., J] and [..., D] give [...].
+
+    Args:
+        placed: log gains of the bets at places of a step, [..., M], which share `PLACED_SHARE` of the wealth.
+    """
     joint = np.concatenate([gains, wealth], axis=-1)
     total: FloatArray = scipy.special.logsumexp(joint, axis=-1) - np.log(joint.shape[-1])
-    return total
+    if placed is None or not placed.shape[-1]:
+        return total
+    at_places = scipy.special.logsumexp(placed, axis=-1) - np.log(placed.shape[-1])
+    return np.logaddexp(total + np.log(1 - PLACED_SHARE), at_places + np.log(PLACED_SHARE))
 
 
 def added_up(outputs: Sequence[Bets]) -> Bets:
@@ -206,6 +268,9 @@ def added_up(outputs: Sequence[Bets]) -> Bets:
     if not outputs:
         raise UsageError("there is no output to audit")
     names = tuple(dict.fromkeys(name for bets in outputs for name in bets.names))
+    placed: dict[str, PlacedBet] = {}
+    for name, placed_bet in (item for bets in outputs for item in bets.placed.items()):
+        placed[name] = placed[name] + placed_bet if name in placed else placed_bet
     kinds = tuple(dict.fromkeys(kind for bets in outputs for kind in bets.kinds))
     width = max(len(row) for bets in outputs for row in (*bets.tilts, ()))
     gains, distances = np.zeros(len(names)), np.zeros(len(kinds))
@@ -227,4 +292,5 @@ def added_up(outputs: Sequence[Bets]) -> Bets:
         distances=_floats(distances),
         means=_table(moments[0]),
         squares=_table(moments[1]),
+        placed=placed,
     )

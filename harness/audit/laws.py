@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from stridebench.harness.audit.outcomes import FloatArray, TokenOutcomes, copied, counted
+from stridebench.harness.audit.outcomes import BoolArray, FloatArray, TokenOutcomes, copied, counted
 from stridebench.harness.core.canvas import Canvas, Filled, Read
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.errors import UsageError
@@ -118,6 +118,7 @@ def outcomes_of(
     q: Tensor | None = None,
     unguided: Tensor | None = None,
     prompt: int | None = None,
+    places: BoolArray | None = None,
 ) -> TokenOutcomes:
     """Return the outcomes of the tokens from ``start`` on.
 
@@ -128,6 +129,7 @@ def outcomes_of(
         q: the drafter's distributions, [N, V].
         unguided: the target's without its guidance, [N, V].
         prompt: length of the prompt. Default: ``start``.
+        places: of `step_places`, [N, L].
     """
     count = min(EXPLICIT, laws.probs.shape[1])
     p, ids = laws.probs.topk(count)
@@ -149,6 +151,7 @@ def outcomes_of(
         unguided=None if unguided is None else _gathered(unguided, ids),
         stood=counted(context, 0, start, host_ids),
         stood_in_output=counted(context, start if prompt is None else prompt, start, host_ids),
+        places=places,
     )
 
 

@@ -47,6 +47,8 @@ class ClaimedSource:
 def audit_file(path: Path, claimed: ClaimedSource, device: str = "cpu", fetch: bool = True) -> tuple[str, Audit]:
     """Audit the outputs in a file of JSON lines such as ``{"prompt_ids": [1, 2], "output_ids": [3, 4]}``.
 
+    A line may name the number of tokens that each decode step emitted, such as ``"emitted": [1, 1]``.
+
     Returns:
         The type in which the distributions were computed, and the audit.
 
@@ -70,12 +72,12 @@ def audit_file(path: Path, claimed: ClaimedSource, device: str = "cpu", fetch: b
     load_drafter = cache(partial(presets.drafter, backbone, fetch=fetch))
     bets = []
     with torch.inference_mode():
-        for prompt, output in outputs:
+        for prompt, output, emitted in outputs:
             logits = target_logits(backbone, prompt, output)
             drafts = None
             if claimed.drafter is not None:
                 drafts = drafter_logits(backbone, load_drafter, claimed.drafter, prompt, output)
-            bets.append(bets_on(logits, [*prompt, *output], sampling, margin, drafts))
+            bets.append(bets_on(logits, [*prompt, *output], sampling, margin, drafts, emitted=emitted))
     return backbone.dtype, audit(bets)
 
 

@@ -13,6 +13,18 @@ GRAM = 2
 """Length of the n-gram whose last continuation in the context is the copy."""
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+BEHIND = ("the first token behind accepted drafts", "the first token behind a rejected draft")
+POSITIONS = {
+    "token 1 of a step": (0, 1),
+    "token 2 of a step": (1, 2),
+    "token 3 of a step": (2, 3),
+    "token 4 of a step": (3, 4),
+    "tokens 5 to 8 of a step": (4, 8),
+    "tokens 9 to 16 of a step": (8, 16),
+}
+"""Places of a step at which its tokens are bet on once more: the first offset from its begin, and the one behind."""
+PLACES = (*POSITIONS, *BEHIND)
 
 
 @dataclass(frozen=True)
@@ -29,6 +41,7 @@ class TokenOutcomes:
         unguided: probability of each outcome if guidance is dropped, [N, A], or None without guidance.
         stood: how often the outcome's id stands in the context so far, [N, A]; 0 for the other ids together.
         stood_in_output: the same of the output alone, without the prompt.
+        places: whether the token is at each of `PLACES`, [N, L], or None if it is unknown which tokens a step emitted.
     """
 
     p: FloatArray
@@ -40,6 +53,7 @@ class TokenOutcomes:
     unguided: FloatArray | None = None
     stood: FloatArray | None = None
     stood_in_output: FloatArray | None = None
+    places: BoolArray | None = None
 
     def __len__(self) -> int:
         return len(self.p)
@@ -69,6 +83,30 @@ def counted(context: Sequence[int], begin: int, start: int, ids: IntArray) -> Fl
         counts[inverse[start + row : start + row + 1]] += 1
     rows *= known
     return rows
+
+
+def step_places(emitted: Sequence[int], tokens: int) -> BoolArray:
+    """Return which tokens of an output are at each of `PLACES`, [N, L].
+
+    A place may depend on what is known before its token, and whether a step goes on is not: block verification decides
+    it with the tokens that follow. So a place is counted from the begin of a step, wherever that step ends, and the
+    next begin that counts is the first behind it. Given the begins of steps up to a begin, an exact sampler's tokens
+    from there on are distributed as the target's.
+
+    Args:
+        emitted: tokens of each step, in order; the last step may reach beyond the output.
+    """
+    begins = np.cumsum([0, *emitted[:-1]])
+    marks = np.zeros((tokens, len(PLACES)), dtype=np.bool_)
+    for column, (first, stop) in enumerate(POSITIONS.values()):
+        free = 0
+        for begin in begins:
+            if begin >= free:
+                marks[begin + first : begin + stop, column] = True
+                free = begin + stop
+    for begin, before in zip(begins[1:], emitted, strict=False):
+        marks[begin : begin + 1, PLACES.index(BEHIND[before == 1])] = True
+    return marks
 
 
 def copied(context: Sequence[int], start: int) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from jaxtyping import Float
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from stridebench.harness.audit.bets import Bets, added_up, bet
 from stridebench.harness.audit.laws import laws_of, outcomes_of
+from stridebench.harness.audit.outcomes import step_places
 from stridebench.harness.core.backbone import Backbone
 from stridebench.harness.core.capabilities import Capabilities
 from stridebench.harness.core.draft import Draft
@@ -77,6 +78,7 @@ def bets_on(
     margin: float,
     draft_logits: Float[Tensor, "N V"] | None = None,
     plain_logits: Float[Tensor, "N V"] | None = None,
+    emitted: Sequence[int] = (),
 ) -> Bets:
     """Return the bets on an output.
 
@@ -86,6 +88,7 @@ def bets_on(
         margin: distance of a logit from a cut of top-k or top-p within which nothing is bet; see `laws.MARGINS`.
         draft_logits: of a drafter, whose draws are warped as the target's.
         plain_logits: of the target without its guidance.
+        emitted: tokens of each step, if they are known; then the places of a step are bet on too.
 
     Raises:
         UsageError: T = 0. ContractError: an alternative of a package breaks the contract, or logits are not finite.
@@ -96,6 +99,7 @@ def bets_on(
             "audit in fp32 or bf16"
         )
     start, parts = len(context) - len(logits), []
+    places = step_places(emitted, len(logits)) if emitted else None
     for first in range(0, len(logits), ROWS):
         laws = laws_of(logits[first : first + ROWS], sampling, margin)
         size, place = len(laws.probs), start + first
@@ -105,7 +109,8 @@ def bets_on(
             for table in (draft_logits, plain_logits)
         )
         near, probs = (table.gather(1, tokens)[:, 0].cpu().numpy() for table in (laws.near, laws.probs))
-        outcomes = outcomes_of(laws, context, place, sampling.top_p, q, plain, start)
+        marks = None if places is None else places[first : first + ROWS]
+        outcomes = outcomes_of(laws, context, place, sampling.top_p, q, plain, start, marks)
         parts.append(bet(outcomes, tokens[:, 0].cpu().numpy(), near, probs))
     return added_up(parts)
 
@@ -116,8 +121,16 @@ def bets_on(
 KEYS = ("prompt_ids", "output_ids")
 
 
-def read_outputs(path: Path, capabilities: Capabilities) -> list[tuple[list[int], list[int]]]:
-    """Return the prompt and output ids of each line; empty lines and other keys are left out.
+class FileOutput(NamedTuple):
+    """The prompt and output ids of a line, and the tokens of each decode step; none if the line does not say."""
+
+    prompt: list[int]
+    output: list[int]
+    emitted: list[int]
+
+
+def read_outputs(path: Path, capabilities: Capabilities) -> list[FileOutput]:
+    """Return the outputs of a file; empty lines and other keys are left out.
 
     Raises:
         UsageError: the file cannot be read or holds no line, or a line is not such an object, lacks an id, or has one
@@ -137,7 +150,7 @@ def _numbered(lines: list[str]) -> Iterator[tuple[int, str]]:
     return ((number, line) for number, line in enumerate(lines, start=1) if line.strip())
 
 
-def _output(where: str, line: str, capabilities: Capabilities) -> tuple[list[int], list[int]]:
+def _output(where: str, line: str, capabilities: Capabilities) -> FileOutput:
     try:
         entry: Any = json.loads(line, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
@@ -150,7 +163,14 @@ def _output(where: str, line: str, capabilities: Capabilities) -> tuple[list[int
             f"{where}: prompt and output have {len(prompt) + len(output)} ids, and the context of the backbone is "
             f"{capabilities.context}; leave the line out, or name the backbone that made it"
         )
-    return prompt, output
+    emitted = entry.get("emitted", [])
+    whole = isinstance(emitted, list) and all(type(count) is int and count > 0 for count in emitted)
+    if not whole or (emitted and sum(emitted) < len(output)):
+        raise UsageError(
+            f"{where}: emitted is {emitted!r:.60}; give the tokens of each decode step, at least 1 each and "
+            f"{len(output)} together, or leave it out"
+        )
+    return FileOutput(prompt, output, emitted)
 
 
 def _refuse_constant(word: str) -> NoReturn:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from stridebench.harness.audit.bets import TILTS, Bets, added_up, mixture, newton_path
-from stridebench.harness.audit.outcomes import FloatArray
+from stridebench.harness.audit.bets import PLACED_SHARE, TILTS, Bets, added_up, mixture, newton_path
+from stridebench.harness.audit.outcomes import BEHIND, FloatArray
 from stridebench.harness.record.metrics import refuting
 
 SEEN = 1.2815515655446004
@@ -75,20 +76,21 @@ def audit(outputs: Sequence[Bets], cells: int = 1) -> Audit:
     wealth = newton_path(np.array(bets.tilts))[-1] if bets.tilts else np.zeros(0)
     gains = dict(zip(bets.names, bets.gains, strict=True))
     gains |= {f"tilt by {name}": float(value) for name, value in zip(TILTS, wealth, strict=False)}
-    threshold = refuting(cells)
-    single = float(np.log(threshold) + np.log(len(gains)))
-    visible = visible_distances(bets, single)
-    enough = next((n for n in LONGER if _visible_tv(bets, visible_distances(bets, single, n))), None)
+    placed = np.array([bet.gain for bet in bets.placed.values()])
+    threshold, names = refuting(cells), len(gains)
+    gains |= {name: bet.gain for name, bet in bets.placed.items()}
+    groups = _visibilities(bets, threshold, names)
+    enough = next((n for n in LONGER if _least_of_all(_visibilities(bets, threshold, names, n))), None)
     return Audit(
-        log_e=LARGEST if bets.impossible else min(float(mixture(np.array(bets.gains), wealth)), LARGEST),
+        log_e=LARGEST if bets.impossible else min(float(mixture(np.array(bets.gains), wealth, placed)), LARGEST),
         tokens=bets.tokens,
         near=bets.near,
         impossible=bets.impossible,
-        visible_tv=_visible_tv(bets, visible),
+        visible_tv=_least_of_all(groups),
         best="a token that cannot be drawn" if bets.impossible else max(gains, key=lambda name: gains[name]),
         gains=gains,
         threshold=threshold,
-        visible=visible,
+        visible={name: _least(kinds) for name, kinds in groups.items()},
         needed=None if enough is None else round_up(bets.tokens * enough),
     )
 
@@ -99,13 +101,22 @@ def round_up(tokens: float) -> int:
     return math.ceil(tokens / unit - 1e-9) * unit
 
 
-def _visible_tv(bets: Bets, visible: Mapping[str, float | None]) -> float | None:
-    """Return the largest of the visible distances; None if a kind that is not seen could be stronger."""
-    seen = [tv for tv in visible.values() if tv is not None]
-    total = max(bets.tokens + bets.near + bets.impossible, 1)
-    strongest = dict(zip(bets.kinds, np.array(bets.distances) / total, strict=True))
-    unseen = [strongest[kind] for kind, tv in visible.items() if tv is None]
+class _Visibility(NamedTuple):
+    """The least total variation a token of one kind of bias that 9 of 10 audits refute, or None; and the strongest."""
+
+    seen: float | None
+    strongest: float
+
+
+def _least(kinds: Sequence[_Visibility]) -> float | None:
+    """Return the total variation from which on all kinds are seen; None if an unseen kind could be as strong."""
+    seen = [kind.seen for kind in kinds if kind.seen is not None]
+    unseen = [kind.strongest for kind in kinds if kind.seen is None]
     return max(seen) if seen and max(unseen, default=0.0) < max(seen) else None
+
+
+def _least_of_all(groups: Mapping[str, Sequence[_Visibility]]) -> float | None:
+    return _least([kind for kinds in groups.values() for kind in kinds])
 
 
 def evidence_path(outputs: Sequence[Bets]) -> list[tuple[int, float]]:
@@ -119,35 +130,50 @@ def evidence_path(outputs: Sequence[Bets]) -> list[tuple[int, float]]:
     gains = np.zeros((len(outputs), len(columns)))
     for row, bets in zip(gains, outputs, strict=True):
         row[[columns[name] for name in bets.names]] = bets.gains
+    placed = np.array([[bets.placed[n].gain if n in bets.placed else 0.0 for n in together.placed] for bets in outputs])
     tokens = np.cumsum([bets.tokens for bets in outputs])
     wealth = newton_path(np.array(together.tilts)) if together.tilts else np.zeros((0, 0))
     started = np.vstack([np.zeros((1, wealth.shape[1])), wealth])
-    log_e = np.minimum(mixture(gains.cumsum(0), started[tokens]), LARGEST)
+    log_e = np.minimum(mixture(gains.cumsum(0), started[tokens], placed.cumsum(0)), LARGEST)
     log_e[np.cumsum([bets.impossible for bets in outputs]) > 0] = LARGEST
     return [(int(count), float(value)) for count, value in zip(tokens, log_e, strict=True)]
 
 
-def visible_distances(bets: Bets, threshold: float, times: float = 1.0) -> dict[str, float | None]:
-    """Return, for each kind of bias, the least total variation a token that 9 of 10 audits refute.
+def _visibilities(bets: Bets, threshold: float, names: int, times: float = 1.0) -> dict[str, list[_Visibility]]:
+    """Return how visible each kind of bias is; kinds at places of a step are in two groups.
 
     A sampler that draws from the biased distribution with probability s has a gain whose mean and variance are known
     from those under both; the sum over tokens is taken as normal. The variance is bounded from above by that of the
     pooled tokens. Tilts, which adapt, are left out.
 
     Args:
-        threshold: of a single alternative's log gain.
+        threshold: of the e-value.
+        names: number of alternatives and tilts.
         times: so many times the tokens, all like these.
     """
     total = bets.tokens + bets.near + bets.impossible
-    if not total:
-        return dict.fromkeys(bets.kinds)
+    needs = np.log(threshold) + np.log(names) - (np.log(1 - PLACED_SHARE) if bets.placed else 0.0)
     means, squares = np.array(bets.means), np.array(bets.squares)
+    groups = {
+        kind: [_visibility(total, times, needs, distance, means[[0, row]], squares[[0, row]])]
+        for row, (kind, distance) in enumerate(zip(bets.kinds, bets.distances, strict=True), start=1)
+    }
+    needs = np.log(threshold) + np.log(max(len(bets.placed), 1)) - np.log(PLACED_SHARE)
+    for name, bet in bets.placed.items():
+        means, squares = np.array([[bet.mean], [bet.biased_mean]]), np.array([[bet.square], [bet.biased_square]])
+        group = "behind a step" if name.endswith(BEHIND) else "one place of a step"
+        groups.setdefault(group, []).append(_visibility(total, times, needs, bet.distance, means, squares))
+    return groups
+
+
+def _visibility(
+    total: int, times: float, needs: float, distance: float, means: FloatArray, squares: FloatArray
+) -> _Visibility:
+    """Return how visible a bias is: the first rows are sums of moments of the gains under p, the others under it."""
+    if not total:
+        return _Visibility(None, 0.0)
     share = STRENGTHS[:, None]
-    visible: dict[str, float | None] = {}
-    for row, (kind, distance) in enumerate(zip(bets.kinds, bets.distances, strict=True), start=1):
-        mean = (1 - share) * means[0] + share * means[row]
-        square = (1 - share) * squares[0] + share * squares[row]
-        spread: FloatArray = np.sqrt(np.maximum(square - mean**2 / total, 0.0))
-        seen = (times * mean - SEEN * np.sqrt(times) * spread >= threshold).any(axis=1)
-        visible[kind] = float(STRENGTHS[seen.argmax()] * distance / total) if seen.any() else None
-    return visible
+    mean, square = ((1 - share) * table[0] + share * table[1] for table in (means, squares))
+    spread: FloatArray = np.sqrt(np.maximum(square - mean**2 / total, 0.0))
+    seen = (times * mean - SEEN * np.sqrt(times) * spread >= needs).any(axis=1)
+    return _Visibility(float(STRENGTHS[seen.argmax()] * distance / total) if seen.any() else None, distance / total)

@@ -101,7 +101,8 @@ def command(
     A sampler is refuted at an e-value of 1000. A correct one reaches it once in a thousand audits, however long one
     looks. "visible TV" is the bias, in total variation a token, that would have been refuted in 9 of 10 audits of so
     many tokens, if it is of one of the kinds that --json lists: a smaller bias or one of another kind may be there. A
-    line of a file is {"prompt_ids": [1, 2], "output_ids": [3, 4]}.
+    line of a file is {"prompt_ids": [1, 2], "output_ids": [3, 4]}; it may name the tokens of each decode step, such as
+    "emitted": [1, 1], and then biases at one place of a step are bet on too.
 
     A server of vLLM is audited by its own scoring, which needs no weights: it decodes the prompts at T, reads prompt
     and output again, and the bets use the probabilities that it gives the tokens then. With --plain its plain decode

@@ -39,21 +39,34 @@ EARLIER = "its outputs were scored without an audit; `stride audit RUN` makes on
 
 
 def audited_sample(
-    group: LoadedGroup, cell: Cell, prompt: Prompt, context: Sequence[int], logits: Float[Tensor, "N V"]
+    group: LoadedGroup,
+    cell: Cell,
+    prompt: Prompt,
+    context: Sequence[int],
+    logits: Float[Tensor, "N V"],
+    emitted: Sequence[int] = (),
 ) -> dict[str, object]:
     """Return the bets on one output, for `Sample.audit`, or ``{reason}`` if they could not be made.
 
     Args:
         context: prompt and output ids.
         logits: of the target, for each token of the output.
+        emitted: tokens of each step.
     """
     try:
-        return _bets(group, cell, prompt, context, logits).plain()
+        return _bets(group, cell, prompt, context, logits, emitted).plain()
     except (Exception, SystemExit) as error:  # a package's alternative may raise anything; the cell says why
         return {"reason": one_line(error, "audit: ")}
 
 
-def _bets(group: LoadedGroup, cell: Cell, prompt: Prompt, context: Sequence[int], logits: Float[Tensor, "N V"]) -> Bets:
+def _bets(
+    group: LoadedGroup,
+    cell: Cell,
+    prompt: Prompt,
+    context: Sequence[int],
+    logits: Float[Tensor, "N V"],
+    emitted: Sequence[int] = (),
+) -> Bets:
     start = len(context) - len(logits)
     draft_logits = plain_logits = None
     if (name := _drafter(cell)) is not None:
@@ -61,7 +74,8 @@ def _bets(group: LoadedGroup, cell: Cell, prompt: Prompt, context: Sequence[int]
     if Requirement.ANY_ORDER not in cell.method.requirements:
         plain_logits = unguided_logits(group.backbone, group.load_drafter, prompt, context[start:])
     margin = max(MARGINS[cell.dtype], MARGINS[group.backbone.dtype])
-    return bets_on(logits, context, cell.sampling, margin, draft_logits, plain_logits)
+    drafts = cell.role == "method"  # each step of a baseline emits one token, so its places are no places
+    return bets_on(logits, context, cell.sampling, margin, draft_logits, plain_logits, emitted if drafts else ())
 
 
 def audited_canvas(group: LoadedGroup, cell: Cell, prompt: Prompt, canvas: Canvas) -> dict[str, object]:

@@ -259,7 +259,8 @@ class Scorer:
 
             if run.filling is not None:
                 return replace(sample, audit=audited_canvas(self._group, cell, prompt, run.filling))
-            return replace(sample, audit=audited_sample(self._group, cell, prompt, context, logits))
+            emitted = [step.emitted for step in attempt.steps]
+            return replace(sample, audit=audited_sample(self._group, cell, prompt, context, logits, emitted))
         baseline = self._baseline(cell, sample)
         if baseline is None:
             return sample

@@ -140,13 +140,14 @@ def _audit_cell(group: LoadedGroup, cell: Cell) -> AuditedCell:
         return _audit_canvas(group, cell)
     prompts = {prompt.id: prompt for prompt in group.plan.prompts[cell.task]}
     bets: list[Bets] = []
-    for (name, _), tokens in group.store.outputs(cell.id).items():
+    emitted = group.store.cell(cell.id).steps.groupby(["prompt", "repetition"], sort=False)["emitted"].agg(list)
+    for (name, repetition), tokens in group.store.outputs(cell.id).items():
         if not tokens:
             continue
         prompt = prompts[name]
         logits = target_logits(group.backbone, prompt, tokens)
         context = [*group.backbone.open(prompt).tokens, *map(int, tokens)]
-        plain = audited_sample(group, cell, prompt, context, logits.double())
+        plain = audited_sample(group, cell, prompt, context, logits.double(), emitted.get((name, repetition), ()))
         if "gains" not in plain:
             return AuditedCell(cell.id, cell.label, claim, dtype, None, str(plain["reason"]))
         bets.append(Bets.of(plain))

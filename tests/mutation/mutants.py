@@ -19,8 +19,11 @@ TARGETS = (
     "harness/record/stats.py",
     "harness/record/columns.py",
     "harness/record/metrics.py",
+    "harness/proof",
+    "harness/audit",
     "reports/gate/baseline.py",
     "reports/gate/decision.py",
+    "reports/summary.py",
     "harness/backbones/slots",
 )
 """``reports/gate/compare.py`` decides nothing: it prints two runs beside each other."""

@@ -132,6 +132,8 @@ def _pytest(tree: Path, tests: Sequence[str], limit_s: int, cover: Sequence[str]
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     sys.dont_write_bytecode = True
     sys.path[:] = [str(tree), *(entry for entry in sys.path if Path(entry or ".").resolve() not in (ROOT, tree))]
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("stridebench", "tests")]:
+        del sys.modules[name]  # otherwise their submodules come from this checkout, not from the tree
     output = os.open(tree.with_suffix(".log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(output, 1)
     os.dup2(output, 2)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -40,3 +42,40 @@ def log_e(outcomes: TokenOutcomes, law: FloatArray, runs: int, seed: int = 1) ->
 
 def without_drafter(outcomes: TokenOutcomes) -> TokenOutcomes:
     return replace(outcomes, q=None)
+
+
+class Decode(NamedTuple):
+    """An output of a simulated speculative decode, as the place of each token among its outcomes.
+
+    Args:
+        emitted: tokens of each step.
+    """
+
+    places: IntArray
+    emitted: list[int]
+
+
+def decoded_in_steps(
+    outcomes: TokenOutcomes, seed: int, gamma: int = 4, biased: Callable[[int, int], FloatArray | None] | None = None
+) -> Decode:
+    """Simulate speculative decoding.
+
+    Args:
+        gamma: drafts a step.
+        biased: returns another distribution to draw from, or None, for a token and its offset in a step; the offset is
+            negative behind a step, by the number of drafts that the step accepted, less one.
+    """
+    assert outcomes.q is not None
+    rng, places, emitted, accepted = np.random.default_rng(seed), [], [], 0
+    for row, (p, q) in enumerate(zip(outcomes.p, outcomes.q, strict=True)):
+        law = None if biased is None else biased(row, accepted if accepted else -1 - (emitted or [1])[-1])
+        x = int(rng.choice(len(p), p=q / q.sum()))
+        if accepted < gamma and rng.random() * q[x] < p[x]:
+            accepted += 1
+        else:
+            above = p if accepted == gamma else np.maximum(p - q, 0)
+            x = int(rng.choice(len(p), p=above / above.sum()))
+            emitted.append(accepted + 1)
+            accepted = 0
+        places.append(x if law is None else int(rng.choice(len(p), p=law / law.sum())))
+    return Decode(np.array(places), [*emitted, accepted] if accepted else emitted)

@@ -23,7 +23,7 @@ def bets_of(outcomes: TokenOutcomes, seed: int = 1) -> Bets:
 
 def assert_close(one: Bets, other: Bets) -> None:
     for name, value in vars(one).items():
-        if name not in ("names", "kinds"):
+        if name not in ("names", "kinds", "placed"):
             np.testing.assert_allclose(np.array(value), np.array(getattr(other, name)), atol=1e-6, err_msg=name)
 
 

@@ -85,16 +85,16 @@ SMALL = Capabilities(vocabulary=10, context=6)
 def test_lines_are_read_and_other_keys_and_empty_lines_left_out(tmp_path: Path) -> None:
     path = tmp_path / "served.jsonl"
     path.write_text(
-        '{"prompt_ids": [1, 2], "output_ids": [9], "time": 0.5}\n\n{"prompt_ids": [0], "output_ids": [3]}\n'
+        '{"prompt_ids": [1, 2], "output_ids": [9], "time": 0.5}\n\n{"prompt_ids": [0], "output_ids": [3], "emitted": [2]}\n'
     )
-    assert read_outputs(path, SMALL) == [([1, 2], [9]), ([0], [3])]
+    assert read_outputs(path, SMALL) == [([1, 2], [9], []), ([0], [3], [2])]
 
 
 def test_a_mark_of_the_byte_order_and_ends_of_lines_within_a_text_are_read(tmp_path: Path) -> None:
     path = tmp_path / "served.jsonl"
     line = '{"prompt_ids": [1, 2], "output_ids": [9], "text": "a\u2028b\x85c"}\r\n'
     path.write_bytes(b"\xef\xbb\xbf" + 2 * line.encode())
-    assert read_outputs(path, SMALL) == 2 * [([1, 2], [9])]
+    assert read_outputs(path, SMALL) == 2 * [([1, 2], [9], [])]
 
 
 @pytest.mark.parametrize(
@@ -104,6 +104,8 @@ def test_a_mark_of_the_byte_order_and_ends_of_lines_within_a_text_are_read(tmp_p
         ("tokens", ":1: not JSON"),
         ("[1, 2]", ":1: found a JSON list"),
         ('{"prompt_ids": [1]}', ":1: output_ids is None"),
+        ('{"prompt_ids": [1], "output_ids": [1, 2], "emitted": [1]}', r":1: emitted is \[1\]; .* and 2 together"),
+        ('{"prompt_ids": [1], "output_ids": [1, 2], "emitted": [2, 0]}', r":1: emitted is \[2, 0\]"),
         ('{"prompt_ids": [], "output_ids": [1]}', r":1: prompt_ids is \[\]"),
         ('{"prompt_ids": [1], "output_ids": "12"}', ":1: output_ids is '12'"),
         ('{"prompt_ids": [1], "output_ids": [1.0]}', r":1: output_ids\[0\] is 1.0; give whole numbers"),

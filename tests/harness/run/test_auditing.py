@@ -82,6 +82,9 @@ def test_an_approximate_method_is_not_audited_by_its_own_passes() -> None:
 
 def test_bets_with_a_drafter_use_its_distribution(cells: dict[str, SealedCell]) -> None:
     bets = {label: json.loads(cell.samples["audit"].iloc[0]) for label, cell in cells.items() if len(cell.samples)}
+    assert (
+        "draft at token 2 of a step" in bets["speculative T=1"]["placed"] and not bets["autoregressive T=1"]["placed"]
+    )
     assert "no residual" in bets["speculative T=1"]["names"] and "no residual" not in bets["sjd T=1"]["names"]
     assert len(bets["speculative T=1"]["tilts"][0]) == 1 + len(bets["sjd T=1"]["tilts"][0])
 
