@@ -36,6 +36,11 @@ Statistic = Callable[[FloatArray], FloatArray]
 RESAMPLES = 5000
 FEWEST = 6
 """Number of clusters (prompts, or repetitions of a single prompt) below which a bootstrap gives no interval."""
+WIDENED = 12
+"""Number of clusters below which the tails of a studentized interval are smaller, down to two thirds at six clusters.
+
+With the nominal tails, intervals of very skew figures of six prompts cover the truth in 91 of 100 cases.
+"""
 FEWEST_TESTED = 4
 """Number of clusters below which there is neither a test nor an interval of `bounded_mean`."""
 
@@ -89,7 +94,8 @@ class Bootstrap:
         if not len(self.values):
             return Interval(self.estimate, None, None, self.n)
         if self.pivots is not None:
-            above, below = np.quantile(self.pivots, [(1 + level) / 2, (1 - level) / 2], method="inverted_cdf")
+            tail = (1 - level) / 2 * min(1.0, (self.n + WIDENED / 2) / (1.5 * WIDENED))
+            above, below = np.quantile(self.pivots, [1 - tail, tail], method="inverted_cdf")
             if not np.isfinite([above, below]).all():  # many resamples hold one value alone, so their error is 0
                 return Interval(self.estimate, None, None, self.n)
             return Interval(self.estimate, float(self.estimate - above), float(self.estimate - below), self.n)

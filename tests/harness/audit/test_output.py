@@ -85,7 +85,8 @@ SMALL = Capabilities(vocabulary=10, context=6)
 def test_lines_are_read_and_other_keys_and_empty_lines_left_out(tmp_path: Path) -> None:
     path = tmp_path / "served.jsonl"
     path.write_text(
-        '{"prompt_ids": [1, 2], "output_ids": [9], "time": 0.5}\n\n{"prompt_ids": [0], "output_ids": [3], "emitted": [2]}\n'
+        '{"prompt_ids": [1, 2], "output_ids": [9], "time": 0.5}\n\n'
+        '{"prompt_ids": [0], "output_ids": [3], "emitted": [2]}\n'
     )
     assert read_outputs(path, SMALL) == [([1, 2], [9], []), ([0], [3], [2])]
 

@@ -16,7 +16,6 @@ from stridebench.harness.core import loop
 from stridebench.harness.core.backbone import Backbone
 from stridebench.harness.core.capabilities import Requirement
 from stridebench.harness.core.clock import CpuClock, Stopwatch
-from stridebench.harness.core.draft import Acceptance, Path
 from stridebench.harness.core.method import Claim, Method, Mutant
 from stridebench.harness.core.run import Run
 from stridebench.harness.core.sampling import Sampling, warp
@@ -55,9 +54,20 @@ from stridebench.harness.proof.random_cases import random_case, try_random
 from stridebench.harness.proof.verdicts import Verdicts
 from stridebench.harness.record.entries import StoredVerdict
 from stridebench.harness.registry import METHODS
-from stridebench.methods.drafters.draft_model import ModelDrafter
-from stridebench.methods.speculative import Speculative
-from stridebench.methods.verifiers.rejection import verify_chain
+from tests.power.held_out import (
+    HELD_OUT,
+    ColdIsGreedy,
+    EqualSample,
+    HeldOut,
+    LargeIds,
+    LateTokens,
+    LongPrompt,
+    NinthDraft,
+    OwnMultinomial,
+    SharedBuffer,
+    TopPDropped,
+    fixed,
+)
 from tests.support.one_by_one import OneByOne
 
 SEED = 0
@@ -91,45 +101,6 @@ BIASES: dict[str, Callable[[Run], bool]] = {
 }
 
 
-class AfterSixtyFourTokens(OneByOne):
-    def token(self, run: Run, p: torch.Tensor) -> torch.Tensor:
-        return super().token(run, p**2 / (p**2).sum() if run.emitted >= 64 else p)
-
-
-class IdsAbove255(OneByOne):
-    def token(self, run: Run, p: torch.Tensor) -> torch.Tensor:
-        p = torch.cat([p[:, :256], 2 * p[:, 256:]], 1)
-        return super().token(run, p / p.sum())
-
-
-class WithoutTopP(OneByOne):
-    """Forget top-p if top-k is given."""
-
-    def step(self, run: Run, state: None) -> Acceptance:
-        z = run.target.forward()
-        p = warp(z, replace(run.sampling, top_p=1.0)) if run.sampling.top_k else run.probs(z)
-        return Acceptance(Path.root(p), self.token(run, p))
-
-
-@dataclass(frozen=True)
-class NinthDraft(Speculative):
-    """From the ninth draft on the squared distribution is sampled."""
-
-    drafter: str = "toy"
-    gamma: int = 12
-
-    def step(self, run: Run, state: ModelDrafter) -> Acceptance:
-        draft = state.propose(run)
-        p = run.probs(run.target.forward(draft))
-        p[8:] = p[8:] ** 2 / (p[8:] ** 2).sum(-1, keepdim=True)
-        return verify_chain(draft.tokens, draft.probs, p, run.draws)
-
-
-class DrawsOfTorch(OneByOne):
-    def token(self, run: Run, p: torch.Tensor) -> torch.Tensor:
-        return torch.multinomial(p[0], 1)[0]  # the line that the hint names
-
-
 class DrawsOfNumpy(OneByOne):
     def token(self, run: Run, p: torch.Tensor) -> torch.Tensor:
         return torch.tensor(np.random.choice(p.shape[1], p=p[0].numpy()))
@@ -140,49 +111,6 @@ class HoldsAGenerator(OneByOne):
 
     def token(self, run: Run, p: torch.Tensor) -> torch.Tensor:
         return torch.multinomial(p[0], 1, generator=self.generator)[0]
-
-
-@dataclass(frozen=True)
-class EqualToOwnSample(Speculative):
-    """A draft is accepted if the target draws the same token there. Exact, and every draft is one more draw."""
-
-    drafter: str = "toy"
-    gamma: int = 3
-
-    def step(self, run: Run, state: ModelDrafter) -> Acceptance:
-        draft = state.propose(run)
-        p = run.probs(run.target.forward(draft))
-        drawn = run.draws.categorical(p, "resid")
-        n = int((drawn[:-1] == draft.tokens).cumprod(0).sum())
-        path = Path(
-            torch.arange(len(draft.tokens)).where(torch.arange(len(draft.tokens)) < n, -1),
-            torch.tensor(n),
-            p.new_zeros(()),
-        )
-        return Acceptance(path, drawn[n])
-
-
-SHARED: dict[str, torch.Tensor] = {}
-"""What `SharesItsBuffer` keeps for all rows of a batch together."""
-
-
-@dataclass(frozen=True)
-class SharesItsBuffer(Speculative):
-    """After the first step the drafter's distributions lie in a buffer that all rows of a batch overwrite."""
-
-    drafter: str = "toy"
-    gamma: int = 1
-
-    def step(self, run: Run, state: ModelDrafter) -> Acceptance:
-        draft = state.propose(run)
-        if draft.probs is None or not run.emitted:
-            return verify_chain(draft.tokens, draft.probs, run.probs(run.target.forward(draft)), run.draws)
-        SHARED["q"] = draft.probs
-        p = run.probs(run.target.forward(draft))  # the other rows draft meanwhile
-        return verify_chain(draft.tokens, SHARED["q"], p, run.draws)
-
-
-LENGTHS: list[Method[Any]] = [Shy("a prompt of sixteen"), NinthDraft(), AfterSixtyFourTokens(), IdsAbove255()]
 
 
 def word_of_run(method: Method[Any], batch: int = 1) -> StoredVerdict:
@@ -196,22 +124,37 @@ def word_of_run(method: Method[Any], batch: int = 1) -> StoredVerdict:
     return judge.of(cell, [sample])  # type: ignore[arg-type,list-item]
 
 
+SHOWN = (TopPDropped, ColdIsGreedy, LongPrompt, LateTokens, NinthDraft, LargeIds)
+"""Methods whose bias waits for a condition that few cases meet; the others are slow tests."""
+
+
+def held_out() -> list[Any]:
+    biased = (one for one in HELD_OUT if one.biased)
+    return [pytest.param(one, marks=() if one.kind in SHOWN else pytest.mark.slow) for one in biased]
+
+
 class TestRuns:
-    @pytest.mark.parametrize("method", [*LENGTHS, WithoutTopP(), Shy("T below 0.3")], ids=repr)
-    def test_fixed_cases_and_the_proof_of_a_run_see_long_texts_large_vocabularies_and_both_cuts(
-        self, method: Method[Any]
+    @pytest.mark.parametrize("one", held_out(), ids=lambda one: one.name)
+    def test_a_biased_method_that_was_held_out_is_broken_on_fixed_cases_and_in_the_proof_of_a_run(
+        self, one: HeldOut
     ) -> None:
-        assert max(measure(method, case).total_variation for case in CASES[11:]) > CAUGHT
-        assert word_of_run(method).word == "broken"
+        assert fixed(one) == "broken"
+        assert word_of_run(one.kind(), int(str(one.run.get("batch", 1)))).word == "broken"
+
+    @pytest.mark.audit
+    @pytest.mark.parametrize("one", [one for one in HELD_OUT if not one.biased], ids=lambda one: one.name)
+    def test_an_exact_method_that_was_held_out_is_exact_unless_it_draws_elsewhere(self, one: HeldOut) -> None:
+        elsewhere = one.kind is OwnMultinomial
+        assert fixed(one) == ("broken (two decodes with the same draws differ)" if elsewhere else "exact")
 
     def test_random_cases_see_a_cut_that_is_dropped_beside_another(self) -> None:
-        (one,) = try_random({"drops": [WithoutTopP()]}, 60, SEED, math.inf)
+        (one,) = try_random({"drops": [TopPDropped()]}, 60, SEED, math.inf)
         assert one.verdict == "broken"
 
     @pytest.mark.parametrize(
         ("method", "source"),
         [
-            (DrawsOfTorch(), "torch's global generator moved, at "),
+            (OwnMultinomial(), "torch's global generator moved, at "),
             (DrawsOfNumpy(), "numpy's global generator moved."),
             (HoldsAGenerator(), "it may hold a generator or state of its own"),
         ],
@@ -219,20 +162,20 @@ class TestRuns:
     def test_a_method_that_draws_elsewhere_is_broken_with_a_hint(self, method: Method[Any], source: str) -> None:
         note = word_of_run(method).note
         assert note.startswith("two decodes with the same draws differ: ") and source in note
-        line = DrawsOfTorch.token.__code__.co_firstlineno + 1
-        assert (f"{__file__}:{line}." in note) == isinstance(method, DrawsOfTorch)
+        line = OwnMultinomial.token.__code__.co_firstlineno + 1
+        assert (f"{OwnMultinomial.token.__code__.co_filename}:{line}." in note) == isinstance(method, OwnMultinomial)
 
     def test_a_bias_has_no_hint_of_another_source(self) -> None:
-        assert prove(WithoutTopP(), CASES, mutants=False).hint == ""
+        assert prove(TopPDropped(), CASES, mutants=False).hint == ""
 
     @pytest.mark.slow
     def test_drafts_compared_with_samples_of_the_target_are_enumerated_on_every_fixed_case(self) -> None:
-        method = EqualToOwnSample()
+        method = EqualSample()
         proof = prove(method, mutants=False)
         assert (proof.verdict, len(proof.cases)) == ("exact", len(cases_of(method)))
 
     def test_a_run_in_batches_sees_a_buffer_that_rows_share(self) -> None:
-        assert [word_of_run(SharesItsBuffer(), batch).word for batch in (1, 4)] == ["exact", "broken"]
+        assert [word_of_run(SharedBuffer(gamma=1), batch).word for batch in (1, 4)] == ["exact", "broken"]
         assert word_of_run(METHODS.get("speculative")(drafter="toy", gamma=1), 4).word == "exact"
 
     def test_pictures_are_proved_in_batches_too(self) -> None:
