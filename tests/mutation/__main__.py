@@ -109,6 +109,8 @@ def measure_coverage(paths: Sequence[str], workers: int) -> None:
 
 
 def _test_files(path: Path) -> list[str]:
+    if "::" in path.name:
+        return [str(path.relative_to(ROOT))]
     paths = [path] if path.is_file() else path.rglob("test_*.py")
     return [str(file.relative_to(ROOT)) for file in paths]
 
@@ -248,9 +250,12 @@ def options() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description="mutation testing of the spine")
     parser.add_argument("--sample", type=int, default=300)
+    parser.add_argument("--first", type=int, help="stop after so many mutants of the sample, in its order")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--tests", nargs="+", default=TESTS, help="files and folders whose quick tests try the mutants")
+    parser.add_argument(
+        "--tests", nargs="+", default=TESTS, help="files, folders and ids of quick tests that try mutants"
+    )
     parser.add_argument("--budget", type=float, default=30.0, help="CPU seconds of tests before a mutant survives")
     parser.add_argument("--machine", default="", help="the machine in words, for the results")
     parser.add_argument("--again", action="store_true", help="measure more tests and run the survivors again")
@@ -273,7 +278,7 @@ def main() -> int:
     if arguments.again or not COVERED.exists():
         measure_coverage(arguments.tests, arguments.workers)
     covered, done = covering(), finished()
-    chosen = sample(mutants(), arguments.sample, arguments.seed)
+    chosen = sample(mutants(), arguments.sample, arguments.seed)[: arguments.first]
     tasks = []
     for mutant in chosen:
         if mutant.key not in done:

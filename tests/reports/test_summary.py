@@ -55,6 +55,19 @@ def test_the_prediction_counts_the_start_of_the_baseline_and_leaves_out_prompts_
     assert row["predicted"] == pytest.approx(2 * 11 / 12) == row["speedup"]
 
 
+def test_without_a_shared_prompt_or_without_timing_nothing_is_predicted() -> None:
+    store = empty().add(meta("ar", role="baseline"), [record(f"p{i}", [step()] * 10) for i in range(4)])
+    store.add(meta("m"), [record(f"q{i}", [step(1, 2)] * 5) for i in range(4)])
+    row = summarise(store).set_index("cell").loc["m"]
+    assert "predicted" not in row or np.isnan(row["predicted"])
+    untimed = tiny()
+    untimed.sealed_cells["m"].facts["timed"] = False
+    row = summarise(untimed).set_index("cell").loc["m"]
+    shown = {name for name, figure in row.items() if not pd.isna(figure)}
+    assert {"scr", "tau", "acceptance"} <= shown and not {"speedup", "predicted", "step_p50_ms", "ms_per_token"} & shown
+    assert row["flags"] == "not timed (timing: off)"
+
+
 @pytest.mark.slow
 def test_a_metric_is_that_of_the_record(frame: pd.DataFrame) -> None:
     cell = suite(6).cell("t0-spec")

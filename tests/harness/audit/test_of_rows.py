@@ -75,6 +75,19 @@ def test_the_distance_of_two_rows_is_at_least_what_their_tokens_show(
     assert distance(logs(one), logs(other)) == pytest.approx(least)
 
 
+def test_a_text_that_continues_its_pairs_as_before_is_refuted_by_the_bet_on_copies() -> None:
+    rows = [row(P, token, 6) for token in [0, 1, 2, 3, 4, 5] * 12]
+    result = audit([bets_on_rows(rows, 6)])
+    assert result.verdict == "refuted" and result.best == "copy of an n-gram with 20 %"
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.4])
+def test_a_token_beyond_the_most_probable_ones_bets_only_at_temperature_one(temperature: float) -> None:
+    rows = [row(P, 0, 2), row(P, 5, 2)]
+    at_one, elsewhere = bets_on_rows(rows, 2), bets_on_rows(rows, 2, temperature)
+    assert (at_one.tokens, at_one.near) == (2, 0) and (elsewhere.tokens, elsewhere.near) == (1, 1)
+
+
 def test_rows_bet_on_earlier_tokens_of_the_output() -> None:
     """A sampler that never repeats a token is refuted, by the bets that know the tokens so far."""
     ids: Sequence[int] = np.random.default_rng(0).permutation(200).tolist()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import torch
 
 from stridebench.harness.audit import output
 from stridebench.harness.audit.bets import Bets, added_up
-from stridebench.harness.audit.output import bets_on, drafter_logits, read_outputs, target_logits
+from stridebench.harness.audit.output import bets_on, drafter_logits, read_outputs, target_logits, unguided_logits
 from stridebench.harness.audit.verdict import audit
 from stridebench.harness.backbones.toy import Tabular
 from stridebench.harness.core.capabilities import Capabilities
@@ -74,6 +75,14 @@ def test_a_drafter_is_read_along_the_output_with_its_own_context() -> None:
     logits = drafter_logits(MODEL, lambda name: drafter, "small", PROMPT, tokens)
     torch.testing.assert_close(logits, expected)
     assert not warp(logits, Sampling(1.0)).equal(warp(target_logits(MODEL, PROMPT, tokens), Sampling(1.0)))
+
+
+def test_a_model_without_guidance_is_not_read_without_it() -> None:
+    def refuse(name: str) -> Tabular:
+        raise AssertionError(name)
+
+    plain = SimpleNamespace(capabilities=SimpleNamespace(guidance=1), toy_drafters=False)
+    assert unguided_logits(plain, refuse, PROMPT, [1, 2]) is None  # type: ignore[arg-type]
 
 
 # Anybody's tokens are read, and each malformed line is named.

@@ -310,3 +310,15 @@ def test_a_mutant_that_the_first_piece_does_not_catch_is_tried_on_the_other() ->
     assert not prove(method, [GREEDY_CASE]).catches
     proof = prove(method, [GREEDY_CASE], later=[DRAWN_CASE])
     assert proof.catches and [str(case) for case in proof.cases] == [str(GREEDY_CASE)]
+
+
+def test_published_settings_and_injected_bugs_are_pieces_only_if_they_are_asked_for() -> None:
+    settings = {name: contract.settings_of(name) for name in ("speculative", "zipar")}
+
+    def kinds(**asked: bool) -> set[tuple[str, str, int]]:
+        listed = pieces(settings, **asked)
+        return {(one.kind, one.method, one.index) for one in listed if one.kind in ("bug", "published")}
+
+    bugs = {("bug", name, index) for name in settings for index in range(len(METHODS.get(name).mutants))}
+    assert bugs and kinds(whole=False, bugs=True) == bugs
+    assert kinds(whole=True, bugs=False) == {("published", "speculative", 0)}  # no text fits a method of pictures

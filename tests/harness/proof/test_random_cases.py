@@ -175,7 +175,11 @@ class TestRuns:
         assert (proof.verdict, len(proof.cases)) == ("exact", len(cases_of(method)))
 
     def test_a_run_in_batches_sees_a_buffer_that_rows_share(self) -> None:
-        assert [word_of_run(SharedBuffer(gamma=1), batch).word for batch in (1, 4)] == ["exact", "broken"]
+        assert [word_of_run(SharedBuffer(gamma=1), batch).word for batch in (1, 2, 4)] == [
+            "exact",
+            "broken",
+            "broken",
+        ]
         assert word_of_run(METHODS.get("speculative")(drafter="toy", gamma=1), 4).word == "exact"
 
     def test_pictures_are_proved_in_batches_too(self) -> None:
@@ -340,6 +344,12 @@ class TestDrawn:
         masked, picture = METHODS.get("masked_diffusion")(), METHODS.get("zipar")()
         assert all(random_case(masked, SEED, index).masked for index in range(20))
         assert all(random_case(picture, SEED, index).grid for index in range(20))
+
+    def test_a_case_names_what_it_sets_and_nothing_else(self) -> None:
+        every = Sampling(0.7, 2, 0.5, "filter_first", 0.25)
+        words = "V=3 length=2 seed=1 T=0.7 top_k=2 top_p=0.5 min_p=0.25 filter_first prompt=2,1 batch=2 guidance=2"
+        assert str(Case(3, 2, 1, every, prompt=(2, 1), batch=2, guidance=2.0)) == words
+        assert str(Case(3, 2, 1, Sampling(1.0))) == "V=3 length=2 seed=1 T=1"
 
     def test_no_name_tells_that_a_case_is_a_toy(self) -> None:
         names = {case.backbone().name for case in CASES}

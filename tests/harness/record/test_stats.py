@@ -315,6 +315,13 @@ def test_intervals_are_percentiles_widened_to_students_t() -> None:
     assert (default.low, default.high) == pytest.approx((-0.982899, 0.982899), abs=1e-6)
 
 
+@pytest.mark.parametrize(("n", "tail"), [(24, 0.025), (12, 0.025), (9, 0.025 * 5 / 6), (6, 0.025 * 2 / 3)])
+def test_studentized_intervals_cut_equal_tails_which_are_smaller_for_few_prompts(n: int, tail: float) -> None:
+    pivots = np.linspace(-1, 1, 20_001)
+    interval = stats.Bootstrap(3.0, pivots, n, pivots).interval()
+    assert [interval.low, interval.high] == pytest.approx([3 - (1 - 2 * tail), 3 + (1 - 2 * tail)], abs=2e-4)
+
+
 @pytest.mark.parametrize(
     ("estimate", "values", "p"),
     [
@@ -364,6 +371,11 @@ def test_two_one_sided_t_tests_by_hand(margin: float, p: float, verdict: str) ->
         bounds = sorted((sign * 0.063721, sign * 0.236279))
         assert [result.low, result.high] == pytest.approx(bounds, abs=1e-6)
         assert result.p == pytest.approx(p, abs=1e-6)
+
+
+def test_three_prompts_have_no_equivalence_test() -> None:
+    few = stats.equivalence(series(GAPS[:3]), series(GAPS[:3]), 0.25)
+    assert few == stats.Equivalence(0.0, None, None, 0.25, None, 3, "inconclusive")
 
 
 @pytest.mark.parametrize(("margin", "alpha"), [(0.0, 0.05), (-1.0, 0.05), (np.inf, 0.05), (1.0, 0.0), (1.0, 0.5)])

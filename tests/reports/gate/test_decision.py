@@ -10,6 +10,7 @@ import xml.etree.ElementTree as ET
 from typing import Any
 
 import pytest
+from scipy.special import stdtrit
 
 from stridebench.harness.errors import StoreError, UsageError
 from stridebench.reports.gate.baseline import figures_of, make_baseline
@@ -239,6 +240,9 @@ def test_identical_cells_have_no_change() -> None:
     varied = run(Sim(), prompts=8)
     visible = [row.visible for row in gate(varied, make_baseline(varied)).rows[:3]]
     assert all(0.1 < drop <= 1 for drop in visible)
+    factor = stdtrit(7, 1 - FAIL_ALPHA) + stdtrit(7, 0.95)
+    for row in gate(varied, make_baseline(varied)).rows[:3]:
+        assert row.visible == pytest.approx(min(1.0, factor * row.noise))
 
 
 def test_the_visible_drop_by_hand() -> None:
@@ -410,6 +414,8 @@ def test_seconds_are_compared_on_equal_machines_with_reruns_alone() -> None:
     assert verdicts == ["inconclusive", "pass"]  # the reruns move by 2 %, so 5 % would not be seen
     assert near[0].verdict == "pass" and "is not judged: a loss of 5.0% would not be seen" in near[0].notes[-1]
     assert [row.verdict for row in gate(slower(2.0), baseline).rows if row.metric == "speedup"] == ["fail"]
+    (timed,) = (row for row in near[0].rows if row.metric == "speedup")
+    assert timed.high - timed.change == pytest.approx(timed.change - timed.low) and timed.high > timed.change
     untimed = slower(2.0)
     untimed.sealed_cells["c0"].facts["timed"] = False
     assert "speedup" not in {row.metric for row in gate(untimed, baseline).rows}
