@@ -256,7 +256,8 @@ def mixture(gains: FloatArray, wealth: FloatArray, placed: FloatArray | None = N
     if placed is None or not placed.shape[-1]:
         return total
     at_places = scipy.special.logsumexp(placed, axis=-1) - np.log(placed.shape[-1])
-    return np.logaddexp(total + np.log(1 - PLACED_SHARE), at_places + np.log(PLACED_SHARE))
+    joined: FloatArray = np.logaddexp(total + np.log(1 - PLACED_SHARE), at_places + np.log(PLACED_SHARE))
+    return joined
 
 
 def added_up(outputs: Sequence[Bets]) -> Bets:

@@ -253,9 +253,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--first", type=int, help="stop after so many mutants of the sample, in its order")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument(
-        "--tests", nargs="+", default=TESTS, help="files, folders and ids of quick tests that try mutants"
-    )
+    parser.add_argument("--tests", nargs="+", default=TESTS, help="files, folders and ids whose quick tests try them")
     parser.add_argument("--budget", type=float, default=30.0, help="CPU seconds of tests before a mutant survives")
     parser.add_argument("--machine", default="", help="the machine in words, for the results")
     parser.add_argument("--again", action="store_true", help="measure more tests and run the survivors again")

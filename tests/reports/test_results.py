@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import yaml
@@ -42,12 +42,48 @@ def test_an_interval_holds_its_value(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "tables"),
-    [("README.md", 1), ("docs/gate.md", 1), ("docs/engines.md", 2), ("docs/machines.md", 3), ("docs/speed.md", 7)],
+    [
+        ("README.md", 1),
+        ("docs/gate.md", 1),
+        ("docs/engines.md", 2),
+        ("docs/machines.md", 3),
+        ("docs/report.md", 1),
+        ("docs/speed.md", 7),
+    ],
 )
 def test_a_pages_tables_are_those_of_the_data(name: str, tables: int) -> None:
     page = (ROOT / name).read_text(encoding="utf-8")
     assert len(results.BLOCK.findall(page)) >= tables
     assert results.filled(page) == page, f"run `python -m tests.results {name}`"
+
+
+COVERAGE = results.read("intervals").table("coverage").rows
+BOUNDED = ("share of", "GenEval", "pass@10", "T2I-CompBench", "judge", "speed-up")
+"""Figures whose intervals are conservative: they hold for any distribution, or are percentiles of a median."""
+LIMITS = {
+    **dict.fromkeys(BOUNDED, "conservative: above 98 for some numbers of prompts"),
+    "SCR, one prompt in ten is easy": "most samples of few prompts lack the easy one, and nothing in them tells",
+}
+
+
+def figures_of_coverage() -> list[Any]:
+    """The figures of the table; those that miss 92 to 98 % fail, with the reason."""
+    named = dict.fromkeys(row[0] for row in COVERAGE)
+    reasons = {figure: next((why for name, why in LIMITS.items() if figure.startswith(name)), "") for figure in named}
+    return [
+        pytest.param(figure, marks=pytest.mark.xfail(strict=True, reason=why) if why else ())
+        for figure, why in reasons.items()
+    ]
+
+
+@pytest.mark.parametrize("figure", figures_of_coverage())
+def test_intervals_cover_the_truth_in_92_to_98_percent(figure: str) -> None:
+    covered = [float(row[3]) for row in COVERAGE if row[0] == figure]
+    assert len(covered) == 3 and all(92 <= share <= 98 for share in covered)
+
+
+def test_conservative_intervals_cover_at_least_95_percent() -> None:
+    assert all(float(row[3]) >= 95 for row in COVERAGE if row[0].startswith(BOUNDED))
 
 
 def test_a_changed_value_in_a_page_is_replaced() -> None:
