@@ -41,6 +41,7 @@ def shrink(plain: dict[str, Any]) -> None:
     plain |= {"max_new_tokens": min(most, TOKENS) if isinstance(most, int) else most}
     plain.pop("budget", None)
     plain |= {"prove": False, "warmup": 0, "repetitions": 1, "greedy_check": {"prompts": 0}}
+    plain["threads"] = 1  # a second one makes passes of a tiny model slower, many times on a busy machine
 
 
 def stand_in(name: Any) -> Any:

@@ -257,8 +257,7 @@ def _sheet(scene: SheetScene, facts: PaperFacts) -> TextTable:
         for line, match in zip(lines, matches, strict=True)
     ]
     title = scene.heading(**facts.fields(scene))
-    layout, paper, said = scene.layout, scene.table.paper, dict.fromkeys(scene.table.rows.get("notes", ()))
-    remarks = _remarks_of_rows(scene.table) if paper.remarks else [f"printed: {note}" for note in said if note]
+    layout, paper, remarks = scene.layout, scene.table.paper, _remarks_of_rows(scene.table)
     networks = scorer_notes(scene.run.store, shown, [key for quantity in quantities for key in quantity.keys])
     notes = [f"{layout.where}: {layout.caption}", *networks, *facts.notes(scene), *layout.first_notes, *paper.notes]
     return TextTable(title, _columns(layout, quantities, body), body, [*notes, *remarks, *layout.last_notes])
@@ -349,8 +348,9 @@ def _remarks_of_rows(table: Printed) -> list[str]:
     """Format the remarks on printed rows; rows with the same remark share a note."""
     rows_of: dict[str, list[str]] = {}
     for row in table.rows.to_dict("records"):
-        labels = " ".join([str(value) for key, value in row.items() if key != "notes"][:3])
-        for note in filter(None, str(row["notes"]).split("; ")):
+        columns = [label for label in table.layout.labels if label in row] or list(row)[:3]
+        labels = " ".join(str(row[column]) for column in columns if column != "notes")
+        for note in filter(None, str(row.get("notes", "")).split("; ")):
             rows_of.setdefault(note, []).append(labels)
     return [
         f"printed ({', '.join(rows) if len(rows) <= 4 else f'{len(rows)} rows'}): {note}"

@@ -330,7 +330,6 @@ class Paper(_Data):
         published: options of a method in the paper.
         models: presets by their printed names.
         names: selections by printed name, as in ``TableLayout.rows``.
-        remarks: whether a remark on printed rows names them.
         columns: shared parts, for YAML's anchors.
         decodings: shared parts, for YAML's anchors.
         tables: layouts by the name of their CSV.
@@ -348,7 +347,6 @@ class Paper(_Data):
     models: dict[str, str] = {}
     names: dict[str, dict[str, Any]] = {}
     notes: tuple[str, ...] = ()
-    remarks: Literal["", "of rows"] = ""
     columns: Any = None
     decodings: Any = None
     tables: dict[str, TableLayout] = {}

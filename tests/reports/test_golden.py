@@ -14,6 +14,7 @@ Compared with commit 3b63c21, every figure of the five summaries is the same (wi
 - papers-mulo_sd: ``tau`` is left out, because a step is a band of several passes.
 - papers-sjdpp: the rows of the paper's own models say "not measured". They held the figures of embedded-image, which
   now has a row for each method, and the note that it stood in every row is gone.
+- A sheet of each model, temperature and task, which its heading says, and remarks on printed rows name these rows.
 """
 
 from __future__ import annotations

@@ -33,6 +33,11 @@ def test_published_models_become_stand_ins_and_the_settings_stay() -> None:
     assert [entry.name for entry in shrunk.suite.backbones] == [f"tiny:{entry.name}" for entry in whole.suite.backbones]
     assert shrunk.methods == whole.methods
     assert {use.limit for use in shrunk.tasks} == {1} and shrunk.suite.max_new_tokens == 40
+    assert (
+        resolve.of_command("quantized", overrides).suite.threads
+        == 1
+        < (resolve.of_command("quantized").suite.threads or 0)
+    )
     own = resolve.load("papers/sjdpp", overrides)
     assert [entry.name for entry in own.suite.backbones] == ["embedded-image"]
 
