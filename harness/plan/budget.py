@@ -12,7 +12,7 @@ from typing import Any
 
 from stridebench.harness.errors import UsageError
 from stridebench.harness.plan.cells import Cell, Plan
-from stridebench.harness.plan.estimate import Costs, Forecast, assumed, scaled
+from stridebench.harness.plan.estimate import Costs, Forecast, assumed, cost_key, scaled
 from stridebench.harness.plan.expand import expand
 from stridebench.harness.plan.resolve import load, resolve_again, shipped
 from stridebench.harness.plan.suite import Chosen, duration_words
@@ -29,19 +29,21 @@ def choose(plan: Plan, costs: Costs, seconds: float) -> Chosen:
     """Return what fits into a budget.
 
     Texts get shorter before a cell is dropped, the dearest cells go first, and the time that is left is for prompts.
+    Cells without a measured cost are dropped.
 
     Raises:
         UsageError: not even the cheapest cell fits.
     """
     allowed = seconds * (1 - RESERVE)
     forecasts = {share: Forecast(plan, costs, share) for share in SHARES}
-    kept, dropped = list(plan.runnable), []
+    dropped = [cell for cell in plan.runnable if cost_key(cell) in costs.unmeasured]
+    kept = [cell for cell in plan.runnable if cell not in dropped]
     while not (fitting := [share for share in SHARES if forecasts[share].total(kept, LEAST) <= allowed]):
         shortest = forecasts[SHARES[-1]]
         dearest = max(_leaves(kept), key=lambda cell: _price(shortest, cell, plan))
         left = _without(kept, dearest)
         if not left:
-            raise _too_small(seconds, shortest.total(kept, LEAST), dearest)
+            raise _too_small(seconds, shortest.total(kept, LEAST), dearest, costs)
         dropped += [cell for cell in kept if cell not in left]
         kept = left
     share = fitting[0]
@@ -49,7 +51,12 @@ def choose(plan: Plan, costs: Costs, seconds: float) -> Chosen:
     fits = (count for count in range(most, LEAST, -1) if forecast.total(kept, count) <= allowed)
     prompts = next(fits, LEAST)
     shorter = {cell: replace(cell, max_new_tokens=scaled(plan, cell, share)).id for cell in dropped}
-    reasons = {name: _reason(forecast, cell, plan, seconds) for cell, name in shorter.items()}
+    reasons = {
+        name: f"measuring the other cells took half of the budget of {duration_words(seconds)}{costs.others}"
+        if cost_key(cell) in costs.unmeasured
+        else _reason(forecast, cell, plan, seconds)
+        for cell, name in shorter.items()
+    }
     return Chosen(prompts=prompts, tokens=share, seconds=round(forecast.total(kept, prompts), 1), dropped=reasons)
 
 
@@ -114,14 +121,20 @@ def _reason(forecast: Forecast, cell: Cell, plan: Plan, seconds: float) -> str:
     return f"it does not fit into the budget of {duration_words(seconds)}: {LEAST} prompts take about {price} here"
 
 
-def _too_small(seconds: float, needed: float, cell: Cell) -> UsageError:
-    least = math.ceil(needed / (1 - RESERVE)) + 1
-    option = f"{least}s" if least < 120 else f"{least // 60 + 1}m"
+def _too_small(seconds: float, needed: float, cell: Cell, costs: Costs) -> UsageError:
+    one = costs.cells.get(cost_key(cell))
+    measured = f", at {one.token_s:.2g} s a token and {duration_words(costs.spent_s)} of measuring" if one else ""
     return UsageError(
         f"a budget of {duration_words(seconds)} is too small for one cell: {cell.label} on {cell.backbone} and "
-        f"{cell.task.name} takes about {duration_words(needed)} here with its baseline, proof and report; give "
-        f"--budget {option} or more"
+        f"{cell.task.name} takes about {duration_words(needed)} here with its baseline, proof and report{measured}"
+        f"{costs.others}; give --budget {option_of(needed / (1 - RESERVE))} or more"
     )
+
+
+def option_of(seconds: float) -> str:
+    """Return a budget of at least so many seconds, as one types it."""
+    least = math.ceil(seconds) + 1
+    return f"{least}s" if least < 120 else f"{least // 60 + 1}m"
 
 
 def refuse_moving_prompts(words: Sequence[str]) -> None:

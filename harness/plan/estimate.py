@@ -50,12 +50,16 @@ class Costs:
         loads: seconds in which the backbone and type of a group are loaded.
         small_pass_s: of a model of about a million parameters, by which proofs and reports are scaled.
         spent_s: that the run took before its first decode.
+        unmeasured: keys of the cells that there was no time to measure.
+        others: what other processes did meanwhile, as the rest of a sentence; "" on a quiet machine.
     """
 
     cells: Mapping[object, CellCost]
     loads: Mapping[tuple[str, str], float]
     small_pass_s: float = PASS_S
     spent_s: float = 0.0
+    unmeasured: frozenset[object] = frozenset()
+    others: str = ""
 
 
 def cost_key(cell: Cell) -> object:

@@ -9,6 +9,7 @@ import math
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,9 +19,11 @@ from stridebench.harness.core.clock import CpuClock
 from stridebench.harness.core.costs import Passes
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import StrideError, UsageError
+from stridebench.harness.machine import noise
 from stridebench.harness.plan import presets
+from stridebench.harness.plan.budget import option_of
 from stridebench.harness.plan.cells import Cell, Plan
-from stridebench.harness.plan.estimate import CellCost, Costs, cost_key
+from stridebench.harness.plan.estimate import CellCost, Costs, assumed, cost_key
 from stridebench.harness.plan.expand import expand
 from stridebench.harness.plan.resolve import resolve_again
 from stridebench.harness.plan.suite import duration_words
@@ -34,7 +37,11 @@ from stridebench.harness.run.scoring import Scorer
 from stridebench.harness.run.workers.isolation import IsolatedCells
 
 MOST = 0.5
-"""The share of a budget that measuring may take."""
+"""The share of a budget that measuring may take; cells whose turn has not come by then are dropped."""
+FAST = 0.25
+"""The quantile of the steps that counts, because other work only adds time, and the first steps allocate."""
+WAITED = 0.05
+"""Threads that waited for a core in a larger share of the measured time are mentioned in errors."""
 TOKENS, TOKENS_OF_TEXT = 64, 16
 """Output tokens of a cell that are timed. Models of text are the dear ones; a window over a picture needs a start."""
 SMALL_MODEL, SMALL_PASSES = "random-llama-1m", 9
@@ -49,6 +56,10 @@ class MeasuredCosts:
     passes: Mapping[tuple[str, str], Passes]
 
 
+class _HalfSpentError(Exception):
+    """Measuring has taken its share of the budget."""
+
+
 class _Watch(Progress):
     """Keeps how long each cell took for its one prompt, scores included: the cells decode one after the other.
 
@@ -60,6 +71,7 @@ class _Watch(Progress):
     def __init__(self, begun: float, budget: float) -> None:
         self._begun, self._budget, self._last = begun, budget, begun
         self.took: dict[Cell, float] = {}
+        self.steps_ns = self.waited_ns = 0
 
     def start(self) -> None:
         """Begin with the cells of a group."""
@@ -68,24 +80,47 @@ class _Watch(Progress):
     def done(self, cell: Cell, prompt: Prompt) -> None:
         now = time.monotonic()
         self.took[cell], self._last = now - self._last, now
-        if now - self._begun > MOST * self._budget:
-            raise UsageError(
-                f"measuring {len(self.took)} cells took {duration_words(now - self._begun)} of the budget of "
-                f"{duration_words(self._budget)}, which leaves too little for the run: this machine is busy or slow; "
-                f"give a larger --budget, or --limit"
-            )
+        if self.is_over:
+            raise _HalfSpentError
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether measuring has taken its share."""
+        return self._last - self._begun > MOST * self._budget
+
+    def check(self, planned: int, others: str) -> None:
+        """Check that a method was measured.
+
+        Args:
+            planned: cells that were to be measured.
+            others: what other processes did.
+
+        Raises:
+            UsageError: there was time for baselines alone.
+        """
+        if not self.is_over or any(cell.role == "method" for cell in self.took):
+            return
+        spent = self._last - self._begun
+        raise UsageError(
+            f"measuring {len(self.took)} of {planned} cells took {duration_words(spent)} of the budget of "
+            f"{duration_words(self._budget)}, which leaves too little for the run{others}; "
+            f"give --budget {option_of(spent * planned / max(1, len(self.took)) / MOST)} or more, or --limit"
+        )
 
 
 def measure(plan: Plan, options: Options, begun: float) -> MeasuredCosts:
     """Load every backbone of a plan once, and decode the beginning of one prompt with every cell.
 
+    Small models come first, so that a busy machine leaves out the dear ones.
+
     Args:
         begun: when the run began, by ``time.monotonic``; fetching weights does not count.
 
     Raises:
-        UsageError: measuring takes more than `MOST` of the plan's budget.
+        UsageError: no method is measured within `MOST` of the plan's budget.
     """
     fetching = time.monotonic()
+    load = noise.busy(*noise.load_and_cores())
     for name in dict.fromkeys(cell.backbone for cell in plan.runnable) if options.fetch else ():
         try:
             presets.fetch(name, options.progress.say)
@@ -94,20 +129,42 @@ def measure(plan: Plan, options: Options, begun: float) -> MeasuredCosts:
     begun += time.monotonic() - fetching
     watch = _Watch(begun, plan.suite.suite.budget or math.inf)
     options.progress.say(f"measuring {len(plan.runnable)} cells on the beginning of a prompt each, to keep the budget")
-    probe, quiet = _probe(plan), replace(options, progress=Progress())
+    probe, quiet, expected = _probe(plan), replace(options, progress=Progress()), assumed(plan)
     cells: dict[object, CellCost] = {}
     loads: dict[tuple[str, str], float] = {}
     passes: dict[tuple[str, str], Passes] = {}
     with tempfile.TemporaryDirectory() as folder:
         store = Store.create(Path(folder) / "run", {**probe.manifest(), "provenance": {}})
         try:
-            for group in groups(probe):
+            for group in sorted(groups(probe), key=expected.loads.__getitem__) if expected else groups(probe):
+                if watch.is_over:
+                    break
                 loads[group], settled = _measure_group(probe, group, store, quiet, watch, cells)
                 passes |= {} if settled is None else {group: settled}
         finally:
             store.release()
-    costs = Costs(_cautious(plan, cells), loads, _small_pass(), time.monotonic() - begun)
+    others = _others(load, watch.waited_ns / max(1, watch.steps_ns))
+    watch.check(len(probe.runnable), others)
+    unmeasured = _unmeasured(probe, watch, cells)
+    costs = Costs(_cautious(plan, cells), loads, _small_pass(), time.monotonic() - begun, unmeasured, others)
     return MeasuredCosts(costs, passes)
+
+
+def _others(load: str | None, waited: float) -> str:
+    """Return the words of an error on what other processes did, or "" if the machine was quiet."""
+    threads = f"threads waited for a core for {waited:.0%} of the measured time"
+    words = [*([load] if load else []), *([threads] if waited > WAITED else [])]
+    return "".join(f"; {one}" for one in words)
+
+
+def _unmeasured(probe: Plan, watch: _Watch, cells: dict[object, CellCost]) -> frozenset[object]:
+    """Return the keys of cells whose turn did not come; a floor costs what its baseline does, which is added."""
+    late = [cell for cell in probe.runnable if cell not in watch.took] if watch.is_over else []
+    for cell in late:
+        plain = cells.get(cost_key(probe.baseline(cell)))
+        if cell.role == "floor" and plain is not None:
+            cells[cost_key(cell)] = plain
+    return frozenset({cost_key(cell) for cell in late} - cells.keys())
 
 
 def _probe(plan: Plan) -> Plan:
@@ -142,13 +199,16 @@ def _measure_group(
             passes = settle(loaded)
             loaded = replace(loaded, options=replace(options, progress=watch))
             watch.start()
-            with IsolatedCells(loaded) as isolated:
+            with suppress(_HalfSpentError), IsolatedCells(loaded) as isolated:
                 Schedule(loaded, Scorer(loaded, isolated), isolated).run()
-        for cell in loaded.cells:
+        for cell in (cell for cell in loaded.cells if cell in watch.took):
             store.seal(cell.id, probe.meta(cell).merged(CellMeta(status="done")))
             one = store.cell(cell.id)
             if len(one.steps):
-                rest = watch.took.get(cell, 0.0) - float(one.steps["wall_ns"].sum()) / 1e9
+                steps_ns = int(one.steps["wall_ns"].sum())
+                watch.steps_ns += steps_ns
+                watch.waited_ns += int(one.steps["wait_ns"].sum()) // torch.get_num_threads()
+                rest = watch.took[cell] - steps_ns / 1e9
                 cells[cost_key(cell)] = CellCost(max(0.0, rest), _token_s(one))
         return load_s, passes
     finally:
@@ -157,9 +217,9 @@ def _measure_group(
 
 
 def _token_s(cell: SealedCell) -> float:
-    """Return the seconds of an output token; the median step counts, because the first ones allocate."""
+    """Return the seconds of an output token, by the fast steps."""
     tokens = cell.steps["emitted"] + cell.steps["overshoot"]
-    return float(cell.steps["wall_ns"].median()) / 1e9 * len(tokens) / max(1, int(tokens.sum()))
+    return float(cell.steps["wall_ns"].quantile(FAST)) / 1e9 * len(tokens) / max(1, int(tokens.sum()))
 
 
 def _cautious(plan: Plan, cells: Mapping[object, CellCost]) -> dict[object, CellCost]:
@@ -179,6 +239,6 @@ def _small_pass() -> float:
     torch.set_num_threads(1)
     try:
         one = timed_pass(presets.load(SMALL_MODEL, "fp32"), Prompt("small", tokens=(7,) * 8), CpuClock())
-        return sorted(one(1) for _ in range(SMALL_PASSES))[SMALL_PASSES // 2] / 1e3
+        return min(one(1) for _ in range(SMALL_PASSES)) / 1e3
     finally:
         torch.set_num_threads(threads)

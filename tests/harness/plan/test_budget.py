@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from stridebench.harness.errors import UsageError
@@ -92,6 +94,9 @@ def test_a_budget_that_is_too_small_for_one_cell_says_how_much_one_takes() -> No
         UsageError, match=r"a budget of 10 s is too small for one cell: .*; give --budget (\d+)s or more"
     ) as error:
         choose(whole, prices, 10)
+    assert "at 0.1 s a token" in str(error.value)
+    with pytest.raises(UsageError, match="report, at 0.1 s a token and 3 s of measuring; a load of 5.3; give --budget"):
+        choose(whole, replace(prices, spent_s=3.0, others="; a load of 5.3"), 10)
     enough = int(str(error.value).rpartition("--budget ")[2].split("s")[0])
     assert len(apply(whole, choose(whole, prices, enough)).runnable) == 2
     with pytest.raises(UsageError, match=r"--budget 10m or more$"):

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 import stridebench
 from stridebench import execution
 from stridebench.harness.core.costs import Passes
 from stridebench.harness.errors import StoreError, UsageError
+from stridebench.harness.plan.budget import apply, choose
 from stridebench.harness.plan.cells import Plan
 from stridebench.harness.plan.estimate import CellCost, Costs, cost_key
-from stridebench.harness.record.store import Store
+from stridebench.harness.record.entries import CellMeta
+from stridebench.harness.record.store import SealedCell, Store
+from stridebench.harness.run import measuring
 from stridebench.harness.run.loading import Options
 from stridebench.harness.run.measuring import TOKENS_OF_TEXT, MeasuredCosts, measure
 from tests.support.cli import stride
@@ -136,9 +141,64 @@ def test_the_run_takes_the_threads_that_were_measured_for_its_plan(
     assert [Passes.of(store.notes.passes("embedded-digits-l", "fp32")), store.meta(run.cells[0]).threads] == [passes, 1]
 
 
-def test_measuring_that_takes_half_of_the_budget_is_an_error_and_writes_nothing(tmp_path: Path) -> None:
+class _Ticks:
+    """A clock that is a second later at each reading."""
+
+    def __init__(self) -> None:
+        self._now = 0
+
+    def monotonic(self) -> float:
+        self._now += 1
+        return self._now
+
+
+@pytest.fixture
+def other_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other processes have a load of 5.3 on two cores."""
+    monkeypatch.setattr(measuring.noise, "load_and_cores", lambda: (5.3, 2))
+
+
+def test_measuring_that_takes_half_of_the_budget_before_a_method_is_an_error_and_writes_nothing(
+    tmp_path: Path, other_load: None
+) -> None:
     with pytest.raises(
-        UsageError, match=r"measuring 1 cells took .* of the budget of 1 s.*a larger --budget, or --limit"
+        UsageError,
+        match=r"measuring 1 of 3 cells took .* of the budget of 1 s.*a load of 5.3 on 2 cores.*; "
+        r"give --budget \d+s or more, or --limit",
     ):
         stridebench.run(**SUITE, budget=0.001, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_cells_that_half_of_the_budget_does_not_reach_are_dropped_and_the_reason_names_the_load(
+    monkeypatch: pytest.MonkeyPatch, other_load: None
+) -> None:
+    """Each decode takes a second: the baseline, the floor and `jacobi` end 5, 6 and 7 seconds after the begin."""
+    unmeasured = {}
+    for seconds in (1000, 13):
+        tasks = [{"name": "tabular", "sampling": {"temperature": 1}}]
+        plan = plan_of(methods=["jacobi", "prompt_lookup"], tasks=tasks, max_new_tokens=4, budget=seconds)
+        monkeypatch.setattr(measuring, "time", _Ticks())
+        with without_shape_checks():
+            costs = measure(plan, Options(), 0.0).costs
+        unmeasured[seconds] = {key[0] for key in costs.unmeasured}
+    assert unmeasured == {1000: set(), 13: {"prompt_lookup"}}
+    chosen = choose(plan, replace(costs, spent_s=0.0), 1000)
+    (reason,) = chosen.dropped.values()
+    assert "measuring the other cells took half of the budget" in reason and "a load of 5.3 on 2 cores" in reason
+    assert {cell.name for cell in apply(plan, chosen).runnable} == {"autoregressive", "jacobi"}
+
+
+def test_a_cell_costs_what_its_fast_steps_do() -> None:
+    """A burst of load in half of the steps changes nothing."""
+    quiet, stalled = (
+        SealedCell(
+            "cell",
+            CellMeta(),
+            pd.DataFrame(),
+            steps=pd.DataFrame({"wall_ns": walls, "emitted": 1, "overshoot": 0}),
+            requests=pd.DataFrame(),
+        )
+        for walls in ([10**6] * 16, [10**6, 10**9] * 8)
+    )
+    assert measuring._token_s(stalled) == measuring._token_s(quiet) == 1e-3
