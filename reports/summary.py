@@ -9,18 +9,21 @@ sampled outputs differ in length.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from stridebench.harness.errors import printable_line
 from stridebench.harness.record import stats
 from stridebench.harness.record.columns import SCORER_FAILED
 from stridebench.harness.record.entries import SAMPLING, CellMeta
-from stridebench.harness.record.metrics import METRICS, totals, value
+from stridebench.harness.record.metrics import METRICS, owners, totals, value
 
 if TYPE_CHECKING:
     from stridebench.harness.record.store import SealedCell, Store
@@ -106,6 +109,11 @@ class FinishedCell:
         measured = self.samples["logprobs"].map(len).eq(self.samples["tokens"].map(len))
         return sums.assign(logprob=sums["logprob"].astype(float).where(measured))
 
+    @cached_property
+    def steps(self) -> pd.DataFrame:
+        """The steps that are not of warm-ups."""
+        return counted(self.cell.steps)
+
     @property
     def temperature(self) -> float:
         """The temperature of sampling; 0 is greedy."""
@@ -129,6 +137,12 @@ class FinishedCell:
     def role(self) -> str:
         """One of: method, baseline, floor (the second autoregressive set)."""
         return self.cell.meta.role
+
+
+def counted(steps: pd.DataFrame) -> pd.DataFrame:
+    """Return the steps that are not of warm-ups."""
+    warm = steps["warmup"].to_numpy(dtype=bool)
+    return steps[~warm] if warm.any() else steps
 
 
 def reader(store: Store) -> Callable[[str], FinishedCell]:
@@ -204,9 +218,11 @@ def measure(finished: FinishedCell, base: FinishedCell | None, floor: FinishedCe
     for name in INTERVALS:
         set_interval(row, name, metric_interval(name, frame))
     row |= {name: value(METRICS[name], frame) for name in PLAIN}
-    row |= {"disturbed_steps": disturbed_share(cell.steps), "disturbed_by": _cause(cell.steps)}
-    row["stopped"] = _stopped(cell.steps)
-    row |= _latency(cell.steps, frame) | _speed(frame, base) | _drafter_cost(finished, base) | _quality(finished, base)
+    row |= {"disturbed_steps": disturbed_share(finished.steps), "disturbed_by": _cause(cell.steps)}
+    row["stopped"] = _stopped(finished.steps)
+    row |= (
+        _latency(finished.steps, frame) | _speed(frame, base) | _drafter_cost(finished, base) | _quality(finished, base)
+    )
     drawn = finished.temperature > 0 and finished.role == "method" and row["audit_log_e"] is None
     if drawn and base is not None and floor is not None:
         row |= _two_sample(finished, base, floor)
@@ -270,12 +286,19 @@ def _plain(value: Any) -> Any:
 
 def _latency(steps: pd.DataFrame, frame: pd.DataFrame) -> Row:
     """Return the wall time of counted steps (p50 and p95) and the median of each of its phases, in ms."""
-    index = pd.MultiIndex.from_frame(steps[["prompt", "repetition"]])
-    counted = steps[index.isin(frame.index) & ~steps["warmup"].to_numpy(dtype=bool)]
-    phases = {f"{phase}_ms": counted[f"{phase}_ns"].median() / 1e6 for phase in ("draft", "target", "verify", "host")}
-    wall = counted["wall_ns"].quantile([0.5, 0.95]) / 1e6
+    own = owners(steps, frame.index) >= 0
+    phases = {
+        f"{phase}_ms": _quantiles(steps[f"{phase}_ns"].to_numpy()[own], 0.5)[0]
+        for phase in ("draft", "target", "verify", "host")
+    }
+    median, high = _quantiles(steps["wall_ns"].to_numpy()[own], 0.5, 0.95)
     prefill = frame["prefill_ms"].median()
-    return {"step_p50_ms": wall.loc[0.5], "step_p95_ms": wall.loc[0.95], **phases, "prefill_ms": prefill}
+    return {"step_p50_ms": median, "step_p95_ms": high, **phases, "prefill_ms": prefill}
+
+
+def _quantiles(ns: NDArray[Any], *levels: float) -> list[float]:
+    """Return quantiles in ms; NaN if there are no values."""
+    return [float(one) / 1e6 for one in np.quantile(ns, levels)] if len(ns) else [math.nan] * len(levels)
 
 
 def _drafter_cost(finished: FinishedCell, base: FinishedCell | None) -> Row:
@@ -283,7 +306,7 @@ def _drafter_cost(finished: FinishedCell, base: FinishedCell | None) -> Row:
     if base is None:
         return {}
     drafts, targets = (
-        cell.cell.steps[~cell.cell.steps["warmup"].astype(bool)][[f"{kind}_ns", passes]].sum()
+        {name: int(cell.steps[name].sum()) for name in (f"{kind}_ns", passes)}
         for cell, kind, passes in ((finished, "draft", "draft_nfe"), (base, "target", "nfe"))
     )
     if not drafts["draft_nfe"] or not targets["target_ns"]:
@@ -317,11 +340,12 @@ def disturbed_share(steps: pd.DataFrame) -> float:
     In such a step threads waited for a core, another process computed on the GPU, or its clock was a tenth below the
     highest of the cell.
     """
-    counted = steps[~steps["warmup"].astype(bool)]
-    if counted.empty:
+    wait, wall, foreign, mhz = (
+        counted(steps)[name].to_numpy() for name in ("wait_ns", "wall_ns", "foreign", "gpu_mhz")
+    )
+    if not len(wall):
         return 0.0
-    slowed = counted["wait_ns"] > WAITED * counted["wall_ns"]
-    slowed |= (counted["foreign"] > 0) | (counted["gpu_mhz"] < SLOW_CLOCK * counted["gpu_mhz"].max())
+    slowed = (wait > WAITED * wall) | (foreign > 0) | (mhz < SLOW_CLOCK * mhz.max())
     return float(slowed.mean())
 
 
@@ -332,12 +356,11 @@ def _cause(steps: pd.DataFrame) -> str:
 
 
 def _stopped(steps: pd.DataFrame) -> str:
-    """Return in how many counted steps the process was stopped, and for how long together; "" if it never was."""
-    counted = steps[~steps["warmup"].astype(bool)]
-    stops = counted["stopped_ns"]
+    """Return in how many of some steps the process was stopped, and for how long together; "" if it never was."""
+    stops = steps["stopped_ns"].to_numpy()
     if not stops.sum():
         return ""
-    return f"{(stops > 0).sum()} of {len(counted)} steps, for {stops.sum() / 1e9:.1f} s together"
+    return f"{(stops > 0).sum()} of {len(stops)} steps, for {stops.sum() / 1e9:.1f} s together"
 
 
 def token_ms(frame: pd.DataFrame) -> pd.Series[float]:
@@ -352,8 +375,9 @@ def _quality(finished: FinishedCell, base: FinishedCell | None) -> Row:
         set_interval(
             row, "agreement", stats.bounded_mean(finished.totals["agreement"], named=finished.totals["cluster"])
         )
-    logprobs = finished.samples["logprobs"].explode().dropna().astype(float)
-    row["logprob_std"] = float(logprobs.std()) if len(logprobs) > 1 else None
+    logprobs = np.array([one for output in finished.samples["logprobs"] for one in output], dtype=np.float64)
+    logprobs = logprobs[~np.isnan(logprobs)]
+    row["logprob_std"] = float(logprobs.std(ddof=1)) if len(logprobs) > 1 else None
     if base is not None:
         set_interval(row, "logprob_diff", stats.difference(base.totals, finished.totals, "logprob", "output"))
     for name, values in finished.scores.items():
@@ -470,13 +494,13 @@ def _disturbed_flags(row: Row, base: FinishedCell | None, floor: FinishedCell | 
         against_itself = stats.median_ratio(token_ms(base.totals), token_ms(floor.totals))
         if against_itself is not None and unlike_itself(against_itself):
             flags.append(f"disturbed timing: autoregressive against itself is {against_itself.estimate:.2f}x")
-    for of, words in (("", row.pop("stopped")), ("the baseline's ", "" if base is None else _stopped(base.cell.steps))):
+    for of, words in (("", row.pop("stopped")), ("the baseline's ", "" if base is None else _stopped(base.steps))):
         if words and not (of and base is not None and base.cell.name == row["cell"]):
             flags.append(f"disturbed timing: the process was stopped in {of}{words}, which its times leave out")
     steps = _number(row, "disturbed_steps") or 0.0
     if steps > WAITING_STEPS:
         flags.append(f"disturbed timing: {cause} in {steps:.0%} of the steps")
-    of_baseline = 0.0 if base is None or base.cell.name == row["cell"] else disturbed_share(base.cell.steps)
+    of_baseline = 0.0 if base is None or base.cell.name == row["cell"] else disturbed_share(base.steps)
     if of_baseline > WAITING_STEPS and steps <= WAITING_STEPS:
         flags.append(f"disturbed timing: {cause} in {of_baseline:.0%} of the baseline's steps")
     speedup, low, tau = (_number(row, key) for key in ("speedup", "speedup_low", "tau"))

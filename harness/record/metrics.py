@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from stridebench.harness.record.columns import FORCED, STARTS
 from stridebench.harness.record.entries import CellMeta
-
-if TYPE_CHECKING:
-    from pandas.core.groupby import DataFrameGroupBy
 
 
 @dataclass(frozen=True)
@@ -77,6 +75,13 @@ METRICS = {
 }
 
 
+SUMMED = (
+    *("nfe", "draft_nfe", "drafted", "tested", "accepted", "expected", "emitted", "forced", "overshoot"),
+    *("resampled", "levels", "reused", "wall_ns"),
+)
+"""Columns of steps that `totals` adds up."""
+
+
 def totals(samples: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     """One row a counted sample (status ok, not warm-up), indexed by (prompt, repetition).
 
@@ -95,32 +100,17 @@ def totals(samples: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
         forced ones as free_drafted and so on. The method's start is in nfe, draft_nfe, wall_ms, wall_s and
         share_s.
     """
-    built = steps.get("levels_built", pd.Series(np.nan, steps.index)).astype(float)
-    steps = steps.assign(share_ns=steps["wall_ns"] / steps["served"], levels_built=built)
     good = samples[(samples["status"] == "ok") & ~samples["warmup"]].set_index(["prompt", "repetition"])
-    counted = steps[~steps["warmup"]].groupby(["prompt", "repetition"], sort=False)
-    columns = [
-        "nfe",
-        "draft_nfe",
-        "drafted",
-        "tested",
-        "accepted",
-        "expected",
-        "emitted",
-        "forced",
-        "overshoot",
-    ]
-    sums = (
-        counted[[*columns, *FORCED, "resampled", "levels", "reused", "wall_ns", "share_ns"]].sum().reindex(good.index)
-    )
-    column = {name: values.to_numpy() for name, values in sums.items()}  # arrays, since a frame is slow to add to
+    sums = _Sums(steps, good.index)
+    column: dict[str, Any] = {name: sums.of(steps[name]) for name in (*SUMMED, *FORCED)}
+    column["share_ns"] = sums.of(steps["wall_ns"] / steps["served"])
     column["cluster"] = good["cluster"].to_numpy()
-    column["levels_built"] = _levels_built(counted).reindex(good.index).to_numpy()
+    column["levels_built"] = sums.complete(steps["levels_built"]) if "levels_built" in steps else np.nan
     column["unique_drafted"] = column["drafted"] - column["reused"]
     for name in ("drafted", "tested", "accepted"):
         column[f"free_{name}"] = column[name] - column.pop(f"forced_{name}")
     column["free_expected"] = column["expected"] - column["accepted"] + column["free_accepted"]
-    column["steps"] = counted.size().reindex(good.index).to_numpy()
+    column["steps"] = sums.steps
     column["output"] = good["tokens"].map(len).to_numpy()
     column["output_of_steps"] = np.where(_several_rounds(steps), np.nan, column["output"])
     column["completion"] = good["completion"].astype(float).to_numpy()
@@ -144,15 +134,59 @@ def totals(samples: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(column, index=good.index)
 
 
+class _Sums:
+    """Adds up columns of the counted steps of each sample.
+
+    Args:
+        index: of the samples, by (prompt, repetition).
+    """
+
+    def __init__(self, steps: pd.DataFrame, index: pd.Index[Any]) -> None:
+        owner = np.where(steps["warmup"].to_numpy(dtype=bool), -1, owners(steps, index))
+        self._counted = owner >= 0
+        self._owner, self._count = owner[self._counted], len(index)
+        steps_of = np.bincount(self._owner, minlength=self._count)
+        self._empty = steps_of == 0
+        self.steps = self._known(steps_of)
+
+    def of(self, values: pd.Series[Any]) -> NDArray[Any]:
+        """Return the sums, NaN for a sample without a step; missing values are left out."""
+        sums = self._added(np.nan_to_num(self._floats(values)))
+        return self._known(sums.astype(np.int64) if values.dtype.kind in "iu" else sums)
+
+    def complete(self, values: pd.Series[Any]) -> NDArray[Any]:
+        """Return the sums, NaN for a sample with a missing value."""
+        return self._known(self._added(self._floats(values)))
+
+    def _floats(self, values: pd.Series[Any]) -> NDArray[np.float64]:
+        return values.to_numpy(dtype=np.float64, na_value=np.nan)[self._counted]
+
+    def _added(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.bincount(self._owner, weights=values, minlength=self._count)
+
+    def _known(self, sums: NDArray[Any]) -> NDArray[Any]:
+        return np.where(self._empty, np.nan, sums) if self._empty.any() else sums
+
+
+def owners(steps: pd.DataFrame, index: pd.Index[Any]) -> NDArray[np.int64]:
+    """Return the place in ``index``, which is by (prompt, repetition), of each step's sample, or -1 if it is not there.
+
+    Steps of one sample are stored one after the other, so one look at each stretch suffices.
+    """
+    prompts, repetitions = (steps[name].to_numpy(dtype=object) for name in ("prompt", "repetition"))
+    if not len(prompts):
+        return np.zeros(0, dtype=np.int64)
+    changes = (prompts[1:] != prompts[:-1]) | (repetitions[1:] != repetitions[:-1])
+    begins = np.append(0, np.flatnonzero(changes) + 1)
+    places = {key: place for place, key in enumerate(index)}
+    own = [places.get((prompts[begin], repetitions[begin]), -1) for begin in begins]
+    return np.repeat(np.array(own, dtype=np.int64), np.diff(np.append(begins, len(prompts))))
+
+
 def _several_rounds(steps: pd.DataFrame) -> bool:
     """Return whether a step drew tokens in several passes of the target, beyond its accepted drafts and one more."""
-    return bool((~steps["warmup"] & (steps["nfe"] > 1) & (steps["emitted"] > steps["accepted"] + 1)).any())
-
-
-def _levels_built(counted: DataFrameGroupBy[Any, Any]) -> pd.Series[float]:
-    """Return the levels built by output; NaN if a step of it has none stored."""
-    built = counted["levels_built"]
-    return built.sum().where(built.count() == counted.size())
+    warm, nfe, emitted, accepted = (steps[name].to_numpy() for name in ("warmup", "nfe", "emitted", "accepted"))
+    return bool((~warm.astype(bool) & (nfe > 1) & (emitted > accepted + 1)).any())
 
 
 def value(metric: Metric, frame: pd.DataFrame) -> float | None:
