@@ -114,6 +114,11 @@ class FinishedCell:
         """The steps that are not of warm-ups."""
         return counted(self.cell.steps)
 
+    @cached_property
+    def unigrams(self) -> dict[str, stats.TwoSample | None]:
+        """Tests of the tokens against those of other cells, by their ids, as they were asked for."""
+        return {}
+
     @property
     def temperature(self) -> float:
         """The temperature of sampling; 0 is greedy."""
@@ -405,7 +410,9 @@ def _two_sample(finished: FinishedCell, base: FinishedCell, floor: FinishedCell)
     row: Row = {}
     unigrams = stats.unigram_test(floor.samples["tokens"], finished.samples["tokens"])
     row |= {"tv": unigrams.statistic, "tv_p": unigrams.p} if unigrams else {}
-    seeds = stats.unigram_test(floor.samples["tokens"], base.samples["tokens"])
+    if floor.cell.name not in base.unigrams:
+        base.unigrams[floor.cell.name] = stats.unigram_test(floor.samples["tokens"], base.samples["tokens"])
+    seeds = base.unigrams[floor.cell.name]
     row |= {"tv_floor": seeds.statistic, "tv_floor_p": seeds.p} if seeds else {}
     logprob, floor_logprob = (cell.totals["logprob"] / cell.totals["output"] for cell in (finished, floor))
     ks = stats.ks_test(floor_logprob, logprob)

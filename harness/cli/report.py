@@ -41,8 +41,8 @@ POINTS = 200
 @click.option(
     "--html",
     "pages",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Write pages for a browser into this folder instead: index.html, of one or more runs.",
+    type=click.Path(path_type=Path),
+    help="Write pages for a browser into this folder instead, of one or more runs; or one file that ends in .html.",
 )
 @click.option("--paper", help="With --table: a paper's table, printed and measured. Such as sjdpp.")
 @click.option("--table", help="The number of the table, as the paper writes it: 1, or IV.")
@@ -86,6 +86,7 @@ def command(
     stride report runs/mine --out docs/mine
     stride report runs/mine --json | jq '.[] | {label, speedup, verdict}'
     stride report runs/mine runs/other --html site      open site/index.html
+    stride report runs/mine --html mine.html            one file to send, of one run
     stride report runs/mine --paper sjdpp --table 1 --format latex
     stride report runs/after --against runs/before
     stride report runs/tuesday runs/wednesday --against runs/monday --json
@@ -203,11 +204,18 @@ def _texts(tables: Sequence[TextTable]) -> dict[str, str]:
 
 
 def write_pages(runs: tuple[Path, ...], folder: Path) -> Path:
-    """Write the pages of runs, and return the path of index.html.
+    """Write the pages of runs, and return the path of index.html; or one file, if its name ends in .html.
 
     Raises:
         UsageError: a package of the extra is not installed, or the folder is a run. StoreError: a run cannot be read.
     """
+    if folder.suffix == ".html":
+        from stridebench.reports.html.page import write_file
+
+        if len(runs) > 1 or folder.is_dir():
+            why = "is a folder" if folder.is_dir() else f"holds one run, and {len(runs)} are named"
+            raise UsageError(f"{folder} {why}; name a file for one run, or a folder without .html for pages of several")
+        return write_file(Store.open(runs[0]), folder)
     for module in ("plotly", "itables"):
         optional(module, "a page for a browser", "html")
     if (folder / "manifest.json").exists():

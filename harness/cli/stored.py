@@ -16,7 +16,7 @@ from stridebench.harness.cli.main import emit, say
 from stridebench.harness.errors import StoreError, UsageError, did_you_mean, printable_line
 from stridebench.harness.machine.folders import cache_folder
 from stridebench.harness.plan import presets
-from stridebench.harness.record.run_folders import RunFolder, folder_bytes, remove_run, run_folders
+from stridebench.harness.record.run_folders import RunFolder, folder_bytes, remove_run, run_folders, time_words
 from stridebench.reports.text_table import Column, TextTable, print_table
 
 RUNS = (
@@ -25,6 +25,8 @@ RUNS = (
     Column("took", "took", rank=2),
     Column("cells", "cells", rank=2),
     Column("verdicts", "verdicts", rank=1, whole=True),
+    Column("best", "exact speed-up", rank=4, whole=True),
+    Column("failed", "failed", rank=4),
     Column("size", "size", rank=0),
     Column("suite", "suite", rank=3),
 )
@@ -41,15 +43,6 @@ def size_words(count: int) -> str:
         if count >= 10**power:
             return f"{count / 10**power:.1f} {unit}"
     return f"{count} bytes"
-
-
-def time_words(seconds: float | None) -> str:
-    """Return a duration in its largest unit."""
-    if seconds is None:
-        return "-"
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def list_stored(kind: str | None, folder: Path, as_json: bool, prune: bool, keep: int | None, yes: bool) -> None:
@@ -85,6 +78,8 @@ def list_runs(folder: Path, as_json: bool) -> None:
             time_words(run.seconds),
             f"{run.finished} of {run.planned}",
             ", ".join(f"{count} {word}" for word, count in run.verdicts.items()) or "-",
+            printable_line(run.best) or "-",
+            "-" if run.failed is None else str(run.failed),
             size_words(run.bytes),
             run.suite or "-",
         ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import shutil
 from collections import Counter
@@ -9,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from stridebench.harness.errors import StoreError, StrideError
 from stridebench.harness.record.files import lock, unlock
@@ -32,6 +34,10 @@ class RunFolder:
         planned: cells that are finished or will be.
         verdicts: number of cells by verdict; baselines are left out.
         problem: why it cannot be read, or "".
+        machine: its processor, or "".
+        best: the speed-up of the exact method with the highest lower bound, its interval and its label, as the run's
+            report has them; "" without one.
+        failed: samples that failed, as its report has them; None without a report.
     """
 
     path: Path
@@ -43,6 +49,14 @@ class RunFolder:
     planned: int = 0
     verdicts: Mapping[str, int] = field(default_factory=dict)
     problem: str = ""
+    machine: str = ""
+    best: str = ""
+    failed: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The folder's name."""
+        return self.path.resolve().name or "run"
 
 
 def run_folders(folder: Path) -> list[RunFolder]:
@@ -69,7 +83,25 @@ def _run_folder(path: Path) -> RunFolder:
     return RunFolder(
         *(path, taken, manifest.suite.name, manifest.created, seconds, len(metas), max(planned, len(metas))),
         verdicts=dict(Counter(word for word in words if word)),
+        machine=str(manifest.provenance.machine.get("cpu") or ""),
+        **_reported(path / "report" / "summary.csv"),
     )
+
+
+def _reported(table: Path) -> dict[str, Any]:
+    """Return ``best`` and ``failed`` of `RunFolder` from the table of a run's report."""
+    try:
+        with table.open(newline="", encoding="utf-8") as file:
+            rows = [row for row in csv.DictReader(file) if row["status"] == "done"]
+        exact = [row for row in rows if row["role"] == "method" and row["verdict"].startswith("exact")]
+        bounds = {float(row["speedup_low"]): row for row in exact if row.get("speedup_low")}
+        failed = sum(int(float(row["n_failed"] or 0)) for row in rows)
+        best = bounds[max(bounds)] if bounds else None
+        figures = [float(best[f"speedup{end}"]) for end in ("", "_low", "_high")] if best else []
+    except (OSError, ValueError, KeyError, csv.Error):  # no report yet, or one that somebody changed
+        return {}
+    words = "{:.2f} [{:.2f}, {:.2f}] ".format(*figures) + best["label"] if best else ""
+    return {"best": words, "failed": failed}
 
 
 def folder_bytes(path: Path) -> int:
@@ -97,3 +129,12 @@ def remove_run(run: RunFolder) -> None:
         shutil.rmtree(run.path)
     finally:
         unlock(run.path)
+
+
+def time_words(seconds: float | None) -> str:
+    """Return a duration in its largest unit."""
+    if seconds is None:
+        return "-"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
+import yaml
 
 from stridebench.harness.errors import printable, printable_line
 from stridebench.harness.record.entries import CellMeta, Manifest, StoredVerdict
@@ -63,9 +64,10 @@ class CellFacts:
         evidence: the enumerations, comparisons and bets behind the verdict.
         params: of the method; of an engine, what it says of itself too.
         settings: of the cell.
-        figures: title, help and estimate of the main metrics.
+        figures: title and estimate of the main metrics, in groups with a name.
         metrics: name, value, unit and formula of all.
         flags: what makes the figures doubtful.
+        command: decodes this cell and what it is compared with again; "" if it needs files of the run's machine.
         differences: prompt, position and margin of the first tokens that differ from those of an engine's plain decode.
     """
 
@@ -81,10 +83,11 @@ class CellFacts:
     evidence: tuple[tuple[str, str], ...]
     params: tuple[tuple[str, str], ...]
     settings: tuple[tuple[str, str], ...]
-    figures: tuple[tuple[str, HeadlineEntry], ...]
+    figures: tuple[tuple[str, tuple[tuple[str, HeadlineEntry], ...]], ...]
     metrics: tuple[tuple[str, str, str, str], ...]
     flags: tuple[str, ...]
     kind: str = ""
+    command: str = ""
     differences: tuple[tuple[str, str, str], ...] = ()
 
 
@@ -99,7 +102,7 @@ def cell_facts(row: pd.Series[Any], finished: FinishedCell, no_curve: str = "") 
     source = printable_line(meta.source or "")
     scores = [str(key)[:-4] for key in row.index if re.fullmatch(r"(score|set)\..*_low", str(key))]
     candidates = (*COLUMNS, *(Column(name, title_of(name)) for name in scores))
-    figures = tuple((column.title, entry(row, column)) for column in candidates)
+    figures = [(column, entry(row, column)) for column in candidates]
     return CellFacts(
         label=str(row["label"]),
         setting=setting_of(row),
@@ -113,10 +116,50 @@ def cell_facts(row: pd.Series[Any], finished: FinishedCell, no_curve: str = "") 
         evidence=(*_evidence(row, meta), *([("no curve", no_curve)] if no_curve else [])),
         params=_pairs(meta.params),
         settings=_settings(meta),
-        figures=tuple((title, item) for title, item in figures if item.order),
+        figures=_grouped([(column, item) for column, item in figures if item.order]),
         metrics=tuple(_metrics(finished)),
         flags=tuple(flag for flag in str(row["flags"]).split("; ") if flag),
+        command=command_of(finished),
     )
+
+
+GROUPS = {
+    "Speed": ("speedup", "predicted", "ms_per_token", "drafter_c"),
+    "Drafts": ("tau", "scr", "acceptance"),
+    "Against plain decoding": ("audit", "agreement", "logprob_diff"),
+}
+"""Columns by group; all others are scores."""
+
+
+def _grouped(
+    figures: Sequence[tuple[Column, HeadlineEntry]],
+) -> tuple[tuple[str, tuple[tuple[str, HeadlineEntry], ...]], ...]:
+    known = {key for keys in GROUPS.values() for key in keys}
+    groups = GROUPS | {"Scores": tuple(column.key for column, _ in figures if column.key not in known)}
+    items = {column.key: (column.title, item) for column, item in figures}
+    found = ((name, tuple(items[key] for key in keys if key in items)) for name, keys in groups.items())
+    return tuple((name, tiles) for name, tiles in found if tiles)
+
+
+def command_of(finished: FinishedCell) -> str:
+    """Return the command that decodes a cell again with what it is compared with, or "" for prompts of a file."""
+    meta = finished.cell.meta
+    if meta.task == "prompts" or meta.plugin:
+        return ""
+    stored, samples = meta.stored(), finished.samples.index
+    task = {"name": meta.task, **meta.task_params, "limit": samples.get_level_values("prompt").nunique()}
+    task |= {"sampling": dict(stored["sampling"]), "max_new_tokens": meta.max_new_tokens}
+    repetitions = samples.get_level_values("repetition").nunique()
+    task |= {"repetitions": repetitions} if repetitions > 1 else {}
+    task |= {"chat": True} if meta.chat else {}
+    words = ["stride", "run", "--method", _yaml({"name": meta.method, **meta.params}), "--backbone", meta.backbone]
+    words += ["--dtype", meta.dtype, "--task", _yaml(task), "--seed", str(meta.seed)]
+    words += ["--batch", str(meta.batch)] if meta.batch > 1 else []
+    return printable_line(shlex.join(words))
+
+
+def _yaml(entry: Mapping[str, Any]) -> str:
+    return str(yaml.safe_dump(entry, default_flow_style=True, sort_keys=False, width=10**6, allow_unicode=True)).strip()
 
 
 TILES = ("tokens_per_second", "speedup", "length_per_draft_pooled", "length_per_pass_pooled", "ttft", "tpot", "audit")
@@ -156,7 +199,7 @@ def engine_facts(row: pd.Series[Any], cell: SealedCell, paired: str = "") -> Cel
         evidence=_texts(_evidence_of_engine(verdict)),
         params=_texts(_engine(meta)),
         settings=_settings(meta),
-        figures=tuple(tiles[key] for key in TILES if key in tiles),
+        figures=(("", tuple(tiles[key] for key in TILES if key in tiles)),),
         metrics=tuple(metrics),
         flags=tuple(map(printable_line, engine_notes(cell.requests, meta))),
         kind=kind,

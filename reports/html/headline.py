@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from stridebench.harness.errors import printable_line
+from stridebench.harness.record import stats
 from stridebench.reports import tables
 from stridebench.reports.engine_rows import of_engine
-from stridebench.reports.html.text import figure_of, signed
+from stridebench.reports.html.text import figure_of, signed, text_of
 from stridebench.reports.quality import is_quality, title_of
 from stridebench.reports.tables import COLUMN, COLUMNS_OF_ENGINES
 from stridebench.reports.text_table import Column, counts, number
+
+if TYPE_CHECKING:
+    from stridebench.harness.record.store import Store
+    from stridebench.reports.summary import FinishedCell
 
 KEYS = ("speedup", "predicted", "scr", "tau", "drafter_c", "acceptance", "ms_per_token", "agreement", "logprob_diff")
 COLUMNS = tuple(replace(COLUMN[key], title=COLUMN[key].page or COLUMN[key].title) for key in (*KEYS, "audit"))
@@ -197,3 +203,120 @@ def _row(row: pd.Series[Any], entries: tuple[HeadlineEntry, ...], run: str) -> H
         meaning=meaning,
         entries=entries,
     )
+
+
+# Cells that a reader picked, beside the first: paired by prompt and repetition, with what cannot be compared.
+
+
+@dataclass(frozen=True)
+class Picked:
+    """A cell, its run, its row of the summary, and the folder of its data below that of the pages."""
+
+    store: Store
+    finished: FinishedCell
+    row: pd.Series[Any]
+    data: str
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A cell that is compared with the first.
+
+    Args:
+        label, link: as in the table of all cells.
+        pairs: outputs of equal prompt and repetition.
+        figures: speed, tokens a pass and share of equal outputs, with intervals.
+        notes: figures that are not compared, and why.
+    """
+
+    label: str
+    link: str
+    pairs: int
+    figures: tuple[str, str, str]
+    notes: tuple[str, ...]
+
+
+def beside_first(cells: Sequence[Picked]) -> list[Beside]:
+    """Return the comparison of every further cell with the first."""
+    return [_beside(cells[0], other) for other in cells[1:]]
+
+
+def _beside(first: Picked, other: Picked) -> Beside:
+    notes = tuple(_notes(first, other))
+    a, b = first.finished.totals, other.finished.totals
+    both = a.index.intersection(b.index)
+    timed = _machine(first) == _machine(other)
+    times = [frame.loc[both, "wall_ms"] / frame.loc[both, "output"] for frame in (a, b)]
+    tokens = [picked.finished.samples.loc[both, "tokens"].map(tuple) for picked in (first, other)]
+    equal = (tokens[0] == tokens[1]).astype(float)
+    return Beside(
+        label=str(other.row["label"]),
+        link=str(other.row["link"]),
+        pairs=len(both),
+        figures=(
+            _text(stats.median_ratio(times[0], times[1], named=a["cluster"]) if timed and len(both) else None),
+            _text(stats.difference(a, b, "output", "nfe") if len(both) else None, sign="+"),
+            _text(stats.bounded_mean(equal, named=a["cluster"]) if len(both) else None),
+        ),
+        notes=notes,
+    )
+
+
+def _notes(first: Picked, other: Picked) -> Iterator[str]:
+    if first.finished.totals.index.intersection(other.finished.totals.index).empty:
+        yield "no prompt in common"
+    if _machine(first) != _machine(other):
+        yield "made on another machine, so times are not compared"
+    for key, meaning in (("backbone", "tokens of two models are not the same unit"), ("temperature", ""), ("task", "")):
+        if first.row[key] != other.row[key]:
+            yield f"other {key}: {first.row[key]} and {other.row[key]}" + (f"; {meaning}" if meaning else "")
+
+
+def _machine(picked: Picked) -> object:
+    return picked.store.manifest.provenance.fingerprint
+
+
+def _text(interval: stats.Interval | None, sign: str = "") -> str:
+    if interval is None:
+        return figure_of(None)
+    estimate = ("+" if sign and interval.estimate > 0 else "") + figure_of(interval.estimate)
+    if interval.low is None or interval.high is None:
+        return f"{estimate} (n={interval.n})"
+    return f"{estimate} [{figure_of(interval.low)}, {figure_of(interval.high)}]"
+
+
+OUTPUTS, LONGEST = 12, 600
+"""Prompts whose outputs are shown side by side, and characters of each output."""
+
+
+@dataclass(frozen=True)
+class ShownOutput:
+    """The output of a cell: its text, or the address of its picture."""
+
+    text: str
+    picture: str = ""
+
+
+def outputs_beside(
+    cells: Sequence[Picked], media: Callable[[Picked, pd.Series[Any]], Mapping[str, object]]
+) -> list[tuple[str, list[ShownOutput]]]:
+    """Return the first prompts that picked cells share, each with the output of every cell.
+
+    Args:
+        media: the picture of a sample, as `stridebench.reports.html.samples.media_of` returns it.
+    """
+    keys = cells[0].finished.samples.index
+    for other in cells[1:]:
+        keys = keys.intersection(other.finished.samples.index, sort=False)
+    rows = []
+    for prompt, repetition in keys[:OUTPUTS]:
+        samples = [cell.finished.samples.loc[(prompt, repetition)] for cell in cells]
+        outputs = [_shown(sample, media(cell, sample)) for cell, sample in zip(cells, samples, strict=True)]
+        rows.append((f"{prompt}, repetition {repetition}" if repetition else str(prompt), outputs))
+    return rows
+
+
+def _shown(sample: pd.Series[Any], media: Mapping[str, object]) -> ShownOutput:
+    whole = text_of(sample, "text")
+    lost = str(media.get("lost", "a mesh" if "mesh" in media else ""))
+    return ShownOutput(whole[:LONGEST] + "…" * (len(whole) > LONGEST) or lost, str(media.get("picture", "")))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import functools
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,17 +17,16 @@ from markupsafe import Markup
 from pyarrow.parquet import read_metadata
 
 from stridebench.harness.errors import printable_line
-from stridebench.harness.record import stats
-from stridebench.reports import forest, tables
+from stridebench.reports import forest, pareto, tables
 from stridebench.reports.conclusions import conclusions
 from stridebench.reports.crossover import of_requests, times
 from stridebench.reports.engine_rows import SETTING_OF_ENGINE, of_engine, summarise_engines
 from stridebench.reports.html import figures, requests, samples, text
 from stridebench.reports.html.cell_facts import CellFacts, RunFacts, cell_facts, engine_facts
 from stridebench.reports.html.figures import Chart, TargetPasses
-from stridebench.reports.html.headline import headline, setting_of
-from stridebench.reports.html.samples import SampleTable
-from stridebench.reports.html.text import figure_of, printed, safe_json
+from stridebench.reports.html.headline import Picked, beside_first, headline, outputs_beside, setting_of
+from stridebench.reports.html.samples import SampleTable, media_of
+from stridebench.reports.html.text import printed, safe_json
 from stridebench.reports.summary import FinishedCell, summarise
 from stridebench.reports.tables import COLUMNS_OF_ENGINES, GROUP
 from stridebench.reports.text_table import estimate_text
@@ -35,91 +36,14 @@ if TYPE_CHECKING:
     from stridebench.reports.summary import FinishedCell
 
 
-# Cells that a reader picked, beside the first: paired by prompt and repetition, with what cannot be compared.
-
-
-@dataclass(frozen=True)
-class Picked:
-    """A cell, its run, and its row of the summary."""
-
-    store: Store
-    finished: FinishedCell
-    row: pd.Series[Any]
-
-
-@dataclass(frozen=True)
-class Beside:
-    """A cell that is compared with the first.
-
-    Args:
-        label, link: as in the table of all cells.
-        pairs: outputs of equal prompt and repetition.
-        figures: speed, tokens a pass and share of equal outputs, with intervals.
-        notes: figures that are not compared, and why.
-    """
-
-    label: str
-    link: str
-    pairs: int
-    figures: tuple[str, str, str]
-    notes: tuple[str, ...]
-
-
-def beside_first(cells: Sequence[Picked]) -> list[Beside]:
-    """Return the comparison of every further cell with the first."""
-    return [_beside(cells[0], other) for other in cells[1:]]
-
-
-def _beside(first: Picked, other: Picked) -> Beside:
-    notes = tuple(_notes(first, other))
-    a, b = first.finished.totals, other.finished.totals
-    both = a.index.intersection(b.index)
-    timed = _machine(first) == _machine(other)
-    times = [frame.loc[both, "wall_ms"] / frame.loc[both, "output"] for frame in (a, b)]
-    tokens = [picked.finished.samples.loc[both, "tokens"].map(tuple) for picked in (first, other)]
-    equal = (tokens[0] == tokens[1]).astype(float)
-    return Beside(
-        label=str(other.row["label"]),
-        link=str(other.row["link"]),
-        pairs=len(both),
-        figures=(
-            _text(stats.median_ratio(times[0], times[1], named=a["cluster"]) if timed and len(both) else None),
-            _text(stats.difference(a, b, "output", "nfe") if len(both) else None, sign="+"),
-            _text(stats.bounded_mean(equal, named=a["cluster"]) if len(both) else None),
-        ),
-        notes=notes,
-    )
-
-
-def _notes(first: Picked, other: Picked) -> Iterator[str]:
-    if first.finished.totals.index.intersection(other.finished.totals.index).empty:
-        yield "no prompt in common"
-    if _machine(first) != _machine(other):
-        yield "made on another machine, so times are not compared"
-    for key, meaning in (("backbone", "tokens of two models are not the same unit"), ("temperature", ""), ("task", "")):
-        if first.row[key] != other.row[key]:
-            yield f"other {key}: {first.row[key]} and {other.row[key]}" + (f"; {meaning}" if meaning else "")
-
-
-def _machine(picked: Picked) -> object:
-    return picked.store.manifest.provenance.fingerprint
-
-
-def _text(interval: stats.Interval | None, sign: str = "") -> str:
-    if interval is None:
-        return figure_of(None)
-    estimate = ("+" if sign and interval.estimate > 0 else "") + figure_of(interval.estimate)
-    if interval.low is None or interval.high is None:
-        return f"{estimate} (n={interval.n})"
-    return f"{estimate} [{figure_of(interval.low)}, {figure_of(interval.high)}]"
-
-
 TEMPLATES = Path(__file__).parent / "templates"
 CACHED, SMALL = 4, 300_000
 """Cells in memory at once, and the steps of a run up to which all of them are, so that each is read once."""
 MISSING = 200
 """Return the rows of the table of missing cells; those beyond its limit are counted."""
 
+PICTURES_OF_FILE = 8
+"""Pictures of each cell in a page that is one file."""
 REASONS = 20
 """Reasons of failures of one cell; samples with further ones are counted."""
 WORDS = {"samples": "Samples", "opens": "A prompt opens its output, token by token.", "part": "Method"}
@@ -250,6 +174,10 @@ def write(stores: Sequence[Store], folder: Path, curve: Curve | None = None, ser
     for run in runs:
         missing += _write_run(templates, run, folder, curve, passes, known=served is not None and served.known)
     picked = list(_picked(runs, served))
+
+    def shown(cell: Picked, sample: pd.Series[Any]) -> Mapping[str, object]:
+        return media_of(sample, cell.store.path, folder, cell.data)
+
     drawn = frame.assign(label=frame["shown"])
     body = templates.get_template("index.html").render(
         runs=[run.facts for run in runs],
@@ -261,7 +189,8 @@ def write(stores: Sequence[Store], folder: Path, curve: Curve | None = None, ser
         engines=headline(engines),
         served=served,
         beside=beside_first(picked) if len(picked) > 1 else [],
-        first=picked[0].row["label"] if picked else "",
+        outputs=outputs_beside(picked, shown) if len(picked) > 1 else [],
+        picked=[str(one.row["label"]) for one in picked],
         engine_legend=tables.legend(COLUMNS_OF_ENGINES),
         methods=any(run.store.manifest.cells for run in runs),
         sentences=[sentence for run in runs for sentence in conclusions(run.frame)],
@@ -274,6 +203,62 @@ def write(stores: Sequence[Store], folder: Path, curve: Curve | None = None, ser
     )
     (folder / "index.html").write_text(body, encoding="utf-8")
     return folder / "index.html"
+
+
+@dataclass(frozen=True)
+class WholeCell:
+    """A cell of a page that is one file: its facts, its first outputs, and its pictures as data addresses."""
+
+    id: str
+    facts: CellFacts
+    table: SampleTable
+    pictures: list[tuple[str, str]]
+
+
+def write_file(store: Store, file: Path) -> Path:
+    """Write one file that needs no other: the table of a run, its plots, and each method's facts and first outputs.
+
+    It has no script.
+    """
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        run = _Run(store, 0, 1)
+        run.frame["link"] = "#" + run.frame["cell"].map(quote)
+        cells = [_whole_cell(run, row, folder) for _, row in run.frame[run.frame["status"] == "done"].iterrows()]
+        plots = [folder / "assets" / name for name in run.forest(folder)] + pareto.write(run.frame, folder)
+        body = (
+            environment()
+            .get_template("file.html")
+            .render(
+                run=run.facts,
+                title=run.facts.name,
+                root="",
+                style=Markup((text.STATIC / "page.css").read_text(encoding="utf-8")),  # our own
+                sentences=conclusions(run.frame),
+                plots=[_inline(path) for path in plots if path.suffix == ".svg"],
+                counts=_counts(run.frame),
+                headline=headline(run.frame),
+                cells=cells,
+                missing=list(_missing(run))[:MISSING],
+                legend=tables.legend(),
+            )
+        )
+    file.write_text(body, encoding="utf-8")
+    return file
+
+
+def _whole_cell(run: _Run, row: pd.Series[Any], folder: Path) -> WholeCell:
+    name = str(row["cell"])
+    finished = run.read(name)
+    table = samples.write_samples(finished, run.store.path, folder, run.data_of(name))
+    pictures = [(_inline(folder / address), prompt) for address, prompt in table.pictures[:PICTURES_OF_FILE]]
+    return WholeCell(name, cell_facts(row, finished), table, pictures)
+
+
+def _inline(picture: Path) -> str:
+    """Return an address that holds a PNG or SVG file."""
+    kind = "svg+xml" if picture.suffix == ".svg" else "png"
+    return f"data:image/{kind};base64,{base64.b64encode(picture.read_bytes()).decode()}"
 
 
 def _write_run(
@@ -314,7 +299,7 @@ def _picked(runs: Sequence[_Run], served: Served | None) -> Iterator[Picked]:
         for _, row in rows.iterrows():
             named = row.copy()
             named["label"] = row["shown"]
-            yield Picked(run.store, run.read(name), named)
+            yield Picked(run.store, run.read(name), named, run.data_of(name))
 
 
 @functools.cache

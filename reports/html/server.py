@@ -10,7 +10,6 @@ import socket
 import sys
 import tempfile
 import threading
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,31 +18,16 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, quote, unquote, urlencode, urlsplit
 
-from stridebench.harness.errors import StoreError, StrideError, printable_line
+from stridebench.harness.errors import StoreError, StrideError
+from stridebench.harness.record.run_folders import run_folders, time_words
 from stridebench.harness.record.store import Store
 from stridebench.reports.html import page, text
-from stridebench.reports.html.cell_facts import RunFacts
 
 ADDRESS = "127.0.0.1"
 HOST = re.compile(r"(\[[0-9a-fA-F:]+\]|[0-9a-zA-Z.-]+)(:[0-9]{1,5})?")
 """A name and a port, as a browser writes them."""
 LONGEST = 240
 """Bytes of the name of a folder, which names the runs of a page."""
-
-
-@dataclass(frozen=True)
-class ListedRun:
-    """A run of the list; one that cannot be read has the reason in ``problem``."""
-
-    name: str
-    suite: str
-    created: str
-    finished: int
-    cells: int
-    problem: str = ""
-    verdicts: str = ""
-    machine: str = ""
-    megabytes: float = 0.0
 
 
 @dataclass
@@ -67,10 +51,6 @@ class Library:
         if (self.folder / "manifest.json").exists():
             return {self.folder.resolve().name or "run": self.folder}
         return {file.parent.name: file.parent for file in sorted(self.folder.glob("*/manifest.json"))}
-
-    def entries(self) -> list[ListedRun]:
-        """The list, the newest run first."""
-        return sorted((_entry(name, path) for name, path in self.runs().items()), key=lambda one: one.created)[::-1]
 
     def pages_of(self, names: tuple[str, ...]) -> str:
         """Write the pages of runs if they are new or have new cells; returns their folder below the site.
@@ -131,7 +111,8 @@ class Library:
         """Return the page with the list of runs."""
         template = page.environment().get_template("runs.html")
         quoted = functools.partial(quote, safe="")
-        return template.render(title=str(self.folder), root="", runs=self.entries(), quote=quoted).encode()
+        runs = run_folders(self.folder)
+        return template.render(title=str(self.folder), root="", runs=runs, quote=quoted, took=time_words).encode()
 
     def read(self, path: Path) -> bytes | None:
         """Return a written file, which no other thread writes meanwhile; None if there is no such file."""
@@ -142,27 +123,6 @@ class Library:
 def _in_address(name: str) -> str:
     """Return the name of a run with "~" for "%" of an address, so that it is one name in addresses and on the disk."""
     return quote(name, safe="").replace("~", "%7E").replace("%", "~")
-
-
-def _entry(name: str, path: Path) -> ListedRun:
-    try:
-        store = Store.open(path)
-    except StrideError as error:
-        return ListedRun(name, "", "", 0, 0, str(error))
-    facts = RunFacts.of(store)
-    metas = [store.meta(cell) for cell in store.cells()]
-    words = Counter(meta.judged.word.split()[0] for meta in metas if meta.role == "method" and meta.judged.word)
-    machine = store.manifest.provenance.machine
-    size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) / 1e6
-    return ListedRun(
-        name,
-        facts.name,
-        facts.created,
-        *_finished(store),
-        verdicts=", ".join(f"{count} {printable_line(word)}" for word, count in words.items()),
-        machine=printable_line(str(machine.get("cpu") or "")),
-        megabytes=size,
-    )
 
 
 def _finished(store: Store) -> tuple[int, int]:

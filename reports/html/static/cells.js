@@ -43,37 +43,55 @@
 (() => {
   const element = document.getElementById("headline");
   if (!element) return;
+  const params = new URLSearchParams(location.search);
   const table = new DataTable(element, {
     paging: element.tBodies[0].rows.length > 100,
     pageLength: 100,
     order: [],
     autoWidth: false,
+    search: { search: params.get("search") ?? "" },
     stateSave: "follow" in document.body.dataset, // sorting and search outlive a reload
     stateDuration: -1,
     columnDefs: [{ targets: "num", orderSequence: ["desc", "asc", ""] }],
     language: { search: "Search", emptyTable: "No cell.", zeroRecords: "No cell has these values." },
   });
 
+  const choose = document.querySelector(".choose[data-table=headline]");
+  choose.hidden = false;
+  table.columns().every(function (index) {
+    if (!index) return;
+    const box = Object.assign(document.createElement("input"), { type: "checkbox", checked: this.visible() });
+    const label = document.createElement("label");
+    label.append(box, ` ${this.header().textContent}`);
+    box.addEventListener("change", () => this.visible(box.checked));
+    choose.append(label);
+  });
+
   const form = document.getElementById("facets");
-  if (!form) return;
-  const apply = () => {
-    const chosen = [...new FormData(form)].filter(([, value]) => value !== "");
-    const fits = (_text, _data, index) => {
-      const values = table.row(index).node().dataset;
-      return chosen.every(([facet, value]) => values[facet] === value);
-    };
-    table.search.fixed("facets", chosen.length ? fits : null).draw();
-    const query = new URLSearchParams(chosen).toString();
+  const chosen = () => (form ? [...new FormData(form)].filter(([, value]) => value !== "") : []);
+  const remember = () => {
+    const words = table.search(), query = new URLSearchParams([...chosen(), ...(words ? [["search", words]] : [])]).toString();
     try {
       history.replaceState(null, "", query ? `?${query}` : location.pathname);
     } catch { /* a page on the disk keeps its address */ }
   };
+  table.on("search", remember);
+  if (!form) return;
+  const apply = () => {
+    const facets = chosen();
+    const fits = (_text, _data, index) => {
+      const values = table.row(index).node().dataset;
+      return facets.every(([facet, value]) => values[facet] === value);
+    };
+    table.search.fixed("facets", facets.length ? fits : null).draw();
+    remember();
+  };
   form.hidden = false;
-  for (const [facet, value] of new URLSearchParams(location.search)) {
+  for (const [facet, value] of params) {
     const select = form.elements.namedItem(facet);
     if (select instanceof HTMLSelectElement) select.value = value;
   }
   form.addEventListener("change", apply);
   form.addEventListener("reset", () => setTimeout(apply));
-  if (location.search) apply();
+  if (chosen().length) apply();
 })();

@@ -95,9 +95,7 @@ def test_a_budget_that_is_too_small_for_one_cell_says_how_much_one_takes() -> No
     ) as error:
         choose(whole, prices, 10)
     assert "at 0.1 s a token" in str(error.value)
-    with pytest.raises(
-        UsageError, match=r"at 0\.1 s a token and 3 s of measuring; a load of 5\.3; give --budget"
-    ):
+    with pytest.raises(UsageError, match=r"at 0\.1 s a token and 3 s of measuring; a load of 5\.3; give --budget"):
         choose(whole, replace(prices, spent_s=3.0, others="; a load of 5.3"), 10)
     enough = int(str(error.value).rpartition("--budget ")[2].split("s")[0])
     assert len(apply(whole, choose(whole, prices, enough)).runnable) == 2

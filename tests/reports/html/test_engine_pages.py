@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from stridebench.harness.record.run_folders import run_folders
 from stridebench.reports.html import page
 from stridebench.reports.html.headline import VERDICTS_OF_ENGINES
 from stridebench.reports.html.server import Library
@@ -76,9 +77,9 @@ def test_an_unfinished_cell_is_named_and_its_run_goes_on(tmp_path: Path) -> None
     text = parsed(page.write([store], tmp_path / "out")).text
     assert re.search(r"unfinished\s*1\s*no answer within 1 s\s*drafts on tabular", text)
     assert not (tmp_path / "out" / "cells" / "drafts.html").exists()
-    library = Library(tmp_path, tmp_path / "site")
-    entry = next(one for one in library.entries() if one.name == "run")
-    assert (entry.finished, entry.cells) == (1, 2) and library.state(("run",)) == "1+3"
+    entry = next(one for one in run_folders(tmp_path) if one.name == "run")
+    assert (entry.finished, entry.planned) == (1, 2)
+    assert Library(tmp_path, tmp_path / "site").state(("run",)) == "1+3"
 
 
 def test_a_finished_run_of_engines_does_not_go_on(tmp_path: Path) -> None:
