@@ -122,6 +122,7 @@ class ADTTree(Method[AdaptingState]):
         init: which tree a size starts from. horizontal: the one that gave the cell to the left. vertical: the cell
             above. random: uniform within the bounds. flock: TokenFlock, the mean of past cells within ``radius``,
             weighted by rows between. The previous tree if there is no such cell.
+        radius: of flock, in cells.
         first: d and k of the first tree.
         depths, widths: bounds, ends included.
         step_d, step_k: l_d, l_k.
@@ -129,7 +130,8 @@ class ADTTree(Method[AdaptingState]):
         alpha: loops: accepted / d. levels: accepted / (d + 1). printed: (accepted + 1) / d. Forced ends do not count.
         of_neighbour: vertical takes alpha from the cell above as well.
         deep_only: widths are bounded only if d > 1.
-        acceptance: exact; or lantern, with its ``k``, ``delta`` and ``resid``.
+        acceptance: exact, or lantern.
+        k, delta, resid: as LANTERN, if that is the acceptance.
         confidence: as EAGLE-2.
 
     Published for Anole: nodes 58, first (4, 10), widths 4 to 13, step_k 3; for LlamaGen widths 4 to 39, step_k 10.

@@ -14,9 +14,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
-from stridebench.harness.cli.list import engine_row, method_row, suite_row, task_row
+from stridebench.harness.cli.list import suite_row
 from stridebench.harness.core.method import Method, parameters
 from stridebench.harness.plan import contract, presets, resolve
+from stridebench.harness.plan.contract import engine_row, method_row, task_row
 from stridebench.harness.plan.planned_method import PlannedMethod, defaults
 from stridebench.harness.registry import (
     BACKBONES,

@@ -6,8 +6,8 @@
 
 ``run`` decodes, ``open_run`` and ``open_runs`` read finished runs, ``query`` answers SQL over them, ``verify`` proves
 that methods are exact, ``audit`` bets against the tokens of a run or of a file, ``gate`` tests a run against a
-baseline, and ``compare`` compares runs. The verbs of the command line call the same functions, and continue a run that
-was started here.
+baseline, ``compare`` compares runs, and ``list_methods`` names all methods. The verbs of the command line call the
+same functions, and continue a run that was started here.
 
 This folder is installed as the package ``stridebench``; ``harness``, ``methods``, ``tasks`` and ``reports`` are
 installed below it. Names are loaded when they are first used, so that importing the package does not import torch.
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from stridebench.checks import audit as audit
+    from stridebench.checks import list_methods as list_methods
     from stridebench.checks import verify as verify
     from stridebench.gating import compare as compare
     from stridebench.gating import gate as gate
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from stridebench.stored_run import query as query
 
 _HOMES = {
-    "checks": ("audit", "verify"),
+    "checks": ("audit", "list_methods", "verify"),
     "gating": ("compare", "gate"),
     "harness": ("__version__",),
     "harness.errors": ("RunIncomplete", "StoreError", "StrideError", "UsageError", "WeightsError"),

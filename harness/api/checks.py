@@ -16,9 +16,21 @@ from stridebench.harness.plan import contract
 from stridebench.harness.proof.cases import cases_to_verify
 from stridebench.harness.proof.catalogue import FEW, proof_of, settings_to_verify
 from stridebench.harness.record.store import Store
+from stridebench.harness.registry import METHODS
 from stridebench.harness.run.loading import Options
 from stridebench.harness.run.stored_audit import AuditedCell, audit_store
 from stridebench.stored_run import StoredRun
+
+
+def list_methods() -> pd.DataFrame:
+    """List the registered methods, as `stride list methods --json` does.
+
+    Returns:
+        One row a method: ``name``, ``claim``, ``claims``, ``exact_at``, ``needs``, ``params`` (with their defaults),
+        ``source`` and ``summary``.
+    """
+    declare_all()
+    return pd.DataFrame(contract.rows_of(METHODS)).drop(columns="kind")
 
 
 def verify(*methods: str, quick: bool = False, **params: Any) -> pd.DataFrame:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,14 +12,17 @@ from typing import TYPE_CHECKING, Any
 import click
 import pandas as pd
 
-from stridebench.harness.errors import printable_line
+from stridebench.harness.errors import StoreError, printable_line
 from stridebench.harness.machine.extras import optional
+from stridebench.harness.record.outputs import Picture, load
 from stridebench.harness.record.store import SealedCell, Store
 from stridebench.reports.query.schema import NamedRun
 from stridebench.reports.run_folders import match_name, run_folders
 from stridebench.reports.run_report import RunReport
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from stridebench.reports.query.database import Answer
 
 
@@ -33,6 +36,7 @@ class RunCell:
         samples: one row a decoded prompt, of an engine's cell empty.
         steps: one row a step of a decode.
         requests: one row a request, of an engine's cell.
+        folder: of its run.
     """
 
     name: str
@@ -40,9 +44,69 @@ class RunCell:
     samples: pd.DataFrame
     steps: pd.DataFrame
     requests: pd.DataFrame
+    folder: Path
+
+    @property
+    def outputs(self) -> pd.Series[Any]:
+        """Return the outputs by (prompt, repetition): texts, pictures of PIL, or meshes.
+
+        Samples that failed and warm-ups have none.
+
+        Raises:
+            StoreError: the file of an output is missing or damaged.
+        """
+        kept = self.samples[(self.samples["status"] == "ok") & ~self.samples["warmup"].astype(bool)]
+        outputs = [self._output(row) for row in kept.to_dict("records")]
+        return pd.Series(outputs, pd.MultiIndex.from_frame(kept[["prompt", "repetition"]]), dtype=object, name="output")
+
+    def _output(self, sample: Mapping[Any, Any]) -> object:
+        if not isinstance(sample.get("output"), str) or not sample["output"]:
+            return sample["text"]
+        path = self.folder / sample["output"]
+        if not path.resolve().is_relative_to(self.folder.resolve()):
+            raise StoreError(f"{sample['output']} lies outside the run")
+        output = load(path)
+        if not isinstance(output, Picture):
+            return output
+        from PIL import Image
+
+        return Image.fromarray(output.pixels)
 
     def __repr__(self) -> str:
         return f"RunCell({self.name!r}): {self.row['verdict']}"
+
+
+FACTS = ("cell", "label", "role", "backbone", "dtype", "task", "temperature", "verdict")
+"""Columns of `StoredRun.tidy` that name a cell."""
+
+
+@dataclass(frozen=True)
+class RunPlots:
+    """The plots of a run as figures of matplotlib, which a notebook shows.
+
+    Args:
+        table: `StoredRun.table`.
+        title: the suite's name.
+    """
+
+    table: pd.DataFrame
+    title: str
+
+    def forest(self, *, column: bool = False) -> Figure | None:
+        """Draw each method's speed-up with its interval, and its quality; None if no method has a speed-up.
+
+        Args:
+            column: 3.3 inches wide with the speed-ups alone, for a column of a paper.
+        """
+        from stridebench.reports import forest
+
+        return forest.draw(self.table, self.title, column)
+
+    def pareto(self) -> Figure | None:
+        """Draw speed against quality of approximate methods that are swept; None if there are none."""
+        from stridebench.reports import pareto
+
+        return pareto.draw(self.table)
 
 
 class StoredRun:
@@ -120,7 +184,35 @@ class StoredRun:
     def _cell(self, name: str) -> RunCell:
         cell, frame = self._store.cell(name), self.table if name in self._store.manifest.cells else self.engines
         row = frame[frame["cell"] == name].iloc[0]
-        return RunCell(name, row, _samples(cell), cell.steps, cell.requests)
+        return RunCell(name, row, _samples(cell), cell.steps, cell.requests, self.path)
+
+    def tidy(self) -> pd.DataFrame:
+        """Return one row a cell and figure, for plots of your own.
+
+        Columns: cell, label, role, backbone, dtype, task, temperature and verdict of the cell; ``metric`` and its
+        ``value``; ``low``, ``high`` and ``n`` of its interval, missing if it has none.
+        """
+        table = self.table[self.table["status"] == "done"]
+        names = [str(name) for name in table.columns]
+        intervals = [name.removesuffix("_low") for name in names if name.endswith("_low")]
+        ends = {f"{name}_{end}" for name in intervals for end in ("low", "high", "n")}
+        numbers = table.drop(columns=[*ends & set(names), *FACTS], errors="ignore").select_dtypes("number").columns
+        parts = [
+            table[list(FACTS)].assign(
+                metric=name,
+                value=table[name],
+                **{end: table.get(f"{name}_{end}", float("nan")) for end in ("low", "high", "n")},
+            )
+            for name in map(str, numbers)
+        ]
+        columns = [*FACTS, "metric", "value", "low", "high", "n"]
+        rows = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
+        return rows[rows["value"].notna()].reset_index(drop=True)
+
+    @property
+    def plot(self) -> RunPlots:
+        """Return the plots of the run: ``run.plot.forest()`` and ``run.plot.pareto()``."""
+        return RunPlots(self.table, self._store.manifest.suite.name or "")
 
     def to_latex(self, columns: Sequence[str] = (), label: str = "") -> str:
         """Return one table for a paper, as `stride report RUN --latex` writes it.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from stridebench.harness.discover import catalogue, declare_all
 from stridebench.harness.errors import UnknownNameError
 from stridebench.harness.plan import contract, presets, resolve
 from stridebench.harness.plan.compatibility import LACKS, WORDS, Outcomes
+from stridebench.harness.plan.contract import ListRow, listed_row, rows_of
 from stridebench.harness.plan.planned_method import PlannedMethod
 from stridebench.harness.plan.preset_files import Spec
 from stridebench.harness.registry import DATASETS, ENGINES, METHODS, PICTURE_SCORERS, TASKS, Registry
@@ -78,65 +78,10 @@ def command(
             _show(word, [row for row in rows if row["kind"] == word.removesuffix("s")], long)
 
 
-Row = Mapping[str, Any]
-"""A row of `stride list`: name, kind, claim, needs, source, summary, and the fields of its kind.
-
-A row of the matrix has name, kind, backbone, outcome, reason and command.
-"""
-
-
-def _row(kind: str, name: str, source: str, summary: str | None, **more: object) -> Row:
-    """Return a row with the fields of its kind; the summary is the first line of a docstring."""
-    first = (summary or "").strip().split("\n")[0]
-    return {"name": name, "kind": kind, "claim": None, "needs": [], "source": source, **more, "summary": first}
-
-
-def method_row(name: str, settings: list[Any]) -> Row:
-    """Return the row of a method with these variants."""
-    cls = type(settings[0])
-    claims = list(dict.fromkeys(method.claim.name for method in settings))
-    more = {"claims": claims, "exact_at": cls.exact_at, "params": _params(cls), "from": METHODS.source(name)}
-    needs = sorted(need.name for need in settings[0].requirements)
-    return {**_row("method", name, cls.source, cls.__doc__), "claim": claims[0], "needs": needs, **more}
-
-
-def task_row(name: str, kind: type[Any]) -> Row:
-    """Return the row of a task."""
-    facts = {"makes": kind.modality, "metrics": list(kind.metrics), "runs_code": kind.runs_code}
-    more = {"params": _params(kind), **facts, "from": TASKS.source(name)}
-    return _row("task", name, kind.source, kind.__doc__, **more)
-
-
-def engine_row(name: str) -> Row:
-    """Return the row of an engine."""
-    kind = ENGINES.get(name)
-    facts = {**dataclasses.asdict(kind.tells), "params": _params(kind)}
-    return _row("engine", name, ENGINES.source(name), kind.__doc__, **facts)
-
-
-def _params(kind: type[Any]) -> Mapping[str, object]:
-    return {field.name: contract.default(field) for field in dataclasses.fields(kind) if field.init}
-
-
-def rows_of(registry: Registry[Any]) -> list[Row]:
-    """Return one row a method, task or engine; from the catalogue if its module is not imported."""
-    entries = catalogue()[f"{registry.kind}s"]
-    rows = [entry["row"] for name, entry in entries.items() if registry.pending(name)]
-    rows = [{**row, "params": contract.values(row["params"])} for row in rows]
-    others = [name for name in registry if not registry.pending(name) or name not in entries]
-    if registry is METHODS:
-        rows += [method_row(name, settings) for name, settings in contract.usable_methods(others)]
-    elif registry is TASKS:
-        rows += [task_row(name, kind) for name, kind in contract.usable_tasks(others)]
-    else:
-        rows += map(engine_row, others)
-    return sorted(rows, key=lambda row: str(row["name"]))
-
-
-def backbones() -> list[Row]:
+def backbones() -> list[ListRow]:
     """Return one row a preset."""
     return [
-        _row(
+        listed_row(
             "backbone",
             spec.name,
             source_of(spec)[0],
@@ -171,23 +116,25 @@ def source_of(spec: Spec) -> tuple[str, str]:
     return kind, " ".join(str(first[key]) for key in ("package", "version") if key in first)
 
 
-def suites() -> list[Row]:
+def suites() -> list[ListRow]:
     """Return one row a suite or variant of one."""
     rows = catalogue()["suites"]
     return [rows[name]["row"] if name in rows else suite_row(name, path) for name, path in resolve.commands().items()]
 
 
-def suite_row(name: str, path: Path) -> Row:
+def suite_row(name: str, path: Path) -> ListRow:
     """Return the row of a suite."""
     loaded = resolve.of_command(name).suite
     backbones, tasks = ([entry.name for entry in part] for part in (loaded.backbones, loaded.tasks))
-    return _row("suite", name, path.name, loaded.description, backbones=backbones, tasks=tasks)
+    return listed_row("suite", name, path.name, loaded.description, backbones=backbones, tasks=tasks)
 
 
-def _of_packages(registry: Registry[Any]) -> list[Row]:
+def _of_packages(registry: Registry[Any]) -> list[ListRow]:
     """Return one row an entry point."""
     origins = {name: registry.source(name) for name in registry}
-    return [_row(registry.kind, name, at, registry.get(name).__doc__, **{"from": at}) for name, at in origins.items()]
+    return [
+        listed_row(registry.kind, name, at, registry.get(name).__doc__, **{"from": at}) for name, at in origins.items()
+    ]
 
 
 NARROWEST = 12
@@ -195,10 +142,10 @@ NARROWEST = 12
 MARKS = {"runs": "x", "needs a part": "p", "needs weights": "w", "cannot": "-"}
 
 
-def matrix_rows() -> list[Row]:
+def matrix_rows() -> list[ListRow]:
     """Return one row for each pair: its outcome, the reason, and the command that makes or fetches missing parts."""
     outcomes, specs = Outcomes(), presets.by_name()
-    pairs: list[Row] = []
+    pairs: list[ListRow] = []
     for name in contract.usable_names():
         method = PlannedMethod.default(name)
         for backbone in specs.values():
@@ -208,7 +155,7 @@ def matrix_rows() -> list[Row]:
     return pairs
 
 
-def show_matrix(console: Console, pairs: Sequence[Row]) -> None:
+def show_matrix(console: Console, pairs: Sequence[ListRow]) -> None:
     """Print the matrix; backbones with the same outcome for every method share a column, and their names follow.
 
     If the words are too wide for the terminal, a column has a mark for each method, and a legend follows.
@@ -251,9 +198,9 @@ def _are_marks(alike: Iterable[tuple[str, ...]]) -> bool:
     return any(column[0] in MARKS.values() for column in alike)
 
 
-def _show_commands(pairs: Sequence[Row]) -> None:
+def _show_commands(pairs: Sequence[ListRow]) -> None:
     """Print each command once, with the pairs that need it."""
-    needing: dict[str, list[Row]] = {}
+    needing: dict[str, list[ListRow]] = {}
     for row in pairs:
         if row["command"]:
             needing.setdefault(row["command"], []).append(row)
@@ -274,14 +221,14 @@ def _letter(index: int) -> str:
     return chr(ord("A") + index) if index < 26 else f"A{index}"
 
 
-def _outcome_words(row: Row) -> str:
+def _outcome_words(row: ListRow) -> str:
     """Return the outcome, or the reason if a method cannot run."""
     if row["outcome"] != "cannot":
         return str(row["outcome"])
     return str(row["reason"]).replace(LACKS, "lacks").replace(f" for {row['backbone']} is here", "")
 
 
-ROWS: Mapping[str, Callable[[], Sequence[Row]]] = {
+ROWS: Mapping[str, Callable[[], Sequence[ListRow]]] = {
     "methods": lambda: rows_of(METHODS),
     "tasks": lambda: rows_of(TASKS),
     "backbones": backbones,
@@ -293,7 +240,7 @@ ROWS: Mapping[str, Callable[[], Sequence[Row]]] = {
 }
 
 
-def _show(kind: str, rows: Sequence[Row], long: bool) -> None:
+def _show(kind: str, rows: Sequence[ListRow], long: bool) -> None:
     console = Console()
     if kind == "matrix":
         show_matrix(console, rows)
@@ -310,7 +257,7 @@ def _show(kind: str, rows: Sequence[Row], long: bool) -> None:
         console.print(table)
 
 
-def _show_lines(console: Console, kind: str, rows: Sequence[Row]) -> None:
+def _show_lines(console: Console, kind: str, rows: Sequence[ListRow]) -> None:
     """Print a line an entry; the last column is cut at the width of the terminal."""
     heads = [HEADS.get(column, column) for column in LINES[kind]]
     cells = [heads, *([_line_cell(row, column) for column in LINES[kind]] for row in rows)]
@@ -322,11 +269,11 @@ def _show_lines(console: Console, kind: str, rows: Sequence[Row]) -> None:
     say(f"more: stride list {kind} NAME, or --long\n")
 
 
-def _line_cell(row: Row, column: str) -> str:
+def _line_cell(row: ListRow, column: str) -> str:
     return CLAIMS[str(row["claim"])] if column == "claim" else _cell(row[column])
 
 
-def _show_entry(row: Row) -> None:
+def _show_entry(row: ListRow) -> None:
     """Print everything about one entry, a field a line, and its parameters with their defaults."""
     say(f"{row['name']}: {row['summary']}")
     for key, value in row.items():
@@ -369,7 +316,7 @@ COLUMNS = {
 }
 
 
-def _backbone_table(rows: Sequence[Row]) -> Table:
+def _backbone_table(rows: Sequence[ListRow]) -> Table:
     """Return a table with two lines a row, so that the longest names on the hub fit into a hundred columns."""
     table = Table(title="backbones", title_justify="left", header_style="bold", box=None, padding=(0, 1, 0, 0))
     for head in ("name\n source", "size\nlicence", "makes\nchat", "meets", "here"):

@@ -13,11 +13,11 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from stridebench.harness.cli.list import rows_of
 from stridebench.harness.cli.main import LazyGroup, emit, say
 from stridebench.harness.discover import declare_all, names_of
 from stridebench.harness.plan import presets
 from stridebench.harness.plan.compatibility import Outcome, Outcomes, vocabulary
+from stridebench.harness.plan.contract import rows_of
 from stridebench.harness.plan.planned_method import PlannedMethod, catalogued
 from stridebench.harness.plan.resolve import Resolved, of_command
 from stridebench.harness.record.entries import CellMeta, StoredSetScore

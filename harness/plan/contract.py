@@ -13,7 +13,7 @@ from stridebench.harness.core.method import Claim, Method, Mutant
 from stridebench.harness.core.task import Task
 from stridebench.harness.discover import catalogue
 from stridebench.harness.errors import PluginError, PluginWarning, StrideError, said_by
-from stridebench.harness.registry import METHODS, TASKS, Registry
+from stridebench.harness.registry import ENGINES, METHODS, TASKS, Registry
 
 BASES: Mapping[str, type[Any]] = {"method": Method, "task": Task}
 
@@ -209,3 +209,61 @@ def _call(registry: Registry[type[Any]], name: str, attribute: str, read: Callab
 
 def _fault(registry: Registry[type[Any]], name: str, problem: str) -> PluginError:
     return PluginError(f"the {registry.kind} {name!r} of {registry.source(name)} {problem}")
+
+
+# Rows of `stride list`, which come from the catalogue as long as a module is not imported.
+
+
+ListRow = Mapping[str, Any]
+"""A row of `stride list`: name, kind, claim, needs, source, summary, and the fields of its kind.
+
+A row of the matrix has name, kind, backbone, outcome, reason and command.
+"""
+
+
+def listed_row(kind: str, name: str, source: str, summary: str | None, **more: object) -> ListRow:
+    """Return a row with the fields of its kind; the summary is the first line of a docstring."""
+    first = (summary or "").strip().split("\n")[0]
+    return {"name": name, "kind": kind, "claim": None, "needs": [], "source": source, **more, "summary": first}
+
+
+def method_row(name: str, settings: list[Any]) -> ListRow:
+    """Return the row of a method with these variants."""
+    cls = type(settings[0])
+    claims = list(dict.fromkeys(method.claim.name for method in settings))
+    more = {"claims": claims, "exact_at": cls.exact_at, "params": _params(cls), "from": METHODS.source(name)}
+    needs = sorted(need.name for need in settings[0].requirements)
+    return {**listed_row("method", name, cls.source, cls.__doc__), "claim": claims[0], "needs": needs, **more}
+
+
+def task_row(name: str, kind: type[Any]) -> ListRow:
+    """Return the row of a task."""
+    facts = {"makes": kind.modality, "metrics": list(kind.metrics), "runs_code": kind.runs_code}
+    more = {"params": _params(kind), **facts, "from": TASKS.source(name)}
+    return listed_row("task", name, kind.source, kind.__doc__, **more)
+
+
+def engine_row(name: str) -> ListRow:
+    """Return the row of an engine."""
+    kind = ENGINES.get(name)
+    facts = {**dataclasses.asdict(kind.tells), "params": _params(kind)}
+    return listed_row("engine", name, ENGINES.source(name), kind.__doc__, **facts)
+
+
+def _params(kind: type[Any]) -> Mapping[str, object]:
+    return {field.name: default(field) for field in dataclasses.fields(kind) if field.init}
+
+
+def rows_of(registry: Registry[Any]) -> list[ListRow]:
+    """Return one row a method, task or engine; from the catalogue if its module is not imported."""
+    entries = catalogue()[f"{registry.kind}s"]
+    rows = [entry["row"] for name, entry in entries.items() if registry.pending(name)]
+    rows = [{**row, "params": values(row["params"])} for row in rows]
+    others = [name for name in registry if not registry.pending(name) or name not in entries]
+    if registry is METHODS:
+        rows += [method_row(name, settings) for name, settings in usable_methods(others)]
+    elif registry is TASKS:
+        rows += [task_row(name, kind) for name, kind in usable_tasks(others)]
+    else:
+        rows += map(engine_row, others)
+    return sorted(rows, key=lambda row: str(row["name"]))

@@ -10,7 +10,7 @@ import re
 import shlex
 import tarfile
 from dataclasses import dataclass
-from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import click
 import pytest
 import yaml
 
+import stridebench
 from stridebench.harness.cli.main import stride as command_line
 from tests.support.cli import stride
 
@@ -28,6 +29,8 @@ BLOCK = re.compile(r"(?:^<!-- (heavy|elsewhere): [^\n]+ -->\n)?^```bash\n(.*?)^`
 GOLDEN = ROOT / "tests" / "reports" / "golden"
 STORED = {"quick": "quick", "sjdpp": "papers-sjdpp"}
 """Runs that pages read, and the stored runs that stand in for them."""
+WITHOUT_PAPER = ("adt_tree", "autoregressive", "cross_regression", "gsd", "mulo_sd", "multi_head", "prompt_lookup")
+"""Methods whose file names no paper on arXiv."""
 LAUNCHERS = ("torchrun", "accelerate")
 """Commands that start the command behind their own options in several processes."""
 
@@ -124,25 +127,56 @@ def test_every_block_of_commands_is_read() -> None:
     assert not re.search(r"^stride ", "".join(BLOCK.sub("", (DOCS / page).read_text()) for page in PAGES), re.MULTILINE)
 
 
+GENERATED = {"commands.md", "python.md"}
+
+
 def test_the_guide_holds_every_page() -> None:
     config = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
     listed = re.findall(r"[\w-]+\.md", str(config["nav"]))
     assert sorted(set(listed)) == sorted(
-        {*PAGES, "index.md", *(path.name for path in (DOCS / "upstream").glob("*.md"))}
+        {*PAGES, *GENERATED, "index.md", *(path.name for path in (DOCS / "upstream").glob("*.md"))}
     )
     for page in PAGES:
         for link in re.findall(r"\]\(([^)#:]+)\)", (DOCS / page).read_text(encoding="utf-8")):
             assert (DOCS / link).exists(), (page, link)
 
 
-@pytest.mark.skipif(find_spec("mkdocs") is None, reason="mkdocs is not installed: pip install -e '.[docs]'")
-def test_every_method_has_a_card() -> None:
-    spec = spec_from_file_location("method_cards", ROOT / ".ci" / "method_cards.py")
+@pytest.fixture(scope="module")
+def reference() -> Any:
+    """The hook that makes pages while the guide is built."""
+    spec = spec_from_file_location("reference", ROOT / ".ci" / "reference.py")
     assert spec is not None and spec.loader is not None
-    cards = module_from_spec(spec)
-    spec.loader.exec_module(cards)
-    rows = {row["name"]: row for row in cards.methods()}
-    card = cards.card(rows["sjdpp"])
-    assert "# sjdpp" in card and "| `window` |" in card and "another distribution, by design" in card
-    assert "arXiv" in cards.card(rows["speculative"]) or "Leviathan" in cards.card(rows["speculative"])
-    assert all(f"({name}.md)" in cards.index(list(rows.values())) for name in rows)
+    pages = module_from_spec(spec)
+    spec.loader.exec_module(pages)
+    return pages
+
+
+def test_every_method_has_a_card_with_its_paper_and_the_meaning_of_each_parameter(reference: Any) -> None:
+    rows = {row["name"]: row for row in reference.methods()}
+    cards = {name: reference.card(row) for name, row in rows.items()}
+    assert "| `window` | `16` | whole number |" in cards["sjdpp"] and "| exact if | tau = inf" in cards["sjdpp"]
+    assert "another distribution, by design" in cards["sjdpp"] and "arxiv.org/abs/2211.17192" in cards["speculative"]
+    unexplained = [
+        f"{name} {key}"
+        for name, row in rows.items()
+        for key in row["params"]
+        if not reference.meanings_of(reference.METHODS.get(name)).get(key)
+    ]
+    assert not unexplained
+    assert all(f"({name}.md)" in reference.index(list(rows.values())) for name in rows)
+    unknown = [name for name, text in cards.items() if "arxiv.org" not in text and name not in WITHOUT_PAPER]
+    assert not unknown
+
+
+def test_the_command_of_a_card_is_planned(reference: Any) -> None:
+    for row in reference.methods():
+        if command := reference.command_of(row["name"]):
+            outcome = stride(*shlex.split(command)[1:], "--dry-run", "--json")
+            assert outcome.code == 0, (command, outcome.err)
+
+
+def test_the_reference_holds_every_command_and_every_name_of_the_package(reference: Any) -> None:
+    text, python = reference.commands(), reference.python()
+    assert "## stride run\n" in text and "--budget TIME" in text and "## stride engine check" in text
+    assert all(f"## {name}\n" in python for name in stridebench.__all__ if name != "__version__")
+    assert "### StoredRun.tidy" in python and "open_run(path: " in python

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 import torch
+from PIL.Image import Image
 
 import stridebench as stridebench
 from stridebench.harness.errors import StoreError, UsageError
+from stridebench.harness.record.outputs import Mesh
 from stridebench.harness.record.store import Store
+from stridebench.reports.html.cell_facts import command_of
+from stridebench.reports.summary import reader
+from tests.support import page_runs
 from tests.support.cli import refused, stride
 from tests.support.shape_checks import without_shape_checks
 
@@ -195,6 +202,42 @@ def test_a_run_has_its_cells_by_their_labels(finished):
     assert r"\label{tab:x}" in run.to_latex(["verdict", "speedup"], "tab:x") and "<table" in run.to_html()
     with pytest.raises(UsageError, match="no column 'x'; known: "):
         run.to_latex(["x"])
+
+
+def test_a_run_is_tidy_plots_its_methods_and_gives_outputs(finished):
+    tidy = finished.tidy()
+    one = tidy[(tidy["cell"] == finished.cells[-1]) & (tidy["metric"] == "tau")].iloc[0]
+    row = finished.table[finished.table["cell"] == finished.cells[-1]].iloc[0]
+    assert one["value"] == row["tau"] and one["label"] == row["label"] and len(tidy) == len(tidy.drop_duplicates())
+    assert not {"tau_low", "tau_n"} & set(tidy["metric"]) and set(tidy["cell"]) == set(finished.cells)
+    assert finished.plot.forest().get_axes() and finished.plot.pareto() is None
+    outputs = finished[finished.cells[-1]].outputs
+    assert len(outputs) == 2 and all(isinstance(text, str) for text in outputs)
+
+
+def test_pictures_of_a_run_are_those_of_pil(tmp_path):
+    outputs = stridebench.open_run(page_runs.with_outputs(tmp_path / "run").path)["meshes"].outputs
+    assert isinstance(outputs.iloc[0], Mesh)
+    pictures = stridebench.open_run(tmp_path / "run")["pictures"]
+    with pytest.raises(StoreError, match="lies outside the run"):
+        _ = pictures.outputs  # its second sample names a file elsewhere
+    (picture,) = replace(pictures, samples=pictures.samples.head(1)).outputs
+    assert isinstance(picture, Image) and picture.size == (12, 8)
+
+
+def test_methods_are_a_frame():
+    methods = stridebench.list_methods().set_index("name")
+    assert methods.loc["speculative", "claim"] == "SAME_LAW" and methods.loc["sjd", "params"]["window"] == 16
+    assert list(methods.index) == [row["name"] for row in stride("list", "methods", "--json").document]
+
+
+def test_the_command_of_a_cell_plans_that_cell(finished):
+    read = reader(Store.open(finished.path))
+    for cell in finished:
+        if cell.row["role"] == "method":
+            words = shlex.split(command_of(read(cell.name)))[1:]
+            planned = stride(*words, "--set", "prove=false", "--dry-run", "--json").document
+            assert cell.name in [one["cell"] for one in planned["cells"]]
 
 
 def test_verify_gives_a_row_a_setting():

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from stridebench.harness.record.store import Store
 from stridebench.reports.html import page
 from stridebench.reports.html.server import serve
 from tests.support import page_runs
@@ -65,6 +66,7 @@ def browser() -> Iterator[Any]:
 def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pages")
     page.write([page_runs.ordinary(folder / "run")], folder / "out")
+    page.write_file(Store.open(folder / "run"), folder / "one.html")
     page.write([page_runs.with_outputs(folder / "outputs")], folder / "media")
     page.write([page_runs.hostile(folder / "hostile")], folder / "attack")
     page.write([page_runs.with_engines(folder / "requests")], folder / "served")
@@ -124,11 +126,27 @@ def test_filters_and_search_leave_the_rows_that_fit(visit: Visit) -> None:
     until(tab, "document.querySelectorAll('#headline tbody tr').length === 12")
     tab.fill("input[type=search]", "prompt_lookup")
     assert labels(tab) == ["prompt_lookup", "prompt_lookup"]
+    until(tab, "location.search === '?search=prompt_lookup'")
+
+
+def test_columns_are_chosen_and_a_table_that_scrolls_has_a_shadow(visit: Visit) -> None:
+    tab = visit.open("out/index.html")
+    columns = tab.locator("#headline thead th").count()
+    tab.click("text=Columns")
+    tab.uncheck("label:has-text('tau') >> input")
+    assert tab.locator("#headline thead th").count() == columns - 1
+    assert "tau" not in tab.locator("#headline thead").inner_text()
+    tab.check("label:has-text('tau') >> input")
+    assert tab.locator("#headline thead th").count() == columns
+    assert "linear-gradient" in tab.evaluate("getComputedStyle(document.querySelector('.scroll')).backgroundImage")
 
 
 def test_an_address_may_name_filters(visit: Visit) -> None:
     visit.tab.goto((visit.root / "out/index.html").as_uri() + "?verdict=approximate&temperature=0")
     assert labels(visit.tab) == ["sjdpp reuse=paper tau=0.25", "sjdpp reuse=paper tau=1"]
+    visit.tab.goto((visit.root / "out/index.html").as_uri() + "?verdict=approximate&temperature=0&search=0.25")
+    until(visit.tab, "document.querySelectorAll('#headline tbody tr').length === 1")
+    assert labels(visit.tab) == ["sjdpp reuse=paper tau=0.25"]
 
 
 def test_a_point_says_what_it_is_when_hovered(visit: Visit) -> None:
@@ -243,6 +261,7 @@ def test_an_engine_opens_its_page_and_a_request_its_output(visit: Visit) -> None
         "out/cells/t0-bad.html",
         "media/cells/meshes.html#sample-0",
         "served/cells/drafts.html#sample-0",
+        "one.html",
     ],
 )
 def test_axe_finds_nothing_serious(visit: Visit, name: str) -> None:
@@ -293,6 +312,11 @@ def test_cells_are_picked_with_the_mouse_and_a_run_that_goes_on_is_followed(brow
         tab.click("text=Compare the ticked cells")
         tab.wait_for_url("**/compared/**")
         assert "Beside ar" in tab.text_content("#beside") and labels(tab) == ["ar", "m"]
+        assert tab.locator(".outputs tbody tr").count() == 2
+        tab.goto(f"{root}/?search=second")
+        assert tab.locator("#runs tbody tr").count() == 1
+        tab.fill("input[type=search]", "toy")
+        until(tab, "location.search === '?search=toy'")
         server.shutdown()
     context.close()
     assert problems == []

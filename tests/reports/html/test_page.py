@@ -63,6 +63,42 @@ def test_every_cell_has_a_page_that_the_table_links_to(made: Path) -> None:
     assert {f"cells/{name}.html" for name in cell_pages(made)} <= links
 
 
+def test_a_page_can_be_one_file_without_scripts_that_holds_every_cell(made: Path, tmp_path: Path) -> None:
+    run = made.parent / "run"
+    file = tmp_path / "mine.html"
+    assert stride("report", run, "--html", file).out == f"wrote {file}\n"
+    out = parsed(file)
+    addresses = [a.get("href") or a.get("src") or "" for _, a in out.elements if "href" in a or "src" in a]
+    assert all(one.startswith(("#", "data:", "https://arxiv.org/")) for one in addresses)
+    assert not out.scripts
+    sections = {a.get("id") for tag, a in out.elements if tag == "section"}
+    assert set(cell_pages(made)) <= sections and file.stat().st_size < 2_000_000
+    assert {one[1:] for one in addresses if one.startswith("#")} <= {a.get("id") for _, a in out.elements}
+    assert any(one.startswith("data:image/svg+xml;base64,") for one in addresses)
+    assert "CUDA out of memory <b>" in out.text and "needs TREE_MASK" in out.text
+    refused(stride("report", run, run, "--html", file), "holds one run, and 2 are named")
+    (tmp_path / "folder.html").mkdir()
+    refused(stride("report", run, "--html", tmp_path / "folder.html"), "is a folder")
+
+
+def test_one_file_holds_pictures_and_no_text_of_an_attack_leaves_its_place(tmp_path: Path) -> None:
+    pictures = parsed(page.write_file(page_runs.with_outputs(tmp_path / "run"), tmp_path / "one.html"))
+    sources = [str(a["src"]) for tag, a in pictures.elements if tag == "img"]
+    assert sum(one.startswith("data:image/png;base64,") for one in sources) == 1 == len(sources)
+    attacked = parsed(page.write_file(page_runs.hostile(tmp_path / "hostile"), tmp_path / "two.html"))
+    assert "stride-attack" in attacked.text and not [
+        tag for tag, _ in attacked.elements if tag in ("script", "stride-attack")
+    ]
+    assert not [name for _, a in attacked.elements for name in a if name.startswith("on")]
+
+
+def test_the_tiles_of_a_cell_stand_in_groups(made: Path) -> None:
+    out = parsed(cell_pages(made)["t1-spec"])
+    groups = [a["aria-label"] for tag, a in out.elements if tag == "ul" and a.get("class") == "tiles"]
+    assert groups == ["Speed", "Drafts", "Against plain decoding", "Scores"][: len(groups)] and len(groups) >= 3
+    assert out.text.index("speed-up") < out.text.index("tau") < out.text.index("log-prob")
+
+
 def test_what_is_missing_has_its_reason(made: Path) -> None:
     text = parsed(made / "index.html").text
     assert "needs TREE_MASK, which toy-135m does not offer" in text and "CUDA out of memory <b>" in text

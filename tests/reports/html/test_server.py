@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import re
 import socket
 import struct
 import threading
@@ -60,6 +61,23 @@ def test_the_list_says_how_far_each_run_is_and_what_cannot_be_read(view: View) -
     assert status == 200 and "1 of 2" in text and "2 of 2" in text
     assert "damaged" in text and "<b>{" not in text
     assert "1 exact" in text and "a CPU" in text
+
+
+def test_the_list_has_the_duration_and_the_speed_up_and_failures_of_the_report(view: View) -> None:
+    head = "label,role,status,verdict,n_failed,speedup,speedup_low,speedup_high\n"
+    rows = [
+        "ar,baseline,done,-,1,1,1,1",
+        "fast,method,done,exact,2,1.62,1.10,1.90",
+        "rough,method,done,approximate,0,9,8,10",
+    ]
+    rows += ["slow,method,done,exact (1e-16),0.0,1.7,0.8,2.9", "none,method,skipped,,,,,"]
+    (view.folder / "second" / "report").mkdir()
+    (view.folder / "second" / "report" / "summary.csv").write_text(head + "\n".join(rows) + "\n")
+    (view.folder / "first" / "report").mkdir()
+    (view.folder / "first" / "report" / "summary.csv").write_text("something else")
+    text = view.get("/")[1]
+    assert "1.62 [1.10, 1.90] fast" in text and '<td class="num">3</td>' in text
+    assert re.search(r'<td class="num" data-order="[\d.]+">[\d.]+ (s|min|h)</td>', text)
 
 
 @pytest.mark.parametrize(
@@ -122,6 +140,8 @@ def test_picked_cells_of_two_runs_stand_beside_the_first(view: View) -> None:
     text = view.get(place)[1]
     assert status == 303 and "Beside m" in text and text.count('name="cell"') == 2
     assert "1.00" in text.partition("beside-title")[2] and "first/m" not in text
+    outputs = text.partition("Outputs side by side")[2].partition("</table>")[0]
+    assert outputs.count("<tr>") == 3 and outputs.count("<td><bdi>") == 4 and ">p0</bdi>" in outputs
 
 
 def test_what_two_cells_do_not_share_is_said(view: View) -> None:
