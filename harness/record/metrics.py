@@ -162,7 +162,7 @@ class _Sums:
         return values.to_numpy(dtype=np.float64, na_value=np.nan)[self._counted]
 
     def _added(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.bincount(self._owner, weights=values, minlength=self._count)
+        return np.asarray(np.bincount(self._owner, weights=values, minlength=self._count), dtype=np.float64)
 
     def _known(self, sums: NDArray[Any]) -> NDArray[Any]:
         return np.where(self._empty, np.nan, sums) if self._empty.any() else sums

@@ -146,9 +146,9 @@ def command_of(finished: FinishedCell) -> str:
     meta = finished.cell.meta
     if meta.task == "prompts" or meta.plugin:
         return ""
-    stored, samples = meta.stored(), finished.samples.index
+    samples = finished.samples.index
     task = {"name": meta.task, **meta.task_params, "limit": samples.get_level_values("prompt").nunique()}
-    task |= {"sampling": dict(stored["sampling"]), "max_new_tokens": meta.max_new_tokens}
+    task |= {"sampling": meta.sampling.stored(), "max_new_tokens": meta.max_new_tokens}
     repetitions = samples.get_level_values("repetition").nunique()
     task |= {"repetitions": repetitions} if repetitions > 1 else {}
     task |= {"chat": True} if meta.chat else {}
