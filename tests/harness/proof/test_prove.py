@@ -62,7 +62,18 @@ DRAWS, RARE = 600, 5
 FALSE_ALARM = 1e-6
 
 
-SLOW = {"cross_regression", "eagle1", "jacobi", "lanternpp", "lookahead", "multi_head", "sjdpp", "specinfer", "spectr"}
+SLOW = {
+    "cross_regression",
+    "eagle1",
+    "jacobi",
+    "lanternpp",
+    "lookahead",
+    "multi_head",
+    "sjd_pac",
+    "sjdpp",
+    "specinfer",
+    "spectr",
+}
 """Methods whose settings or mutants take over a second each."""
 
 
