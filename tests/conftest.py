@@ -79,6 +79,11 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+def pytest_unconfigure() -> None:
+    """Let the interpreter end as always; libraries of C++ print what is left otherwise."""
+    gc.unfreeze()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Check no shapes in slow tests, where that takes a third of the time: quicker ones make the same calls."""
