@@ -233,6 +233,8 @@ class Engine(ABC):
     tells: ClassVar[Tells]
     needs: ClassVar[tuple[str, ...]] = ()
     """Modules that it imports and stridebench does not require. If one is missing, its cells are skipped."""
+    reads_gguf: ClassVar[bool] = False
+    """Whether it loads the backbone's GGUF file. Its cells are skipped if there is none and no ``model`` is named."""
 
     @abstractmethod
     def open(self, weights: EngineWeights) -> None:

@@ -39,6 +39,7 @@ class OpenVINOGenAI(Engine):
 
     tells: ClassVar[Tells] = Tells(takes_ids=True, gives_ids=True, arrival="chunk", concurrent=False)
     needs: ClassVar[tuple[str, ...]] = ("openvino_genai",)
+    reads_gguf: ClassVar[bool] = True
 
     def open(self, weights: EngineWeights) -> None:
         """Load the model."""

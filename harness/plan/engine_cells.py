@@ -9,7 +9,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from stridebench.harness.backbones.checkpoints import sources
 from stridebench.harness.core.task import Sampling
+from stridebench.harness.plan import presets
 from stridebench.harness.plan.entries import EngineUse, TaskUse
 from stridebench.harness.plan.resolve import Resolved
 from stridebench.harness.plan.suite import EngineSuite, samplings
@@ -146,4 +148,11 @@ def _reason(cell: EngineCell) -> str | None:
         return "engines apply the temperature before top-k and top-p"
     if cell.sampling.min_p:
         return "engines are asked for no min-p, whose place among the cuts they do not agree on"
+    if cell.use.kind.reads_gguf and not cell.use.options.get("model") and not _has_gguf(cell.backbone):
+        return f"{cell.use.name} reads a GGUF file, which {cell.backbone} is not: name one with `model`"
     return None
+
+
+def _has_gguf(backbone: str) -> bool:
+    source = presets.resolve(backbone).params.get("source")
+    return source is not None and sources.gguf_place(sources.parse(backbone, source)) is not None

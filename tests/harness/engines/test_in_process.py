@@ -15,7 +15,8 @@ from stridebench.harness.discover import shipped
 from stridebench.harness.engines.openvino_genai import OpenVINOGenAI
 from stridebench.harness.engines.transformers import Transformers
 from stridebench.harness.errors import UsageError
-from stridebench.harness.plan import presets
+from stridebench.harness.plan import presets, resolve
+from stridebench.harness.plan.expand import expand
 
 FOLDER = str(shipped("code"))
 PROMPT = (5, 9, 12, 5, 9, 12, 5, 9)
@@ -101,6 +102,14 @@ def test_openvino_reads_the_gguf_file_and_honours_seed_and_budget() -> None:
     assert first.tokens == again.tokens != other.tokens
     assert first.output_tokens == 6 and sum(chunk.tokens or 0 for chunk in first.chunks) == 6
     assert engine.told()["version"]
+
+
+def test_openvino_is_skipped_before_the_run_if_the_backbone_has_no_gguf_file() -> None:
+    own, tiny = (expand(resolve.of_command("engines", resolve.Overrides(tiny=tiny))).engines for tiny in (False, True))
+    assert {cell.skip for cell in own} == {None}
+    reasons = {cell.skip for cell in tiny if cell.use.name == "openvino_genai"}
+    assert reasons == {"openvino_genai reads a GGUF file, which tiny:smollm2-135m is not: name one with `model`"}
+    assert {cell.skip for cell in tiny if cell.use.name == "transformers"} == {None}
 
 
 def test_openvino_without_a_model_or_with_a_broken_one(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from safetensors.torch import save_file
 
 from stridebench.harness import discover
 from stridebench.harness.cli.main import stride
+from stridebench.harness.discover import plain
 from stridebench.harness.plan import presets, resolve
 from stridebench.harness.plan.expand import expand
 from stridebench.harness.record.store import Store
@@ -167,7 +168,19 @@ def test_captions_say_the_switches_that_the_paper_names_and_that_it_defines_neit
     layouts = papers()["cross_regression"].tables
     for number, what in ((7, "look-ahead"), (8, "look-ahead"), (9, "bidirectional mask"), (10, ""), (11, "")):
         layout = layouts[f"cross_regression_table{number}"]
-        assert what in layout.caption and any("does not say" in note for note in layout.first_notes) == bool(what)
+        assert what in layout.caption and any("does not say what" in note for note in layout.first_notes) == bool(what)
+
+
+@pytest.mark.parametrize("number", [7, 10, 14])
+def test_every_printed_row_of_a_table_has_a_cell_in_the_authors_suite(number: int) -> None:
+    cells = expand(resolve.of_command("papers/cross_regression --only real")).cells
+    there = {(cell.backbone, cell.name, cell.task.name, cell.sampling.temperature) for cell in cells}
+    for line in lines_of(printed(f"cross_regression_table{number}")):
+        chosen: Any = {"temperature": 0, **(line.selection or {})}
+        named = chosen.get("backbone", line.model)
+        models = {named} if isinstance(named, str) else set(named)
+        key = (chosen["method"], chosen["task"], float(chosen["temperature"]))
+        assert {key} & {cell[1:] for cell in there if plain(cell[0]) in models}, line.labels
 
 
 def test_whisper_is_in_table_4_alone() -> None:
