@@ -171,6 +171,9 @@ def test_a_wrong_clock_shows_as_a_mismatch() -> None:
     slow = [record(f"p{i}", [step(1, 2, ms=12.0 if i else 400.0)] * 5) for i in range(12)]
     store.add(meta("ar", role="baseline"), [record(f"p{i}", [step()] * 10) for i in range(12)])
     assert "mismatch" in flags(store.add(meta("m"), slow))
+    slow_baseline = [record(f"p{i}", [step(ms=10.0 if i else 400.0)] * 10) for i in range(12)]
+    other = empty().add(meta("ar", role="baseline"), slow_baseline)
+    assert "mismatch" in flags(other.add(meta("m"), [record(f"p{i}", [step(1, 2)] * 5) for i in range(12)]))
 
 
 def test_a_cell_without_its_baseline_says_so() -> None:

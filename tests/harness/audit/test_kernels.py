@@ -52,7 +52,7 @@ def test_a_forgotten_residual_is_named() -> None:
 
 def test_what_is_drawn_is_the_same_again_and_leaves_the_generator_alone() -> None:
     before = torch.random.get_rng_state()
-    assert check_kernel(transformers_kernel, 20) == check_kernel(transformers_kernel, 20)
+    assert check_kernel(transformers_kernel, 20) == check_kernel(transformers_kernel, 20, seed=0)
     assert torch.random.get_rng_state().equal(before)
 
 
@@ -60,6 +60,11 @@ def test_what_is_drawn_is_the_same_again_and_leaves_the_generator_alone() -> Non
 def test_tokens_that_no_kernel_may_emit_are_refused(tokens: list[int]) -> None:
     with pytest.raises(ContractError, match="the kernel emitted"):
         check_kernel(lambda p, q, drafts: tokens, 1)
+
+
+def test_nothing_is_known_of_a_place_that_no_trial_reached() -> None:
+    unreached = check_kernel(lambda p, q, drafts: [0], 2)[1]
+    assert (unreached.tokens, unreached.low, unreached.high, unreached.biased) == (0, 0.0, 1.0, False)
 
 
 def test_a_kernel_that_raises_or_returns_no_ids_is_one_error() -> None:

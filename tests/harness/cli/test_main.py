@@ -349,6 +349,7 @@ def test_verify_with_random_cases_is_replayed_by_its_seed():
 def test_random_cases_print_a_table_and_the_seed():
     result = stride("verify", "autoregressive", "--random", 2, "--seed", 9)
     assert result.code == 0 and "random cases (seed 9)" in result.out and "2 of 2 cases" in result.out
+    assert "in these cases, whose texts end at 12 tokens" in " ".join(result.out.split())
 
 
 def test_random_cases_without_time_prove_nothing():
