@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from stridebench.harness.audit.of_rows import bets_on_rows, distance, top_of, width_of
 from stridebench.harness.audit.verdict import audit
 from stridebench.harness.core.engine import TokenRow
+from stridebench.harness.core.sampling import Sampling
 
 P = np.array([0.35, 0.25, 0.2, 0.1, 0.06, 0.04])
 
@@ -52,7 +53,11 @@ def test_a_token_that_is_not_sent_as_one_of_the_most_probable_is_one_of_the_othe
 def test_parts_of_characters_are_one_of_the_others_because_several_tokens_have_that_text() -> None:
     rows = [TokenRow("\ufffd", {"\ufffd": math.log(0.5), "a": math.log(0.3)})]
     assert list(top_of(rows[0], 2)) == ["a"]
-    assert bets_on_rows(rows, 2).tokens == 1
+    bets = bets_on_rows(rows, 2)
+    assert bets.tokens == 1
+    others = 0.05 * 0.7 + 0.95 * (0.9 * 0.7 + 0.1 * 3 / 4)  # "a" and three others of at most its probability
+    gains = dict(zip(bets.names, bets.gains, strict=True))
+    assert gains["any id with 10 %"] == pytest.approx(math.log(others / 0.7), abs=1e-6)
 
 
 def logs(p: Mapping[str, float]) -> dict[str, float]:
@@ -84,7 +89,7 @@ def test_a_text_that_continues_its_pairs_as_before_is_refuted_by_the_bet_on_copi
 @pytest.mark.parametrize("temperature", [0.7, 1.4])
 def test_a_token_beyond_the_most_probable_ones_bets_only_at_temperature_one(temperature: float) -> None:
     rows = [row(P, 0, 2), row(P, 5, 2)]
-    at_one, elsewhere = bets_on_rows(rows, 2), bets_on_rows(rows, 2, temperature)
+    at_one, elsewhere = bets_on_rows(rows, 2), bets_on_rows(rows, 2, Sampling(temperature))
     assert (at_one.tokens, at_one.near) == (2, 0) and (elsewhere.tokens, elsewhere.near) == (1, 1)
 
 

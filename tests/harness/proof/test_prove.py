@@ -24,7 +24,7 @@ from stridebench.harness.core.clock import CpuClock, Stopwatch
 from stridebench.harness.core.draws import SeededDraws
 from stridebench.harness.core.loop import decode
 from stridebench.harness.core.method import Claim, Method, Mutant, label, parameters
-from stridebench.harness.core.run import open_run
+from stridebench.harness.core.run import Run, open_run
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.core.session import Session
 from stridebench.harness.discover import load_all
@@ -519,6 +519,16 @@ def test_the_first_difference_of_two_outputs(
     divergence = diverge(tokens, baseline_tokens)
     assert divergence.at == at
     assert divergence.agreement == pytest.approx(agreement)
+
+
+class Branching(OneByOne):
+    def token(self, run: Run, p: torch.Tensor) -> torch.Tensor:
+        raise EnumerationLimit("too many outcomes")
+
+
+def test_a_case_that_every_method_fits_may_not_be_left_out() -> None:
+    with pytest.raises(EnumerationLimit, match="too many outcomes"):
+        prove(Branching(), CASES[:1], mutants=False)
 
 
 def test_an_exact_method_has_distance_zero_and_a_proof_without_mutants() -> None:
