@@ -278,6 +278,14 @@ def test_a_key_of_the_entries_of_a_name_can_be_set(tmp_path):
             resolve.load("papers/mulo_sd", wrong)
 
 
+def test_all_gives_models_of_sudokus_sudokus_and_no_code():
+    """Their context is 64 tokens; a prompt of HumanEval has 345 of theirs, and every such sample failed."""
+    tasks = {use.name: use.backbones for use in resolve.load("all").tasks}
+    assert not [name for name in tasks["humaneval"] if "sudoku" in name]
+    models = {name for name in presets.by_name() if name.startswith("embedded-sudoku")}
+    assert set(tasks["sudoku"]) == models and tasks["humaneval"]
+
+
 def test_native_is_the_type_of_the_device_that_the_suite_will_run_on(write, monkeypatch):
     monkeypatch.setattr(device, "multiplies_bf16", lambda: False)
     path = write(BASE.replace("backbones: [tabular]", "backbones: [{name: tabular, dtype: [native, fp64]}]"))
