@@ -105,4 +105,4 @@ class Eagle1(Method[StaticDrafter]):
     @classmethod
     def variants(cls) -> Sequence[Eagle1]:
         chains = [cls(widths=(1, 1), verifier="block"), cls(widths=(1, 1), policy="keep:0.6")]
-        return (cls(widths=(2, 1)), cls(widths=(2,)), cls(widths=(2, 1), verifier="traversal"), *chains)
+        return (cls(widths=(2, 1)), *chains, cls(widths=(2,)), cls(widths=(2, 1), verifier="traversal"))

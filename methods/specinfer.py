@@ -96,5 +96,5 @@ class SpecInfer(Method[BranchingDrafter]):
             cls("toy", widths=(2, 1), replacement=False),
             cls("toy", ("other",), widths=(1,)),
             cls("toy", widths=(2, 1), verifier="traversal"),
-            cls("toy", ("other",), widths=(1, 1), replacement=False, verifier="traversal"),
+            cls("toy", ("other",), widths=(1,), verifier="traversal"),
         )
