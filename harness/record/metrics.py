@@ -6,7 +6,7 @@ steps stay in the store, so that any other tool's convention can be derived by n
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -189,9 +189,9 @@ def _several_rounds(steps: pd.DataFrame) -> bool:
     return bool((~warm.astype(bool) & (nfe > 1) & (emitted > accepted + 1)).any())
 
 
-def value(metric: Metric, frame: pd.DataFrame) -> float | None:
+def value(metric: Metric, frame: pd.DataFrame | Mapping[str, NDArray[np.float64]]) -> float | None:
     """Return the metric over the rows of ``totals`` that have its numerator, or None if its denominator is 0 there."""
-    above, below = (frame[name].to_numpy(dtype=np.float64) for name in (metric.numerator, metric.denominator))
+    above, below = (np.asarray(frame[name], dtype=np.float64) for name in (metric.numerator, metric.denominator))
     known = ~np.isnan(above)
     total = float(np.nansum(below[known]))
     return float(above[known].sum()) / total - metric.minus if total else None

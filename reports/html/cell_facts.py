@@ -304,7 +304,7 @@ def _settings(meta: CellMeta) -> tuple[tuple[str, str], ...]:
 def _metrics(finished: FinishedCell) -> list[tuple[str, str, str, str]]:
     out = []
     for name, metric in METRICS.items():
-        figure = value(metric, finished.totals)
+        figure = value(metric, finished.figures)
         if figure is not None and figure == figure:
             out.append((name, signed(f"{figure:.4g}"), metric.unit, metric.formula))
     return out
