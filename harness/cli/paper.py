@@ -15,6 +15,7 @@ from rich.table import Table
 
 from stridebench.harness.cli.main import LazyGroup, emit, say
 from stridebench.harness.discover import declare_all, names_of
+from stridebench.harness.errors import UnknownNameError
 from stridebench.harness.plan import presets
 from stridebench.harness.plan.compatibility import Outcome, Outcomes, vocabulary
 from stridebench.harness.plan.contract import rows_of
@@ -22,7 +23,7 @@ from stridebench.harness.plan.planned_method import PlannedMethod, catalogued
 from stridebench.harness.plan.resolve import Resolved, of_command
 from stridebench.harness.record.entries import CellMeta, StoredSetScore
 from stridebench.harness.registry import METHODS
-from stridebench.reports.papers.paper_files import Cells, Item, items, model_name
+from stridebench.reports.papers.paper_files import Cells, Item, items, model_name, papers
 
 if TYPE_CHECKING:
     from stridebench.harness.record.store import Store
@@ -37,7 +38,7 @@ def command() -> None:
     """Reproduce what papers print, and predict a run's speed-ups on machines that are not here.
 
     \b
-    stride paper list
+    stride paper list sjdpp
     stride paper cost --utilisation 400e12
     stride paper study export runs/mine autoregressive. multi_head.
     stride paper layers embedded-code --adapter cross-regression --task programs --out layers
@@ -46,20 +47,25 @@ def command() -> None:
 
 
 @command.command(name="list")
+@click.argument("paper", required=False)
 @click.option("--json", "as_json", is_flag=True, help="One JSON document: [{paper, item, outcome, why}].")
-def list_items(as_json: bool) -> None:
-    """List each table and figure of the five papers: yes, needs weights, or no and why.
+def list_items(paper: str | None, as_json: bool) -> None:
+    """List each table and figure of the five papers, or of one: yes, needs weights, or no and why.
 
     An item is judged on the paper's models, and its suite must run all of them. The table shows the first reason of
     several, --json all of them.
 
     \b
     stride paper list
+    stride paper list sjdpp      also who wrote it, and the sizes of the models that are not here
     stride paper list --json
     """
     declare_all()
-    outcomes = Outcomes()
-    rows = [row(outcomes, paper, item) for paper, listed in items().items() for item in listed]
+    outcomes, names = Outcomes(), {_key(name): name for name in items()}
+    if paper is not None and _key(paper) not in names:
+        raise UnknownNameError("paper", paper, names)
+    chosen = names if paper is None else [_key(paper)]
+    rows = [row(outcomes, names[key], item) for key in chosen for item in items()[names[key]]]
     if as_json:
         emit(rows)
         return
@@ -69,6 +75,22 @@ def list_items(as_json: bool) -> None:
     Console().print(table)
     counts = Counter(one["outcome"] for one in rows)
     say(f"{len(rows)} tables and figures: " + ", ".join(f"{counts[word]} {word}" for word in WORDS))
+    if paper is not None:
+        listed = items()[names[_key(paper)]]
+        models = dict.fromkeys(model for item in listed for cells in item.cells for model in cells.models)
+        specs = {spec.name: spec for spec in map(presets.resolve, models) if not spec.ready()}
+        say(f"by {printed_source(_key(paper))}")
+        say("to fetch: " + (", ".join(f"{name} ({spec.size})" for name, spec in specs.items()) or "nothing"))
+
+
+def _key(paper: str) -> str:
+    """Return the name of a paper without marks, as one types it: sjdpp for SJD++."""
+    return "".join(letter for letter in paper.lower().replace("+", "p") if letter.isalnum())
+
+
+def printed_source(key: str) -> str:
+    """Return who wrote a paper, and its address if it is known."""
+    return next(paper.source for name, paper in papers().items() if _key(name) == key)
 
 
 def _short(why: str) -> str:

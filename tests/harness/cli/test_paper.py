@@ -15,7 +15,7 @@ from stridebench.harness.registry import METHODS
 from stridebench.reports.papers import report
 from stridebench.reports.papers.drawing import FIGURES, SHEETS
 from stridebench.reports.papers.paper_files import Cells, Item, items, model_name, names
-from tests.support.cli import stride
+from tests.support.cli import refused, stride
 
 COUNTS = {"XSpecMesh": (4, 9), "MuLo-SD": (1, 8), "ADT-Tree": (5, 9), "SJD++": (10, 14), "Cross-Regression": (17, 3)}
 """Tables and figures of each paper, counted in the papers; of MuLo-SD in its supplement."""
@@ -34,6 +34,15 @@ def test_every_table_and_figure_has_a_row_with_a_known_outcome() -> None:
     kinds = Counter((row["paper"], row["item"].split()[0]) for row in rows)
     assert {paper: (kinds[paper, "Table"], kinds[paper, "Figure"]) for paper in COUNTS} == COUNTS
     assert len({(row["paper"], row["item"]) for row in rows}) == len(rows) == sum(map(sum, COUNTS.values()))
+
+
+def test_one_paper_is_listed_with_its_source_and_the_models_to_fetch() -> None:
+    rows = stride("paper", "list", "sjdpp", "--json").document
+    assert {row["paper"] for row in rows} == {"SJD++"} and len(rows) == sum(COUNTS["SJD++"])
+    lines = stride("paper", "list", "SJD++").out.splitlines()
+    assert lines[-2] == "by Teng et al. 2025, the extension of arXiv:2410.01699"
+    assert lines[-1].startswith("to fetch: ") and " GB)" in lines[-1]
+    assert "there is no paper 'sjdp'" in refused("paper", "list", "sjdp")
 
 
 def test_what_an_item_names_exists() -> None:

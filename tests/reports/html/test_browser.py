@@ -138,7 +138,9 @@ def test_columns_are_chosen_and_a_table_that_scrolls_has_a_shadow(visit: Visit) 
     assert "tau" not in tab.locator("#headline thead").inner_text()
     tab.check("label:has-text('tau') >> input")
     assert tab.locator("#headline thead th").count() == columns
-    assert "linear-gradient" in tab.evaluate("getComputedStyle(document.querySelector('.scroll')).backgroundImage")
+    assert "linear-gradient" in tab.evaluate(
+        "getComputedStyle(document.querySelector('#cells .dt-layout-full')).backgroundImage"
+    )
 
 
 def test_an_address_may_name_filters(visit: Visit) -> None:
