@@ -63,7 +63,7 @@ def list_items(paper: str | None, as_json: bool) -> None:
     declare_all()
     outcomes, names = Outcomes(), {_key(name): name for name in items()}
     if paper is not None and _key(paper) not in names:
-        raise UnknownNameError("paper", paper, names)
+        raise UnknownNameError("paper", paper, [name for name in papers() if _key(name) in names])
     chosen = names if paper is None else [_key(paper)]
     rows = [row(outcomes, names[key], item) for key in chosen for item in items()[names[key]]]
     if as_json:

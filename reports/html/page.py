@@ -220,6 +220,7 @@ def write_file(store: Store, file: Path) -> Path:
 
     It has no script.
     """
+    file.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         run = _Run(store, 0, 1)

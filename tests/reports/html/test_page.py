@@ -65,7 +65,7 @@ def test_every_cell_has_a_page_that_the_table_links_to(made: Path) -> None:
 
 def test_a_page_can_be_one_file_without_scripts_that_holds_every_cell(made: Path, tmp_path: Path) -> None:
     run = made.parent / "run"
-    file = tmp_path / "mine.html"
+    file = tmp_path / "new" / "mine.html"
     assert stride("report", run, "--html", file).out == f"wrote {file}\n"
     out = parsed(file)
     addresses = [a.get("href") or a.get("src") or "" for _, a in out.elements if "href" in a or "src" in a]
