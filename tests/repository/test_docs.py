@@ -29,7 +29,16 @@ BLOCK = re.compile(r"(?:^<!-- (heavy|elsewhere): [^\n]+ -->\n)?^```bash\n(.*?)^`
 GOLDEN = ROOT / "tests" / "reports" / "golden"
 STORED = {"quick": "quick", "sjdpp": "papers-sjdpp"}
 """Runs that pages read, and the stored runs that stand in for them."""
-WITHOUT_PAPER = ("adt_tree", "autoregressive", "cross_regression", "gsd", "mulo_sd", "multi_head", "prompt_lookup")
+WITHOUT_PAPER = (
+    "adt_tree",
+    "autoregressive",
+    "cross_regression",
+    "first_of",
+    "gsd",
+    "mulo_sd",
+    "multi_head",
+    "prompt_lookup",
+)
 """Methods whose file names no paper on arXiv."""
 LAUNCHERS = ("torchrun", "accelerate")
 """Commands that start the command behind their own options in several processes."""
