@@ -14,14 +14,14 @@ from stridebench.harness.backbones.toy import Tabular
 from stridebench.harness.core import loop
 from stridebench.harness.core.cache import Window
 from stridebench.harness.core.clock import CpuClock, Event, EventClock, Stamp, Stopwatch
-from stridebench.harness.core.draft import Acceptance, Draft, Path
+from stridebench.harness.core.draft import Acceptance, Draft, HostAcceptance, Path
 from stridebench.harness.core.draws import SeededDraws
 from stridebench.harness.core.loop import Decode, decode, truncate
 from stridebench.harness.core.method import Claim, Method
 from stridebench.harness.core.models import Models
 from stridebench.harness.core.run import Run
 from stridebench.harness.core.sampling import Sampling
-from stridebench.harness.core.step_rows import PassTally
+from stridebench.harness.core.step_rows import PassTally, _ranks
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import ContractError
 from stridebench.harness.machine.noise import Waited
@@ -652,3 +652,10 @@ def test_stages_are_summed_over_a_decode_by_name() -> None:
     run = Run.of(models, Sampling(1.0), 3, SeededDraws(0, "t", "p", 0))
     assert decode(Staged((Act(1), Act(2), Act(3))), run).stages == {"resize": 6 * MS}
     assert play(Act(1), budget=1).stages == {}
+
+
+def test_ranks_count_earlier_siblings_of_each_accepted_node_without_repeats() -> None:
+    draft = Draft(torch.tensor([5, 5, 6, 7]), parents=torch.tensor([-1, -1, -1, 2]))
+    read = HostAcceptance((2, 3), 0, 0.0)
+    assert _ranks(draft, read) == (2, 0) and _ranks(replace(draft, parents=None), read) == ()
+    assert _ranks(replace(draft, repeats=torch.tensor([False, True, False, False])), read) == (1, 0)
