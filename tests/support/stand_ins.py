@@ -109,10 +109,11 @@ def _users(kind: str, recipe: str, backbone: str) -> Iterator[Method[Any]]:
     for name_of_method, settings in named:
         method = contract.default_of(settings)
         for of_kind, name in method.components:
-            if of_kind != kind or (kind == "drafter" and recipe not in (name, name_of_method)):
+            keys = [field.name for field in fields(method) if getattr(method, field.name) == name]
+            other = kind == "drafter" and recipe not in (name, name_of_method)
+            if of_kind != kind or other or not keys:  # a method inside another has no field here
                 continue
-            key = next(field.name for field in fields(method) if getattr(method, field.name) == name)
-            own: dict[str, Any] = {key: recipe}
+            own: dict[str, Any] = {keys[0]: recipe}
             if kind == "samplers":
                 drafter = SMALLER[recipe].get(backbone, backbone)
                 own |= {"drafter": drafter, "factor": 4 if "4x" in recipe else 2}

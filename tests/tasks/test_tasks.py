@@ -263,7 +263,6 @@ WRONG = [
     ("shapes", {"points": 0}, "points=0"),
     ("shapes", {"score_points": 0}, "points=0"),
     ("shapes", {"scale": "big"}, "scale is 'big'"),
-    ("shapes", {"data": "chairs"}, "data is 'chairs'; choose one of furniture, shapes"),
     ("sharegpt", {"split": "dev"}, "choose one of test, train"),
     ("sharegpt", {"limit": -1}, "limit=-1"),
     ("sudoku", {"limit": 2001}, "limit=2001; it must be from 1 to 2000"),

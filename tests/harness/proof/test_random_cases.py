@@ -175,11 +175,7 @@ class TestRuns:
         assert (proof.verdict, len(proof.cases)) == ("exact", len(cases_of(method)))
 
     def test_a_run_in_batches_sees_a_buffer_that_rows_share(self) -> None:
-        assert [word_of_run(SharedBuffer(gamma=1), batch).word for batch in (1, 2, 4)] == [
-            "exact",
-            "broken",
-            "broken",
-        ]
+        assert [word_of_run(SharedBuffer(gamma=1), batch).word for batch in (2, 4)] == ["broken", "broken"]
         assert word_of_run(METHODS.get("speculative")(drafter="toy", gamma=1), 4).word == "exact"
 
     def test_pictures_are_proved_in_batches_too(self) -> None:

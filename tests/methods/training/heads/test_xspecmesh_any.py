@@ -19,7 +19,7 @@ from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import UsageError, WeightsError
 from stridebench.harness.plan import presets
-from stridebench.harness.train import loop
+from stridebench.harness.train import recipe
 from stridebench.harness.train.finetuning import FinetunedBPT, Tuning, finetuned
 from stridebench.harness.train.general import TaskPlan, general
 from stridebench.harness.train.loop import train
@@ -66,7 +66,7 @@ def test_only_matrices_of_the_decoder_and_the_heads_learn(model: MeshTraining) -
 def test_before_the_first_step_the_rows_and_logits_are_those_of_the_base(
     model: MeshTraining, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "NATIVE_BF16", False)  # trainings multiply in it, the base model does not
+    monkeypatch.setattr(recipe, "NATIVE_BF16", False)  # trainings multiply in it, the base model does not
     passage = model.train_on.passages[0]
     assert model.base is not None
     base = model.base.read(passage, (-1,), logits=True)
