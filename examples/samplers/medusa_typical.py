@@ -4,13 +4,10 @@ Source: FasterDecoding/Medusa@10a2697c, medusa/model/utils.py (threshold 0.09, a
 """
 
 import numpy as np
+from vllm_ngram import propose  # noqa: F401
 
 DRAFTS = 3
 THRESHOLD, ALPHA = 0.09, 0.3
-
-
-def propose(tokens, q, draws):
-    return q[-1].argmax()
 
 
 def verify(tokens, q, p, draws):

@@ -98,7 +98,7 @@ def bets_on_rows(rows: Sequence[TokenRow], width: int, sampling: Sampling = PLAI
     return bet(outcomes, tokens, unknown.astype(np.int64), drawn)
 
 
-class Cut(NamedTuple):
+class RowCut(NamedTuple):
     """Where top-k and top-p cut a row, in log-probabilities.
 
     Args:
@@ -111,7 +111,7 @@ class Cut(NamedTuple):
     inside: bool
 
 
-def cut_of(row: TokenRow, width: int, sampling: Sampling) -> Cut:
+def cut_of(row: TokenRow, width: int, sampling: Sampling) -> RowCut:
     """Return the cut of a row; top-k is applied first, as servers do.
 
     The tokens that are not sent are each at most as probable as the least one that is. At T = 1 their mass is known,
@@ -137,7 +137,7 @@ def cut_of(row: TokenRow, width: int, sampling: Sampling) -> Cut:
         kept = max(kept, logs[stays].min() - 1e-9) if stays.any() else math.inf
         if leaves.any():
             gone, inside = max(gone, logs[leaves].max() + 1e-9), True
-    return Cut(kept, gone, inside)
+    return RowCut(kept, gone, inside)
 
 
 def distance(one: Mapping[str, float], other: Mapping[str, float]) -> float:

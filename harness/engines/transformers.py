@@ -83,7 +83,7 @@ class CountedCandidates:
         return self.steps
 
 
-class Arrivals:
+class ArrivingIds:
     """A streamer that notes when each part of an output arrives; the first is the prompt."""
 
     def __init__(self) -> None:
@@ -179,7 +179,7 @@ class Transformers(Engine):
         if not request.ids:
             raise EngineFault("refused", "the prompt must be known as token ids")
         ids = torch.tensor([request.ids], device=self.device)
-        arrivals, watched = Arrivals(), CountedCandidates(self._model)
+        arrivals, watched = ArrivingIds(), CountedCandidates(self._model)
         try:
             with watched, torch.inference_mode(), torch.random.fork_rng():
                 torch.manual_seed(request.seed)

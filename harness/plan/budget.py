@@ -12,7 +12,7 @@ from typing import Any
 
 from stridebench.harness.errors import UsageError
 from stridebench.harness.plan.cells import Cell, Plan
-from stridebench.harness.plan.estimate import Costs, Forecast, assumed, cost_key, scaled
+from stridebench.harness.plan.estimate import CellCosts, Forecast, assumed, cost_key, scaled
 from stridebench.harness.plan.expand import expand
 from stridebench.harness.plan.resolve import load, resolve_again, shipped
 from stridebench.harness.plan.suite import Chosen, duration_words
@@ -25,7 +25,7 @@ RESERVE = 0.1
 """The share of a budget that is kept for what was not measured."""
 
 
-def choose(plan: Plan, costs: Costs, seconds: float) -> Chosen:
+def choose(plan: Plan, costs: CellCosts, seconds: float) -> Chosen:
     """Return what fits into a budget.
 
     Texts get shorter before a cell is dropped, the dearest cells go first, and the time that is left is for prompts.
@@ -121,7 +121,7 @@ def _reason(forecast: Forecast, cell: Cell, plan: Plan, seconds: float) -> str:
     return f"it does not fit into the budget of {duration_words(seconds)}: {LEAST} prompts take about {price} here"
 
 
-def _too_small(seconds: float, needed: float, cell: Cell, costs: Costs) -> UsageError:
+def _too_small(seconds: float, needed: float, cell: Cell, costs: CellCosts) -> UsageError:
     one = costs.cells.get(cost_key(cell))
     measured = f", at {one.token_s:.2g} s a token and {duration_words(costs.spent_s)} of measuring" if one else ""
     return UsageError(

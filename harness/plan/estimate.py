@@ -42,7 +42,7 @@ class CellCost:
 
 
 @dataclass(frozen=True)
-class Costs:
+class CellCosts:
     """What a run takes on a machine.
 
     Args:
@@ -67,7 +67,7 @@ def cost_key(cell: Cell) -> object:
     return cell.label, cell.setting
 
 
-def assumed(plan: Plan) -> Costs | None:
+def assumed(plan: Plan) -> CellCosts | None:
     """Return the costs of a CPU at one token a pass, or None if the size of a backbone is not known."""
     cells, loads = {}, {}
     for cell in plan.runnable:
@@ -77,7 +77,7 @@ def assumed(plan: Plan) -> Costs | None:
             return None
         cells[cost_key(cell)] = CellCost(2 * token_s, token_s)
         loads[cell.group] = LOAD_S + 10 * token_s
-    return Costs(cells, loads)
+    return CellCosts(cells, loads)
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class Forecast:
         tokens: the share of the token budget that outputs of text have.
     """
 
-    def __init__(self, plan: Plan, costs: Costs, tokens: float = 1.0) -> None:
+    def __init__(self, plan: Plan, costs: CellCosts, tokens: float = 1.0) -> None:
         self._plan, self._costs, self._share = plan, costs, tokens
         specs = {cell.backbone: presets.resolve(cell.backbone) for cell in plan.runnable}
         self._pictures = {name: picture_tokens(spec) for name, spec in specs.items()}

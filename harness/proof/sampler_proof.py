@@ -37,7 +37,7 @@ Rows = Float[NDArray[np.float64], "N V"]
 
 
 @dataclass(frozen=True)
-class Model:
+class RandomModel:
     """A random target and drafter: a distribution for each prefix of up to ``depth`` tokens.
 
     Args:
@@ -50,7 +50,7 @@ class Model:
     q: dict[Tokens, Rows]
 
 
-def models(vocabulary: int, depth: int) -> Iterator[Model]:
+def models(vocabulary: int, depth: int) -> Iterator[RandomModel]:
     """Yield random models: two at T = 1, a cold one, one cut to two ids, one at T = 0, and one with a good drafter."""
     prefixes = [p for n in range(depth + 1) for p in itertools.product(range(vocabulary), repeat=n)]
     for seed, title in enumerate(("T = 1", "T = 1, seed 1", "T = 0.5", "top-k = 2", "T = 0", "a good drafter")):
@@ -59,7 +59,7 @@ def models(vocabulary: int, depth: int) -> Iterator[Model]:
         if title == "a good drafter":
             logits["q"] = {prefix: 0.8 * logits["p"][prefix] + 0.2 * logits["q"][prefix] for prefix in prefixes}
         sides = [{prefix: _warped(row, title) for prefix, row in logits[side].items()} for side in "pq"]
-        yield Model(title, *sides)
+        yield RandomModel(title, *sides)
 
 
 def _warped(logits: Rows, title: str) -> Rows:
@@ -81,7 +81,7 @@ FAULTS: dict[str, Corrupt] = {
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredCycle:
     """A sampler on one model.
 
     Args:
@@ -96,7 +96,7 @@ class Measured:
     law: dict[Tokens, float]
 
 
-def measure(sampler: Sampler, model: Model, vocabulary: int, corrupt: Corrupt | None = None) -> Measured:
+def measure(sampler: Sampler, model: RandomModel, vocabulary: int, corrupt: Corrupt | None = None) -> MeasuredCycle:
     """Enumerate a cycle on a model.
 
     Raises:
@@ -116,7 +116,7 @@ def measure(sampler: Sampler, model: Model, vocabulary: int, corrupt: Corrupt | 
             law[(*emitted, *rest)[:depth]] += weight * _chain(model.p, rest, emitted)
     truth = {text: _chain(model.p, text) for text in itertools.product(range(vocabulary), repeat=depth)}
     distance = float(sum(abs(law[text] - weight) for text, weight in truth.items()) / 2)
-    return Measured(model.title, distance, accepted, block if comparable else None, dict(law))
+    return MeasuredCycle(model.title, distance, accepted, block if comparable else None, dict(law))
 
 
 def _depth(sampler: Sampler) -> int:
@@ -131,7 +131,7 @@ def _chain(rows: dict[Tokens, Rows], text: Sequence[int], prefix: Tokens = ()) -
     return float(math.prod(rows[(*prefix, *text[:place])][token] for place, token in enumerate(text)))
 
 
-def _block(model: Model, tokens: Tokens) -> float:
+def _block(model: RandomModel, tokens: Tokens) -> float:
     """Return the sum of the capped joint ratios of a chain: what block verification accepts of it, on average."""
     ratio, total = 1.0, 0.0
     for place, token in enumerate(tokens):
@@ -141,7 +141,7 @@ def _block(model: Model, tokens: Tokens) -> float:
 
 
 def _cycle(
-    sampler: Sampler, model: Model, corrupt: Corrupt | None, vocabulary: int, draws: SamplerDraws
+    sampler: Sampler, model: RandomModel, corrupt: Corrupt | None, vocabulary: int, draws: SamplerDraws
 ) -> tuple[Tokens, Tokens]:
     """Draft and verify once; return the drafted tokens and the emitted ones."""
     tokens: list[int] = []
@@ -198,13 +198,7 @@ def _emitted(sampler: Sampler, tokens: list[int], q: Rows, p: Rows, draws: Sampl
     if sampler.parents is not None:
         arguments.insert(1, sampler.as_array(sampler.tree[: len(tokens)]))
     before = copy.deepcopy(arguments)
-    states = _generators()
     emitted = _called(sampler, sampler.verify, *arguments, draws)
-    if drawn := [name for name, state in _generators().items() if state != states[name]]:
-        raise ContractError(
-            f"{sampler.name} draws from {drawn[0]}, which cannot be enumerated; "
-            f"take draws.coin(probability), draws.token(weights) or draws.uniform()"
-        )
     if any(not np.array_equal(np.asarray(a), np.asarray(b)) for a, b in zip(before, arguments, strict=True)):
         raise ContractError(f"{sampler.name} changes its arguments in place; let it work on copies")
     try:
@@ -231,6 +225,15 @@ def _generators() -> dict[str, Any]:
     }
 
 
+def _check_generators(states: dict[str, Any]) -> None:
+    """Check that no global generator was drawn from since it had these states."""
+    if drawn := [name for name, state in _generators().items() if state != states[name]]:
+        raise ContractError(
+            f"the function draws from {drawn[0]}, which cannot be enumerated; "
+            f"take draws.coin(probability), draws.token(weights) or draws.uniform()"
+        )
+
+
 Cycle = Callable[[SamplerDraws], tuple[Tokens, Tokens]]
 Played = tuple[tuple[Tokens, Tokens], list[Request]]
 
@@ -245,7 +248,10 @@ def _outcomes(cycle: Cycle, as_array: Callable[[Any], Any]) -> Iterator[tuple[fl
         draws = SamplerDraws(answers, probe, as_array)
         return cycle(draws), draws.requests
 
-    if played([]) != played([]):
+    states = _generators()
+    twice = played([]), played([])
+    _check_generators(states)
+    if twice[0] != twice[1]:
         raise ContractError(
             "equal draws gave two results: the function keeps something between its calls, or draws elsewhere"
         )
@@ -262,6 +268,7 @@ def _outcomes(cycle: Cycle, as_array: Callable[[Any], Any]) -> Iterator[tuple[fl
         else:
             pieces = [(share, index) for index, share in enumerate(weights) if share > 0]
         waiting += [(weight * share, [*answers, answer]) for share, answer in pieces]
+    _check_generators(states)
 
 
 def _signatures(played: Callable[[Sequence[float], int], Any], answers: Sequence[float]) -> list[Any]:

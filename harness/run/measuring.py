@@ -23,7 +23,7 @@ from stridebench.harness.machine import noise
 from stridebench.harness.plan import presets
 from stridebench.harness.plan.budget import option_of
 from stridebench.harness.plan.cells import Cell, Plan
-from stridebench.harness.plan.estimate import CellCost, Costs, assumed, cost_key
+from stridebench.harness.plan.estimate import CellCost, CellCosts, assumed, cost_key
 from stridebench.harness.plan.expand import expand
 from stridebench.harness.plan.resolve import resolve_again
 from stridebench.harness.plan.suite import duration_words
@@ -50,9 +50,9 @@ SMALL_MODEL, SMALL_PASSES = "random-llama-1m", 9
 
 @dataclass(frozen=True)
 class MeasuredCosts:
-    """Costs, and the times of passes of each group, by which the run chooses its threads too."""
+    """CellCosts, and the times of passes of each group, by which the run chooses its threads too."""
 
-    costs: Costs
+    costs: CellCosts
     passes: Mapping[tuple[str, str], Passes]
 
 
@@ -146,7 +146,7 @@ def measure(plan: Plan, options: Options, begun: float) -> MeasuredCosts:
     others = _others(load, watch.waited_ns / max(1, watch.steps_ns))
     watch.check(len(probe.runnable), others)
     unmeasured = _unmeasured(probe, watch, cells)
-    costs = Costs(_cautious(plan, cells), loads, _small_pass(), time.monotonic() - begun, unmeasured, others)
+    costs = CellCosts(_cautious(plan, cells), loads, _small_pass(), time.monotonic() - begun, unmeasured, others)
     return MeasuredCosts(costs, passes)
 
 

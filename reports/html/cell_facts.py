@@ -137,8 +137,8 @@ def _grouped(
     known = {key for keys in GROUPS.values() for key in keys}
     groups = GROUPS | {"Scores": tuple(column.key for column, _ in figures if column.key not in known)}
     items = {column.key: (column.title, item) for column, item in figures}
-    found = ((name, tuple(items[key] for key in keys if key in items)) for name, keys in groups.items())
-    return tuple((name, tiles) for name, tiles in found if tiles)
+    tiles_of = {name: tuple(items[key] for key in keys if key in items) for name, keys in groups.items()}
+    return tuple((name, tiles) for name, tiles in tiles_of.items() if tiles)
 
 
 def command_of(finished: FinishedCell) -> str:

@@ -10,7 +10,7 @@ from stridebench.harness.errors import UsageError
 from stridebench.harness.plan import budget, resolve
 from stridebench.harness.plan.budget import LEAST, RESERVE, apply, choose, described, foreseen
 from stridebench.harness.plan.cells import Plan
-from stridebench.harness.plan.estimate import CellCost, Costs, Forecast, cost_key
+from stridebench.harness.plan.estimate import CellCost, CellCosts, Forecast, cost_key
 from stridebench.harness.plan.expand import expand
 from tests.support.runs import plan_of
 
@@ -27,13 +27,13 @@ def plan(seconds: str = "10m", **data: object) -> Plan:
     return plan_of(**{**suite, **data})
 
 
-def costs(of: Plan, **token_s: float) -> Costs:
+def costs(of: Plan, **token_s: float) -> CellCosts:
     """A token takes 0.1 s, or as long as is said of a method; passes of small models and loads take nothing."""
     cells = {cost_key(cell): CellCost(0.0, token_s.get(cell.name, 0.1)) for cell in of.runnable}
-    return Costs(cells, {}, small_pass_s=0.0)
+    return CellCosts(cells, {}, small_pass_s=0.0)
 
 
-def expected(of: Plan, prices: Costs, prompts: int | None = None, tokens: float = 1.0) -> float:
+def expected(of: Plan, prices: CellCosts, prompts: int | None = None, tokens: float = 1.0) -> float:
     return Forecast(of, prices, tokens).total(of.runnable, prompts)
 
 

@@ -16,7 +16,7 @@ from stridebench.harness.plan.estimate import (
     REPORT,
     REPORT_CELL,
     CellCost,
-    Costs,
+    CellCosts,
     Forecast,
     assumed,
     cost_key,
@@ -84,12 +84,12 @@ def test_a_forecast_adds_decodes_warm_ups_proofs_checks_loads_and_the_report() -
     )
     plain, method = plan.runnable
     own = {cost_key(plain): CellCost(1.0, 0.1), cost_key(method): CellCost(2.0, 0.05)}
-    forecast = Forecast(plan, Costs(own, {plain.group: 7.0}, small_pass_s=0.01, spent_s=20.0))
+    forecast = Forecast(plan, CellCosts(own, {plain.group: 7.0}, small_pass_s=0.01, spent_s=20.0))
     decodes = 3 * (1.0 + 10 * 0.1) + 3 * (2.0 + 10 * 0.05)
     rests = (1.0 + 8 * 0.1) + (2.0 + 8 * 0.05) + PROOF * 0.01 + 2 * (1.0 + 4 * 0.1)
     expected = 20 + decodes + rests + 2 * 7.0 + (REPORT + 2 * REPORT_CELL) * 0.01
     assert forecast.total(plan.runnable) == pytest.approx(expected)
     one_prompt = expected - 2 * decodes / 3
     assert forecast.total(plan.runnable, prompts=1) == pytest.approx(one_prompt)
-    short = Forecast(plan, Costs(own, {plain.group: 7.0}, small_pass_s=0.01, spent_s=20.0), tokens=0.5)
+    short = Forecast(plan, CellCosts(own, {plain.group: 7.0}, small_pass_s=0.01, spent_s=20.0), tokens=0.5)
     assert short.total(plan.runnable) == pytest.approx(expected - 3 * 5 * (0.1 + 0.05))

@@ -279,7 +279,7 @@ def test_a_key_of_the_entries_of_a_name_can_be_set(tmp_path):
 
 
 def test_all_gives_models_of_sudokus_sudokus_and_no_code():
-    """Their context is 64 tokens; a prompt of HumanEval has 345 of theirs, and every such sample failed."""
+    """Their context is 64 tokens; a prompt of HumanEval has 345, so every such sample failed."""
     tasks = {use.name: use.backbones for use in resolve.load("all").tasks}
     assert not [name for name in tasks["humaneval"] if "sudoku" in name]
     models = {name for name in presets.by_name() if name.startswith("embedded-sudoku")}

@@ -16,7 +16,7 @@ from stridebench.harness.core.costs import Passes
 from stridebench.harness.errors import StoreError, UsageError
 from stridebench.harness.plan.budget import apply, choose
 from stridebench.harness.plan.cells import Plan
-from stridebench.harness.plan.estimate import CellCost, Costs, cost_key
+from stridebench.harness.plan.estimate import CellCost, CellCosts, cost_key
 from stridebench.harness.record.entries import CellMeta
 from stridebench.harness.record.store import SealedCell, Store
 from stridebench.harness.run import measuring
@@ -44,7 +44,7 @@ def given_costs(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
     def given(plan: Plan, *_: object) -> MeasuredCosts:
         plans.append(plan)
         cells = {cost_key(cell): CellCost(3.0 if cell.name == "jacobi" else 1.0, 0.0) for cell in plan.runnable}
-        return MeasuredCosts(Costs(cells, {}, small_pass_s=0.0), {})
+        return MeasuredCosts(CellCosts(cells, {}, small_pass_s=0.0), {})
 
     monkeypatch.setattr(execution, "measure", given)
     return plans
@@ -131,7 +131,7 @@ def test_the_run_takes_the_threads_that_were_measured_for_its_plan(
 
     def given(plan: Plan, *_: object) -> MeasuredCosts:
         cells = {cost_key(cell): CellCost(0.1, 0.0) for cell in plan.runnable}
-        return MeasuredCosts(Costs(cells, {}), {plan.runnable[0].group: passes})
+        return MeasuredCosts(CellCosts(cells, {}), {plan.runnable[0].group: passes})
 
     monkeypatch.setattr(execution, "measure", given)
     pictures = {"methods": ["sjd"], "backbones": "embedded-digits-l", "tasks": [{"name": "digits", "limit": 2}]}
