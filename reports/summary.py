@@ -23,7 +23,7 @@ from stridebench.harness.errors import printable_line
 from stridebench.harness.record import stats
 from stridebench.harness.record.columns import SCORER_FAILED
 from stridebench.harness.record.entries import SAMPLING, CellMeta
-from stridebench.harness.record.metrics import METRICS, owners, totals, value
+from stridebench.harness.record.metrics import METRICS, counted_samples, owners, sums_of, value
 
 if TYPE_CHECKING:
     from stridebench.harness.record.store import SealedCell, Store
@@ -97,17 +97,15 @@ class FinishedCell:
     @staticmethod
     def of(cell: SealedCell) -> FinishedCell:
         """Return it with the samples that ended well and are not warm-ups."""
-        samples = cell.samples
-        return FinishedCell(
-            cell, samples[(samples["status"] == "ok") & ~samples["warmup"]].set_index(["prompt", "repetition"])
-        )
+        return FinishedCell(cell, counted_samples(cell.samples))
 
     @cached_property
     def totals(self) -> pd.DataFrame:
         """``metrics.totals``; the log-probability is missing if not every token of the output has one."""
-        sums = totals(self.cell.samples, self.cell.steps)
-        measured = self.samples["logprobs"].map(len).eq(self.samples["tokens"].map(len))
-        return sums.assign(logprob=sums["logprob"].astype(float).where(measured))
+        sums = sums_of(self.samples, self.cell.steps)
+        lengths = zip(sums["output"], self.samples["logprobs"], strict=True)
+        measured = np.array([len(logprobs) == tokens for tokens, logprobs in lengths], dtype=bool)
+        return sums.assign(logprob=np.where(measured, sums["logprob"], np.nan))
 
     @cached_property
     def figures(self) -> Mapping[str, NDArray[np.float64]]:
@@ -123,6 +121,11 @@ class FinishedCell:
     @cached_property
     def unigrams(self) -> dict[str, stats.TwoSample | None]:
         """Tests of the tokens against those of other cells, by their ids, as they were asked for."""
+        return {}
+
+    @cached_property
+    def gains(self) -> dict[str, stats.Interval | None]:
+        """Speed-ups of other cells over this one, by their ids, as they were asked for."""
         return {}
 
     @property
@@ -141,8 +144,8 @@ class FinishedCell:
     @cached_property
     def unscored(self) -> int:
         """Return how many counted samples lack a score because the task's scorer failed."""
-        errors = self.cell.samples.loc[~self.cell.samples["warmup"].astype(bool), "error"]
-        return int(errors.fillna("").str.startswith(SCORER_FAILED).sum())
+        errors = zip(self.cell.samples["error"], self.cell.samples["warmup"], strict=True)
+        return sum(isinstance(error, str) and error.startswith(SCORER_FAILED) and not warm for error, warm in errors)
 
     @property
     def role(self) -> str:
@@ -220,14 +223,18 @@ def set_interval(row: Row, name: str, interval: stats.Interval | None) -> None:
 def measure(finished: FinishedCell, base: FinishedCell | None, floor: FinishedCell | None) -> Row:
     """Return the row of a finished cell, compared with its baseline and the second autoregressive set of its run."""
     cell, frame = finished.cell, finished.totals
-    status = cell.samples.loc[~cell.samples["warmup"], "status"]
-    ok, failed = int((status == "ok").sum()), int((status != "ok").sum())
+    ok = len(finished.samples)
+    failed = int((~cell.samples["warmup"]).sum()) - ok
     skipped = 0 if cell.meta.expected is None else cell.meta.expected - ok - failed
     row = _identity(cell.name, cell.meta)
     row |= {"n_ok": ok, "n_failed": failed, "n_run": ok + failed, "n_skipped": skipped}
     row |= {"nfe": float(frame["nfe"].sum())}
-    for name in INTERVALS:
-        set_interval(row, name, metric_interval(name, frame))
+    metrics = [METRICS[name] for name in INTERVALS]
+    terms = [(metric.numerator, metric.denominator, metric.minus) for metric in metrics]
+    for name, interval in zip(
+        INTERVALS, stats.ratios(finished.figures, frame.index, frame["cluster"], terms), strict=True
+    ):
+        set_interval(row, name, interval)
     row |= {name: value(METRICS[name], finished.figures) for name in PLAIN}
     row |= {"disturbed_steps": disturbed_share(finished.steps), "disturbed_by": _cause(cell.steps)}
     row["stopped"] = _stopped(finished.steps)
@@ -331,7 +338,8 @@ def _speed(frame: pd.DataFrame, base: FinishedCell | None) -> Row:
     if base is None or frame.empty:
         return {}
     row: Row = {}
-    baseline = base.totals[base.totals.index.isin(frame.index)]
+    same = base.totals.index.equals(frame.index)
+    baseline = base.totals if same else base.totals[base.totals.index.isin(frame.index)]
     set_interval(row, "speedup", stats.median_ratio(token_ms(baseline), token_ms(frame), named=frame["cluster"]))
     per_step, step_ms = float(frame["output"].sum() / frame["steps"].sum()), _step_ms(frame)
     baseline_step_ms = _step_ms(baseline)
@@ -464,12 +472,12 @@ def _flags(row: Row, unmeasured: list[str], samples: pd.DataFrame, frame: pd.Dat
 
 def _unread_flags(samples: pd.DataFrame) -> list[str]:
     """Return the flag of prompts that the model read in part, with the first of them."""
-    counted = samples[~samples["warmup"].astype(bool)]
-    cut = counted[counted["unread"] != ""]
-    if not len(cut):
+    counted = ~samples["warmup"].to_numpy(dtype=bool)
+    cut = counted & (samples["unread"] != "").to_numpy(dtype=bool)
+    if not cut.any():
         return []
-    first = cut.iloc[0]
-    return [f"{len(cut)} of {len(counted)} prompts were read in part: {first['unread']} ({first['prompt']})"]
+    first = samples.iloc[int(cut.argmax())]
+    return [f"{cut.sum()} of {counted.sum()} prompts were read in part: {first['unread']} ({first['prompt']})"]
 
 
 def on_toys_alone(row: Mapping[Any, Any] | pd.Series[Any]) -> bool:
@@ -504,7 +512,9 @@ def _disturbed_flags(row: Row, base: FinishedCell | None, floor: FinishedCell | 
     """Return what shows that seconds cannot be trusted: a floor far from 1, or a speed-up that no step can have."""
     flags, cause = [], row.pop("disturbed_by")
     if base is not None and floor is not None:
-        against_itself = stats.median_ratio(token_ms(base.totals), token_ms(floor.totals))
+        if floor.cell.name not in base.gains:
+            base.gains[floor.cell.name] = stats.median_ratio(token_ms(base.totals), token_ms(floor.totals))
+        against_itself = base.gains[floor.cell.name]
         if against_itself is not None and unlike_itself(against_itself):
             flags.append(f"disturbed timing: autoregressive against itself is {against_itself.estimate:.2f}x")
     for of, words in (("", row.pop("stopped")), ("the baseline's ", "" if base is None else _stopped(base.steps))):

@@ -82,11 +82,22 @@ SUMMED = (
 """Columns of steps that `totals` adds up."""
 
 
+def counted_samples(samples: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of samples.parquet that ended well and are not warm-ups, indexed by (prompt, repetition)."""
+    good = samples[((samples["status"] == "ok") & ~samples["warmup"]).to_numpy(dtype=bool)]
+    return good.set_index(["prompt", "repetition"])
+
+
 def totals(samples: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
-    """One row a counted sample (status ok, not warm-up), indexed by (prompt, repetition).
+    """Return `sums_of` the counted samples among rows of samples.parquet."""
+    return sums_of(counted_samples(samples), steps)
+
+
+def sums_of(counted: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
+    """Return one row a counted sample, indexed by (prompt, repetition).
 
     Args:
-        samples: rows of samples.parquet.
+        counted: of `counted_samples`.
         steps: rows of steps.parquet.
 
     Returns:
@@ -100,8 +111,8 @@ def totals(samples: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
         forced ones as free_drafted and so on. The method's start is in nfe, draft_nfe, wall_ms, wall_s and
         share_s.
     """
-    good = samples[(samples["status"] == "ok") & ~samples["warmup"]].set_index(["prompt", "repetition"])
-    sums = _Sums(steps, good.index)
+    good = counted.reset_index(drop=True)  # a column of a frame with two levels of index is slow to read
+    sums = _Sums(steps, counted.index)
     column: dict[str, Any] = {name: sums.of(steps[name]) for name in (*SUMMED, *FORCED)}
     column["share_ns"] = sums.of(steps["wall_ns"] / steps["served"])
     column["cluster"] = good["cluster"].to_numpy()
@@ -111,9 +122,9 @@ def totals(samples: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
         column[f"free_{name}"] = column[name] - column.pop(f"forced_{name}")
     column["free_expected"] = column["expected"] - column["accepted"] + column["free_accepted"]
     column["steps"] = sums.steps
-    column["output"] = good["tokens"].map(len).to_numpy()
+    column["output"] = np.array([len(tokens) for tokens in good["tokens"]], dtype=np.int64)
     column["output_of_steps"] = np.where(_several_rounds(steps), np.nan, column["output"])
-    column["completion"] = good["completion"].astype(float).to_numpy()
+    column["completion"] = _floats(good["completion"])
     column["outputs"] = np.ones(len(good), dtype=np.int64)
     start_ns, column["start_nfe"], start_draft_nfe = (good[name].to_numpy() for name in STARTS)
     column["start_ms"] = start_ns / 1e6
@@ -123,15 +134,19 @@ def totals(samples: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     column["wall_ms"] = column["step_wall_ms"] + column["start_ms"]
     column["wall_s"] = column["wall_ms"] / 1e3
     column["share_s"] = (column.pop("share_ns") + start_ns) / 1e9
-    column["logprob"] = good["logprobs"].map(sum).to_numpy()
-    column["agreement"] = good["agreement"].astype(float).to_numpy()
-    column["prefill_ms"] = (good["prefill_ns"] / 1e6).to_numpy()
+    column["logprob"] = np.array([np.sum(logprobs) for logprobs in good["logprobs"]], dtype=np.float64)
+    column["agreement"] = _floats(good["agreement"])
+    column["prefill_ms"] = good["prefill_ns"].to_numpy() / 1e6
     for name, stored, unit in (
         ("peak_mb", "peak_bytes", 1e6),
         *((f"{p}_joules", f"{p}_uj", 1e6) for p in ("cpu", "gpu")),
     ):
-        column[name] = good.get(stored, pd.Series(np.nan, good.index)).astype(float).to_numpy() / unit
-    return pd.DataFrame(column, index=good.index)
+        column[name] = _floats(good[stored]) / unit if stored in good else np.nan
+    return pd.DataFrame(column, index=counted.index)
+
+
+def _floats(values: pd.Series[Any]) -> NDArray[np.float64]:
+    return values.to_numpy(dtype=np.float64, na_value=np.nan)
 
 
 class _Sums:
@@ -151,25 +166,23 @@ class _Sums:
 
     def of(self, values: pd.Series[Any]) -> NDArray[Any]:
         """Return the sums, NaN for a sample without a step; missing values are left out."""
-        sums = self._added(np.nan_to_num(self._floats(values)))
+        sums = self._added(np.nan_to_num(_floats(values)))
         return self._known(sums.astype(np.int64) if values.dtype.kind in "iu" else sums)
 
     def complete(self, values: pd.Series[Any]) -> NDArray[Any]:
         """Return the sums, NaN for a sample with a missing value."""
-        return self._known(self._added(self._floats(values)))
-
-    def _floats(self, values: pd.Series[Any]) -> NDArray[np.float64]:
-        return values.to_numpy(dtype=np.float64, na_value=np.nan)[self._counted]
+        return self._known(self._added(_floats(values)))
 
     def _added(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.asarray(np.bincount(self._owner, weights=values, minlength=self._count), dtype=np.float64)
+        added = np.bincount(self._owner, weights=values[self._counted], minlength=self._count)
+        return np.asarray(added, dtype=np.float64)
 
     def _known(self, sums: NDArray[Any]) -> NDArray[Any]:
         return np.where(self._empty, np.nan, sums) if self._empty.any() else sums
 
 
-def owners(steps: pd.DataFrame, index: pd.Index[Any]) -> NDArray[np.int64]:
-    """Return the place in ``index``, which is by (prompt, repetition), of each step's sample, or -1 if it is not there.
+def owners(steps: pd.DataFrame, keys: Iterable[Any]) -> NDArray[np.int64]:
+    """Return the place in ``keys``, which are (prompt, repetition), of each step's sample, or -1 if it is not there.
 
     Steps of one sample are stored one after the other, so one look at each stretch suffices.
     """
@@ -178,7 +191,7 @@ def owners(steps: pd.DataFrame, index: pd.Index[Any]) -> NDArray[np.int64]:
         return np.zeros(0, dtype=np.int64)
     changes = (prompts[1:] != prompts[:-1]) | (repetitions[1:] != repetitions[:-1])
     begins = np.append(0, np.flatnonzero(changes) + 1)
-    places = {key: place for place, key in enumerate(index)}
+    places = {key: place for place, key in enumerate(keys)}
     own = [places.get((prompts[begin], repetitions[begin]), -1) for begin in begins]
     return np.repeat(np.array(own, dtype=np.int64), np.diff(np.append(begins, len(prompts))))
 

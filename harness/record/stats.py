@@ -14,7 +14,7 @@ which such values have too. ``python -m tests.power.intervals`` measures how oft
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -133,7 +133,9 @@ def bootstrap(frame: pd.DataFrame, statistic: Statistic, resamples: int = RESAMP
     Returns:
         None if no row is left, or the statistic of all rows is not finite (nothing was tested, for example).
     """
-    return _resampled(_by_cluster(frame), statistic, resamples, seed)
+    values = _columns(frame, [str(name) for name in frame if name != "cluster"])
+    (table,) = _by_cluster(values, frame.index, frame.get("cluster"), [list(values)])
+    return _resampled(table, statistic, resamples, seed)
 
 
 def _resampled(table: FloatArray, statistic: Statistic, resamples: int = RESAMPLES, seed: int = 0) -> Bootstrap | None:
@@ -166,8 +168,8 @@ def _pivots(
         steps = [np.where(np.arange(len(near)) == column, near, 0.0) for column in np.flatnonzero(near)]
         slopes = np.stack([(statistic(sums + step) - statistic(sums - step)) / (2 * step.sum()) for step in steps], -1)
         parts = slopes @ table[:, near > 0].T  # [resamples, clusters]
-        centred = parts - (weights * parts).sum(axis=1, keepdims=True) / weights.sum(axis=1, keepdims=True)
-        squares: FloatArray = (weights * centred**2).sum(axis=1)
+        means = np.einsum("rc,rc->r", weights, parts) / len(table)  # as many are drawn as there are
+        squares: FloatArray = np.einsum("rc,rc->r", weights, (parts - means[:, None]) ** 2)
         return np.sqrt(squares)
 
     whole = standard_errors(np.ones((1, len(table))))[0]
@@ -198,15 +200,27 @@ def clusters(index: pd.Index[Any], named: pd.Series[str] | None = None) -> pd.In
     return prompts.where(names == "", "\0" + names)  # the id of a prompt has no NUL, so it is never a cluster's name
 
 
-def _by_cluster(frame: pd.DataFrame, columns: Sequence[str] = ()) -> FloatArray:
-    """Totals of the complete rows of each cluster, [clusters, columns]; of all columns but ``cluster`` by default."""
-    names = columns or [str(name) for name in frame if name != "cluster"]
-    values = np.stack([frame[name].to_numpy(dtype=np.float64) for name in names], axis=1)
-    complete = ~np.isnan(values).any(axis=1)
-    codes = _cluster_numbers(frame.index, frame.get("cluster"), complete)
-    table = np.zeros((int(codes.max(initial=-1)) + 1, len(names)))
-    np.add.at(table, codes, values[complete])
-    return table
+def _columns(frame: pd.DataFrame, names: Iterable[str]) -> dict[str, FloatArray]:
+    return {name: frame[name].to_numpy(dtype=np.float64) for name in names}
+
+
+def _by_cluster(
+    values: Mapping[str, FloatArray],
+    index: pd.Index[Any],
+    named: pd.Series[str] | None,
+    groups: Iterable[Sequence[str]],
+) -> Iterator[FloatArray]:
+    """Yield for each group of columns the totals of the complete rows of each cluster, [clusters, columns]."""
+    numbers: dict[bytes, NDArray[Any]] = {}  # by complete rows, which are the same for most groups
+    for group in groups:
+        columns = np.stack([values[name] for name in group], axis=1)
+        complete = ~np.isnan(columns).any(axis=1)
+        if complete.tobytes() not in numbers:
+            numbers[complete.tobytes()] = _cluster_numbers(index, named, complete)
+        codes = numbers[complete.tobytes()]
+        table = np.zeros((int(codes.max(initial=-1)) + 1, len(group)))
+        np.add.at(table, codes, columns[complete])
+        yield table
 
 
 def _cluster_numbers(index: pd.Index[Any], named: pd.Series[str] | None, complete: NDArray[np.bool_]) -> NDArray[Any]:
@@ -236,8 +250,30 @@ def _interval(resampled: Bootstrap | None) -> Interval | None:
 
 def ratio(frame: pd.DataFrame, numerator: str, denominator: str, minus: float = 0.0, seed: int = 0) -> Interval | None:
     """Σ numerator / Σ denominator - minus."""
-    table = _by_cluster(frame, (numerator, denominator))
-    return _interval(_resampled(table, lambda s: s[..., 0] / s[..., 1] - minus, seed=seed))
+    values = _columns(frame, {numerator, denominator})
+    return ratios(values, frame.index, frame.get("cluster"), [(numerator, denominator, minus)], seed)[0]
+
+
+def ratios(
+    values: Mapping[str, FloatArray],
+    index: pd.Index[Any],
+    named: pd.Series[str] | None,
+    terms: Sequence[tuple[str, str, float]],
+    seed: int = 0,
+) -> list[Interval | None]:
+    """Return ``ratio`` of each numerator, denominator and subtrahend.
+
+    Args:
+        values: columns by name.
+        index: of their rows, by (prompt, repetition).
+        named: clusters as in `clusters`.
+    """
+
+    def interval(table: FloatArray, minus: float) -> Interval | None:
+        return _interval(_resampled(table, lambda s: s[..., 0] / s[..., 1] - minus, seed=seed))
+
+    tables = _by_cluster(values, index, named, [(numerator, denominator) for numerator, denominator, _ in terms])
+    return [interval(table, minus) for table, (_, _, minus) in zip(tables, terms, strict=True)]
 
 
 def mean(values: pd.Series[float], seed: int = 0, named: pd.Series[str] | None = None) -> Interval | None:
@@ -248,7 +284,8 @@ def mean(values: pd.Series[float], seed: int = 0, named: pd.Series[str] | None =
 
 def score(values: pd.Series[float], seed: int = 0, named: pd.Series[str] | None = None) -> Interval | None:
     """``mean``; where all scores are 0 or 1, with the interval of `bounded_mean`."""
-    binary = values.dropna().isin([0, 1]).all()
+    numbers = values.to_numpy(dtype=np.float64, na_value=np.nan)
+    binary = np.isin(numbers[~np.isnan(numbers)], (0.0, 1.0)).all()
     return bounded_mean(values, seed, named) if binary else mean(values, seed, named)
 
 
@@ -262,11 +299,10 @@ def bounded_mean(values: pd.Series[float], seed: int = 0, named: pd.Series[str] 
     Raises:
         UsageError: a value is below 0 or above 1.
     """
-    present = values.dropna()
-    if present.empty:
+    if values.isna().all():
         return None
-    by_cluster = _bounded_by_cluster(present, named)
-    estimate, n = float(present.mean()), len(by_cluster)
+    by_cluster = _bounded_by_cluster(values, named)
+    estimate, n = float(values.mean()), len(by_cluster)
     if n < FEWEST_TESTED:
         return Interval(estimate, None, None, n)
     low, high = _lower_bound(by_cluster, seed), 1 - _lower_bound(1 - by_cluster, seed)
@@ -299,10 +335,14 @@ def mean_of_groups(groups: Sequence[pd.Series[float]], seed: int = 0) -> Interva
 
 
 def _bounded_by_cluster(values: pd.Series[float], named: pd.Series[str] | None) -> FloatArray:
-    """Means of the clusters, or UsageError for a value outside 0 to 1."""
-    if not values.between(0, 1).all():
-        raise UsageError(f"an interval of values between 0 and 1 was asked for {values.min()} to {values.max()}")
-    return np.asarray(values.groupby(clusters(values.index, named)).mean(), dtype=np.float64)
+    """Means of the clusters, or UsageError for a value outside 0 to 1; missing values are left out."""
+    numbers = values.to_numpy(dtype=np.float64, na_value=np.nan)
+    known = ~np.isnan(numbers)
+    numbers, codes = numbers[known], _cluster_numbers(values.index, named, known)
+    if ((numbers < 0) | (numbers > 1)).any():
+        raise UsageError(f"an interval of values between 0 and 1 was asked for {numbers.min()} to {numbers.max()}")
+    means: FloatArray = np.bincount(codes, weights=numbers) / np.bincount(codes)
+    return means
 
 
 def _lower_bound(values: FloatArray, seed: int, alpha: float = 0.025) -> float:
@@ -315,13 +355,12 @@ def _lower_bound(values: FloatArray, seed: int, alpha: float = 0.025) -> float:
 
 def difference(a: pd.DataFrame, b: pd.DataFrame, numerator: str, denominator: str, seed: int = 0) -> Interval | None:
     """The ratio in ``b`` less that in ``a``, over the (prompt, repetition) rows in both."""
-    return _interval(
-        bootstrap(
-            _pairs(a, b, numerator, denominator),
-            lambda s: s[..., 2] / s[..., 3] - s[..., 0] / s[..., 1],
-            seed=seed,
-        )
-    )
+
+    def gap(s: FloatArray) -> FloatArray:
+        less: FloatArray = s[..., 2] / s[..., 3] - s[..., 0] / s[..., 1]
+        return less
+
+    return _interval(_paired(a, b, (numerator, denominator), gap, RESAMPLES, seed))
 
 
 def change(a: pd.DataFrame, b: pd.DataFrame, numerator: str, denominator: str, minus: float = 0.0) -> Bootstrap | None:
@@ -331,16 +370,20 @@ def change(a: pd.DataFrame, b: pd.DataFrame, numerator: str, denominator: str, m
         moved: FloatArray = (s[..., 2] / s[..., 3] - minus) / (s[..., 0] / s[..., 1] - minus) - 1
         return moved
 
-    return bootstrap(_pairs(a, b, numerator, denominator), relative, resamples=10_000)
+    return _paired(a, b, (numerator, denominator), relative, resamples=10_000)
 
 
-def _pairs(a: pd.DataFrame, b: pd.DataFrame, numerator: str, denominator: str) -> pd.DataFrame:
-    columns = [numerator, denominator]
-    if a.index.equals(b.index):  # as a rule; joining is slow
-        both = {f"{name}_{end}": frame[name].to_numpy() for end, frame in (("a", a), ("b", b)) for name in columns}
-        return a[["cluster"] if "cluster" in a else []].assign(**both)
-    paired = a[columns].add_suffix("_a").join(b[columns].add_suffix("_b"), how="inner")
-    return paired.assign(cluster=a["cluster"].reindex(paired.index)) if "cluster" in a else paired
+def _paired(
+    a: pd.DataFrame, b: pd.DataFrame, names: tuple[str, str], statistic: Statistic, resamples: int, seed: int = 0
+) -> Bootstrap | None:
+    """Return `bootstrap` of the two columns of ``a`` and the two of ``b``, over the rows in both."""
+    if not a.index.equals(b.index):
+        a, b = a.align(b, join="inner", axis=0)
+    values = {
+        f"{end}.{name}": side[name].to_numpy(dtype=np.float64) for end, side in zip("ab", (a, b)) for name in names
+    }
+    (table,) = _by_cluster(values, a.index, a.get("cluster"), [list(values)])
+    return _resampled(table, statistic, resamples, seed)
 
 
 def median_ratio(
@@ -350,12 +393,16 @@ def median_ratio(
 
     ``named`` has the clusters as in `clusters`.
     """
-    ratios = (above / below).replace([np.inf, -np.inf], np.nan).dropna().sort_values()
-    if ratios.empty:
+    if not above.index.equals(below.index):
+        above, below = above.align(below, join="inner")
+    with np.errstate(divide="ignore", invalid="ignore"):
+        values = above.to_numpy(dtype=np.float64) / below.to_numpy(dtype=np.float64)
+    known = np.isfinite(values)
+    if not known.any():
         return None
-    values = ratios.to_numpy(dtype=np.float64)
-    codes, names = clusters(ratios.index, named).factorize(sort=True)
-    n = len(names)
+    codes, values = _cluster_numbers(above.index, named, known), values[known]
+    order = np.argsort(values)
+    codes, values, n = codes[order], values[order], int(codes.max()) + 1
     if n < FEWEST:
         return Interval(float(np.median(values)), None, None, n)
     upto = np.cumsum(resample_counts(n, RESAMPLES, seed)[:, codes], axis=1)
@@ -451,10 +498,12 @@ def unigram_test(a: pd.Series[Any], b: pd.Series[Any], seed: int = 0) -> TwoSamp
         p by swapping the labels of pairs. It is valid if the two outputs are exchangeable given the prompt. The
         statistic's noise grows with the vocabulary used, so compare it with that of two autoregressive sets.
     """
-    shared = a.index.intersection(b.index)
+    if not a.index.equals(b.index):
+        a, b = a.align(b, join="inner")
+    shared = a.index
     if not len(shared):
         return None
-    outputs = [np.asarray(one, dtype=np.int64) for half in (a, b) for one in half.loc[shared]]
+    outputs = [np.asarray(one, dtype=np.int64) for half in (a, b) for one in half]
     tokens = np.unique(np.concatenate(outputs), return_inverse=True)[1]
     rows = np.repeat(np.arange(len(outputs)), [len(one) for one in outputs])
     shape = (len(outputs), int(tokens.max(initial=-1)) + 1)
@@ -474,21 +523,22 @@ def unigram_test(a: pd.Series[Any], b: pd.Series[Any], seed: int = 0) -> TwoSamp
 
 def ks_test(a: pd.Series[float], b: pd.Series[float], seed: int = 0) -> TwoSample | None:
     """Kolmogorov-Smirnov distance of one number an output, such as mean log-probability; p as in `unigram_test`."""
-    import pandas as pd
-
-    pairs = pd.DataFrame({"a": a, "b": b}).dropna()
-    if pairs.empty:
+    if not a.index.equals(b.index):
+        a, b = a.align(b, join="inner")
+    both = np.stack([a.to_numpy(dtype=np.float64), b.to_numpy(dtype=np.float64)])
+    known = ~np.isnan(both).any(axis=0)
+    if not known.any():
         return None
-    values = pairs.to_numpy(dtype=np.float64).T.ravel()
+    values = both[:, known].ravel()
     order = np.argsort(values, kind="stable")
     last = np.append(np.diff(values[order]) > 0, True)  # ties are compared after the last of them
 
     def distance(swaps: FloatArray) -> FloatArray:
         signs = np.concatenate([1 - 2 * swaps, 2 * swaps - 1], axis=1)[:, order]
-        gaps: FloatArray = np.abs(np.cumsum(signs, axis=1))[:, last].max(axis=1) / len(pairs)
+        gaps: FloatArray = np.abs(np.cumsum(signs, axis=1))[:, last].max(axis=1) / known.sum()
         return gaps
 
-    return _swap_test(pairs.index, distance, seed)
+    return _swap_test(a.index[known], distance, seed)
 
 
 def _swap_test(index: pd.Index[Any], statistic: Statistic, seed: int) -> TwoSample:

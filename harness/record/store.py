@@ -402,7 +402,8 @@ class Store:
             tables.get(f"{kind}.parquet", schema.empty_table()).to_pandas(use_threads=False)
             for kind, schema in (("samples", SAMPLES), ("steps", STEPS), ("requests", REQUESTS))
         )
-        return SealedCell(name, body.meta, samples.astype({"diverged_at": "Int64"}), steps, requests)
+        samples["diverged_at"] = samples["diverged_at"].astype("Int64")
+        return SealedCell(name, body.meta, samples, steps, requests)
 
     def arrow(self, name: str, file: str) -> pa.Table | None:
         """A table of a sealed cell as it is stored, such as steps.parquet, or None if the cell lacks it.

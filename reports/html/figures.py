@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from stridebench.harness.record.metrics import acceptance_by_depth
+from stridebench.harness.record.metrics import acceptance_by_depth, owners
 from stridebench.reports.html.headline import setting_of
 from stridebench.reports.html.text import figure_of, for_plotly, plain_list
 from stridebench.reports.pareto import Panel, panels
@@ -69,10 +69,10 @@ class TargetPasses:
 
     def add(self, steps: pd.DataFrame) -> None:
         """Take the counted steps of a cell that made one pass."""
-        alone = steps["served"] == 1 if "served" in steps else True
-        single = steps[(steps["nfe"] == 1) & ~steps["warmup"].astype(bool) & alone]
-        self.rows.append(single["rows"].to_numpy())
-        self.times.append(single["target_ns"].to_numpy(dtype=float))
+        alone = (steps["served"] if "served" in steps else steps["nfe"]) == 1
+        single = ((steps["nfe"] == 1) & ~steps["warmup"].astype(bool) & alone).to_numpy()
+        self.rows.append(steps["rows"].to_numpy()[single])
+        self.times.append(steps["target_ns"].to_numpy(dtype=float)[single])
 
     def costs(self) -> dict[int, float]:
         """Median time of a pass by its rows, over that of one row; empty if one row was never timed."""
@@ -151,8 +151,7 @@ def speed_charts(frame: pd.DataFrame, passes: dict[tuple[Any, ...], TargetPasses
 
 def cell_charts(finished: FinishedCell, base: FinishedCell | None, row: pd.Series[Any]) -> Iterator[Chart]:
     """Yield the charts of a cell: acceptance by position, tokens a step, times, and the predicted speed-up."""
-    steps = finished.cell.steps
-    counted = steps[~steps["warmup"].astype(bool)]
+    counted = finished.steps
     if finished.totals.empty:
         return
     if acceptance_by_depth(counted):
@@ -227,7 +226,9 @@ def _times(finished: FinishedCell, base: FinishedCell | None) -> Chart:
     """Return the phases of an output token's time, and the baseline's on the same prompts."""
     pairs = [("this cell", finished, finished.totals)]
     if base is not None and base.cell.name != finished.cell.name:
-        pairs.append(("the baseline", base, base.totals[base.totals.index.isin(finished.totals.index)]))
+        same = base.totals.index.equals(finished.totals.index)
+        shared = base.totals if same else base.totals[base.totals.index.isin(finished.totals.index)]
+        pairs.append(("the baseline", base, shared))
     names = [name for name, _, _ in pairs]
     by_cell = [_phases_ms(cell, totals) for _, cell, totals in pairs]
     times = {phase: [phases[phase] for phases in by_cell] for phase in PHASES}
@@ -251,11 +252,9 @@ def _times(finished: FinishedCell, base: FinishedCell | None) -> Chart:
 
 def _phases_ms(finished: FinishedCell, totals: pd.DataFrame) -> dict[str, float]:
     """Return milliseconds of each phase over the outputs of ``totals``, by output token."""
-    steps = finished.cell.steps
-    index = pd.MultiIndex.from_frame(steps[["prompt", "repetition"]])
-    counted = steps[index.isin(totals.index) & ~steps["warmup"].to_numpy(dtype=bool)]
+    own = owners(finished.steps, totals.index) >= 0
     tokens = max(1.0, float(totals["output"].sum()))
-    return {phase: float(counted[f"{phase}_ns"].sum()) / 1e6 / tokens for phase in PHASES}
+    return {phase: float(finished.steps[f"{phase}_ns"].to_numpy()[own].sum()) / 1e6 / tokens for phase in PHASES}
 
 
 def _predicted(row: pd.Series[Any]) -> Chart:

@@ -459,8 +459,10 @@ def _progress(store: Store, row: pd.Series[Any]) -> str:
 
 def _failures(row: pd.Series[Any], rows: pd.DataFrame) -> list[Missing]:
     """Return the failed samples or requests of a cell by their reason, the most frequent first."""
-    counted = rows[~rows["warmup"].astype(bool)]
-    errors = counted.loc[counted["status"] != "ok", "error"].fillna("no reason is stored")
+    failures = (rows["status"] != "ok").to_numpy(dtype=bool) & ~rows["warmup"].to_numpy(dtype=bool)
+    if not failures.any():
+        return []
+    errors = rows.loc[failures, "error"].fillna("no reason is stored")
     cells = f"{row['shown']} on {setting_of(row)}"
     reasons = errors.map(printable_line).value_counts()
     failed = [Missing("failed", cells, int(count), str(reason)) for reason, count in reasons.head(REASONS).items()]

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from stridebench.harness.errors import StoreError, printable_line
+from stridebench.harness.record.metrics import owners
 from stridebench.harness.record.outputs import ACCEPTED, BONUS, CORRECTED, DECODED, FORCED, ORIGINS, Mesh, load, origins
 from stridebench.harness.record.run_notes import sound_file
 from stridebench.reports.html.text import excerpt, safe_json, text_of
@@ -147,7 +148,7 @@ def write_samples(finished: FinishedCell, run: Path, folder: Path, data: str) ->
         folder: of the pages.
         data: of the shards and pictures, below ``folder``.
     """
-    counted = finished.cell.samples[~finished.cell.samples["warmup"].astype(bool)]
+    counted = finished.cell.samples[~finished.cell.samples["warmup"].to_numpy(dtype=bool)]
     scores = [json.loads(text) if text else {} for text in counted["scores"]]
     names = list(dict.fromkeys(name for row in scores for name in row))
     columns_of = [str(name) for name in counted]
@@ -225,13 +226,15 @@ def documents(
         places: folder of the run, of the pages, and of the cell's data below it.
     """
     baseline = str(finished.cell.meta.baseline or finished.cell.name)
-    steps = finished.cell.steps[~finished.cell.steps["warmup"].astype(bool)]
-    rows_of = steps.groupby(["prompt", "repetition"], sort=False).indices
+    steps = finished.steps
+    own = owners(steps, [(sample["prompt"], sample["repetition"]) for sample in samples])
+    order = np.argsort(own, kind="stable")
+    ends = np.searchsorted(own[order], np.arange(len(samples) + 1))
     columns = {name: steps[name].to_numpy() for name in COUNTS}
     heard = (places[0] / "conditions" / baseline).is_dir()
     columns |= {name: steps[f"{name}_ns"].to_numpy() // 1000 for name in TIMES}
-    for sample, score in zip(samples, scores, strict=True):
-        index = rows_of.get((sample["prompt"], sample["repetition"]), np.zeros(0, dtype=int))
+    for place, (sample, score) in enumerate(zip(samples, scores, strict=True)):
+        index = order[ends[place] : ends[place + 1]]
         numbers = {name: values[index].tolist() for name, values in columns.items()}
         document = _texts(sample) | _tokens(sample, numbers) | media_of(dict(sample), *places)
         if finished.cell.meta.modality == "image" and sample["status"] == "ok" and not sample.get("output"):
