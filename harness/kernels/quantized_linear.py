@@ -66,14 +66,16 @@ class Products:
         if self.weights != "full":
             raise UsageError(f"{self.name}: weights: {self.weights} needs our forward, and {reason}; leave it out")
 
-    def __call__(self, weight: Float[Tensor, "O I"], bias: Float[Tensor, " O"] | None = None) -> Product:
-        """Return the product with these weights, rounded to the format.
+    def __call__(
+        self, weight: Float[Tensor, "O I"], bias: Float[Tensor, " O"] | None = None, kept: bool = False
+    ) -> Product:
+        """Return the product with these weights, rounded to the format; ``kept`` is as in `packed_linear.product`.
 
         Raises:
             UsageError: rows do not divide into groups.
         """
         if self.weights == "full":
-            return plain_product(weight, bias)
+            return plain_product(weight, bias, kept)
         group = {"int4": GROUP, "nf4": NF4_GROUP}.get(self.weights, 1)
         if weight.shape[1] % group:
             raise UsageError(

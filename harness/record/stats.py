@@ -214,7 +214,7 @@ def _by_cluster(
     numbers: dict[bytes, NDArray[Any]] = {}  # by complete rows, which are the same for most groups
     for group in groups:
         columns = np.stack([values[name] for name in group], axis=1)
-        complete = ~np.isnan(columns).any(axis=1)
+        complete = np.logical_not(np.isnan(columns).any(axis=1), dtype=np.bool_)
         if complete.tobytes() not in numbers:
             numbers[complete.tobytes()] = _cluster_numbers(index, named, complete)
         codes = numbers[complete.tobytes()]
@@ -379,9 +379,8 @@ def _paired(
     """Return `bootstrap` of the two columns of ``a`` and the two of ``b``, over the rows in both."""
     if not a.index.equals(b.index):
         a, b = a.align(b, join="inner", axis=0)
-    values = {
-        f"{end}.{name}": side[name].to_numpy(dtype=np.float64) for end, side in zip("ab", (a, b)) for name in names
-    }
+    sides = {"a": a, "b": b}
+    values = {f"{end}.{name}": side[name].to_numpy(dtype=np.float64) for end, side in sides.items() for name in names}
     (table,) = _by_cluster(values, a.index, a.get("cluster"), [list(values)])
     return _resampled(table, statistic, resamples, seed)
 

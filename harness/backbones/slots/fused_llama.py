@@ -99,7 +99,7 @@ class FusedLlama(FusedLayers, TappedNet):
         self._embed = self._like = streamed.fill(model, model.model.embed_tokens).weight.data
         self._tied = model.lm_head.weight is model.model.embed_tokens.weight
         self._vocabulary = len(model.lm_head.weight)
-        self._head = products(streamed.fill(model, model.lm_head).weight.data)
+        self._head = products(streamed.fill(model, model.lm_head).weight.data, kept=self._tied)
         self._norm = streamed.fill(model, model.model.norm).weight.data
         self._shapes = gates.shapes_of(gates.linears(model))
         self._weights = [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import Tensor
@@ -127,6 +129,29 @@ def test_the_error_of_a_format_that_cannot_be_names_the_reason(name: str, weight
 
 
 # Products with packed weights.
+
+
+@pytest.mark.parametrize("amx", [False, True])
+def test_one_row_of_a_kept_fp32_weight_is_multiplied_in_the_plain_layout_with_amx_alone(
+    amx: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the processor and not by a clock: two runs on one machine round alike."""
+    monkeypatch.setattr(packed_linear, "_has_amx", lambda: amx)
+    weight, x = torch.randn(300, 256), torch.randn(2, 256)
+    plain = []
+
+    def linear(*given: torch.Tensor | None) -> torch.Tensor:
+        plain.append(len(given[0]))
+        return torch.nn.functional.linear(*given)
+
+    monkeypatch.setattr(packed_linear, "functional", SimpleNamespace(linear=linear))
+    packed_linear._can_pack.cache_clear()
+    for kept, dtype in ((True, torch.float32), (False, torch.float32), (True, torch.bfloat16)):
+        product = packed_linear.product(weight.to(dtype), kept=kept)
+        plain.clear()
+        outputs = [product(rows.to(dtype)).float() for rows in (x[:1], x)]
+        assert plain == ([1] if amx and kept and dtype == torch.float32 else [])
+        torch.testing.assert_close(outputs[0], outputs[1][:1], rtol=0, atol=1e-4 if dtype == torch.float32 else 0.3)
 
 
 def test_packed_products_equal_plain_ones() -> None:
