@@ -105,7 +105,7 @@ def pareto_charts(frame: pd.DataFrame) -> Iterator[Chart]:
             caption += " Band: the baseline against itself with other seeds."
         columns = ("cell", "verdict", "speed-up", panel.ylabel)
         rows = [
-            [str(row["label"]), str(row["verdict"]), _interval(row, "speedup"), _interval(row, panel.quality, 3)]
+            [str(row["label"]), str(row["verdict"]), interval(row, "speedup"), interval(row, panel.quality, 3)]
             for _, row in panel.cells.iterrows()
         ]
         title = f"{panel.title}: {panel.ylabel}"
@@ -142,7 +142,7 @@ def speed_charts(frame: pd.DataFrame, passes: dict[tuple[Any, ...], TargetPasses
             "yaxis": {"title": {"text": BASE}, "range": [0, max(top, min(right, 2 * top))]},
             "shapes": [_line(0, 0, 2 * right, 2 * right, "dot")],
         }
-        rows = [[str(row["label"]), _interval(row, "scr"), _interval(row, "speedup")] for _, row in cells.iterrows()]
+        rows = [[str(row["label"]), interval(row, "scr"), interval(row, "speedup")] for _, row in cells.iterrows()]
         rows += [[f"line at w = {w}", f"{w}", f"{w / cost:.2f}"] for w, cost in costs.items()]
         title = setting_of(group.iloc[0])
         spec, columns = spec_of(data, layout), ("cell", "SCR", "speed-up")
@@ -279,7 +279,7 @@ def _predicted(row: pd.Series[Any]) -> Chart:
         "shapes": [{**_line(1, 0, 1, 1, "dot"), "yref": "paper"}],
         "showlegend": False,
     }
-    rows = [["measured", _interval(row, "speedup")], ["predicted", figure_of(row["predicted"])]]
+    rows = [["measured", interval(row, "speedup")], ["predicted", figure_of(row["predicted"])]]
     caption = "Predicted: tau times the mean step of the baseline over the mean step of this cell. Dotted: no gain."
     columns = ("", "speed-up")
     title = "Predicted against measured"
@@ -292,11 +292,11 @@ def _point(row: pd.Series[Any], x: str, y: str, colour: str) -> Spec:
     lines = [
         f"<b>{for_plotly(str(row['label']))}</b>",
         for_plotly(str(row["verdict"])),
-        f"speed-up {for_plotly(_interval(row, 'speedup'))}",
-        f"SCR {for_plotly(_interval(row, 'scr'))}",
+        f"speed-up {for_plotly(interval(row, 'speedup'))}",
+        f"SCR {for_plotly(interval(row, 'scr'))}",
     ]
     if y != "speedup":
-        lines.append(f"{for_plotly(y.partition('.')[2] or y)} {for_plotly(_interval(row, y, 3))}")
+        lines.append(f"{for_plotly(y.partition('.')[2] or y)} {for_plotly(interval(row, y, 3))}")
     return {
         "x": [float(row[x])],
         "y": [float(row[y])],
@@ -395,7 +395,3 @@ def _columns(data: Sequence[Spec]) -> int:
 def _height(data: Sequence[Spec]) -> int:
     """Return the height of a figure with its legend."""
     return 380 + 19 * -(-len(data) // _columns(data))
-
-
-def _interval(row: pd.Series[Any], key: str, digits: int = 2) -> str:
-    return interval(row, key, digits)

@@ -320,3 +320,40 @@ def _shown(sample: pd.Series[Any], media: Mapping[str, object]) -> ShownOutput:
     whole = text_of(sample, "text")
     lost = str(media.get("lost", "a mesh" if "mesh" in media else ""))
     return ShownOutput(whole[:LONGEST] + "…" * (len(whole) > LONGEST) or lost, str(media.get("picture", "")))
+
+
+# The tiles on top of a page.
+
+
+def tiles(frame: pd.DataFrame) -> list[tuple[str, str, str]]:
+    """Return number, word and kind of the tiles on top."""
+    done = frame[frame["status"] == "done"]
+    methods = done[done["role"] == "method"]
+    counted = [(len(done), "cells measured", "")]
+    counted += [
+        (int(methods["verdict"].astype(str).str.startswith(word).sum()), word, word)
+        for word in ("exact", "approximate", "broken", "unverified")
+    ]
+    counted.append((int(done["n_ok"].sum()) if "n_ok" in done else 0, "samples", ""))
+    failed = int(done["n_failed"].sum()) if "n_failed" in done else 0
+    counted.append((failed, "failed samples", "broken" if failed else ""))
+    counted += [
+        (int((frame["status"] == word).sum()), f"cells {word}", "") for word in ("skipped", "unfinished", "planned")
+    ]
+    return _shown_tiles(counted)
+
+
+def tiles_of_engines(frame: pd.DataFrame) -> list[tuple[str, str, str]]:
+    """Return the tiles of the engines."""
+    if frame.empty:
+        return []
+    done = frame["status"] == "done"
+    ok, failed = (int(frame[name].fillna(0).sum()) if name in frame else 0 for name in ("n_ok", "n_failed"))
+    counted = [(int(done.sum()), "cells of engines", ""), (int((~done).sum()), "cells of engines unfinished", "")]
+    return _shown_tiles([*counted, (ok, "requests", ""), (failed, "failed requests", "broken")])
+
+
+def _shown_tiles(tiles: Sequence[tuple[int, str, str]]) -> list[tuple[str, str, str]]:
+    return [
+        (f"{number:,}".replace(",", "\N{NARROW NO-BREAK SPACE}"), word, kind) for number, word, kind in tiles if number
+    ]

@@ -8,8 +8,7 @@ from pathlib import Path
 from stridebench.reports.history.report import Finding
 from stridebench.reports.html import text
 from stridebench.reports.html.figures import GREY, PALETTE, RED, Chart
-from stridebench.reports.html.page import environment
-from stridebench.reports.html.text import figure_of, for_plotly, plain_list
+from stridebench.reports.html.text import environment, figure_of, for_plotly, plain_list
 
 MOST = 60
 """Figures of a page; the table of Markdown has every series."""

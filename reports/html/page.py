@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import pandas as pd
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup
 from pyarrow.parquet import read_metadata
 
@@ -24,9 +24,17 @@ from stridebench.reports.engine_rows import SETTING_OF_ENGINE, of_engine, summar
 from stridebench.reports.html import figures, requests, samples, text
 from stridebench.reports.html.cell_facts import CellFacts, RunFacts, cell_facts, engine_facts
 from stridebench.reports.html.figures import Chart, TargetPasses
-from stridebench.reports.html.headline import Picked, beside_first, headline, outputs_beside, setting_of
-from stridebench.reports.html.samples import SampleTable, media_of
-from stridebench.reports.html.text import printed, safe_json
+from stridebench.reports.html.headline import (
+    Picked,
+    beside_first,
+    headline,
+    outputs_beside,
+    setting_of,
+    tiles,
+    tiles_of_engines,
+)
+from stridebench.reports.html.samples import Missing, SampleTable, failures, media_of
+from stridebench.reports.html.text import environment
 from stridebench.reports.summary import FinishedCell, summarise
 from stridebench.reports.tables import COLUMNS_OF_ENGINES, GROUP
 from stridebench.reports.text_table import estimate_text
@@ -36,38 +44,18 @@ if TYPE_CHECKING:
     from stridebench.reports.summary import FinishedCell
 
 
-TEMPLATES = Path(__file__).parent / "templates"
 CACHED, SMALL = 4, 300_000
 """Cells in memory at once, and the steps of a run up to which all of them are, so that each is read once."""
 MISSING = 200
-"""Return the rows of the table of missing cells; those beyond its limit are counted."""
+"""Rows of the table of missing cells; those beyond it are counted."""
 
 PICTURES_OF_FILE = 8
 """Pictures of each cell in a page that is one file."""
-REASONS = 20
-"""Reasons of failures of one cell; samples with further ones are counted."""
 WORDS = {"samples": "Samples", "opens": "A prompt opens its output, token by token.", "part": "Method"}
 WORDS_OF_ENGINE = {"samples": "Requests", "opens": "A prompt opens its output.", "part": "Engine"}
 
 Curve = Callable[["SealedCell"], Chart | str | None]
 """Return the chart of the e-value after each audited output, the reason why it is missing, or None without an audit."""
-
-
-@dataclass(frozen=True)
-class Missing:
-    """Cells without figures for one reason, or failed samples of one cell with one reason.
-
-    Args:
-        what: skipped, unfinished or failed.
-        cells: the cells that it shows.
-        count: cells or samples.
-        reason: in words.
-    """
-
-    what: str
-    cells: str
-    count: int
-    reason: str
 
 
 class _Run:
@@ -184,7 +172,7 @@ def write(stores: Sequence[Store], folder: Path, curve: Curve | None = None, ser
         names=[run.name for run in runs],
         title=", ".join(dict.fromkeys(run.facts.name for run in runs)),
         root="",
-        counts=[*_counts(frame), *_engine_counts(engines)],
+        counts=[*tiles(frame), *tiles_of_engines(engines)],
         headline=headline(frame),
         engines=headline(engines),
         served=served,
@@ -237,7 +225,7 @@ def write_file(store: Store, file: Path) -> Path:
                 style=Markup((text.STATIC / "page.css").read_text(encoding="utf-8")),  # our own
                 sentences=conclusions(run.frame),
                 plots=[_inline(path) for path in plots if path.suffix == ".svg"],
-                counts=_counts(run.frame),
+                counts=tiles(run.frame),
                 headline=headline(run.frame),
                 cells=cells,
                 missing=list(_missing(run))[:MISSING],
@@ -281,7 +269,7 @@ def _write_run(
     for index, row in done.iterrows():
         finished = run.read(str(row["cell"]))
         passes.setdefault(tuple(row[name] for name in GROUP), TargetPasses()).add(finished.cell.steps)
-        missing += _failures(row, finished.cell.samples)
+        missing += failures(row, finished.cell.samples)
         near = (int(str(index)) - 1, int(str(index)) + 1)
         neighbours = tuple(done.iloc[i] if 0 <= i < len(done) else None for i in near)
         if not known or not (folder / run.page_of(str(row["cell"]))).exists():
@@ -301,21 +289,6 @@ def _picked(runs: Sequence[_Run], served: Served | None) -> Iterator[Picked]:
             named = row.copy()
             named["label"] = row["shown"]
             yield Picked(run.store, run.read(name), named, run.data_of(name))
-
-
-@functools.cache
-def environment() -> Environment:
-    """The templates; whatever they write is printable and escaped."""
-    templates = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=printed,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    templates.filters["json"] = lambda value: Markup(safe_json(value))  # it has no character that HTML reads
-    return templates
 
 
 @dataclass(frozen=True)
@@ -400,41 +373,7 @@ def _write_engine(
     table = requests.write_requests(cell.requests, prompts, folder, run.data_of(name))
     steps = [("its plain decode", f"../{link}", str(row["plain"])) for link in plains["link"]]
     _write_page(templates, run, name, CellPage(facts, charts, table, steps, WORDS_OF_ENGINE), folder)
-    return _failures(row, cell.requests)
-
-
-def _counts(frame: pd.DataFrame) -> list[tuple[str, str, str]]:
-    """Return number, word and kind of the tiles on top."""
-    done = frame[frame["status"] == "done"]
-    methods = done[done["role"] == "method"]
-    tiles = [(len(done), "cells measured", "")]
-    tiles += [
-        (int(methods["verdict"].astype(str).str.startswith(word).sum()), word, word)
-        for word in ("exact", "approximate", "broken", "unverified")
-    ]
-    tiles.append((int(done["n_ok"].sum()) if "n_ok" in done else 0, "samples", ""))
-    failed = int(done["n_failed"].sum()) if "n_failed" in done else 0
-    tiles.append((failed, "failed samples", "broken" if failed else ""))
-    tiles += [
-        (int((frame["status"] == word).sum()), f"cells {word}", "") for word in ("skipped", "unfinished", "planned")
-    ]
-    return _tiles(tiles)
-
-
-def _engine_counts(frame: pd.DataFrame) -> list[tuple[str, str, str]]:
-    """Return the tiles of the engines."""
-    if frame.empty:
-        return []
-    done = frame["status"] == "done"
-    ok, failed = (int(frame[name].fillna(0).sum()) if name in frame else 0 for name in ("n_ok", "n_failed"))
-    tiles = [(int(done.sum()), "cells of engines", ""), (int((~done).sum()), "cells of engines unfinished", "")]
-    return _tiles([*tiles, (ok, "requests", ""), (failed, "failed requests", "broken")])
-
-
-def _tiles(tiles: Sequence[tuple[int, str, str]]) -> list[tuple[str, str, str]]:
-    return [
-        (f"{number:,}".replace(",", "\N{NARROW NO-BREAK SPACE}"), word, kind) for number, word, kind in tiles if number
-    ]
+    return failures(row, cell.requests)
 
 
 def _missing(run: _Run) -> list[Missing]:
@@ -455,19 +394,3 @@ def _progress(store: Store, row: pd.Series[Any]) -> str:
     expected = (store.manifest.cells | store.manifest.engines)[cell].expected
     of = f" of {expected}" if expected else ""
     return f"not finished: {stored}{of} decodes are stored" if stored else "not started"
-
-
-def _failures(row: pd.Series[Any], rows: pd.DataFrame) -> list[Missing]:
-    """Return the failed samples or requests of a cell by their reason, the most frequent first."""
-    failures = (rows["status"] != "ok").to_numpy(dtype=bool) & ~rows["warmup"].to_numpy(dtype=bool)
-    if not failures.any():
-        return []
-    errors = rows.loc[failures, "error"].fillna("no reason is stored")
-    cells = f"{row['shown']} on {setting_of(row)}"
-    reasons = errors.map(printable_line).value_counts()
-    failed = [Missing("failed", cells, int(count), str(reason)) for reason, count in reasons.head(REASONS).items()]
-    rest = reasons.iloc[REASONS:]
-    if len(rest):
-        other = f"{len(rest)} further reasons; the page of the cell has every sample"
-        failed.append(Missing("failed", cells, int(rest.sum()), other))
-    return failed

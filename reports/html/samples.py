@@ -18,6 +18,7 @@ from stridebench.harness.errors import StoreError, printable_line
 from stridebench.harness.record.metrics import owners
 from stridebench.harness.record.outputs import ACCEPTED, BONUS, CORRECTED, DECODED, FORCED, ORIGINS, Mesh, load, origins
 from stridebench.harness.record.run_notes import sound_file
+from stridebench.reports.html.headline import setting_of
 from stridebench.reports.html.text import excerpt, safe_json, text_of
 
 if TYPE_CHECKING:
@@ -345,3 +346,43 @@ class _Shards:
         (self._folder / f"{number}.js").write_text(f"strideShard({number}, [\n{body}\n]);\n", encoding="utf-8")
         self.starts.append(self._count)
         self._texts, self._documents, self._size = [], [], 0
+
+
+# Cells and samples that are missing in the figures.
+
+
+REASONS = 20
+"""Reasons of failures of one cell; samples with further ones are counted."""
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Cells without figures for one reason, or failed samples of one cell with one reason.
+
+    Args:
+        what: skipped, unfinished or failed.
+        cells: the cells that it shows.
+        count: cells or samples.
+        reason: in words.
+    """
+
+    what: str
+    cells: str
+    count: int
+    reason: str
+
+
+def failures(row: pd.Series[Any], rows: pd.DataFrame) -> list[Missing]:
+    """Return the failed samples or requests of a cell by their reason, the most frequent first."""
+    failed_rows = (rows["status"] != "ok").to_numpy(dtype=bool) & ~rows["warmup"].to_numpy(dtype=bool)
+    if not failed_rows.any():
+        return []
+    errors = rows.loc[failed_rows, "error"].fillna("no reason is stored")
+    cells = f"{row['shown']} on {setting_of(row)}"
+    reasons = errors.map(printable_line).value_counts()
+    failed = [Missing("failed", cells, int(count), str(reason)) for reason, count in reasons.head(REASONS).items()]
+    rest = reasons.iloc[REASONS:]
+    if len(rest):
+        other = f"{len(rest)} further reasons; the page of the cell has every sample"
+        failed.append(Missing("failed", cells, int(rest.sum()), other))
+    return failed

@@ -109,7 +109,7 @@ class Library:
 
     def list_of_runs(self) -> bytes:
         """Return the page with the list of runs."""
-        template = page.environment().get_template("runs.html")
+        template = text.environment().get_template("runs.html")
         quoted = functools.partial(quote, safe="")
         runs = run_folders(self.folder)
         return template.render(title=str(self.folder), root="", runs=runs, quote=quoted, took=time_words).encode()
@@ -170,7 +170,7 @@ class Handler(SimpleHTTPRequestHandler):
                 names = unquote(path).split("/")[2].split("+")
                 self._library.pages_of(tuple(unquote(name.replace("~", "%")) for name in names))
         except StrideError as error:
-            body = page.environment().get_template("error.html").render(title="no such page", root="/", reason=error)
+            body = text.environment().get_template("error.html").render(title="no such page", root="/", reason=error)
             self._send(HTTPStatus.NOT_FOUND, "text/html; charset=utf-8", body.encode())
             return
         file = self.translate_path(path)

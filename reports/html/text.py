@@ -6,6 +6,7 @@ scripts of the page set it as text. JSON inside a page never holds ``<``, so tha
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import re
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from stridebench.harness.errors import StoreError, UsageError, printable, printable_line
@@ -165,3 +167,24 @@ def classic_script(module: str, name: str) -> str:
         )
     before, after = module[: exports[0].start()], module[exports[0].end() :]
     return f'(() => {{\n"use strict";\n{before}\nwindow.{name} = {default[1]};\n{after}\n}})();\n'
+
+
+# Templates.
+
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+@functools.cache
+def environment() -> Environment:
+    """The templates; whatever they write is printable and escaped."""
+    templates = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=printed,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    templates.filters["json"] = lambda value: Markup(safe_json(value))  # it has no character that HTML reads
+    return templates

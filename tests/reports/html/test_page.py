@@ -38,7 +38,7 @@ def cell_pages(folder: Path) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def ordinary_pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ordinary")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("stridebench.reports.html.text.write", lambda folder: None)
@@ -46,8 +46,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "out"
 
 
-def test_the_table_is_there_without_a_script(made: Path) -> None:
-    index = parsed(made / "index.html")
+def test_the_table_is_there_without_a_script(ordinary_pages: Path) -> None:
+    index = parsed(ordinary_pages / "index.html")
     rows = [attributes for tag, attributes in index.elements if tag == "tr" and "data-verdict" in attributes]
     assert len(rows) == 12
     assert {row["data-verdict"] for row in rows} == {"exact", "approximate", "broken"}
@@ -57,14 +57,14 @@ def test_the_table_is_there_without_a_script(made: Path) -> None:
     )
 
 
-def test_every_cell_has_a_page_that_the_table_links_to(made: Path) -> None:
-    index = parsed(made / "index.html")
+def test_every_cell_has_a_page_that_the_table_links_to(ordinary_pages: Path) -> None:
+    index = parsed(ordinary_pages / "index.html")
     links = {attributes["href"] for tag, attributes in index.elements if tag == "a"}
-    assert {f"cells/{name}.html" for name in cell_pages(made)} <= links
+    assert {f"cells/{name}.html" for name in cell_pages(ordinary_pages)} <= links
 
 
-def test_a_page_can_be_one_file_without_scripts_that_holds_every_cell(made: Path, tmp_path: Path) -> None:
-    run = made.parent / "run"
+def test_a_page_can_be_one_file_without_scripts_that_holds_every_cell(ordinary_pages: Path, tmp_path: Path) -> None:
+    run = ordinary_pages.parent / "run"
     file = tmp_path / "new" / "mine.html"
     assert stride("report", run, "--html", file).out == f"wrote {file}\n"
     out = parsed(file)
@@ -72,7 +72,7 @@ def test_a_page_can_be_one_file_without_scripts_that_holds_every_cell(made: Path
     assert all(one.startswith(("#", "data:", "https://arxiv.org/")) for one in addresses)
     assert not out.scripts
     sections = {a.get("id") for tag, a in out.elements if tag == "section"}
-    assert set(cell_pages(made)) <= sections and file.stat().st_size < 2_000_000
+    assert set(cell_pages(ordinary_pages)) <= sections and file.stat().st_size < 2_000_000
     assert {one[1:] for one in addresses if one.startswith("#")} <= {a.get("id") for _, a in out.elements}
     assert any(one.startswith("data:image/svg+xml;base64,") for one in addresses)
     assert "CUDA out of memory <b>" in out.text and "needs TREE_MASK" in out.text
@@ -92,20 +92,20 @@ def test_one_file_holds_pictures_and_no_text_of_an_attack_leaves_its_place(tmp_p
     assert not [name for _, a in attacked.elements for name in a if name.startswith("on")]
 
 
-def test_the_tiles_of_a_cell_stand_in_groups(made: Path) -> None:
-    out = parsed(cell_pages(made)["t1-spec"])
+def test_the_tiles_of_a_cell_stand_in_groups(ordinary_pages: Path) -> None:
+    out = parsed(cell_pages(ordinary_pages)["t1-spec"])
     groups = [a["aria-label"] for tag, a in out.elements if tag == "ul" and a.get("class") == "tiles"]
     assert groups == ["Speed", "Drafts", "Against plain decoding", "Scores"][: len(groups)] and len(groups) >= 3
     assert out.text.index("speed-up") < out.text.index("tau") < out.text.index("log-prob")
 
 
-def test_what_is_missing_has_its_reason(made: Path) -> None:
-    text = parsed(made / "index.html").text
+def test_what_is_missing_has_its_reason(ordinary_pages: Path) -> None:
+    text = parsed(ordinary_pages / "index.html").text
     assert "needs TREE_MASK, which toy-135m does not offer" in text and "CUDA out of memory <b>" in text
 
 
-def test_a_cell_says_its_claim_source_verdict_and_metrics(made: Path) -> None:
-    text = parsed(cell_pages(made)["t0-spec"]).text
+def test_a_cell_says_its_claim_source_verdict_and_metrics(ordinary_pages: Path) -> None:
+    text = parsed(cell_pages(ordinary_pages)["t0-spec"]).text
     for words in (
         "the same output distribution as the target",
         "folklore",
@@ -116,9 +116,9 @@ def test_a_cell_says_its_claim_source_verdict_and_metrics(made: Path) -> None:
         assert words in text
 
 
-def test_the_figures_and_documents_are_json_with_the_stored_numbers(made: Path) -> None:
-    store = Store.open(made.parent / "run")
-    blocks = [json.loads(text) for text in parsed(cell_pages(made)["t0-spec"]).scripts if text]
+def test_the_figures_and_documents_are_json_with_the_stored_numbers(ordinary_pages: Path) -> None:
+    store = Store.open(ordinary_pages.parent / "run")
+    blocks = [json.loads(text) for text in parsed(cell_pages(ordinary_pages)["t0-spec"]).scripts if text]
     data = next(block for block in blocks if "documents" in block)
     document, cell = data["documents"][0], store.cell("t0-spec")
     steps = cell.steps[cell.steps["prompt"] == "p000"]
@@ -167,8 +167,8 @@ def test_no_text_of_a_model_or_file_leaves_its_script(tmp_path: Path, monkeypatc
     assert len(json.loads(rows.removeprefix("strideRows(").rstrip().removesuffix(");"))) == 8
 
 
-def test_the_policy_allows_neither_eval_nor_scripts_in_the_page(made: Path) -> None:
-    for file in (made / "index.html", cell_pages(made)["t0-spec"]):
+def test_the_policy_allows_neither_eval_nor_scripts_in_the_page(ordinary_pages: Path) -> None:
+    for file in (ordinary_pages / "index.html", cell_pages(ordinary_pages)["t0-spec"]):
         policy = next(a["content"] or "" for _, a in parsed(file).elements if a.get("http-equiv"))
         directives = dict(part.strip().split(" ", 1) for part in policy.split(";"))
         assert directives["script-src"] == "'self'" and directives["default-src"] == "'none'"
