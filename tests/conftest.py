@@ -21,14 +21,16 @@ if "STRIDE_WITHOUT_EXTRA" in os.environ:
     import tests.support.extras  # noqa: F401  # it hides the extra before anything imports its packages
 
 if not os.environ.get("STRIDE_NO_SHAPE_CHECKS"):
-    from jaxtyping import install_import_hook
+    import jaxtyping
+
+    from tests.support import shape_checks
 
     SHAPES = ("cache", "canvas", "capabilities", "costs", "draft", "draws", "sampling", "session")
-    install_import_hook(
+    jaxtyping.jaxtyped = shape_checks.jaxtyped  # type: ignore[assignment]  # the import hook decorates with it
+    jaxtyping.install_import_hook(
         [*(f"stridebench.harness.core.{name}" for name in SHAPES), "stridebench.methods"],
         "beartype.beartype",
     )
-    import jaxtyping
     import torch
 
     from stridebench.harness.core import (
@@ -45,7 +47,7 @@ torch.set_num_threads(1)
 from stridebench.harness.core.backbone import Backbone  # noqa: E402  # after the hook, which must see these imports
 from stridebench.harness.discover import load_all  # noqa: E402
 from stridebench.harness.errors import WeightsError  # noqa: E402
-from tests.support.shape_checks import without_shape_checks  # noqa: E402
+from tests.support.shape_checks import CALLS, without_shape_checks  # noqa: E402
 
 load_all()
 # Else hypothesis parses every module that is loaded, and its examples depend on which those are.
@@ -87,6 +89,7 @@ def pytest_unconfigure() -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Check no shapes in slow tests, where that takes a third of the time: quicker ones make the same calls."""
+    CALLS.clear()
     with without_shape_checks() if item.get_closest_marker("slow") else nullcontext():
         return (yield)
 
