@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import matplotlib.image
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedFormatter
 
 from stridebench.harness.record.columns import Record
 from stridebench.harness.record.store import Store
 from stridebench.reports.papers import report
+from stridebench.reports.papers.drawing import FIGURES
 from stridebench.reports.papers.measured import MeasuredRun, measured
 from stridebench.reports.text_table import TextTable
 from tests.support.fake_store import FakeStore, empty, meta, record, step
 
+GOLDEN = Path(__file__).parents[1] / "reports" / "papers" / "golden"
 GRID = {"rows": 4, "columns": 4, "stride": 4}
 SAMPLED = {"temperature": 1.0, "top_k": 250, "top_p": 1.0}
 PUBLISHED = {"window": 16, "reuse": "paper", "tau": 0.5}
@@ -103,3 +108,46 @@ def frame_of(sheet: TextTable, labels: int = 1) -> pd.DataFrame:
     """A sheet by its first columns."""
     titles = [column.title for column in sheet.columns]
     return pd.DataFrame(sheet.rows, columns=titles).set_index(titles[:labels])
+
+
+def numbers(values: Any) -> str:
+    """Numbers with four digits."""
+    return " ".join(f"{float(value):.4g}" for value in np.ravel(np.ma.filled(np.ma.asarray(values, float), np.nan)))
+
+
+def drawn(figure: Figure) -> Iterator[str]:
+    """Everything that a figure shows, line by line."""
+    yield figure.get_suptitle()
+    for axes in figure.axes:
+        yield f"- {axes.get_title()}: {axes.get_xlabel()} {axes.get_xscale()}, {axes.get_ylabel()} {axes.get_yscale()}"
+        for axis in (axes.xaxis, axes.yaxis):
+            if isinstance(axis.get_major_formatter(), FixedFormatter):
+                yield f"  ticks {[tick.get_text() for tick in axis.get_ticklabels()]}"
+        for line in axes.lines:
+            yield f"  line {line.get_label()}: {numbers(line.get_xdata())} -> {numbers(line.get_ydata())}"
+        for bars in axes.containers:
+            yield f"  bars {bars.get_label()}"
+        for patch in axes.patches:
+            yield f"  patch {patch.get_label()}: {numbers(patch.get_path().get_extents(patch.get_patch_transform()))}"
+        for collection in axes.collections:
+            places = [part.vertices for part in collection.get_paths()] if len(collection.get_offsets()) < 2 else []
+            yield f"  points {numbers(collection.get_offsets())} {' | '.join(map(numbers, places))}".rstrip()
+        for image in axes.images:
+            pixels = np.ma.asarray(image.get_array(), float)
+            yield f"  image {pixels.shape}: {numbers(pixels if pixels.size < 50 else pixels.mean((0, 1)))}"
+        for text in axes.texts:
+            yield f"  text {numbers(text.xy if hasattr(text, 'xy') else text.get_position())}: {text.get_text()!r}"
+    for legend in figure.legends:
+        yield f"- legend {[text.get_text() for text in legend.get_texts()]}"
+
+
+def assert_page(store: Any, name: str) -> None:
+    """Compare all tables and figures of a run with a stored page; ``RENEW_FORMATS=1 pytest ...`` writes it anew."""
+    whole, path = report.PaperReport.of(store), GOLDEN / f"{name}.md"
+    page = report.markdown([sheet for _, _, sheet in whole.sheets], []).partition("## Legend")[0]
+    figures = [(figure, kind) for kind in whole.contents.figures for figure in FIGURES[kind](whole.run)]
+    page += "".join(f"## {kind}: {chr(10).join(drawn(figure))}\n\n" for figure, kind in figures)
+    page = page.replace(str(store.path), "RUN").rstrip() + "\n"
+    if "RENEW_FORMATS" in os.environ:
+        path.write_text(page, encoding="utf-8")
+    assert page == path.read_text(encoding="utf-8")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +16,15 @@ from click.testing import CliRunner
 from stridebench.harness.cli.main import stride
 from stridebench.harness.plan import resolve
 from stridebench.harness.plan.expand import expand
-from stridebench.harness.record.entries import CellMeta, GridEntry
+from stridebench.harness.record.entries import CellMeta
 from stridebench.harness.record.store import Store
 from stridebench.reports.papers import report
 from stridebench.reports.papers.adt_tree import figures, tables
-from stridebench.reports.papers.measured import MeasuredRun, fits, measured
+from stridebench.reports.papers.measured import MeasuredRun, fits
 from stridebench.reports.papers.paper_files import papers, printed
 from stridebench.reports.text_table import UNMEASURED, TextTable
 from tests.support.fake_store import FakeStore, empty, meta, record, step
-from tests.support.paper_runs import frame_of, run_of
+from tests.support.paper_runs import assert_page, frame_of, run_of
 
 GRID = {"rows": 4, "columns": 4, "stride": 4}
 ADT = {"acceptance": "exact", "init": "horizontal", "depths": [1, 9], "widths": [2, 8], "step_k": 2}
@@ -97,15 +96,6 @@ def test_both_temperatures_are_in_one_row() -> None:
     assert set(rows["T=0 HPSv2, measured"]) == set(rows.filter(like=", measured").loc["LANTERN"]) == {UNMEASURED}
 
 
-def test_a_run_older_than_levels_built_has_none_in_the_table() -> None:
-    store = paper_run()
-    for name, cell in store.sealed_cells.items():
-        store.sealed_cells[name] = replace(cell, steps=cell.steps.drop(columns=["levels_built"]))
-    (rows,) = filled(store, table("adt_tree_table1"))
-    assert set(rows["T=0 mean tree depth d_bar, measured"]) == {UNMEASURED}
-    assert rows.loc["EAGLE-2", "T=0 levels kept"].startswith("3.00")
-
-
 def test_the_clip_score_is_on_the_papers_scale() -> None:
     """The paper prints 0.3086 of Anole; the scorer gives 100 cos."""
     store = paper_run()
@@ -117,62 +107,12 @@ def test_the_clip_score_is_on_the_papers_scale() -> None:
     assert row["T=0 CLIP Score, measured"] == "0.3086 [0.3050, 0.3120]"
 
 
-def test_settings_absent_from_the_paper_are_appended_and_a_benchmark_fills_its_own_table() -> None:
-    store = paper_run()
-    store.add({**store.cell("adt0").facts, "cell": "v", "label": "v", "params": {**ADT, "init": "vertical"}}, [])
-    records = store.records["adt0"]
-    store.add({**store.cell("v").facts}, records)
-    (rows,) = filled(store, table("adt_tree_table1"))
-    assert rows.index[-1] == "v" and rows.loc["v", "T=0 tau [tokens/cycle], printed"] == "-"
-    assert filled(paper_run(task="partiprompts"), table("adt_tree_table1")) == []
-
-
-def test_models_of_table_v_are_paired_in_order_and_fixed_bases_are_distinguished() -> None:
-    store = empty()
-    store.body["suite"] = {"name": "papers/adt_tree_base", "report": "adt_tree_base"}
-    fixed = {"a": {"depths": [1, 2]}, "b": {"widths": [3, 7], "step_k": 4}, "c": {"init": "flock"}, "d": {}}
-    for i, backbone in enumerate(("embedded-digits-s", "embedded-digits-l")):
-        same = {"backbone": backbone, "task": "digits", "baseline": f"ar{i}", "grid": GRID}
-        same["sampling"] = {"temperature": 1.0, "top_k": 0, "top_p": 1.0}
-        store.add(meta(f"ar{i}", **same, role="baseline"), [picture("p", (0,) * 16, 0)])
-        for j, (name, options) in enumerate(fixed.items(), 1):
-            cell_meta = meta(f"{name}{i}", **same, method="adt_tree", params={**ADT, **options})
-            store.add(cell_meta, [picture("p", (1,) * 8, j)])
-    (rows,) = filled(store, table("adt_tree_table5"), labels=2)
-    depth = rows["d_bar (paper header: d~), measured"].str[:4]
-    assert depth["L 775M"].tolist() == ["5.00", "3.00", "4.00", UNMEASURED[:4], "6.00"]
-    assert depth["XL 775M", "ADT-Tree"] == "6.00"
-
-
-def test_models_of_the_paper_fill_their_rows_of_table_v_whatever_the_order_and_no_other_table() -> None:
-    store = empty()
-    store.body["suite"] = {"name": "papers/adt_tree_real", "report": "adt_tree_real"}
-    for i, model in enumerate(("llamagen-c2i-xl:guidance=3.0", "llamagen-c2i-l:guidance=3.0")):
-        same = {"backbone": model, "task": "imagenet_classes", "baseline": f"ar{i}", "grid": GRID}
-        same["sampling"] = {"temperature": 1.0, "top_k": 2000, "top_p": 1.0}
-        store.add(meta(f"ar{i}", **same, role="baseline"), [picture("p", (0,) * 16, 0)])
-        store.add(meta(f"adt{i}", **same, method="adt_tree", params=ADT), [picture("p", (1,) * 8, i + 1)])
-    (rows,) = filled(store, table("adt_tree_table5"), labels=2)
-    depth = rows["d_bar (paper header: d~), measured"].str[:4]
-    assert (depth["L 775M", "ADT-Tree"], depth["XL 775M", "ADT-Tree"]) == ("4.00", "3.00")
-    assert filled(store, table("adt_tree_table1")) == [], "ImageNet's cells are not printed under Anole's name"
-
-
 def test_the_suite_of_table_v_has_each_of_its_rows() -> None:
     cells = expand(resolve.of_command("papers/adt_tree --only base")).cells
     options = [tables.options(cell.config.params) for cell in cells]
     rows = pd.DataFrame({"method": [cell.name for cell in cells], "options": options})
     for name in printed("adt_tree_table5").rows["Method"]:
         assert len(fits(rows, **papers()["adt_tree"].named(name)))
-
-
-def test_the_overview_equals_the_count_by_hand() -> None:
-    first, _ = filled(paper_run(), tables.overview)
-    row = first.loc["eagle2"]
-    assert row["mean depth"].startswith("3.00") and row["utilisation"].startswith("1.00")  # 3 of 3 levels
-    assert first.loc["adt", "utilisation"].startswith("0.50") and first.loc["ar", "utilisation"] == "-"
-    sheet, _ = tables.overview(run_of(paper_run()))
-    assert any(note.startswith("tau, adt less eagle2: -2.00") for note in sheet.notes)
 
 
 def test_costs_leave_out_cycles_without_room() -> None:
@@ -189,32 +129,6 @@ class Cellular:
 
     def __init__(self, cell_meta: CellMeta, cell: Any) -> None:
         self.meta, self.samples, self.steps = cell_meta, cell.samples, cell.steps
-
-
-def test_eq_4_is_fitted_where_there_are_three_trees() -> None:
-    """Drafting takes 0.5 ms a level and 0.1 ms a node."""
-    store = paper_run("papers/adt_tree_fixed", prompts=1)
-    for depth, nodes in ((0, 2), (1, 5), (2, 9), (3, 4)):
-        ns = round((0.5 * (depth + 1) + 0.1 * nodes) * 1e6)
-        steps = [step(0, nodes, levels=depth + 1, draft_nfe=depth + 1, draft_ns=ns) for _ in range(16)]
-        cell_meta = {**store.cell("eagle21").facts, "cell": f"e{depth}", "label": f"e{depth}"}
-        store.add({**cell_meta, "params": {"depth": depth, "width": 4, "nodes": nodes}}, [record("p0", steps)])
-    for name in ("eagle20", "eagle21"):
-        store.body["cells"].pop(name)
-        store.sealed_cells.pop(name)
-    (sheet,) = tables.costs(run_of(store))
-    assert any("T_S 0.500 ms" in note and "T_N 0.1000 ms" in note for note in sheet.notes)
-    assert lines(sheet).loc["e2", "drafter ms, eq. 4 fitted"] == "2.40"
-    assert lines(sheet).loc["e3", ["candidates, eq. 5", "nodes read, counted"]].tolist() == ["52", "4.00"]
-
-
-def test_gains_are_paired_with_the_tree_of_the_same_rule() -> None:
-    store = paper_run()
-    (group, _) = measured(store)  # type: ignore[arg-type]
-    gains = tables.gains(store, group, "adt0")  # type: ignore[arg-type]
-    assert gains is not None and gains["gain"].tolist() == [pytest.approx(80 / 96)] * 2
-    assert gains["variance"].tolist() == [0.0] * 2
-    assert tables.gains(store, group, "both0") is None  # type: ignore[arg-type]  # LANTERN was not run
 
 
 def test_a_perfect_order_has_rank_correlation_one() -> None:
@@ -235,19 +149,6 @@ def grounds(deep: int, pictures: int = 5) -> FakeStore:
     ]
     store.add({**store.cell("adt0").facts, "cell": "located", "label": "located"}, pictures)
     return store
-
-
-@pytest.mark.parametrize(("deep", "variation", "sure"), [(3, "1.000", True), (1, "0.000", False)])
-def test_depths_are_compared_by_ground(deep: int, variation: str, sure: bool) -> None:
-    store = grounds(deep)
-    sheet = next(iter(figures.region_table(run_of(store))))
-    rows = lines(sheet, 2)
-    assert rows.loc[("located", "smooth"), "mean depth"].startswith(f"{deep}.00")
-    assert rows.loc[("located", "smooth"), "cycles"] == "40"
-    (note,) = [note for note in sheet.notes if note.startswith("located")]
-    assert f"total variation of the depths {variation}" in note
-    p = float(note.split("p = ")[1].split()[0])
-    assert p < 0.05 if sure else p == 1.0
 
 
 def test_pictures_of_one_ground_cannot_be_compared() -> None:
@@ -272,19 +173,6 @@ def with_laws(store: FakeStore, folder: Path) -> FakeStore:
         cell.samples["regions"] = [["smooth"] * 8 + ["object"] * 8] * len(cell.samples)
         cell.samples["leading"] = [leading if cell.facts["role"] == "baseline" else []] * len(cell.samples)
     return store
-
-
-def test_the_most_and_least_certain_cells_are_found(tmp_path: Path) -> None:
-    store = with_laws(paper_run(), tmp_path)
-    pictures = list(figures.pictures(store.cell("ar1")))  # type: ignore[arg-type]
-    assert pictures[0].sureness(GridEntry(**GRID))[1].tolist() == pytest.approx([0.7, 0.65, 0.6, 0.55])
-    least, _, most = figures.extremes(pictures, GridEntry(**GRID))
-    assert (least.row, least.column, most.row, most.column) == (3, 3, 0, 0)
-    assert most.probs.tolist() == [0.9, 0.05]
-    assert list(figures.pictures(store.cell("adt1"))) == []  # type: ignore[arg-type]
-    cold, hot = figures.certainty_table(run_of(store))
-    assert ", T = 0, " in cold.title and ", T = 1, " in hot.title
-    assert lines(hot).loc["smooth", "median"] == "0.725"
 
 
 def test_a_run_stores_the_laws_of_its_baseline(tmp_path: Path) -> None:
@@ -315,30 +203,74 @@ def test_accuracies_are_those_of_the_cards(tmp_path: Path) -> None:
     assert medusa == ("medusa-a", {"": 0.5, "_shuffled": 0.02}, {"": 0.7})
 
 
-def test_ranks_of_accepted_nodes_are_shown_where_they_are_stored() -> None:
-    """At T = 0 EAGLE-2 accepts three nodes a cycle, of ranks 1, 2 and 3; at T = 1 the likeliest alone."""
-    cold, hot = filled(paper_run(), tables.table)
-    assert cold.loc["eagle2"].tolist() == ["33%", "67%", "33% 33% 33%"]
-    assert hot.loc["eagle2"].tolist() == ["100%", "0%", "100%"]
-    store = paper_run()
-    for cell in store.sealed_cells.values():
-        del cell.steps["ranks"]
-    assert filled(store, tables.table) == []
+def of_table_v(report_name: str, *cells: tuple[str, str, dict[str, Any], int], top_k: int = 0) -> FakeStore:
+    """Cells by model and name with the options of ADT-Tree and the levels of their trees; one without levels is AR."""
+    store = empty()
+    store.body["suite"] = {"name": f"papers/{report_name}", "report": report_name}
+    for backbone, name, options, levels in cells:
+        task = "digits" if report_name.endswith("base") else "imagenet_classes"
+        same = {"backbone": backbone, "task": task, "baseline": f"ar-{backbone}", "grid": GRID}
+        same["sampling"] = {"temperature": 1.0, "top_k": top_k, "top_p": 1.0}
+        kind = {"method": "adt_tree", "params": {**ADT, **options}} if levels else {"role": "baseline"}
+        store.add(meta(f"{name}-{backbone}", **same, **kind), [picture("p", (1,) * 8 if levels else (0,) * 16, levels)])
+    return store
 
 
-DRAWN = {
-    "papers/adt_tree_inits": ["fig8"],
-    "papers/adt_tree_laws": ["fig9", "fig9-2", "fig5", "fig5-2"],
+FIXED_BASES = (("ar", {}, 0), ("a", {"depths": [1, 2]}, 1), ("b", {"widths": [3, 7], "step_k": 4}, 2))
+MORE_BASES = (("c", {"init": "flock"}, 3), ("d", {}, 4))
+
+
+def fixed_trees(folder: Path) -> FakeStore:
+    """Drafting takes 0.5 ms a level and 0.1 ms a node."""
+    store = paper_run("papers/adt_tree_fixed", prompts=1)
+    for depth, nodes in ((0, 2), (1, 5), (2, 9), (3, 4)):
+        ns = round((0.5 * (depth + 1) + 0.1 * nodes) * 1e6)
+        steps = [step(0, nodes, levels=depth + 1, draft_nfe=depth + 1, draft_ns=ns) for _ in range(16)]
+        cell_meta = {**store.cell("eagle21").facts, "cell": f"e{depth}", "label": f"e{depth}"}
+        store.add({**cell_meta, "params": {"depth": depth, "width": 4, "nodes": nodes}}, [record("p0", steps)])
+    for name in ("eagle20", "eagle21"):
+        store.body["cells"].pop(name)
+        store.sealed_cells.pop(name)
+    return store
+
+
+def vertical(name: str) -> FakeStore:
+    """The run, and a cell of another initialisation."""
+    store = paper_run(name)
+    store.add({**store.cell("adt0").facts, "cell": "v", "label": "v", "params": {**ADT, "init": "vertical"}}, [])
+    return store.add(store.cell("v").facts, store.records["adt0"])
+
+
+def renamed(store: FakeStore, name: str) -> FakeStore:
+    """The same cells in a run of another report."""
+    store.body["suite"] = {"name": name, "report": name}
+    return store
+
+
+MODELS = ("embedded-digits-s", "embedded-digits-l")
+PAGES: dict[str, Callable[[Path], FakeStore]] = {
+    "adt_tree": lambda folder: vertical("papers/adt_tree"),
+    "adt_tree_base": lambda folder: of_table_v(
+        "adt_tree_base", *((model, *base) for model in MODELS for base in (*FIXED_BASES, *MORE_BASES))
+    ),
+    "adt_tree_fixed": fixed_trees,
+    "adt_tree_inits": lambda folder: vertical("papers/adt_tree_inits"),
+    "adt_tree_laws": lambda folder: with_laws(paper_run("papers/adt_tree_laws"), folder),
+    "adt_tree_real": lambda folder: of_table_v(
+        "adt_tree_real",
+        *(
+            (f"llamagen-c2i-{size}:guidance=3.0", name, {}, levels)
+            for i, size in enumerate(("xl", "l"))
+            for name, levels in (("ar", 0), ("adt", i + 1))
+        ),
+        top_k=2000,
+    ),
+    "trees": lambda folder: renamed(grounds(3), "trees"),
 }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", DRAWN)
-def test_figures_are_drawn_from_a_few_pictures_too(name: str, tmp_path: Path) -> None:
-    store: Any = paper_run(name, prompts=2)
-    cell_meta = {**store.cell("adt0").facts, "cell": "v", "label": "v", "params": {**ADT, "init": "vertical"}}
-    store.add(cell_meta, store.records["adt0"])
-    written = report.write(with_laws(store, tmp_path), tmp_path / "out")
-    drawn = [path.stem.removeprefix("papers-") for path in written if path.suffix == ".png"]
-    assert set(DRAWN[name]) <= set(drawn)
-    assert (tmp_path / "out" / "papers.md").stat().st_size > 0
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_what_it_was(name: str, tmp_path: Path) -> None:
+    """Of Table V each model has its own rows whatever the order, and no table shows another benchmark's cells."""
+    assert_page(PAGES[name](tmp_path), name)

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from stridebench.harness.record.columns import Record
-from stridebench.reports.papers import report, user_questions
-from stridebench.reports.papers.drawing import FIGURES
+from stridebench.reports.papers import user_questions
 from stridebench.reports.papers.measured import measured
 from tests.support.fake_store import GREEDY, FakeStore, empty, meta, record, step
-from tests.support.paper_runs import run_of
+from tests.support.paper_runs import assert_page, run_of
 
 PROMPTS, TOKENS = 8, 16
 
@@ -111,26 +107,5 @@ def test_settings_without_a_twin_have_no_sheet(store: FakeStore) -> None:
 
 
 @pytest.mark.slow
-def test_the_suite_ends_with_the_sheet_and_the_figure(store: FakeStore, tmp_path: Path) -> None:
-    written = report.write(store, tmp_path)  # type: ignore[arg-type]
-    names = [path.name for path in written]
-    assert names == ["papers.md", "papers-step_counts.csv", "papers-step-counts.png"]
-    assert re.search(
-        r"\| masked_diffusion order=entropy steps=1 \| 1.0 \| 16.00 \| 10.00 \| 8.00",
-        (tmp_path / "papers.md").read_text(),
-    )
-
-
-def test_lines_and_the_twin_are_drawn(store: FakeStore) -> None:
-    (figure,) = FIGURES["step-counts"](run_of(store))
-    quality, speed, perplexity, distinct = figure.axes
-    assert [axes.get_yscale() for axes in figure.axes] == ["linear", "linear", "log", "linear"]
-    assert [axes.get_ylabel() for axes in figure.axes] == ["solved"] * 2 + ["generative perplexity", "distinct 10"]
-    labels = quality.get_legend_handles_labels()[1]
-    assert labels == ["twin, AR", "random", "entropy"]
-    line = next(one for one in quality.containers if one.get_label() == "random")[0]
-    assert np.allclose(line.get_xydata(), [(1, 0), (4, 0.5), (16, 1)])
-    line = next(one for one in speed.containers if one.get_label() == "random")[0]
-    assert np.allclose(line.get_xydata(), [(0.5, 1), (2, 0.5), (8, 0)])
-    line = next(one for one in perplexity.containers if one.get_label() == "entropy")[0]
-    assert np.allclose(line.get_ydata(), [2, 1.25, 1.0625]) and distinct.get_xlabel() == "target passes an output"
+def test_the_page_is_what_it_was(store: FakeStore) -> None:
+    assert_page(store, "masked")

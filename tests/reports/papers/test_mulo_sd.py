@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 
 from stridebench.harness.record.metrics import totals
 from stridebench.reports.papers import report
-from stridebench.reports.papers.drawing import FIGURES, SHEETS
-from stridebench.reports.papers.mulo_sd import pareto, stages
-from stridebench.reports.papers.mulo_sd import stages as papers_mulo_text
-from stridebench.reports.text_table import UNMEASURED
-from tests.support.fake_store import FakeStore, record, step
-from tests.support.paper_runs import paper_run, picture, run_of, stored, with_pictures
+from stridebench.reports.papers.mulo_sd import stages
+from tests.support.fake_store import FakeStore, empty, meta, record, step
+from tests.support.paper_runs import assert_page, paper_run, picture, run_of, stored, with_pictures
 
 SPEEDS = {1e-3: 12.0, 1e-4: 10.0, 1e-5: 8.0}
 """Milliseconds of a step, of which a picture takes 8; AR takes 16 of 10."""
@@ -49,106 +46,6 @@ def swept(prompts: int = 2) -> FakeStore:
     add("zipar window=4", "zipar", {"window": 4}, 4.0, 0.5)
     add("eagle2", "eagle2", {}, 20.0, 0.8)
     return store
-
-
-@pytest.mark.slow
-def test_mulo_sd_is_swept_by_tau_and_by_radius() -> None:
-    run = run_of(swept())
-    (group,) = run.groups
-    by_tau, by_radius = pareto.taus(run, group), pareto.radii(run, group)
-    assert {line.label: list(line.rows.index) for line in by_tau} == {
-        "samplers mulo-2x": ["r3 1e-05", "r3 0.0001", "r3 0.001"],
-        "samplers repeat": ["repeat 1e-05", "repeat 0.0001", "repeat 0.001"],
-        "samplers mulo-2x, window 4, draft_window 4": ["beside 1e-05", "beside 0.0001", "beside 0.001"],
-    }
-    assert {line.label: list(line.rows.index) for line in by_radius} == {
-        "radius 3": ["r3 1e-05", "r3 0.0001", "r3 0.001"],
-        "radius 1": ["r1 1e-05", "r1 0.0001", "r1 0.001"],
-    }
-    assert {line.marks for line in (*by_tau, *by_radius)} == {("1e-05", "0.0001", "0.001")}
-
-
-@pytest.mark.slow
-def test_figs_8_and_9_draw_the_speeds_and_qualities_of_the_cells() -> None:
-    """The axes have the speed-up, 160 ms of AR over 8 steps, and the quality of each cell."""
-    run = run_of(swept())
-    (figure,) = FIGURES["mulo_sd_fig8"](run)
-    labels = [axes.get_ylabel() for axes in figure.axes]
-    assert labels[0] == "GenEval" and {"DPG-Bench", "FID, lower is better"} <= set(labels)
-    axes = figure.axes[0]
-    curves = {str(container.get_label()): container[0].get_xydata() for container in axes.containers}
-    for i, name in ((0, "samplers mulo-2x"), (2, "samplers repeat"), (3, "samplers mulo-2x, window 4, draft_window 4")):
-        points = [(160 / (8 * ms / (i + 1)), 0.1 * i - 100 * tau) for tau, ms in sorted(SPEEDS.items())]
-        np.testing.assert_allclose(curves[name], points, rtol=1e-5)
-    np.testing.assert_allclose(curves["zipar"], [(160 / (8 * 16), 0.7), (160 / (8 * 4), 0.5)], rtol=1e-5)
-    points = {str(line.get_label()): tuple(line.get_xydata()[0]) for line in axes.lines if line.get_marker() == "D"}
-    assert points["eagle2"] == (pytest.approx(1.0), pytest.approx(0.8))
-    assert {text.get_text() for text in axes.texts} == {"1e-05", "0.0001", "0.001", "window=4", "window=16"}
-    (figure,) = FIGURES["mulo_sd_fig9"](run)
-    curves = {str(container.get_label()): container[0].get_xydata() for container in figure.axes[0].containers}
-    assert {"radius 1", "radius 3", "zipar"} == set(curves)
-    speeds = [160 / (8 * SPEEDS[tau] / 2) for tau in sorted(SPEEDS)]
-    np.testing.assert_allclose(curves["radius 1"][:, 0], speeds, rtol=1e-5)
-
-
-def test_the_tables_of_figs_8_and_9_have_the_drawn_values() -> None:
-    run = run_of(swept())
-    (by_tau,), (by_radius,) = SHEETS["mulo_sd_fig8"](run), SHEETS["mulo_sd_fig9"](run)
-    heads = [column.title for column in by_tau.columns]
-    table = {(row[0], row[1]): dict(zip(heads, row, strict=True)) for row in by_tau.rows}
-    row = table["samplers mulo-2x", "0.001"]
-    assert row["wall speed-up"].startswith("1.667") and row["GenEval"] == "-0.1000" and row["DPG-Bench"] == "79.9000"
-    assert len(table) == 9 + 2 + 1 + 1 and table["eagle2", "-"]["FID, lower is better"] == "30.8000"
-    radii = {(row[0], row[1]): row[2] for row in by_radius.rows}
-    assert radii["radius 1", "1e-05"].startswith("5.000")
-
-
-@pytest.mark.slow
-def test_pictures_carry_their_own_speed_up(tmp_path: Path) -> None:
-    """Prompt p1 of one cell took twice as long as the others, and only its stamp says so."""
-    store: Any = swept(3)
-    store.add(store.cell("r3 0.0001").facts, [picture(f"p{i}", (1,) * 8, 20.0 if i == 1 else 10.0) for i in range(3)])
-    store = with_pictures(store, tmp_path)
-    run = run_of(store)
-    (group,) = run.groups
-    line = pareto.taus(run, group)[0]
-    (figure,) = pareto.picture_sheet(store, group, line.cells, "a title", 2)
-    assert len(figure.axes) == 2 * 4
-    stamps = [[text.get_text() for text in axes.texts] for axes in figure.axes]
-    assert stamps == [[], ["2.50x"], ["2.00x"], ["1.67x"], [], ["2.50x"], ["1.00x"], ["1.67x"]]
-    assert [axes.get_title() for axes in figure.axes[:4]] == ["AR", "1e-05", "0.0001", "0.001"]
-    assert [len(axes.images) for axes in figure.axes] == [1] * 8
-
-
-@pytest.mark.slow
-def test_every_cell_of_mulo_sd_is_on_a_sheet_of_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store: Any = with_pictures(swept(), tmp_path)
-    drawn: dict[str, list[str]] = {}
-
-    def record_columns(store: Any, group: Any, columns: Any, title: str, most: int) -> list[Any]:
-        drawn[title] = list(columns.values())
-        return []
-
-    monkeypatch.setattr(pareto, "picture_sheet", record_columns)
-    assert list(pareto.sweeps(run_of(store))) == []
-    mulo = [name for name in store.sealed_cells if store.cell(name).facts["method"] == "mulo_sd"]
-    assert sorted(cell for cells in drawn.values() for cell in cells) == sorted(mulo) and len(drawn) == 4
-    assert drawn["Fig. 13: tau, samplers mulo-2x"] == ["r3 0.001", "r3 0.0001", "r3 1e-05"]
-    drawn.clear()
-    assert list(pareto.comparison(run_of(store))) == []
-    (columns,) = drawn.values()
-    assert columns == ["r3 0.0001", "repeat 0.0001", "beside 0.0001", "zipar window=16", "zipar window=4", "eagle2"]
-
-
-@pytest.mark.slow
-def test_a_sheet_of_pictures_is_written_where_there_are_pictures(tmp_path: Path) -> None:
-    store: Any = bands(2)
-    store.sealed_cells["mulo"].facts["params"] = {"tau": 1e-3}
-    assert list(pareto.sweeps(run_of(store))) == []
-    store = with_pictures(store, tmp_path)
-    (figure,) = pareto.sweeps(run_of(store))
-    assert len(figure.axes) == 2 * 2
-    assert list(pareto.comparison(run_of(store))) == []  # no cell at the paper's tau
 
 
 STAGES = {"up": 2_000_000, "down": 1_000_000, "score": 12_000_000, "judge": 1_000_000, "redraw": 20_000_000}
@@ -198,32 +95,6 @@ def test_a_run_without_stages_has_no_breakdown() -> None:
     assert stages.stages(run) == [] and len(stages.speedups(run)) == 1
 
 
-@pytest.mark.slow
-def test_numbers_of_the_text_are_shown_with_measured_ones(tmp_path: Path) -> None:
-    """Of 60 ms, 3 draft and 20 redraw: 61.7 % is neither, 3 ms are the samplers'; 160 ms of AR over 60."""
-    report.write(stored(bands(stages=STAGES), tmp_path / "run"), tmp_path / "out")
-    table = pd.read_csv(tmp_path / "out" / "papers-mulo_sd_text.csv", dtype=str).set_index("What")
-    overhead = table.loc["Overhead of drafting on another scale, 2x"]
-    assert (overhead["Printed"], overhead["Measured"]) == ("about 5%", "61.7%, of which the samplers 5.0%")
-    assert "section 7" in str(overhead["Where"])
-    bound = table.loc["Speed-up where no draft is refused, 2x"]
-    assert (bound["Printed"], bound["Measured"]) == ("4", "eq. 10 1.60 at a = 0.625, wall 2.67")
-    assert set(table[table.index.str.contains("4x")]["Measured"]) == {UNMEASURED}
-    measured_of = {
-        word: table["Measured"].filter(like=word).tolist() for word in ("sweep", "before", "at a time", "slower")
-    }
-    assert measured_of["sweep"] == ["2.67 - 2.67"] and measured_of["before"] == ["0.005"]
-    assert measured_of["at a time"] == ["0.165 of 16 tokens"] and measured_of["slower"] == [UNMEASURED]
-
-
-@pytest.mark.slow
-def test_pictures_slower_than_ar_at_the_strictest_tau_are_counted() -> None:
-    store: Any = swept(4)
-    store.add(store.cell("r3 0.001").facts, [picture(f"p{i}", (1,) * 8, 30.0 if i else 5.0) for i in range(4)])
-    (sheet,) = papers_mulo_text.table(run_of(store))
-    assert {row[0]: row[2] for row in sheet.rows}["Prompts that tau = 1e-3 makes slower than AR"] == "3 of 4 pictures"
-
-
 def test_eq_10_counts_small_cells_and_not_passes() -> None:
     """In parallel the drafter makes 3 passes for the 4 small cells of 16; only the count of passes changes."""
     alone, beside = (stages.predicted(totals_of(bands(2, passes)), 2) for passes in ((2, 2), (2, 1)))
@@ -236,3 +107,34 @@ def test_eq_10_counts_small_cells_and_not_passes() -> None:
 
 def totals_of(store: FakeStore) -> pd.DataFrame:
     return totals(store.cell("mulo").samples, store.cell("mulo").steps)
+
+
+def with_slow_pictures(store: FakeStore, folder: Path) -> FakeStore:
+    """One prompt of two cells took longer than the others; one of them is slower than AR there."""
+    for name, ms in (("r3 0.0001", 10.0), ("r3 0.001", 5.0)):
+        pictures = [picture(f"p{i}", (1,) * 8, 30.0 if i else ms) for i in range(2)]
+        store.add(store.cell(name).facts, pictures)
+    return with_pictures(store, folder)
+
+
+def lengths() -> FakeStore:
+    """Two backbones of 64 and of 256 tokens a picture."""
+    store = empty()
+    store.body["suite"] = {"name": "papers/mulo_sd_lengths", "report": "mulo_sd_lengths"}
+    for backbone, tokens in (("embedded-image-8x8", 64), ("embedded-image", 256)):
+        cell_meta = meta(backbone, role="baseline", backbone=backbone, task="emoji_scenes", baseline=backbone)
+        store.add(cell_meta, [record(f"p{i}", [step(ms=10.0)] * tokens) for i in range(4)])
+    return store
+
+
+PAGES: dict[str, Callable[[Path], FakeStore]] = {
+    "mulo_sd": lambda folder: with_slow_pictures(swept(), folder),
+    "mulo_sd_bands": lambda folder: with_pictures(bands(2, stages=STAGES), folder),
+    "mulo_sd_lengths": lambda folder: lengths(),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_what_it_was(name: str, tmp_path: Path) -> None:
+    assert_page(PAGES[name](tmp_path), name)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import io
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import matplotlib.image
 import numpy as np
 import pandas as pd
 import pytest
@@ -18,7 +16,6 @@ from rich.console import Console
 from stridebench.harness.errors import UsageError
 from stridebench.harness.plan import resolve
 from stridebench.harness.plan.expand import expand
-from stridebench.harness.record import stats
 from stridebench.harness.record.entries import GridEntry
 from stridebench.harness.record.metrics import METRICS, totals, value
 from stridebench.reports.papers import drawing, engine, paper_files, report
@@ -29,16 +26,11 @@ from stridebench.reports.text_table import UNMEASURED
 from tests.support.fake_store import FakeStore, empty, meta, record, step
 from tests.support.paper_runs import (
     GRID,
-    PUBLISHED,
-    SAMPLED,
     frame_of,
     paper_run,
     picture,
     run_of,
     stored,
-    top_ks,
-    windows,
-    with_pictures,
 )
 
 
@@ -167,21 +159,6 @@ def test_forced_tokens_are_left_out_of_log_probabilities() -> None:
     assert row["log p standard deviation, measured"] == f"{np.std(free * 6, ddof=1):.4f}"
 
 
-def test_windows_are_matched_by_their_size() -> None:
-    table = cells(windows(), "sjdpp_table10")
-    assert table.loc["16", "NFE (lower better), measured"] == "4.00"
-    assert table.loc["32", "Step Compression = NFE/576 (lower better; inverse of S), measured"] == "0.1250"
-    assert table.loc["512", "NFE (lower better), measured"] == UNMEASURED
-    assert table.loc["w4", "NFE (lower better), measured"] == "8.00"
-
-
-@pytest.mark.slow
-def test_a_top_k_is_paired_with_the_one_it_stands_for_and_a_note_says_so() -> None:
-    (sheet,) = report.printed_table("sjdpp_table6", run_of(top_ks(prompts=2)))
-    assert "the paper's Top-2000 stands beside top-k 250 here" in sheet.notes
-    assert [row[:2] for row in sheet.rows[:4]] == [["Auto-regression", f"Top-{k}"] for k in (1, 10, 100, 2000)]
-
-
 @pytest.mark.parametrize(
     ("printed_values", "measured_values", "pairs"),
     [
@@ -194,32 +171,6 @@ def test_values_are_paired_only_where_the_pairing_is_unambiguous(
     printed_values: list[int], measured_values: list[int], pairs: dict[int, int]
 ) -> None:
     assert engine.pair(printed_values, measured_values) == pairs
-
-
-def test_initialisations_and_refinement_are_distinguished() -> None:
-    store = paper_run("papers/sjdpp_refine", prompts=2)
-    same = store.cell("sjd").facts
-    for refine, accepted in ((True, (1,) * 8), (False, (0,) * 14 + (1,))):
-        cell_meta = {**same, "cell": f"r{refine}", "params": {"window": 16, "init": "random", "refine": refine}}
-        store.add(cell_meta, [picture(f"p{i}", accepted, 12.0) for i in range(2)])
-    table = cells(store, "sjdpp_fig12")
-    assert table.loc["random", "Steps, measured"] == "15 (n=2)"
-    assert table.loc["random", "Steps, printed"] == "2356.20"  # the mean of five pictures
-    assert table.loc["horizontal repeat", "Steps, measured"] == UNMEASURED
-    assert cells(store, "sjdpp_table8").shape[0] >= 5
-
-
-def test_lengths_are_matched_by_tokens_over_all_backbones() -> None:
-    store = empty()
-    store.body["suite"] = {"name": "papers/mulo_sd_lengths", "report": "mulo_sd_lengths"}
-    for backbone, tokens in (("embedded-image-8x8", 64), ("embedded-image", 256)):
-        cell_meta = meta(backbone, role="baseline", backbone=backbone, task="emoji_scenes", baseline=backbone)
-        store.add(cell_meta, [record(f"p{i}", [step(ms=10.0)] * tokens) for i in range(4)])
-    table = cells(store, "mulo_sd_table2")
-    assert table.loc["256p", ["Latency [s], printed", "Latency [s], measured"]].tolist()[0] == "5"
-    assert table.loc["256p", "Latency [s], measured"].startswith("2.5")  # 256 steps of 10 ms
-    assert table.loc["1024p", "Latency [s], measured"] == UNMEASURED
-    assert table.loc["embedded-image-8x8", "Seq. Length [tokens], measured"] == "64"
 
 
 def test_the_first_cell_that_fits_is_found() -> None:
@@ -304,96 +255,16 @@ def test_the_worst_are_long_and_unlikely_and_one_a_picture() -> None:
     assert list(zip(worst["prompt"], worst["logprob"], strict=True)) == [("a", -5.0), ("b", -4.0)]
 
 
-@pytest.mark.slow
-def test_a_report_repeats_byte_for_byte(tmp_path: Path) -> None:
-    store: Any = with_pictures(paper_run(prompts=1), tmp_path)
-    first, again = (report.write(store, tmp_path / side) for side in "ab")
-    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in again]
-
-
-def rivals(prompts: int = 6, **changes: Any) -> FakeStore:
-    """SJD draws every other picture right and M all of them, in 8 and 5 passes; G is not run."""
-    store = paper_run("papers/sjdpp_exact", prompts=prompts)
-    for name, right in (("sjd", 0), ("M", 1)):
-        records = [
-            replace(one, sample=replace(one.sample, scores={"overall": float(i % 2 or right)}, **changes))
-            for i, one in enumerate(store.records[name])
-        ]
-        store.add(store.cell(name).facts, records)
-    lossy = {"word": "approximate", "total_variation": 0.0401, "greedy": None, "note": ""}
-    store.cell("sjdpp").facts["verdict"] = lossy
-    return store
-
-
-@pytest.mark.slow
-def test_exact_reuse_is_paired_with_sjd(tmp_path: Path) -> None:
-    path = report.write(stored(rivals(), tmp_path / "run"), tmp_path / "out")[1]
-    table = pd.read_csv(path, dtype=str, keep_default_na=False).set_index("decoding")
-    assert list(table.index) == ["AR", "SJD", "SJD++ as published", "reuse M, maximal coupling"]
-    published, m = (table.loc[name] for name in table.index[2:])
-    assert (published["verdict"], published["total variation"], m["total variation"]) == ("approximate", "0.04", "0")
-    assert (published["tokens a pass, less SJD"], m["tokens a pass, less SJD"]) == ("2.00", "1.20")
-    assert published["seconds, SJD / this"] == "2.00"  # 96 ms and 48 ms
-    assert m["share of right pictures"].startswith("1.000")
-    gap = stats.difference(*(scored(right) for right in ([0, 1] * 3, [1] * 6)), "value", "one")
-    assert gap is not None and gap.low is not None and gap.high is not None
-    assert m["share of right pictures, less SJD"] == f"0.500 [{gap.low:.3f}, {gap.high:.3f}]"
-    assert published["share of right pictures, less SJD"] == UNMEASURED and set(
-        table.loc["SJD"].filter(like=" SJD")
-    ) == {"-"}
-    assert (tmp_path / "out" / "papers-exact.png").exists()
-
-
-def scored(values: list[int]) -> pd.DataFrame:
-    index = pd.MultiIndex.from_tuples([(f"p{i}", 0) for i in range(len(values))], names=["prompt", "repetition"])
-    return pd.DataFrame({"value": values, "one": 1.0}, index=index)
-
-
-def test_a_pass_is_shared_by_the_regions_of_its_tokens(tmp_path: Path) -> None:
-    """M accepts 2, 2, 4, 4 and 4 tokens: the upper half takes 3 passes and the lower half 2; together 16 in 5."""
-    store = stored(rivals(regions=("smooth",) * 8 + ("object",) * 8), tmp_path / "run")
-    by_region = maps.by_region(store.cell("M"))
-    assert by_region["smooth"].drop_duplicates().to_dict("records") == [{"tokens": 8.0, "passes": 3.0}]
-    assert sum(frame.sum() for frame in by_region.values()).to_dict() == {"tokens": 16.0 * 6, "passes": 5.0 * 6}
-    (sheet,) = maps.table(run_of(store))
-    rows = {row[0]: row[1:] for row in sheet.rows}
-    assert [column.title for column in sheet.columns[1:]] == [
-        "object",
-        "object, less SJD",
-        "smooth",
-        "smooth, less SJD",
-    ]
-    assert rows == {"sjd": ["2.00", "-", "2.00", "-"], "M": ["4.00", "2.00", "2.67", "0.67"]}
-    assert sheet.notes[-1] == "cells of all pictures: object 50%, smooth 50%"
-
-
 def test_pictures_lack_regions_alone_or_all() -> None:
-    store = rivals(regions=("smooth",) * 16)
+    store = paper_run()
     samples = store.cell("M").samples
+    samples["regions"] = [("smooth",) * 16] * len(samples)
     samples.at[0, "regions"] = ()
     by_region = maps.by_region(store.cell("M"))  # type: ignore[arg-type]
     assert len(by_region["smooth"]) == len(samples) - 1
     del samples["regions"]
     assert maps.by_region(store.cell("M")) == {}  # type: ignore[arg-type]
     assert list(maps.table(run_of(paper_run()))) == []
-
-
-def test_resolutions_follow_the_papers_rows(tmp_path: Path) -> None:
-    store = empty()
-    store.body["suite"] = {"name": "papers/sjdpp_resolution", "report": "sjdpp_resolution"}
-    store.path = tmp_path
-    for backbone, side, accepted in (("embedded-image-8x8", 32, (1,) * 8), ("lumina-mgpt-7b-768", 768, (3,) * 4)):
-        matplotlib.image.imsave(tmp_path / f"{side}.png", np.full((side, side, 3), 0.5))
-        settings = {"method": "sjdpp", "backbone": backbone, "params": PUBLISHED, "sampling": SAMPLED}
-        pictures = [picture(f"p{i}", accepted, 12.0, output=f"{side}.png") for i in range(2)]
-        store.add(meta(backbone, **settings, task="emoji_scenes"), pictures)
-    table = cells(store, "sjdpp_fig6")["Step acceleration [x], measured"]
-    assert table.to_dict() == {
-        **{("SJD++", "512"): UNMEASURED, ("SJD++", "768"): "4.00 (n=2)", ("SJD++", "1024"): UNMEASURED},
-        ("embedded-image-8x8, embedded-image-8x8", "32"): "2.00 (n=2)",
-    }
-    (sheet,) = report.printed_table("sjdpp_table7", run_of(store))
-    assert sheet.rows[1][:4] == ["Auto-regression", "768", "32.00", UNMEASURED] and len(sheet.rows) == 10
 
 
 def test_adding_a_table_takes_a_csv_and_an_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pandas as pd
 import pytest
 
 from stridebench.harness.plan import resolve
 from stridebench.harness.record.metrics import METRICS as FIGURES
 from stridebench.harness.record.metrics import totals, value
-from stridebench.reports.papers import report as papers
 from stridebench.reports.papers.sjdpp.figures import break_even
 from stridebench.reports.summary import summarise
 from stridebench.reports.tables import text_tables
 from tests.support.fake_store import FakeStore, empty, meta, record, step
+from tests.support.paper_runs import assert_page
 
 
 def test_the_batch_suite_sweeps_batches_of_the_jacobi_family() -> None:
@@ -85,17 +82,6 @@ def test_a_speed_up_ends_where_it_last_crosses_one(speedups: tuple[float, ...], 
     assert break_even((1, 2, 4, 8), speedups) == (None if end is None else pytest.approx(end))
 
 
-def test_the_sweeps_report_agrees_with_the_store(tmp_path: Path) -> None:
-    written = {path.name for path in papers.write(swept(), tmp_path)}  # type: ignore[arg-type]  # as above
-    assert written == {"papers.md", "papers-sjdpp_batch.csv", "papers-batch.png"}
-    rows = pd.read_csv(tmp_path / "papers-sjdpp_batch.csv", dtype=str).set_index(["cell", "B"])
-    rates = rows["tokens/s of the batch"].map(lambda text: float(text.split()[0]))
-    assert rates.to_dict() == {
-        ("autoregressive", "1"): 100.0,
-        ("autoregressive", "2"): 100.0,
-        ("sjd", "1"): 150.0,
-        ("sjd", "2"): 107.1,
-    }
-    gains = rows["speed-up over AR at B"].map(lambda text: float(text.split()[0]))
-    assert gains[("sjd", "1")] == 1.53 and gains[("sjd", "2")] == 1.09
-    assert rows.loc[("sjd", "2"), "break-even B"] == "none up to 2"
+@pytest.mark.slow
+def test_the_page_is_what_it_was() -> None:
+    assert_page(swept(), "sjdpp_batch")

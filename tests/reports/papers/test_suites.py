@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import pytest
 
-from stridebench.reports.papers import report
 from tests.support.fake_store import FakeStore, empty, meta, record, step
-from tests.support.paper_runs import run_of
+from tests.support.paper_runs import assert_page
 
 PROMPTS = 6
 
@@ -28,15 +27,6 @@ def lengths() -> FakeStore:
     return store
 
 
-def test_a_method_has_a_row_for_each_prompt_length(tmp_path: Path) -> None:
-    (sheet,) = [sheet for _, _, sheet in report.PaperReport.of(run_of(lengths()).store).sheets]
-    assert [row[:2] for row in sheet.rows] == [["lookup", "256"], ["lookup", "4096"]]
-    assert [row[3].split()[0] for row in sheet.rows] == ["4.00", "2.00"]
-    assert [row[4].split()[0] for row in sheet.rows] == ["2.00", "1.00"]
-    written = report.write(run_of(lengths()).store, tmp_path)
-    assert {path.name for path in written} >= {"papers-prompt-lengths.png", "papers-prompt_lengths.csv"}
-
-
 def formats() -> FakeStore:
     store = empty()
     store.body["suite"] = {"name": "quantized", "report": "quantized"}
@@ -48,11 +38,8 @@ def formats() -> FakeStore:
     return store
 
 
-def test_a_method_has_a_row_for_each_format_beside_what_rounding_costs(tmp_path: Path) -> None:
-    (sheet,) = [sheet for _, _, sheet in report.PaperReport.of(run_of(formats()).store).sheets]
-    rows = {(row[0], row[1]): row for row in sheet.rows}
-    assert set(rows) == {("ar", "bf16"), ("ar", "int4"), ("lookup", "bf16"), ("lookup", "int4")}
-    assert rows["lookup", "int4"][4].split()[0] == "3.00"
-    assert rows["lookup", "int4"][5].split()[0] == "1.50"
-    assert rows["lookup", "int4"][6:8] == ["0.0500", "0.900"] and rows["lookup", "bf16"][6] == "-"
-    assert {path.name for path in report.write(run_of(formats()).store, tmp_path)} >= {"papers-weight-formats.png"}
+@pytest.mark.slow
+@pytest.mark.parametrize("store", [lengths(), formats()], ids=["context", "quantized"])
+def test_a_page_is_what_it_was(store: FakeStore, request: pytest.FixtureRequest) -> None:
+    """A method has a row for each prompt length, and one for each format beside what rounding costs."""
+    assert_page(store, str(request.node.callspec.id))
