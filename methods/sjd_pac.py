@@ -54,7 +54,7 @@ def with_alternatives(window: Draft, depth: int, width: int, draws: Draws) -> Wi
     """
     assert window.probs is not None, "a window records its distributions"
     length, depth = len(window), min(depth, len(window))
-    if width == 1:
+    if width == 1 or depth == 0:
         return WindowTree(window, torch.arange(length, device=window.tokens.device), length + 1)
     x, q = window.tokens[:depth], window.probs[:depth]
     left = q.scatter(1, x[:, None], 0.0)
@@ -115,12 +115,18 @@ class SJDPAC(Method[JacobiWindow]):
             p = run.probs(run.target.forward())
             return Acceptance(Path.root(p), run.draws.categorical(p, "resid")[0])
         width = min(self.width, run.capabilities.vocabulary)
-        tree = with_alternatives(window, self.depth, width, run.draws)
+        tree = with_alternatives(window, self.fitting_depth(len(window), width, run.space), width, run.draws)
         p = run.probs(run.target.forward(tree.draft))
         acceptance = verify_multi_step(tree.draft, p, run.draws, inner=tree.inner, width=width)
         row = torch.cat([p[:1], p[tree.main + 1]])
         state.advance(run, row, len(acceptance.read().path), carry_over(run.draws, "M", 0.0))
         return acceptance
+
+    def fitting_depth(self, window: int, width: int, space: int) -> int:
+        """Return how many levels can have alternatives without more nodes than the context has room for."""
+        levels = range(min(self.depth, window) + 1)
+        nodes = [window - depth + sum(width**level for level in range(1, depth + 1)) for depth in levels]
+        return max(depth for depth in levels if nodes[depth] <= space)
 
     mutants = (
         EARLIER_SIBLINGS_FORGOTTEN,

@@ -54,8 +54,3 @@ class TestSizes:
         )
         assert adt_tree.tokens == eagle2.tokens
         assert [step.drafted for step in adt_tree.steps] == [step.drafted for step in eagle2.steps]
-
-    def test_trees_become_shallow_where_drafts_are_rejected(self) -> None:
-        steps = decode(ADTTree(first=(9, 4)), run_on(MODEL, Sampling(1.0), 36, (0, 1))).steps
-        assert steps[0].draft_nfe == 10
-        assert 2 in {step.draft_nfe for step in steps}

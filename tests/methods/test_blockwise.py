@@ -14,7 +14,6 @@ from stridebench.harness.core.method import Claim
 from stridebench.harness.core.run import open_run
 from stridebench.harness.core.sampling import Sampling, warp
 from stridebench.harness.errors import UsageError
-from stridebench.harness.registry import METHODS
 from stridebench.methods.blockwise import Blockwise
 
 EXACTLY = Blockwise(levels=3)
@@ -52,12 +51,6 @@ def test_only_the_exact_rule_without_a_least_block_claims_the_same_distribution(
     assert EXACTLY.claim is Claim.SAME_LAW
     for params in ({"rule": "top"}, {"rule": "distance"}, {"least": 2}):
         assert Blockwise(**params).claim is Claim.APPROXIMATE  # type: ignore[arg-type]
-
-
-def test_greedy_text_is_the_targets_in_fewer_passes() -> None:
-    plain = decoded(METHODS.get("autoregressive")(), Sampling(0.0), vocabulary=2)
-    blockwise = decoded(EXACTLY, Sampling(0.0), vocabulary=2)
-    assert blockwise.tokens == plain.tokens and sum(step.nfe for step in blockwise.steps) < 0.8 * len(plain.tokens)
 
 
 def test_a_block_takes_one_pass_over_a_chain() -> None:

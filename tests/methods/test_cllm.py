@@ -6,8 +6,6 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from stridebench.harness.backbones.toy import Tabular
 from stridebench.harness.core.draws import SeededDraws
@@ -15,7 +13,6 @@ from stridebench.harness.core.loop import Decode, advance, decode, start
 from stridebench.harness.core.run import Run, open_run
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.proof.cases import CASES, GRID_CASES
-from stridebench.harness.registry import METHODS
 from stridebench.methods.cllm import Cllm, CLLMBlock
 
 GREEDY = [case for case in (*CASES, *GRID_CASES) if case.sampling.temperature == 0]
@@ -28,25 +25,6 @@ def opened(prompt: tuple[int, ...], budget: int, **params: object) -> Run:
 
 def decoded(block: int, budget: int, prompt: tuple[int, ...] = (0, 1), **params: object) -> Decode:
     return decode(Cllm(block), opened(prompt, budget, **params))
-
-
-@pytest.mark.slow
-@settings(deadline=None, derandomize=True, max_examples=50)
-@given(
-    block=st.integers(2, 9),
-    vocabulary=st.integers(2, 6),
-    seed=st.integers(0, 1000),
-    budget=st.integers(1, 30),
-    eos=st.sampled_from([(), (1,)]),
-)
-def test_it_is_autoregressive_greedy_in_no_more_passes_than_tokens(
-    block: int, vocabulary: int, seed: int, budget: int, eos: tuple[int, ...]
-) -> None:
-    params = {"vocabulary": vocabulary, "seed": seed, "eos": eos}
-    cllm = decoded(block, budget, **params)
-    autoregressive = decode(METHODS.get("autoregressive")(), opened((0, 1), budget, **params))
-    assert cllm.tokens == autoregressive.tokens
-    assert sum(step.nfe for step in cllm.steps) <= len(cllm.tokens)
 
 
 @pytest.mark.parametrize("block", [2, 5])
@@ -84,9 +62,3 @@ def test_predictions_of_the_rows_behind_the_accepted_ones_are_the_next_guesses()
     assert state.tokens.tolist() == []
     state.advance(p[4:], 0)
     assert state.tokens is None
-
-
-def test_a_block_shrinks_at_the_end_of_the_budget() -> None:
-    steps = decoded(16, 6, vocabulary=9).steps
-    assert steps[0].rows == 6 and sum(step.emitted for step in steps) == 6
-    assert [step.rows for step in decoded(16, 1, vocabulary=9).steps] == [1]

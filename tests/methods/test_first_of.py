@@ -41,15 +41,6 @@ def test_copies_of_any_length_go_first_if_one_token_is_enough() -> None:
     assert decoded(FirstOf("suffix", SELF, 50)).steps[0].nfe > 1
 
 
-def test_the_greedy_output_is_the_same() -> None:
-    methods = (
-        FirstOf(then=SELF, least=1),
-        FirstOf("prompt_lookup", "recycling widths=(2, 1)"),
-        FirstOf("sam", "sjd window=4"),
-    )
-    assert len({decoded(method).tokens for method in methods}) == 1
-
-
 def test_it_needs_what_the_second_method_needs() -> None:
     method, eagle = FirstOf(), Eagle2()
     assert (method.claim, method.taps, method.requirements) == (Claim.SAME_LAW, eagle.taps, eagle.requirements)

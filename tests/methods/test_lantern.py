@@ -18,7 +18,6 @@ from stridebench.harness.proof.enumerate import EnumeratingDraws
 from stridebench.methods.eagle2 import Eagle2
 from stridebench.methods.lantern import Lantern
 from stridebench.methods.verifiers.lantern import Bound, Relaxed, Residual, judge, judge_greedy, verify_relaxed
-from stridebench.methods.verifiers.rejection import residual
 from stridebench.methods.verifiers.tree import children, delta_acceptance, multi_step
 from tests.support.feature_toys import run_on
 
@@ -161,7 +160,3 @@ class TestGreedy:
         kids = children(draft.explicit_parents, 2, 1)
         acceptance = verify_relaxed(draft, logits, best, draws, rule(Bound(delta=0.1), greedy=True), kids)
         assert (acceptance.read().path, acceptance.read().token) == ((), 3)
-
-
-def test_the_residual_of_equal_distributions_is_the_distribution() -> None:
-    torch.testing.assert_close(residual(P[:1], P[:1]), P[:1])

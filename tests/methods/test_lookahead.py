@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from stridebench.harness.backbones.toy import Tabular
-from stridebench.harness.core.capabilities import Requirement
 from stridebench.harness.core.clock import CpuClock, Stopwatch
 from stridebench.harness.core.draws import SeededDraws
 from stridebench.harness.core.loop import Decode, advance, decode, start
@@ -19,7 +18,6 @@ from stridebench.harness.core.session import Session
 from stridebench.harness.proof.cases import GRID_CASES, Case
 from stridebench.harness.proof.distance import QUICK, distance, measure, toy_drafter
 from stridebench.harness.proof.mutants import injected
-from stridebench.harness.registry import METHODS
 from stridebench.methods.lookahead import Lookahead
 
 MODEL = Tabular("tabular", {"vocabulary": 3, "seed": 5, "context": 400})
@@ -96,13 +94,6 @@ def test_counts_of_a_step() -> None:
     assert max(step.accepted for step in steps) == 3, "a guess accepted in full is followed by a bonus token"
 
 
-def test_greedy_is_the_targets_greedy_in_fewer_passes() -> None:
-    autoregressive = decoded(METHODS.get("autoregressive")(), Sampling(0.0))
-    lookahead = decoded(METHOD, Sampling(0.0))
-    assert lookahead.tokens == autoregressive.tokens
-    assert len(lookahead.steps) < 0.8 * len(autoregressive.steps)
-
-
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("case", [Case(3, 4, 15, Sampling(1.0, top_k=2)), Case(2, 5, 17, Sampling(1.0))])
 def test_a_longer_window_is_exact(case: Case) -> None:
@@ -118,14 +109,6 @@ def test_an_end_of_text_in_the_window_becomes_an_id_of_the_prompt() -> None:
         assert 0 not in {token for row in state.rows for token in row}
 
 
-def test_the_window_stands_still_near_the_end_of_the_context() -> None:
-    model = Tabular("tabular", {"vocabulary": 3, "seed": 5, "context": 16})
-    result = decoded(METHOD, Sampling(0.0), model=model)
-    assert len(result.tokens) == 12
-    assert result.steps[-1].rows < 9
-    assert result.tokens == decoded(METHODS.get("autoregressive")(), Sampling(0.0), model=model).tokens
-
-
 def test_probes_come_after_the_guesses() -> None:
     run = opened(Sampling(0.0))
     state = start(METHOD, run)
@@ -136,10 +119,6 @@ def test_probes_come_after_the_guesses() -> None:
     assert draft.repeats is not None
     assert draft.repeats.tolist() == [False, True, False, True, False, False, *[False] * 4]
     assert torch.equal(draft.tokens[:6], torch.tensor([0, 0, 1, 1, 2, 1]))
-
-
-def test_it_needs_trees() -> None:
-    assert Lookahead().requirements == {Requirement.TREE_MASK}
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -17,7 +17,6 @@ from torch import Tensor
 from stridebench.harness.backbones.toy import MaskedTabular, mix
 from stridebench.harness.core.cache import Window
 from stridebench.harness.core.canvas import Canvas
-from stridebench.harness.core.capabilities import Requirement
 from stridebench.harness.core.clock import CpuClock, Stopwatch
 from stridebench.harness.core.draws import SeededDraws
 from stridebench.harness.core.loop import Decode, advance, decode
@@ -25,7 +24,6 @@ from stridebench.harness.core.method import Mutant, label
 from stridebench.harness.core.run import open_run
 from stridebench.harness.core.sampling import Sampling, warp
 from stridebench.harness.errors import ContractError, UsageError
-from stridebench.harness.plan import presets
 from stridebench.harness.plan.expand import expand
 from stridebench.harness.plan.resolve import resolve
 from stridebench.harness.plan.yaml_lines import Lines
@@ -34,7 +32,6 @@ from stridebench.harness.proof.distance import distance, method_law, total_varia
 from stridebench.harness.proof.enumerate import Law
 from stridebench.harness.proof.mutants import injected
 from stridebench.harness.record.store import Store
-from stridebench.harness.registry import METHODS
 from stridebench.harness.run.executors import serial
 from stridebench.harness.run.loading import Options
 from stridebench.methods.masked_diffusion import (
@@ -118,8 +115,11 @@ def filled(method: MaskedDiffusion, length: int) -> list[list[int]]:
 
 @pytest.mark.usefixtures("unchecked")
 class TestOutputDistribution:
-    @pytest.mark.parametrize("case", MASKED_CASES, ids=str)
-    @pytest.mark.parametrize("order", (*LLADA, *DREAM))
+    @pytest.mark.parametrize(
+        ("order", "case"),
+        [*((order, HALF) for order in (*LLADA, *DREAM)), *(("entropy", case) for case in (T1, T0, TOP_P))],
+        ids=str,
+    )
     def test_one_token_a_step_is_the_reference_by_hand(self, order: Order, case: Case) -> None:
         assert total_variation(method_law(MaskedDiffusion(order), case), one_token_a_step(order, case)) < 1e-12
 
@@ -390,10 +390,3 @@ def test_a_run_pairs_with_one_token_a_step_and_skips_causal_methods(tmp_path: Pa
     for cell, passes in ((four_steps, 4), (one_token, 8)):
         counted = cell.steps[~cell.steps["warmup"].astype(bool)]
         assert set(cell.samples["status"]) == {"ok"} and counted.groupby("prompt")["nfe"].sum().tolist() == [passes] * 2
-
-
-def test_the_method_and_its_toy_are_registered() -> None:
-    assert METHODS.get("masked_diffusion") is MaskedDiffusion and MaskedDiffusion().requirements == {
-        Requirement.BIDIRECTIONAL
-    }
-    assert presets.resolve("masked-tabular").meets() == {Requirement.BIDIRECTIONAL}

@@ -15,7 +15,6 @@ import torch
 
 from stridebench.harness.backbones.toy import Tabular
 from stridebench.harness.core.backbone import Backbone
-from stridebench.harness.core.capabilities import Capabilities
 from stridebench.harness.core.draws import SeededDraws
 from stridebench.harness.core.loop import Decode, decode, start
 from stridebench.harness.core.method import Claim, Method
@@ -182,8 +181,3 @@ def test_trained_heads_emit_the_models_own_text_in_about_half_the_steps(tmp_path
     shutil.copytree(CODE, tmp_path / "shifted")
     save_bf16(shifted, tmp_path / "shifted")
     assert tokens_per_step(Medusa(heads=str(tmp_path / "shifted")), model, 3, 48) < 1.4
-
-
-def test_capabilities_of_a_picture_model_include_its_guidance() -> None:
-    capabilities: Capabilities = presets.load("embedded-image-8x8", "fp32").capabilities
-    assert (capabilities.guidance, capabilities.branches) == (2.0, 2)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pandas as pd
 import pytest
 import torch
 import yaml
@@ -21,7 +20,6 @@ from stridebench.harness.backbones.toy import Tabular
 from stridebench.harness.core.backbone import Backbone, EncodedPrompt
 from stridebench.harness.core.cache import Cache, Rows, Window
 from stridebench.harness.core.canvas import Canvas
-from stridebench.harness.core.capabilities import Requirement
 from stridebench.harness.core.clock import CpuClock, Stopwatch
 from stridebench.harness.core.draws import SeededDraws, Stream
 from stridebench.harness.core.loop import Decode, advance, decode
@@ -39,16 +37,12 @@ from stridebench.harness.plan.yaml_lines import Lines
 from stridebench.harness.proof.cases import GRID_CASES
 from stridebench.harness.proof.mutants import CAUGHT
 from stridebench.harness.proof.prove import prove
-from stridebench.harness.record.columns import STARTS
-from stridebench.harness.record.metrics import totals
 from stridebench.harness.record.store import Store
-from stridebench.harness.registry import METHODS
 from stridebench.harness.run.executors import serial
 from stridebench.harness.run.loading import Options
 from stridebench.harness.train.recipe import save_bf16
 from stridebench.methods.drafters.scales import Pair, Samplers, SamplerShape
 from stridebench.methods.mulo_sd import MuLoSD, neighbour_count
-from stridebench.reports.papers.mulo_sd.stages import predicted
 
 PROMPT = (0, 1)
 PLAIN, CLOSED = (4, 4), (4, 4, 4)
@@ -186,18 +180,6 @@ class TestBands:
         draft = decoded(method, PLAIN).result.tokens
         windows = decoded(method, PLAIN, (5, (draft[5] + 1) % 4)).windows
         assert windows[-1] == [*read, *range(8, 15)] and len(windows) == 7
-
-    @GRIDS
-    @pytest.mark.parametrize("budget", [1, 3, 4, 5, 8, 9, 13])
-    @pytest.mark.parametrize("tau", [0.0, inf])
-    def test_a_smaller_budget_gives_the_first_positions_of_the_picture(
-        self, grid: tuple[int, ...], budget: int, tau: float
-    ) -> None:
-        result = decoded(MuLoSD(band=2, tau=tau), grid, budget=budget).result
-        assert len(result.tokens) == budget and sum(s.overshoot for s in result.steps) == 0
-        assert sum(s.resampled for s in result.steps) == (
-            0 if tau == 0 else budget - sum(s.forced for s in result.steps)
-        )
 
     def test_the_last_band_has_the_remaining_rows(self) -> None:
         result = decoded(MuLoSD(band=4, tau=0.0), (6, 4)).result
@@ -476,50 +458,3 @@ class TestBadInput:
     def test_the_default_k_is_the_papers_share(self) -> None:
         assert [neighbour_count(0, codes) for codes in (16384, 1024, 64, 5, 2, 1)] == [1000, 62, 4, 1, 1, 0]
         assert (neighbour_count(7, 16384), neighbour_count(7, 5)) == (7, 4)
-
-    def test_its_requirements_and_components(self) -> None:
-        assert METHODS.get("mulo_sd") is MuLoSD
-        assert MuLoSD().requirements == {
-            Requirement.GRID,
-            Requirement.CODEBOOK,
-            Requirement.ANY_ORDER,
-            Requirement.DRAFTER,
-        }
-        assert not MuLoSD().requirements - Tabular.meets({"grid": (2, 2)})
-        assert MuLoSD().components == (("samplers", "mulo-2x"),) and MuLoSD(samplers="bilinear").components == ()
-
-
-class TestEquationTen:
-    def frame(self, grid: Sequence[int], rejects: bool) -> pd.DataFrame:
-        """Totals of a picture in two bands; in the first, cell (1, 1) is rejected."""
-        method = MuLoSD(band=2, radius=1, delta=0.0)
-        draft = decoded(method, grid).result.tokens
-        steps = decoded(method, grid, (5, (draft[5] + 1) % 4) if rejects else None).result.steps
-        key = {"prompt": "p", "repetition": 0, "warmup": False}
-        sample = {**key, "cluster": "", "status": "ok", "tokens": draft, "logprobs": (), "agreement": None}
-        sample |= {"prefill_ns": 0}
-        sample |= {"completion": len(draft), **dict.fromkeys(STARTS, 0)}
-        return totals(pd.DataFrame([sample]), pd.DataFrame([{**key, **asdict(step)} for step in steps]))
-
-    def test_by_hand(self) -> None:
-        """16 cells, 4 drafter passes, 2 bands; the first redraws 6 cells in 6 passes, the second none in one."""
-        figures = predicted(self.frame(PLAIN, True), 2)
-        assert figures is not None
-        assert (figures.acceptance, figures.eq10) == (1 - 6 / 16, 16 / (6 + 4))
-        assert (figures.corrected, figures.counted) == (16 / (6 + 4 + 2), 16 / (6 + 1 + 4))
-
-    def test_cells_drafted_side_by_side_change_counted_passes_only(self) -> None:
-        """Of 4 small cells in 3 passes; eq. 10 knows no parallel decoding."""
-        plain, beside = (predicted(self.frame(PLAIN, False).assign(draft_nfe=passes), 2) for passes in (4, 3))
-        assert plain is not None and beside is not None
-        assert (beside.eq10, beside.corrected) == (plain.eq10, plain.corrected) == (4, 16 / 6)
-        assert (plain.counted, beside.counted) == (16 / 6, 16 / 5)
-
-    def test_ends_of_rows_are_no_cells(self) -> None:
-        figures = predicted(self.frame(CLOSED, False), 2)
-        assert figures is not None
-        assert (figures.acceptance, figures.eq10, figures.corrected, figures.counted) == (1, 4, 16 / 6, 16 / 6)
-
-    def test_nothing_is_predicted_without_a_drafter(self) -> None:
-        frame = self.frame(PLAIN, False)
-        assert predicted(frame.assign(draft_nfe=0), 2) is None

@@ -70,6 +70,13 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     *(("specinfer", {"widths": widths}, "give a child or more for each of one or more") for widths in ((), (2, 0))),
     *(("spectr", bad, "draft one continuation of one token or more") for bad in ({"k": 0}, {"gamma": 0})),
     ("speculative", {"gamma": 0}, "gamma is 0; draft at least one token"),
+    *(("suffix", bad, "suffix: ") for bad in ({"length": 0}, {"depth": 1}, {"factor": 0.0}, {"min_prob": 1.5})),
+    *(("sam", bad, "sam: ") for bad in ({"length": 0}, {"factor": 0.0})),
+    *(("sjd_pac", bad, "sjd_pac: ") for bad in ({"window": 1}, {"depth": 0}, {"width": 0})),
+    ("jacobi", {"init": "v-repeat"}, "jacobi: init is 'v-repeat'; choose one of "),
+    *((name, {"init": "diagonal"}, f"{name}: init is 'diagonal'; choose one of ") for name in ("sjd", "gsd")),
+    ("sjdpp", {"reuse": "Z"}, "sjdpp: reuse is 'Z'; choose one of "),
+    ("zipar", {"schedule": "foo"}, "zipar: schedule is 'foo'; choose one of "),
     ("zipar", {"window": 0}, "window is 0; a row begins behind 1 or more"),
 ]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 import torch
@@ -13,11 +12,8 @@ from transformers.generation.candidate_generator import PromptLookupCandidateGen
 
 from stridebench.harness.backbones.toy import Tabular
 from stridebench.harness.core.draws import SeededDraws
-from stridebench.harness.core.loop import Decode, decode
-from stridebench.harness.core.method import Method
 from stridebench.harness.core.run import open_run
 from stridebench.harness.core.sampling import Sampling
-from stridebench.harness.registry import METHODS
 from stridebench.methods.prompt_lookup import NgramDrafter, PromptLookup
 
 MODEL = Tabular("tabular", {"vocabulary": 10, "context": 500})
@@ -113,16 +109,3 @@ def test_reading_in_pieces_gives_the_same_index(complete: bool, last: bool, text
     pieces._learn(text)
     once._learn(text)
     assert pieces.index == once.index
-
-
-@pytest.mark.parametrize("method", PromptLookup.variants(), ids=lambda method: method.variant)
-def test_greedy_is_autoregressive_greedy_in_fewer_passes_where_the_text_repeats(method: PromptLookup) -> None:
-    model = Tabular("tabular", {"vocabulary": 2, "context": 200, "seed": 3})
-
-    def decoded(how: Method[Any]) -> Decode:
-        run = open_run(model, lambda name: model, (0, 1), Sampling(0.0), 60, SeededDraws(0, "t", "p", 0))
-        return decode(how, run)
-
-    lookup, autoregressive = decoded(method), decoded(METHODS.get("autoregressive")())
-    assert lookup.tokens == autoregressive.tokens
-    assert len(lookup.steps) < len(autoregressive.steps)

@@ -50,15 +50,6 @@ def test_a_pass_teaches_the_best_tokens_of_every_row_and_the_later_of_two() -> N
     assert {token: row[:2] for token, row in state.matrix.items()} == {1: [5, 4], 3: [2, 0]}  # 1 is the last token
 
 
-def test_the_greedy_output_is_the_same_for_every_tree_and_drafts_are_accepted() -> None:
-    outputs = set()
-    for method in (Recycling(), Recycling(widths=(3, 2, 1)), Recycling(tree="eagle_8")):
-        result = decode(method, opened())
-        assert sum(step.accepted for step in result.steps) > 0
-        outputs.add(result.tokens)
-    assert len(outputs) == 1
-
-
 def test_another_prompt_decoded_before_changes_nothing() -> None:
     """The matrix is that of one prompt: tokens and counts are equal in either order."""
     method, ledgers = Recycling(widths=(2, 2)), []

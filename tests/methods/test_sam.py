@@ -10,10 +10,8 @@ from hypothesis import strategies as st
 
 from stridebench.harness.backbones.toy import Tabular
 from stridebench.harness.core.draws import SeededDraws
-from stridebench.harness.core.loop import decode
 from stridebench.harness.core.run import open_run
 from stridebench.harness.core.sampling import Sampling
-from stridebench.harness.errors import UsageError
 from stridebench.methods.sam import SAM, SuffixAutomaton
 
 MODEL = Tabular("tabular", {"vocabulary": 10, "context": 500})
@@ -56,23 +54,3 @@ def test_the_match_is_the_longest_suffix_that_occurs_earlier_and_its_first_end(t
         first = next(i for i in range(longest, size + 1) if text[i - longest : i] == text[size - longest :])
         assert automaton.ends[state] == first
     assert len(automaton.links) <= 2 * len(tokens)
-
-
-def test_drafts_are_less_deep_than_the_room_that_is_left() -> None:
-    assert [len(copied(SAM(), (1, 2, 3, 4, 1, 2), budget)) for budget in (1, 2, 3)] == [0, 1, 2]
-
-
-def test_the_greedy_output_is_the_same_for_every_length() -> None:
-    outputs = []
-    for method in (SAM(), SAM(length=2, factor=1.0)):
-        run = open_run(MODEL, lambda name: MODEL, (1, 2, 1), Sampling(0.0), 80, SeededDraws(0, "t", "p", 0))
-        result = decode(method, run)
-        assert sum(step.accepted for step in result.steps) > 0
-        outputs.append(result.tokens)
-    assert outputs[0] == outputs[1]
-
-
-@pytest.mark.parametrize("params", [{"length": 0}, {"factor": 0.0}])
-def test_a_parameter_out_of_range_is_an_error(params: dict[str, float]) -> None:
-    with pytest.raises(UsageError, match="sam: "):
-        SAM(**params)  # type: ignore[arg-type]

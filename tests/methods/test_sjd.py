@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from stridebench.harness.backbones.toy import Tabular
 from stridebench.harness.core.draws import SeededDraws
@@ -25,7 +22,6 @@ from stridebench.harness.registry import METHODS
 from stridebench.methods.drafters.jacobi_window import Init, JacobiWindow, discard, redraw
 from stridebench.methods.sjd import SJD
 from tests.support.enumerated import enumerated
-from tests.support.shape_checks import without_shape_checks
 
 INITS: tuple[Init, ...] = ("uniform", "random", "h-repeat", "h-sample")
 LEFT = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)
@@ -167,17 +163,6 @@ class TestGrids:
         window.fill(run, 2)
         torch.testing.assert_close(window.probs, probs[[3, 1]], rtol=0, atol=0)
 
-    @pytest.mark.parametrize("init", [*INITS, "v-repeat", "v-sample"])
-    @pytest.mark.parametrize("eol", [False, True])
-    def test_a_whole_picture_at_temperature_zero_is_the_greedy_one(self, init: Init, eol: bool) -> None:
-        grid = [3, 4, 5] if eol else [3, 4]
-        params = {"vocabulary": 6, "seed": 8, "grid": grid}
-        result = decoded(SJD(6, init), Sampling(0.0), 15 if eol else 12, **params)
-        assert (
-            result.tokens == decoded(METHODS.get("autoregressive")(), Sampling(0.0), 15 if eol else 12, **params).tokens
-        )
-        assert sum(step.forced for step in result.steps) == (3 if eol else 0)
-
     def test_forced_drafts_stay_out_of_acceptance(self) -> None:
         steps = decoded(SJD(9, "random"), Sampling(1.0), 20, vocabulary=6, seed=2, grid=[4, 4, 5]).steps
         assert sum(step.forced_accepted for step in steps) > 0
@@ -202,24 +187,6 @@ class TestGrids:
         assert len(window.tokens) == len(window.probs) == len(window.reused) == 0
 
 
-@pytest.mark.slow
-@settings(deadline=None, derandomize=True, max_examples=40)
-@given(
-    width=st.integers(2, 7),
-    init=st.sampled_from(INITS),
-    vocabulary=st.integers(2, 6),
-    seed=st.integers(0, 1000),
-    budget=st.integers(1, 16),
-)
-def test_greedy_is_autoregressive_greedy_in_no_more_passes_than_tokens(
-    width: int, init: Init, vocabulary: int, seed: int, budget: int
-) -> None:
-    params = {"vocabulary": vocabulary, "seed": seed}
-    result = decoded(SJD(width, init), Sampling(0.0), budget, **params)
-    assert result.tokens == decoded(METHODS.get("autoregressive")(), Sampling(0.0), budget, **params).tokens
-    assert len(result.steps) <= len(result.tokens)
-
-
 @pytest.mark.parametrize(("counts", "drafts"), [(True, 3), (False, 4)])
 def test_a_window_that_counts_the_fed_token_has_one_draft_less(counts: bool, drafts: int) -> None:
     steps = decoded(SJD(4, window_counts_refed=counts), Sampling(1.0), 60, vocabulary=5).steps
@@ -242,21 +209,3 @@ def test_refined_drafts_are_accepted_more_often_than_fresh_ones() -> None:
         for kind in ("sjd", "jacobi")
     }
     assert passes["sjd"] < passes["jacobi"]
-
-
-WORDS = {
-    "jacobi": {"init": "v-repeat"},
-    "sjd": {"init": "diagonal"},
-    "gsd": {"init": "diagonal"},
-    "sjdpp": {"reuse": "Z"},
-    "zipar": {"schedule": "foo"},
-}
-
-
-def test_a_word_outside_its_choices_is_refused() -> None:
-    """Without shape checks, which refuse the annotation first."""
-    for name, words in WORDS.items():
-        parameter, word = next(iter(words.items()))
-        message = re.escape(f"{name}: {parameter} is {word!r}; choose one of ")
-        with without_shape_checks(), pytest.raises(UsageError, match=f"^{message}"):
-            METHODS.get(name)(**words)

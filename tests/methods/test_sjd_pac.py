@@ -13,7 +13,6 @@ from stridebench.harness.core.draws import SeededDraws
 from stridebench.harness.core.loop import Decode, decode
 from stridebench.harness.core.run import open_run
 from stridebench.harness.core.sampling import Sampling
-from stridebench.harness.errors import UsageError
 from stridebench.methods.sjd_pac import SJDPAC, with_alternatives
 from stridebench.methods.sjdpp import SJDPlusPlus
 
@@ -52,9 +51,3 @@ def test_alternatives_accept_more_drafts_a_pass() -> None:
         width: sum(len(decoded(SJDPAC(window=5, width=width), seed).steps) for seed in range(8)) for width in (1, 3)
     }
     assert passes[3] < 0.9 * passes[1]
-
-
-@pytest.mark.parametrize("params", [{"window": 1}, {"depth": 0}, {"width": 0}])
-def test_a_parameter_out_of_range_is_an_error(params: dict[str, int]) -> None:
-    with pytest.raises(UsageError, match="sjd_pac: "):
-        SJDPAC(**params)  # type: ignore[arg-type]

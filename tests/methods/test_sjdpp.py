@@ -142,10 +142,6 @@ class TestOutputDistribution:
         assert measured > 1e-3
         assert measured == pytest.approx(tv, abs=1e-9)
 
-    def test_the_cost_vanishes_as_the_threshold_grows(self) -> None:
-        costs = [distance(SJDPlusPlus(3, tau=tau), SMALLEST) for tau in (0.0, 0.5, inf)]
-        assert costs[0] > costs[1] > 1e-3 > 1e-12 > costs[2]
-
 
 def decoded(method: SJDPlusPlus, sampling: Sampling, budget: int = 60, **params: Any) -> Decode:
     model = Tabular("tabular", {"vocabulary": 4, "context": 200, **params})
@@ -179,13 +175,6 @@ class TestCounts:
         for before, following in pairwise(steps):
             assert following.reused <= max(0, before.drafted - before.accepted - 1)
 
-    @pytest.mark.parametrize("reuse", ["paper", "frozen", *EXACT_MODES])
-    def test_greedy_is_sjds_greedy(self, reuse: Reuse) -> None:
-        """At T = 0 every distribution is a point mass, and the accepted token is the argmax."""
-        model = Tabular("tabular", {"vocabulary": 4, "context": 200})
-        run = open_run(model, lambda name: model, (0, 1), Sampling(0.0), 60, SeededDraws(0, "t", "p", 0))
-        assert decoded(SJDPlusPlus(6, reuse=reuse), Sampling(0.0)).tokens == decode(SJD(6), run).tokens
-
 
 class TestPictures:
     """Rows of six cells, each ended by id 6."""
@@ -197,12 +186,6 @@ class TestPictures:
         assert sum(step.forced for step in result.steps) == 6
         assert sum(step.forced_accepted for step in result.steps) > 0
         assert all(step.forced_accepted <= min(step.forced_tested, step.accepted) for step in result.steps)
-
-    @pytest.mark.parametrize("reuse", ["paper", "M", "G"])
-    def test_a_whole_picture_at_temperature_zero_is_sjds(self, reuse: Reuse) -> None:
-        params = {"vocabulary": 7, "grid": [6, 6, 6]}
-        result = decoded(SJDPlusPlus(9, "v-sample", reuse=reuse), Sampling(0.0), 42, **params)
-        assert result.tokens == decoded(SJDPlusPlus(2, tau=inf), Sampling(0.0), 42, **params).tokens
 
 
 class TestParameters:

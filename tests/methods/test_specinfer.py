@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from stridebench.harness.backbones.toy import Tabular
-from stridebench.harness.core.capabilities import Requirement
 from stridebench.harness.core.draft import Draft
 from stridebench.harness.core.draws import SeededDraws
 from stridebench.harness.core.loop import Decode, decode
@@ -88,26 +87,6 @@ def test_drafters_read_the_tree_that_the_target_reads(monkeypatch: pytest.Monkey
     assert {step.accepted for step in result.steps} > {0, 1}
 
 
-@pytest.mark.parametrize("budget", [1, 2, 3, 4])
-def test_a_tree_is_less_deep_than_the_room_that_is_left(budget: int) -> None:
-    result = decoded(SpecInfer("self", widths=(1, 2, 2, 1)), Sampling(1.0), budget=budget)
-    assert [step.levels for step in result.steps] == [budget - 1]
-    assert len(result.tokens) == budget
-    assert sum(step.overshoot for step in result.steps) == 0
-
-
-def test_the_context_bounds_the_nodes_of_a_tree() -> None:
-    model = Tabular("tabular", {"vocabulary": 5, "context": 12})
-    result = decoded(SpecInfer("toy", widths=(2, 2)), Sampling(1.0), budget=50, model=model)
-    assert len(result.tokens) == 8
-    assert max(step.rows for step in result.steps) <= 8
-    assert result.steps[-1].drafted <= 2
-
-
 def test_more_distinct_siblings_than_tokens_are_a_usage_error() -> None:
     with pytest.raises(UsageError, match="6 siblings without replacement and a vocabulary of 5"):
         decoded(SpecInfer("toy", widths=(6,), replacement=False), Sampling(1.0))
-
-
-def test_it_needs_a_drafter_and_trees() -> None:
-    assert SpecInfer().requirements == {Requirement.DRAFTER, Requirement.TREE_MASK}

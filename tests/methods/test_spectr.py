@@ -56,13 +56,6 @@ def test_counts_of_a_step() -> None:
     assert len(drafted) > 1
 
 
-def test_budget_and_context_bound_the_trie() -> None:
-    model = Tabular("tabular", {"vocabulary": 5, "context": 12})
-    result = decoded(SpecTr("toy", k=3, gamma=4), Sampling(1.0), 50, model)
-    assert len(result.tokens) == 8
-    assert sum(step.overshoot for step in result.steps) == 0
-
-
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.slow
 def test_the_default_size_is_proved_on_a_shorter_output() -> None:

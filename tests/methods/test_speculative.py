@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from stridebench.harness.backbones.toy import Tabular
-from stridebench.harness.core.capabilities import Requirement
 from stridebench.harness.core.draft import Acceptance, Draft
 from stridebench.harness.core.draws import SeededDraws
 from stridebench.harness.core.loop import Decode, decode
@@ -17,7 +16,6 @@ from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.errors import ContractError, UsageError
 from stridebench.harness.plan import presets
 from stridebench.harness.proof.distance import toy_drafter
-from stridebench.harness.registry import METHODS
 from stridebench.methods.drafters.draft_model import ModelDrafter
 from stridebench.methods.speculative import Speculative
 
@@ -57,21 +55,6 @@ def test_counts_of_a_step() -> None:
     assert {step.accepted for step in result.steps} > {0}
 
 
-@pytest.mark.parametrize("budget", [1, 2, 3, 4])
-def test_drafts_are_less_deep_than_the_room_that_is_left(budget: int) -> None:
-    result = decoded(Speculative("self", 5), Sampling(1.0), budget=budget)
-    assert len(result.tokens) == budget
-    assert [step.drafted for step in result.steps] == [budget - 1]
-    assert sum(step.overshoot for step in result.steps) == 0
-
-
-def test_the_context_bounds_drafts() -> None:
-    model = Tabular("tabular", {"vocabulary": 4, "context": 9})
-    result = decoded(Speculative("self", 5), Sampling(1.0), budget=50, model=model)
-    assert len(result.tokens) == 5
-    assert sum(step.drafted for step in result.steps) == 4
-
-
 class Watched(ModelDrafter):
     """Checks the tokens of the drafter's session after each draft."""
 
@@ -93,11 +76,6 @@ def test_the_drafters_session_has_the_targets_tokens_and_its_own_draft(monkeypat
     assert drafter.tokens == run.target.tokens == [*PROMPT, *result.tokens]
 
 
-def test_greedy_with_an_unrelated_drafter_is_the_targets_greedy() -> None:
-    plain = decode(METHODS.get("autoregressive")(), opened(Sampling(0.0))).tokens
-    assert decoded(Speculative("toy", 4), Sampling(0.0)).tokens == plain
-
-
 def test_a_draft_of_probability_zero_is_a_contract_error() -> None:
     class Lying(Speculative):
         def step(self, run: Run, state: ModelDrafter) -> Acceptance:
@@ -111,10 +89,6 @@ def test_a_draft_of_probability_zero_is_a_contract_error() -> None:
 
     with pytest.raises(ContractError, match=r"drafted token \d at position 1 has q = 0"):
         decode(Lying("toy", 3), opened(Sampling(1.0)))
-
-
-def test_it_needs_a_drafter() -> None:
-    assert Speculative().requirements == {Requirement.DRAFTER}
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,8 @@ from hypothesis import strategies as st
 
 from stridebench.harness.backbones.toy import Tabular
 from stridebench.harness.core.draws import SeededDraws
-from stridebench.harness.core.loop import decode
 from stridebench.harness.core.run import open_run
 from stridebench.harness.core.sampling import Sampling
-from stridebench.harness.errors import UsageError
 from stridebench.methods.suffix import Suffix
 
 MODEL = Tabular("tabular", {"vocabulary": 10, "context": 500})
@@ -74,23 +72,3 @@ def by_tree(method: Suffix, tokens: list[int]) -> list[int]:
 def test_the_draft_is_that_of_a_tree_of_counts(tokens: list[int], factor: float, min_prob: float) -> None:
     method = Suffix(length=4, factor=factor, min_prob=min_prob, depth=6)
     assert copied(method, tokens) == by_tree(method, tokens)
-
-
-def test_drafts_are_less_deep_than_the_room_that_is_left() -> None:
-    assert [len(copied(Suffix(factor=4.0), (1, 2, 3, 4, 1, 2), budget)) for budget in (1, 2, 3)] == [0, 1, 2]
-
-
-def test_the_greedy_output_is_the_targets() -> None:
-    outputs = []
-    for method in (Suffix(), Suffix(length=3, factor=4.0, min_prob=0.0)):
-        run = open_run(MODEL, lambda name: MODEL, (1, 2, 1), Sampling(0.0), 80, SeededDraws(0, "t", "p", 0))
-        result = decode(method, run)
-        assert sum(step.accepted for step in result.steps) > 0
-        outputs.append(result.tokens)
-    assert outputs[0] == outputs[1]
-
-
-@pytest.mark.parametrize("params", [{"length": 0}, {"depth": 1}, {"factor": 0.0}, {"min_prob": 1.5}])
-def test_a_parameter_out_of_range_is_an_error(params: dict[str, float]) -> None:
-    with pytest.raises(UsageError, match="suffix: "):
-        Suffix(**params)  # type: ignore[arg-type]
