@@ -23,15 +23,15 @@ from stridebench.harness.registry import METHODS
 from tests.support.cli import not_json, refused, stride
 
 SMALL = ("--backbone", "tabular", "--task", "tabular", "--max-new-tokens", "6", "--set", "prove=false")
+BOTH = ("run", "--method", "sjd", "--method", "speculative", *SMALL, "-t", 0, "-t", 1, "--out")
+"""The run of the fixture; behind it comes its folder."""
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small finished run: two methods, T = 0 and 1."""
     path = tmp_path_factory.mktemp("cli") / "run"
-    result = stride(
-        "run", "--method", "sjd", "--method", "speculative", *SMALL, "-t", 0, "-t", 1, "--out", path, "--json"
-    )
+    result = stride(*BOTH, path, "--json")
     assert result.code == 0, result
     assert result.document == {"run": str(path), "cells": 7, "done": 7, "failed": 0, "malformed": 0, "skipped": 0}
     return path
@@ -57,15 +57,6 @@ def test_a_wrong_verb_of_a_group_proposes_another_and_engines_have_a_suite():
     assert "did you mean 'replay'" in stride("gate", "reply").err
     cells = stride("engine", "run", "--dry-run", "--json").document
     assert cells == stride("run", "servers", "--dry-run", "--json").document and cells["engines"]
-
-
-@pytest.mark.slow
-def test_exit_codes_and_messages_reach_the_shell(stride_env, tmp_path):
-    """Once through a real process; the other tests call the same function."""
-    command = [sys.executable, "-m", "stridebench.harness.cli.main", "run", "--method", "sdj", *SMALL]
-    done = subprocess.run(command, env=stride_env, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr.count("\n") == 1 and "did you mean 'sjd'?" in done.stderr
 
 
 FIELDS = {"name", "kind", "claim", "needs", "source"}
@@ -143,12 +134,6 @@ def test_an_absent_device_is_named(device, backbone, tmp_path):
     assert device.partition(":")[0] in refused("run", "--method", "sjd", *words)
 
 
-def test_method_all_selects_every_method():
-    result = stride("run", "--method", "all", *SMALL, "--dry-run", "--json")
-    assert result.code == 0, result.err
-    assert {row["method"] for row in result.document["cells"]} == set(METHODS)
-
-
 def test_a_dry_run_lists_cells_and_reasons_and_writes_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = ("run", "--method", "sjd", "--backbone", "tabular", "--task", "tabular", "--task", "continuation")
@@ -209,8 +194,7 @@ def test_a_run_reports_its_progress_and_its_files(tmp_path):
 @pytest.mark.slow
 def test_a_folder_with_a_run_is_not_overwritten(run):
     before = outputs(run)
-    words = ("--method", "sjd", "--method", "speculative", *SMALL, "-t", 0, "-t", 1, "--out", run)
-    assert "--resume" in refused("run", *words)
+    assert "--resume" in refused(*BOTH, run)
     assert outputs(run) == before
 
 
@@ -225,15 +209,13 @@ RESUMED = {
 
 @pytest.mark.parametrize("key", RESUMED)
 def test_resuming_another_run_names_the_key_that_differs(run, key):
-    words = ("--method", "sjd", "--method", "speculative", *SMALL, "-t", 0, "-t", 1, "--out", run)
-    assert f" {key}: " in refused("run", *words, *RESUMED[key], "--resume")
+    assert f" {key}: " in refused(*BOTH, run, *RESUMED[key], "--resume")
 
 
 @pytest.mark.slow
 def test_resuming_a_finished_run_repeats_nothing(run):
     files = {path: path.stat().st_mtime_ns for path in (run / "cells").rglob("*") if path.is_file()}
-    words = ("--method", "sjd", "--method", "speculative", *SMALL, "-t", 0, "-t", 1, "--out", run)
-    result = stride("run", *words, "--resume", "--json")
+    result = stride(*BOTH, run, "--resume", "--json")
     assert (result.code, result.document["done"]) == (0, 7)
     assert files == {path: path.stat().st_mtime_ns for path in files}
 
@@ -403,16 +385,8 @@ def test_an_output_that_cannot_be_written_is_one_message(run, tmp_path, words):
 
 
 def test_a_history_that_cannot_be_written_is_refused_before_the_run(tmp_path):
-    words = (
-        "--method",
-        "sjd",
-        *SMALL,
-        "--out",
-        tmp_path / "run",
-        "--append",
-        tmp_path / "absent" / "history.jsonl",
-    )
-    assert "absent" in refused("run", *words)
+    history = tmp_path / "absent" / "history.jsonl"
+    assert "absent" in refused("run", "--method", "sjd", *SMALL, "--out", tmp_path / "run", "--append", history)
     assert not (tmp_path / "run" / "cells").exists()
 
 
@@ -432,24 +406,11 @@ def broken_copy(run: Path, to: Path, file: str) -> Path:
 @pytest.mark.parametrize("verb", ["report", "resume", "compare", "baseline"])
 def test_a_truncated_file_of_a_store_is_named(run, tmp_path, file, verb):
     victim = broken_copy(run, tmp_path / "copy", file)
-    options = (
-        "--method",
-        "sjd",
-        "--method",
-        "speculative",
-        *SMALL,
-        "-t",
-        0,
-        "-t",
-        1,
-        "--out",
-        victim.parents[0],
-    )
     words = {
         "report": ("report", tmp_path / "copy"),
         "compare": ("report", run, "--against", tmp_path / "copy"),
         "baseline": ("gate", "make", tmp_path / "copy", "--out", tmp_path / "b.json"),
-        "resume": ("run", *options[:-1], tmp_path / "copy", "--resume"),
+        "resume": (*BOTH, tmp_path / "copy", "--resume"),
     }
     result = stride(*words[verb])
     assert result.code == 2 and str(victim) in result.err and "Traceback" not in result.err

@@ -10,7 +10,6 @@ import pytest
 
 from stridebench.harness.record.store import Store
 from stridebench.reports import pareto
-from stridebench.reports.papers.report import keys, tables_of
 from tests.support.cli import refused, stride
 from tests.support.fake_store import FakeStore
 from tests.support.paper_runs import paper_run
@@ -70,17 +69,6 @@ def test_a_table_of_the_cost_of_training_stands_beside_ours(number, words, tmp_p
     asked = ("report", store.path, "--paper", "cross_regression", "--table", number)
     assert words in stride(*asked, "--format", "markdown").out
     assert r"\toprule" in stride(*asked, "--format", "latex").out
-
-
-def test_every_table_of_every_paper_is_known():
-    assert {paper: len(tables_of(paper)) for paper in keys()} == {
-        "xspecmesh": 4,
-        "mulo_sd": 1,
-        "adt_tree": 5,
-        "sjdpp": 10,
-        "cross_regression": 17,
-    }
-    assert tables_of("SJD++") == tables_of("sjdpp") and tables_of("ADT-Tree") == tables_of("adt_tree")
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from stridebench.harness.errors import UsageError
 from stridebench.harness.plan.expand import expand
 from stridebench.harness.plan.resolve import resolve_again
 from stridebench.harness.record.store import Store
@@ -58,19 +57,6 @@ def test_a_fresh_process_runs_a_unit_of_a_dumped_suite(tmp_path: Path, stride_en
     subprocess.run([sys.executable, "-c", code, store.address], check=True, env=stride_env)
     assert sorted(store.cells()) == sorted(cells)
     assert all(len(store.cell(name).samples) == 3 for name in store.cells())
-
-
-@pytest.mark.parametrize(("executor", "engine"), [("ray", "ray"), ("slurm", "submitit")])
-def test_an_executor_without_its_extra_is_one_clear_error(
-    executor: str, engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan = plan_of(**SUITE)
-    store = start(tmp_path / "run", plan)
-    monkeypatch.setitem(sys.modules, engine, None)
-    with pytest.raises(UsageError, match=f"needs the extra: pip install .*\\[{executor}\\]"):
-        executors.check_executor(executor, {})
-    with pytest.raises(UsageError, match=f"needs the extra: pip install .*\\[{executor}\\]"):
-        executors.EXECUTORS[executor](plan, store, Options())
 
 
 def workers(words: str) -> list[int]:

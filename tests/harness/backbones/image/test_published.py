@@ -23,14 +23,13 @@ from stridebench.harness.backbones.slots.cache import Masks, SlotCache
 from stridebench.harness.backbones.tiny import pictures as stand_ins
 from stridebench.harness.backbones.tiny.texts import character_tokenizer
 from stridebench.harness.core.capabilities import Grid, Requirement
-from stridebench.harness.core.draft import Draft
 from stridebench.harness.core.session import Session
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import OutputError, UnknownNameError, UsageError, WeightsError
 from stridebench.harness.plan import presets
 from stridebench.harness.record.outputs import Picture
 from tests.support import tiny_image
-from tests.support.caches import acceptance, chains_of, feed, feed_windows
+from tests.support.caches import feed, feed_windows
 from tests.support.caches import session as open_session
 from tests.support.layouts import layout
 from tests.support.tiny_image import CODES, MAKERS, Tiny
@@ -96,25 +95,6 @@ def test_a_window_equals_single_tokens(tiny: Tiny) -> None:
     one = feed_windows(single, tokens, range(len(tokens)))
     many = feed_windows(window, tokens, [0, prompt, prompt + 3])
     same(many[prompt - 1 :], one[prompt - 1 :])
-
-
-def test_after_any_history_the_cache_equals_a_fresh_one(tiny: Tiny) -> None:
-    """Chains, trees, gathered commits and rollbacks, into the prompt too; every pass against a fresh cache."""
-    picks, target = drawn(tiny, 9, seed=1), session(tiny)
-    prompt = len(target)
-    tree = Draft(torch.tensor(picks[1:6]), parents=torch.tensor([-1, -1, 0, 1, 3]))
-    for draft, path, back in ((Draft(torch.tensor(picks[1:4])), [0, 1], 0), (tree, [1, 3, 4], 2), (tree, [0, 2], 99)):
-        rows, before = target.forward(draft), list(target.tokens)
-        for row, chain in zip(rows, [[], *chains_of(draft)], strict=True):
-            same(row[None], session(tiny, [*before, *draft.tokens[chain].tolist()]).forward())
-        target.commit(acceptance(path, len(draft), picks[7]))
-        target.sync(target.tokens[: max(prompt - 1, 1, len(target) - back)])
-        target.append(torch.tensor(picks[:2]) if len(target) >= prompt else torch.tensor(target_prompt(tiny)[-1:]))
-        same(target.forward(), session(tiny, list(target.tokens)).forward())
-
-
-def target_prompt(tiny: Tiny) -> list[int]:
-    return list(tiny.backbone.open(tiny.prompt).tokens)
 
 
 def test_guidance_is_two_separate_passes_mixed(tiny: Tiny) -> None:
@@ -468,25 +448,6 @@ def test_wrong_parameters_are_refused(change: Mapping[str, Any], message: str, t
 def test_wrong_prompts_are_refused(family: str, prompt: Prompt, message: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=message):
         MAKERS[family](SCALE, tmp_path).backbone.open(prompt)
-
-
-def test_a_cache_needs_a_prompt_and_a_variant_keeps_layers(tiny: Tiny) -> None:
-    with pytest.raises(UsageError, match="open a prompt"):
-        tiny.backbone.cache()
-    small = tiny.backbone.variant({"layers": "2"})
-    assert (
-        small.fingerprint != tiny.backbone.fingerprint
-        and small.capabilities.vocabulary == tiny.backbone.capabilities.vocabulary
-    )
-    encoded_prompts = [backbone.open(tiny.prompt) for backbone in (tiny.backbone, small)]
-    full_row, cut_row = (
-        feed(encoded_prompt.cache(), list(encoded_prompt.tokens), 0)[-1] for encoded_prompt in encoded_prompts
-    )
-    finite = torch.isfinite(full_row)
-    assert torch.equal(finite, torch.isfinite(cut_row)) and not torch.allclose(full_row[finite], cut_row[finite])
-    assert tiny.backbone.variant({}) is tiny.backbone
-    with pytest.raises(UsageError, match="no variant with width"):
-        tiny.backbone.variant({"width": "2"})
 
 
 def test_captions_go_through_t5(tmp_path: Path) -> None:

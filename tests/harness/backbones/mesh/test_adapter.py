@@ -17,7 +17,6 @@ from stridebench.harness.backbones.mesh.model import MeshModel, MeshSizes, facin
 from stridebench.harness.backbones.slots import lora
 from stridebench.harness.backbones.slots.lora import LowRank
 from stridebench.harness.core.cache import Window
-from stridebench.harness.core.capabilities import Requirement
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import OutputError, UsageError, WeightsError
 from stridebench.harness.plan import presets
@@ -78,20 +77,6 @@ def test_the_condition_matters_and_its_order_does_not() -> None:
 def test_a_wrong_condition_is_a_usage_error(condition: np.ndarray | None, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         BACKBONES[0].open(Prompt("p", condition=condition))
-
-
-def test_capabilities() -> None:
-    backbone = BACKBONES[0]
-    assert (
-        backbone.capabilities.eos == {5120}
-        and backbone.capabilities.vocabulary == 5122
-        and backbone.capabilities.context == 256
-    )
-    requirements = {Requirement.TREE_MASK, Requirement.DRAFTER, Requirement.HIDDEN, Requirement.CONDITION}
-    assert backbone.capabilities.meets == requirements == MeshBackbone.meets({})
-    assert MeshBackbone.modality({}) == "mesh" and not MeshBackbone.reads_text({})
-    with pytest.raises(UsageError, match="point cloud"):
-        backbone.cache()
 
 
 def test_output_is_a_mesh_or_a_failure_with_a_reason() -> None:

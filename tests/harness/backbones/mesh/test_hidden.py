@@ -13,7 +13,6 @@ from stridebench.harness.backbones.mesh import bpt_tokens
 from stridebench.harness.backbones.mesh.adapter import MeshBackbone
 from stridebench.harness.backbones.mesh.published import PointMesh
 from stridebench.harness.backbones.text.noisy import NoisyBackbone
-from stridebench.harness.backbones.toy import Tabular
 from stridebench.harness.core.backbone import Backbone
 from stridebench.harness.core.cache import Window
 from stridebench.harness.core.capabilities import Requirement
@@ -22,7 +21,6 @@ from stridebench.harness.core.draws import SeededDraws
 from stridebench.harness.core.run import open_run
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.core.task import Prompt
-from stridebench.harness.errors import UsageError
 from stridebench.harness.synthetic import furniture, shapes
 from tests.support.caches import acceptance, session
 from tests.support.tiny_mesh import tiny_mesh, tiny_point_mesh
@@ -118,16 +116,3 @@ def test_a_run_has_the_condition_of_its_encoded_prompt() -> None:
         run = open_run(model, lambda name: MODELS["mesh"], PROMPT, Sampling(0.0), 4, SeededDraws(0, "t", "p", 0))
         expected = MODELS["mesh"].open(PROMPT).condition
         assert expected is not None and run.condition is not None and torch.equal(run.condition, expected)
-
-
-def test_a_toy_has_a_condition_and_deepmesh_has_none() -> None:
-    toy = Tabular("tabular", {"vocabulary": 3}).open(Prompt("p", tokens=(0, 1))).condition
-    assert toy is not None and toy.shape == (3, 4)
-    deepmesh = tiny_point_mesh("deepmesh")
-    assert (
-        not {Requirement.HIDDEN, Requirement.CONDITION} & deepmesh.capabilities.meets
-        and deepmesh.capabilities.condition == 0
-    )
-    assert deepmesh.open(PROMPT).condition is None
-    with pytest.raises(UsageError, match="lends no embedding"):
-        deepmesh.tied_embeddings()

@@ -91,13 +91,6 @@ def test_logits_are_those_of_the_published_code() -> None:
     torch.testing.assert_close(found, torch.tensor(reference), rtol=0, atol=1e-3)
 
 
-def test_what_lies_before_the_start_is_forgotten(net: Conditioned) -> None:
-    """A token changes rows up to the position whose start lies behind it, and none from there on."""
-    other = [*TOKENS[:17], 3, *TOKENS[18:60]]
-    moved = (feed(SlidingCache(net), other, 0) - feed(SlidingCache(net), TOKENS[:60], 0)).abs().amax(1)
-    assert (moved[17:36] > NEAR).all() and (moved[36:] == 0).all() and (moved[:17] < NEAR).all()
-
-
 def test_only_two_stretches_are_held_and_the_old_one_goes(net: Conditioned, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stridebench.harness.backbones.mesh.published.SLACK", 4)
     cache = SlidingCache(net)
@@ -112,17 +105,6 @@ def test_only_two_stretches_are_held_and_the_old_one_goes(net: Conditioned, monk
 def test_a_tree_over_the_start_gives_each_node_the_logits_of_its_own_chain(net: Conditioned, prefix: int) -> None:
     tree = (TOKENS[:prefix], TOKENS[60:70], [-1, -1, 0, 1, 2, 3, 4, 5, 6, 7])
     check_tree(SlidingCache(net), partial(fresh, net), tree, (1, 3, 5, 7), TOKENS[70:75], NEAR)
-
-
-def test_rejected_drafts_over_the_start_leave_the_old_window(net: Conditioned) -> None:
-    cache = SlidingCache(net)
-    feed(cache, TOKENS[:34], 0)
-    feed(cache, [1, 2, 3, 4, 5], 34)
-    cache.keep(35)
-    logits = feed(cache, [7], 35)
-    torch.testing.assert_close(logits, fresh(net, [*TOKENS[:34], 1, 7])[-1:], rtol=0, atol=NEAR)
-    logits = feed(cache, [8, 9], 36)
-    torch.testing.assert_close(logits, fresh(net, [*TOKENS[:34], 1, 7, 8, 9])[-2:], rtol=0, atol=NEAR)
 
 
 @pytest.mark.slow

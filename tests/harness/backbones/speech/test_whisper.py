@@ -179,21 +179,6 @@ def test_a_recording_is_required_and_no_text_is_read(model: Whisper) -> None:
     )
 
 
-def test_a_variant_skips_layers_of_the_decoder_only(model: Whisper) -> None:
-    small = model.variant({"layers": "2"})
-    cut = tiny_whisper()
-    cut.model.decoder.layers = torch.nn.ModuleList([cut.model.decoder.layers[i] for i in (0, 2)])
-    with torch.inference_mode():
-        expected = cut(features(0), decoder_input_ids=torch.tensor([TOKENS[:9]]), use_cache=False).logits[0]
-    near(fresh(small, TOKENS[:9])[:, SAID], expected[:, SAID])
-    assert small.fingerprint != model.fingerprint and small.name == "tiny/layers=2"
-    assert model.variant({}) is model
-    with pytest.raises(UsageError, match="has no variant with width"):
-        model.variant({"width": "2"})
-    with pytest.raises(UsageError, match="keep a whole number from 2 to 3"):
-        model.variant({"layers": "1"})
-
-
 def test_bf16_is_close_to_fp32(folder: Path, model: Whisper) -> None:
     rough = fresh(load(folder, "bf16"), TOKENS[:9])
     assert rough.dtype == torch.bfloat16

@@ -16,7 +16,6 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from stridebench.harness.backbones.checkpoints import transformers_models
 from stridebench.harness.backbones.slots import net
 from stridebench.harness.backbones.slots.fused_llama import FusedLlama
-from stridebench.harness.backbones.slots.net import SlotLayer, Slots
 from stridebench.harness.backbones.text import hf_causal
 from stridebench.harness.backbones.text.hf_causal import HFCausal
 from stridebench.harness.backbones.text.noisy import NoisyBackbone
@@ -126,23 +125,6 @@ def test_buffers_grow_and_a_prefix_stays_where_it_is(monkeypatch: pytest.MonkeyP
     cache.keep(5, (0, 1))
     feed(cache, TOKENS[7:20], 7)
     assert cache._slots.layers[0].keys.data_ptr() == before
-
-
-def test_keep_of_entries_in_place_moves_nothing(monkeypatch: pytest.MonkeyPatch, model: HFCausal) -> None:
-    moved: list[int] = []
-    plain = SlotLayer.gather
-
-    def counted(layer: SlotLayer, start: int, entries: Tensor) -> None:
-        moved.append(start)
-        plain(layer, start, entries)
-
-    monkeypatch.setattr(SlotLayer, "gather", counted)
-    cache = model.cache()
-    feed(cache, TOKENS[:9], 0)
-    cache.keep(4, (0, 1, 2))
-    assert not moved
-    cache.keep(3, (0, 2))
-    assert len(moved) == 3
 
 
 def test_a_prefill_returns_no_rows_and_no_mask_is_made_for_one_token(model: HFCausal) -> None:
@@ -272,16 +254,6 @@ def test_a_sequence_that_is_over_frees_its_slots_without_the_collector(model: HF
         assert keys and not any(key() is not None for key in keys)
     finally:
         gc.enable()
-
-
-def test_slots_have_the_sizes_that_transformers_asks_for() -> None:
-    slots = Slots(2, 64)
-    keys = torch.ones(1, 2, 3, 4)
-    slots.layers[0].update(keys, keys)
-    slots.length += 3
-    assert slots.layers[0].is_initialized
-    assert slots.layers[0].get_seq_length() == 3
-    assert slots.layers[0].get_mask_sizes(2) == slots.layers[0].get_mask_sizes(torch.arange(2)) == (5, 0)
 
 
 @pytest.mark.parametrize("weights", ["int8", "int4", "nf4"])

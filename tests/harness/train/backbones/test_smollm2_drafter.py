@@ -142,19 +142,6 @@ def test_a_training_lowers_the_loss_and_loads_as_a_drafter_of_the_full_vocabular
     torch.testing.assert_close(feed_windows(model.cache(), ids, [0, 4, 5]), logits, rtol=0, atol=1e-4)
 
 
-def test_rotations_in_bf16_are_those_of_fp32(trained: Path, teacher: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    turns, fused = [], drafter.FusedLlama
-
-    def turned(model: Any) -> Any:
-        turns.append(model.model.rotary_emb(torch.empty(1, dtype=torch.float32), torch.tensor([[127]])))
-        return fused(model)
-
-    monkeypatch.setattr(drafter, "FusedLlama", turned)
-    for dtype in ("fp32", "bf16"):
-        Drafter.load("d", params(teacher, trained), dtype, "cpu")
-    assert all(torch.equal(*tables) for tables in zip(*turns, strict=True))
-
-
 def test_the_adapter_computes_the_trained_logits(recipe: DistilledDrafter, trained: Path, teacher: Path) -> None:
     model = Drafter.load("d", params(teacher, trained), "fp32", "cpu")
     loaded, token_ids = drafter.read("d", teacher, trained)
