@@ -37,6 +37,7 @@ HOMES = {
     "embedded-image": "emoji_scenes",
     "embedded-digits-l": "digits",
     "embedded-code": "programs",
+    "embedded-sudoku-masked": "sudoku",
     "tabular": "tabular",
 }
 """Backbones of the commands on cards, the first that a method runs on, and a task of each."""
@@ -115,15 +116,24 @@ def meanings_of(kind: type[Any]) -> dict[str, str]:
     arguments = textwrap.dedent((inspect.getdoc(kind) or "").partition("\nArgs:\n")[2].partition("\n\n")[0])
     entries = re.split(r"^(?=\w[\w, ]*: )", arguments, flags=re.MULTILINE)
     pairs = (entry.partition(":")[::2] for entry in entries if ":" in entry)
-    texts = {name.strip(): " ".join(text.split()) for names, text in pairs for name in names.split(",")}
-    return {name: _borrowed(name, text) for name, text in texts.items()}
+    named = [([name.strip() for name in names.split(",")], " ".join(text.split())) for names, text in pairs]
+    return {name: _borrowed(kind, name, text, name == names[0]) for names, text in named for name in names}
 
 
-def _borrowed(name: str, text: str) -> str:
-    """Return the meaning of a parameter that is "as" that of another method there."""
-    as_of = re.match(r"as (\w+)\b", text)
-    other = as_of and next((one for one in METHODS if one == as_of[1].lower()), None)
-    return meanings_of(METHODS.get(other)).get(name, text) if other else text
+def _borrowed(kind: type[Any], name: str, text: str, first: bool) -> str:
+    """Return the meaning of a parameter that is "as" that of another method, or that a class explains.
+
+    Args:
+        first: of the parameters with this text, which has the rest of it.
+    """
+    link = re.match(r"(?:as in|as|see) `*([\w-]+)`*\b[`.;]*\s*", text)
+    if link is None:
+        return text
+    word = link[1].replace("-", "").lower()
+    method = next((one for one in METHODS if one in (word, f"{word}1")), None)
+    other = METHODS.get(method) if method else getattr(importlib.import_module(kind.__module__), link[1], None)
+    explained = meanings_of(other).get(name) if other is not None else None
+    return f"{explained} {text[link.end() :] if first else ''}".strip() if explained else text
 
 
 def values_of(kind: type[Any]) -> dict[str, str]:

@@ -222,7 +222,7 @@ class CrossRegression(Method[PredictiveStream]):
         redraft: joint draws all slots anew in each step, from rows that read the drafts so far, or placeholders; the
             paper does not.
         bonus: sequential draws a bonus token if all drafts pass; the paper does not.
-        draft_top: see `PredictiveStream`.
+        draft_top: a draft is one of the ``draft_top`` most probable tokens; 0: any.
     """
 
     adapter: str = "cross-regression"

@@ -55,6 +55,8 @@ def method(name: str, out: Path | None) -> None:
         f"{typed('pip')} install -e {place} pytest",
         f"{typed('python')} -m pytest {place}",
         f"{typed('stride')} verify {name}",
+        f"{typed('stride')} run --method {name} --backbone embedded-image --task emoji_scenes --limit 6    pictures",
+        f"{typed('stride')} run --method {name} --backbone smollm2-135m --task humaneval --limit 6    text",
     )
     say("\n  ".join(("next:", *commands)))
 

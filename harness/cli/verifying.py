@@ -100,9 +100,9 @@ def _bugs(asked: Sequence[Piece], done: Mapping[Piece, Done], rows: Sequence[Pro
 
 
 def _laws(done: Sequence[Done]) -> str:
-    """Say how many laws were read from the cache and how many were enumerated."""
+    """Say how many distributions were read from the cache and how many were enumerated."""
     used, new = sum(one.used for one in done), sum(one.enumerated for one in done)
-    text = f"{used} laws from the cache ({folder()}; --fresh enumerates them again), {new} enumerated."
+    text = f"{used} distributions from the cache ({folder()}; --fresh enumerates them again), {new} enumerated."
     trouble = next((one.trouble for one in done if one.trouble), "")
     return text + (f" They could not be kept: {trouble}" if trouble else "")
 

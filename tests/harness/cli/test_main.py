@@ -294,7 +294,8 @@ def test_doctor_lists_machine_versions_and_checks():
     document = result.document
     assert set(document) == {"answer", "machine", "versions", "checks"}
     checks = {check["what"]: check for check in document["checks"]}
-    assert checks["registries"]["ok"] and "backbone tabular" in checks
+    assert checks["registries"]["ok"] and "tabular" in checks["backbones"]["found"]
+    assert checks["weights"]["ok"] or "; stride fetch NAME" in checks["weights"]["found"]
     assert "registries" in stride("doctor").out
 
 
@@ -355,7 +356,7 @@ def test_verify_says_how_many_laws_are_from_the_cache(tmp_path, monkeypatch):
     first, second, fresh = (stride(*words, *more) for more in ((), (), ("--fresh",)))
     assert first.code == second.code == fresh.code == 0
     said = [
-        re.search(r"(\d+) laws from the cache .* (\d+) enumerated", one.out.replace("\n", " "))
+        re.search(r"(\d+) distributions from the cache .* (\d+) enumerated", one.out.replace("\n", " "))
         for one in (first, second, fresh)
     ]
     counts = [tuple(map(int, one.groups())) for one in said if one]
